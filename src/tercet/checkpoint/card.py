@@ -1,0 +1,90 @@
+"""Where a model comes from and how good it is: a card, for people as README.md and for programs as card.json.
+
+It holds no time of day, so that the same training gives the same folder to the last bit.
+"""
+
+import platform
+import subprocess
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tercet.config import write_yaml
+from tercet.models import DecoderOnlySpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What is worth knowing about a trained model.
+
+    Attributes:
+        step: optimizer steps taken.
+        tokens_seen: training tokens read, repeats included.
+        metrics: by name, such as {"validation_loss": 1.47}; losses are nats per token.
+        data_hash, tokenizer_hash: sha256 as hex digits.
+        git_commit: of the repository that the training was started in; None outside one.
+        recipe: the resolved recipe, as plain dictionaries.
+    """
+
+    name: str = ""
+    step: int = 0
+    tokens_seen: int = 0
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    data_name: str = ""
+    data_hash: str = ""
+    tokenizer_hash: str = ""
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    git_commit: str | None = None
+    recipe: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def to_markdown(self, spec: DecoderOnlySpec, *, n_parameters: int) -> str:
+        """The model folder's README.md: `n_parameters` counts tied weights once."""
+        stack = spec.stack
+        facts = {
+            "Family": spec.family,
+            "Parameters": f"{n_parameters:,}",
+            "Layers, width, heads": f"{stack.n_layers}, {stack.d_model}, {stack.n_heads}",
+            "Context": f"{spec.max_len:,} tokens",
+            "Vocabulary": f"{spec.vocab_size:,} tokens",
+            "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens",
+            "Data": self.data_name,
+            "Data hash": self.data_hash,
+            "Tokenizer hash": self.tokenizer_hash,
+            "Git commit": self.git_commit or "",
+        }
+        parts = [f"# {self.name or 'A Tercet model'}\n", _table("", "", facts)]
+        if self.metrics:
+            metrics = {name: f"{value:.4f}" for name, value in sorted(self.metrics.items())}
+            parts.append("## How good it is\n\nLosses are nats per token.\n\n" + _table("metric", "value", metrics))
+        if self.versions:
+            parts.append("## Made with\n\n" + _table("", "version", self.versions))
+        if self.recipe:
+            parts.append(f"## Recipe\n\n```yaml\n{write_yaml(self.recipe)}```\n")
+        return "\n".join(parts)
+
+
+def current_versions() -> dict[str, str]:
+    """Of what decides the numbers a training gives."""
+    try:
+        tercet = version("tercet")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        tercet = "unknown"
+    return {"tercet": tercet, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """The commit of the repository around `folder` (here by default); None where there is none, or no git."""
+    command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+    try:
+        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
+
+
+def _table(left: str, right: str, rows: dict[str, str]) -> str:
+    lines = [f"| {name} | {value} |" for name, value in rows.items() if value]
+    return "\n".join([f"| {left} | {right} |", "|---|---|", *lines]) + "\n"

@@ -1,0 +1,163 @@
+"""The model folder: all that is needed to use a model, each file readable without Tercet.
+
+config.json             the spec: sizes and variants          model.safetensors   the weights, tied ones once
+tokenizer.json          as the `tokenizers` library reads it  README.md           the card, for people
+generation_config.json  where to stop, how much to write      card.json           the card, for programs
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tercet.checkpoint.atomic import refusal, write_atomically
+from tercet.checkpoint.card import Card, current_versions
+from tercet.checkpoint.weights import read_weights, write_weights
+from tercet.config import Plain, UserError, nearest, parse, plain
+from tercet.models import DecoderOnly, DecoderOnlySpec
+from tercet.tokens import Tokenizer
+
+NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
+MAX_NEW_TOKENS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A model as it was loaded: in eval mode, on the CPU, with the folder that it came from."""
+
+    model: DecoderOnly
+    tokenizer: Tokenizer
+    card: Card = field(default_factory=Card)
+    folder: Path
+
+
+def save_model(
+    folder: Path | str,
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    card: Card,
+    *,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write the model folder, file by file; each is whole or as it was before.
+
+    Args:
+        folder: made where it is not there yet.
+        card: metrics that are no finite number are left out of it; JSON has no word for them.
+        state: full tensors to write in place of the model's own, by name, as gathered from sharded training.
+
+    Raises:
+        UserError: where the disk is full or refuses.
+        ValueError: where tokenizer, state and model do not belong together.
+    """
+    folder = Path(folder)
+    if tokenizer.vocab_size != model.spec.vocab_size:
+        raise ValueError(f"a tokenizer of {tokenizer.vocab_size} ids, a model of vocab_size={model.spec.vocab_size}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refusal(folder, error) from None
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    # The weights last: what stands around them in a new folder is then there already.
+    card = replace(card, metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)})
+    config = {**plain(model.spec), "tercet_version": current_versions()["tercet"]}
+    texts = {
+        "config.json": _json(config),
+        "tokenizer.json": tokenizer.to_json(),
+        "generation_config.json": _json(_generation(tokenizer)),
+        "card.json": _json(plain(card)),
+        "README.md": card.to_markdown(model.spec, n_parameters=n_parameters),
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    write_weights(folder / "model.safetensors", model, state)
+
+
+def load_model(path: Path | str) -> Trained:
+    """The model in a model folder, or the best one (else the last) of a run folder.
+
+    Raises:
+        UserError: where there is none, or its files are broken or do not belong together.
+    """
+    folder = find_model(Path(path))
+    config = _read_json(folder / "config.json")
+    config.pop("tercet_version", None)
+    spec = parse(DecoderOnlySpec, config, name=str(folder / "config.json"))
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    if tokenizer.vocab_size != spec.vocab_size:
+        raise UserError(
+            f"{folder}: tokenizer.json has {tokenizer.vocab_size} ids and config.json vocab_size={spec.vocab_size}; "
+            "put back the tokenizer.json that was saved with the model"
+        )
+    card = Card(name=folder.name)
+    if (folder / "card.json").is_file():
+        card = parse(Card, _read_json(folder / "card.json"), name=str(folder / "card.json"))
+    if card.tokenizer_hash and card.tokenizer_hash != tokenizer.hash:
+        raise UserError(
+            f"{folder}: tokenizer.json is not the one that the model was trained with; "
+            "put back the tokenizer.json that was saved with the model"
+        )
+    try:
+        model = DecoderOnly(spec)
+    except ValueError as error:
+        raise UserError(f"{folder / 'config.json'}: {error}") from None
+    read_weights(folder / "model.safetensors", model)
+    return Trained(model=model.eval(), tokenizer=tokenizer, card=card, folder=folder)
+
+
+def find_model(path: Path) -> Path:
+    """The model folder that `path` means: itself, or `best`, else `last`, in a run folder.
+
+    Raises:
+        UserError: where there is none, with the nearest name.
+    """
+    if path.is_file():
+        raise UserError(f"{path} is a file; give the folder that it is in")
+    if not path.is_dir():
+        raise UserError(f"no such folder: {path}{_did_you_mean(path)}")
+    folders = (path, path / "best", path / "last")
+    whole = [folder for folder in folders if not _missing(folder)]
+    begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
+    if whole:
+        return whole[0]
+    if begun:
+        names = " and ".join(_missing(begun[0]))
+        raise UserError(f"no whole model in {begun[0]}: {names} missing; copy the whole folder, or train again")
+    raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in NEEDED if not (folder / name).is_file()]
+
+
+def _did_you_mean(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    folders = {str(other): other.name for other in path.parent.iterdir() if other.is_dir()}
+    guess = nearest(str(path), folders)
+    return guess if guess.startswith("; did you mean") else ""
+
+
+def _generation(tokenizer: Tokenizer) -> Plain:
+    """What the ecosystem's programs ask for before they write; ids that the vocabulary does not have are left out."""
+    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    known = {name: number for name, number in ids.items() if number is not None}
+    return {**known, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _read_json(path: Path) -> Plain:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}); put back the file that was saved") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected an object of keys at the top level")
+    return data

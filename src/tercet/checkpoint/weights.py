@@ -1,0 +1,99 @@
+"""A model's weights as one safetensors file; tensors that are tied in the model stand in it once.
+
+Which names are tied is asked of the model, not of the tensors: a state gathered from many machines has copies.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from tercet.checkpoint.atomic import write_atomically
+from tercet.config import UserError
+
+# What wrappers (torch.compile, DDP, FSDP, activation checkpointing) put into names.
+WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
+    """Write the model's tensors, or those of `state` in their place, on whatever device they are.
+
+    Raises:
+        ValueError: where `state` has other names than the model.
+        UserError: as `write_atomically`.
+    """
+    expected = _unwrapped(model.state_dict())
+    second = tied_names(model)
+    found = expected if state is None else _unwrapped(state)
+    missing, unexpected = set(expected) - set(found) - set(second), set(found) - set(expected)
+    if missing or unexpected:
+        raise ValueError(f"state does not fit the model: missing {sorted(missing)}, unknown {sorted(unexpected)}")
+    # One key of metadata: with two the library writes them in a random order, and equal models as unequal files.
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in found.items() if name not in second}
+    write_atomically(path, safetensors.torch.save(tensors, metadata={"format": "pt"}))
+
+
+def read_weights(path: Path, model: nn.Module) -> None:
+    """Fill `model`, which must not be wrapped, from the file; tied tensors stay tied.
+
+    Raises:
+        UserError: where the file is cut short, or its tensors are not the model's.
+    """
+    try:
+        tensors = safetensors.torch.load_file(path, device="cpu")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again, or train again") from None
+    own = model.state_dict()
+    second = tied_names(model)
+    missing = [name for name in own if name not in tensors and name not in second]
+    unexpected = [name for name in tensors if name not in own]
+    shapes = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
+    if missing or unexpected or shapes:
+        told = [
+            *([f"{_first(missing)} missing"] if missing else []),
+            *([f"{_first(unexpected)} unknown"] if unexpected else []),
+            *(
+                f"{name} has shape {_shape(tensors[name])} where the config needs {_shape(own[name])}"
+                for name in shapes[:2]
+            ),
+        ]
+        raise UserError(
+            f"{path} does not fit the config.json beside it: {'; '.join(told)}; "
+            "put back the config.json that was saved with it"
+        )
+    # The second name of a tied pair is the same tensor: filled with the first.
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if name in tensors:
+                tensor.copy_(tensors[name])
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Every further name of a tensor that has several, with its first name."""
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        known = first.setdefault(id(parameter), name)
+        if known != name:
+            tied[_unwrap(name)] = _unwrap(known)
+    return tied
+
+
+def _unwrapped(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {_unwrap(name): tensor for name, tensor in state.items()}
+
+
+def _unwrap(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def _first(names: list[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "()"

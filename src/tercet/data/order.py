@@ -1,0 +1,44 @@
+"""Which rows make up which batch: a pure function of the step, so that a resumed run goes on exactly where it was.
+
+Epochs are laid end to end, each a permutation of all rows, and step s takes the numbers s·B ... s·B + B - 1 of that
+line. A batch may hold the end of one epoch and the start of the next.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of `n_rows` rows in batches of `batch_size`, drawn from `seed`."""
+
+    n_rows: int
+    batch_size: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_rows < 1 or self.batch_size < 1 or self.seed < 0:
+            raise ValueError(
+                f"need n_rows >= 1, batch_size >= 1, seed >= 0; got {self.n_rows}, {self.batch_size}, {self.seed}"
+            )
+
+    def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers (batch_size,) of batch `step`, counted from 0, and the epoch (batch_size,) of each."""
+        place = step * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+        epochs, index = np.divmod(place, self.n_rows)
+        numbers = np.empty_like(index)
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            here = epochs == epoch
+            numbers[here] = _permutation(self.n_rows, self.seed, epoch)[index[here]]
+        return numbers, epochs
+
+    def shift(self, epoch: int, length: int) -> int:
+        """By how many tokens, 0 <= shift < length, packed windows are moved in `epoch`: each epoch cuts elsewhere."""
+        return int(np.random.default_rng([self.seed, epoch, 1]).integers(length))
+
+
+@lru_cache(maxsize=2)  # a batch spans two epochs at most, but for tiny data
+def _permutation(n_rows: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n_rows)

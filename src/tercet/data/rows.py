@@ -1,0 +1,172 @@
+"""Rows of `length` + 1 tokens out of one long array of ids: `length` inputs, and each one's next token as its target.
+
+Every batch is one gather: a (B, T+1) matrix of places, taken from the memory-mapped ids at once.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tercet.config import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRows:
+    """A batch of rows.
+
+    Attributes:
+        tokens: (B, length + 1) int64; the inputs are [:, :-1], the targets [:, 1:].
+        mask: (B, length + 1) bool, or None where all would be True. True is a real token; for `Windows`, one to score.
+        documents: (B, length + 1) int64 number of each token's document, or None where rows do not keep them apart.
+    """
+
+    tokens: np.ndarray
+    mask: np.ndarray | None = None
+    documents: np.ndarray | None = None
+
+
+class PackedRows:
+    """All documents one after another, in rows that share one token with the next, so that every target is seen.
+
+    Each epoch moves the cuts by a `shift`. The number of rows stays the same, which leaves fewer than 2 · `length`
+    tokens at the two ends out of an epoch, never the same ones.
+    """
+
+    def __init__(
+        self, ids: np.ndarray, document_starts: np.ndarray, *, length: int, document_mask: bool = False
+    ) -> None:
+        """`ids` (N,) and the first place of each document in it.
+
+        Raises:
+            UserError: where `ids` is too short for a single row.
+        """
+        _check_length(length)
+        if len(ids) <= length:
+            raise UserError(
+                f"the data has {len(ids)} tokens, fewer than the {length + 1} that a context of {length} needs; "
+                f"give more text or set model.max_len smaller"
+            )
+        self._ids, self._starts = np.asarray(ids), document_starts
+        self._length, self._document_mask = length, document_mask
+        self._n_rows = max(1, len(ids) // length - 1)
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
+        """Rows `numbers` (B,), all cuts moved by `shift` tokens (one for all, or one for each row)."""
+        room = len(self._ids) - self._n_rows * self._length  # from 1 in tiny data to 2 * length - 1
+        first = np.asarray(shift) % room + numbers * self._length
+        places = first[:, None] + np.arange(self._length + 1)
+        documents = _document_numbers(self._starts, places) if self._document_mask else None
+        return TokenRows(tokens=self._ids[places].astype(np.int64), documents=documents)
+
+
+class PaddedRows:
+    """Each document by itself, in windows of up to `length` + 1 tokens, `stride` apart.
+
+    "left": windows end at the document's last token, `stride` before it, and so on down to its second token; what is
+    missing before the document's beginning is padded, so that the model learns to go on from a short beginning.
+    "right": windows start at the document's first token, `stride` after it, and so on until one reaches the end; what
+    is missing after the end is padded.
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        document_starts: np.ndarray,
+        *,
+        length: int,
+        side: Literal["left", "right"] = "left",
+        stride: int = 1,
+        pad_id: int = 0,
+    ) -> None:
+        """`ids` (N,) and the first place of each document in it.
+
+        Raises:
+            UserError: where no document has two tokens, or `stride` leaps over some.
+        """
+        _check_length(length)
+        if stride < 1:
+            raise ValueError(f"stride must be at least 1, got {stride}")
+        if stride > length:
+            raise UserError(
+                f"rows {stride} tokens apart leave tokens out of a context of {length}; "
+                f"set data.rows.stride to at most {length}"
+            )
+        self._ids, self._starts = np.asarray(ids), document_starts
+        self._ends = np.append(document_starts[1:], len(ids))
+        self._length, self._side, self._stride, self._pad_id = length, side, stride, pad_id
+        targets = self._ends - self._starts - 1
+        beyond = targets - 1 if side == "left" else np.maximum(targets - length, 0)
+        n_windows = np.where(targets > 0, 1 + _ceil_div(beyond, stride, up=side == "right"), 0)
+        self._first_row = np.append(0, np.cumsum(n_windows))  # of each document
+        if len(self) == 0:
+            raise UserError("no document has two tokens, so there is nothing to predict; give longer documents")
+
+    def __len__(self) -> int:
+        return int(self._first_row[-1])
+
+    def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
+        """Rows `numbers` (B,). Windows are tied to their documents: `shift` moves nothing."""
+        document = np.searchsorted(self._first_row, numbers, side="right") - 1
+        moved = (numbers - self._first_row[document]) * self._stride
+        start, end = self._starts[document], self._ends[document]
+        first = end - self._length - 1 - moved if self._side == "left" else start + moved
+        places = first[:, None] + np.arange(self._length + 1)
+        mask = (places >= start[:, None]) & (places < end[:, None])
+        tokens = self._ids[np.where(mask, places, 0)].astype(np.int64)
+        return TokenRows(tokens=np.where(mask, tokens, self._pad_id), mask=mask)
+
+
+class Windows:
+    """Windows for evaluation: every target of `ids` is scored exactly once, those of the last, partial window too.
+
+    With `stride` < `length` windows overlap, and a target is scored in the first window that holds it: from the second
+    window on each target then sees at least `length` - `stride` tokens. In the batches `mask` marks the *targets to
+    score*, so its first column is False, as is what lies beyond the end (token 0) and what an earlier window scored.
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        length: int,
+        stride: int | None = None,
+        *,
+        document_starts: np.ndarray | None = None,
+    ) -> None:
+        """`ids` (N,); with `document_starts` the batches tell the documents apart."""
+        _check_length(length)
+        if stride is not None and not 1 <= stride <= length:
+            raise ValueError(f"stride={stride} must be from 1 to length={length}, or targets would be left out")
+        if len(ids) < 2:
+            raise UserError(f"the data has {len(ids)} tokens, so there is nothing to predict; give more text")
+        self._ids, self._starts = np.asarray(ids), document_starts
+        self._length, self._stride = length, stride or length
+
+    def __len__(self) -> int:
+        beyond_first = max(0, len(self._ids) - 1 - self._length)
+        return 1 + -(-beyond_first // self._stride)
+
+    def batch(self, numbers: np.ndarray) -> TokenRows:
+        """Windows `numbers` (B,), counted from the start of the ids."""
+        places = (numbers * self._stride)[:, None] + np.arange(self._length + 1)
+        real = places < len(self._ids)
+        scored_before = np.where(numbers > 0, (numbers - 1) * self._stride + self._length, 0)
+        tokens = np.where(real, self._ids[np.where(real, places, 0)].astype(np.int64), 0)
+        documents = None if self._starts is None else _document_numbers(self._starts, places)
+        return TokenRows(tokens=tokens, mask=real & (places > scored_before[:, None]), documents=documents)
+
+
+def _document_numbers(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
+    return np.searchsorted(starts, places, side="right") - 1
+
+
+def _ceil_div(number: np.ndarray, by: int, *, up: bool) -> np.ndarray:
+    return -(-number // by) if up else number // by
+
+
+def _check_length(length: int) -> None:
+    if length < 1:
+        raise ValueError(f"length must be at least 1, got {length}")

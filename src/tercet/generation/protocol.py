@@ -1,0 +1,71 @@
+"""What generation asks of a model: read the prompts, then a token a step; the state lives in a cache outside the model.
+
+A column of the cache is a position of the text, so rows of unequal length need no padding on the left: each row goes on
+writing at its own column. The families differ in `start` alone; everything after it is `step`.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class Cache(Protocol):
+    def reorder(self, rows: Int[Tensor, " R"], /) -> None:
+        """Become these rows of this cache, in place; a row may be left out or named twice."""
+        ...
+
+
+CacheType = TypeVar("CacheType", bound=Cache)
+
+
+class Decoder(Protocol[CacheType]):
+    @property
+    def max_len(self) -> int:
+        """The most tokens the model can see at once: its context."""
+        ...
+
+    def start(
+        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], /, *, capacity: int
+    ) -> tuple[Float[Tensor, "B V"], CacheType]:
+        """Read prompts of `lengths` tokens, padded on the right: the logits after each row's last token, and a cache.
+
+        The cache has room for `capacity` tokens a row, at most max_len.
+        """
+        ...
+
+    def step(self, tokens: Int[Tensor, " B"], cache: CacheType, /) -> Float[Tensor, "B V"]:
+        """Append one token to each row: the logits after it."""
+        ...
+
+
+def parts_of(model: object) -> list[nn.Module]:
+    """The modules of a model; none for a decoder that is no `nn.Module`."""
+    return list(model.modules()) if isinstance(model, nn.Module) else []
+
+
+def device_of(model: object) -> torch.device:
+    """Where the model's tokens belong: beside its first parameter."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return torch.device("cpu") if first is None else first.device
+
+
+@contextmanager
+def at_rest(parts: Sequence[nn.Module]) -> Generator[None]:
+    """Dropout off and no gradients within; each part gets its own mode back, also after an error.
+
+    Held around single steps, never across a `yield`: whoever stops listening half-way, or trains between two tokens,
+    finds the model and the autograd mode as they were.
+    """
+    training = [part for part in parts if part.training]
+    for part in training:
+        part.training = False
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for part in training:
+            part.training = True

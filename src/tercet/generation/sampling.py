@@ -1,0 +1,93 @@
+"""How the next token is chosen: a spec, the distribution that it makes of the logits, and a draw from that.
+
+    logits (B, V) --distribution--> probabilities (B, V) --draw--> ids (B,)
+
+Each row draws from a generator of its own, so what it draws depends on its seed and never on its neighbours.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How to draw, and when to stop. The defaults draw from the model's own distribution."""
+
+    max_new_tokens: int = 200
+    temperature: float = 1.0  # 0 takes the most likely token; below 1 is safer, above 1 wilder
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0  # over the whole row so far, prompt included
+    seed: int = 0
+    stop: tuple[str, ...] = ()  # texts that end the completion and are cut off it
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be 0 or more")
+        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise ValueError(f"temperature={self.temperature} must be 0 or more; 0 takes the most likely token")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k={self.top_k} must be 1 or more; leave it out to keep all tokens")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1; leave it out to keep all tokens")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p={self.min_p} must be between 0 and 1; leave it out to keep all tokens")
+        if not (self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)):
+            raise ValueError(f"repetition_penalty={self.repetition_penalty} must be above 0; 1 changes nothing")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1")
+        if isinstance(self.stop, str) or "" in self.stop:
+            raise ValueError(f"stop={self.stop!r} must be a tuple of texts of at least one character, such as ('END',)")
+
+
+def distribution(
+    logits: Float[Tensor, "B V"], sampling: Sampling, seen: Bool[Tensor, "B V"] | None = None
+) -> Float[Tensor, "B V"]:
+    """The probabilities, in float32, that `sampling` makes of logits.
+
+    Args:
+        logits: in any floating dtype.
+        sampling: the filters, applied in the order of `filters`.
+        seen: the tokens that a row holds already; only the repetition penalty asks for it.
+    """
+    logits = logits.float()  # bfloat16 loses the tail
+    if seen is not None and sampling.repetition_penalty != 1:
+        logits = penalise_repetition(logits, seen, sampling.repetition_penalty)
+    logits = apply_temperature(logits, sampling.temperature)
+    if sampling.top_k is not None:
+        logits = keep_top_k(logits, sampling.top_k)
+    if sampling.top_p is not None:
+        logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p is not None:
+        logits = keep_min_p(logits, sampling.min_p)
+    return logits.softmax(-1)
+
+
+def draw(probabilities: Float[Tensor, "B V"], generators: Sequence[torch.Generator]) -> Int[Tensor, " B"]:
+    """One id (int64) for each row of probabilities, from that row's own generator, which lives on the CPU.
+
+    By the inverse of the cumulative distribution, in float64 on the CPU: the same draws whatever the model runs on.
+    The first sum *above* the uniform number is never that of an id with probability zero.
+
+    Raises:
+        UserError: where a row holds nothing to draw from, as after a training that diverged.
+    """
+    if len(generators) != len(probabilities):
+        raise ValueError(f"{len(probabilities)} rows need as many generators, got {len(generators)}")
+    sums = probabilities.to("cpu", torch.float64).cumsum(-1)  # (B, V)
+    total = sums[:, -1:]
+    if not bool((total > 0).all()):
+        raise UserError("the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint")
+    uniform = torch.tensor(
+        [[torch.rand((), dtype=torch.float64, generator=g).item()] for g in generators], dtype=torch.float64
+    )  # (B, 1) in [0, 1)
+    return torch.searchsorted(sums, uniform * total, right=True).squeeze(-1).to(probabilities.device)

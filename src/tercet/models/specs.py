@@ -1,0 +1,94 @@
+"""What a model is, as data: frozen, comparable, written to `config.json` and read back."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tercet.nn.feedforward import Activation
+from tercet.nn.init import Init, Normal
+from tercet.nn.norm import Norm
+from tercet.nn.positions import Learned, Position
+from tercet.nn.residual import Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    """The share of numbers set to zero in training, in each of three places."""
+
+    embedding: float = 0.0  # on the sum of token and position embedding
+    attention: float = 0.0  # on the attention weights
+    residual: float = 0.0  # on each branch, before it is added to the stream
+
+    def __post_init__(self) -> None:
+        for place, rate in (("embedding", self.embedding), ("attention", self.attention), ("residual", self.residual)):
+            if not 0.0 <= rate < 1.0:
+                raise ValueError(f"dropout {place}={rate} must be at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackSpec:
+    """A stack of equal blocks: the body of every model.
+
+    Sizes that are None follow from the others: n_kv_heads = n_heads, d_head = d_model / n_heads, d_ff = 4 d_model.
+    """
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int | None = None
+    d_head: int | None = None
+    d_ff: int | None = None
+    position: Position = field(default_factory=Learned)
+    norm: Norm = "layer"
+    norm_eps: float = 1e-5
+    norm_bias: bool = True
+    placement: Placement = "pre"
+    activation: Activation = "gelu"
+    gated: bool = False
+    bias: bool = True
+    qk_norm: bool = False
+    dropout: Dropout = field(default_factory=Dropout)
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(f"{name}={size} must be at least 1")
+
+    @property
+    def head_width(self) -> int:
+        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderOnlySpec:
+    """A language model that reads from left to right (GPT).
+
+    Args:
+        vocab_size: token ids; 0 in a recipe, where the tokenizer says it.
+        max_len: the context: the most tokens it can look at.
+        pad_vocab_to: rows of the embedding are rounded up to a multiple of this; the extra ids get no logits.
+        tie_embeddings: one matrix embeds tokens and scores them (Press and Wolf 2017).
+        scale_embedding: token embeddings times sqrt(d_model) (Vaswani et al. 2017, 3.4).
+        embedding_norm: a norm on the embeddings, before the first block.
+        logit_softcap: logits become c * tanh(logits / c) (Gemma 2).
+    """
+
+    family: Literal["decoder-only"] = "decoder-only"
+    vocab_size: int = 0
+    max_len: int = 256
+    stack: StackSpec
+    pad_vocab_to: int = 1
+    tie_embeddings: bool = True
+    scale_embedding: bool = False
+    embedding_norm: bool = False
+    logit_softcap: float | None = None
+    init: Init = field(default_factory=Normal)
+
+    def __post_init__(self) -> None:
+        if self.max_len < 1 or self.vocab_size < 0 or self.pad_vocab_to < 1:
+            raise ValueError(
+                f"max_len={self.max_len} and pad_vocab_to={self.pad_vocab_to} must be at least 1, "
+                f"vocab_size={self.vocab_size} not negative"
+            )
+        if self.logit_softcap is not None and self.logit_softcap <= 0:
+            raise ValueError(f"logit_softcap={self.logit_softcap} must be positive")

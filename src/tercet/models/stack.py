@@ -1,0 +1,132 @@
+"""The only place where a spec becomes parts, and where mask, rotation and bias are worked out: once a pass."""
+
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from tercet.models.specs import StackSpec
+from tercet.nn.attention import Attention, Mask
+from tercet.nn.block import Block
+from tercet.nn.cache import Cache
+from tercet.nn.feedforward import FeedForward
+from tercet.nn.norm import NORMS
+
+
+class Stack(nn.Module):
+    """Embedded tokens in, hidden states out.
+
+    Args:
+        spec: sizes and variants.
+        causal: token t sees tokens 0..t (decoders), or all of them (encoders).
+        cross: with cross-attention to an encoder's output.
+        max_len: the most positions a learned table holds.
+    """
+
+    def __init__(self, spec: StackSpec, *, causal: bool, cross: bool = False, max_len: int) -> None:
+        super().__init__()
+        self.spec, self.causal = spec, causal
+        norm = partial(NORMS[spec.norm], spec.d_model, eps=spec.norm_eps, bias=spec.norm_bias)
+        attention = partial(
+            Attention,
+            spec.d_model,
+            spec.n_heads,
+            n_kv_heads=spec.n_kv_heads,
+            d_head=spec.d_head,
+            bias=spec.bias,
+            qk_norm=spec.qk_norm,
+            dropout=spec.dropout.attention,
+        )
+        feedforward = partial(
+            FeedForward,
+            spec.d_model,
+            4 * spec.d_model if spec.d_ff is None else spec.d_ff,
+            activation=spec.activation,
+            gated=spec.gated,
+            bias=spec.bias,
+        )
+        self.blocks = nn.ModuleList(
+            Block(
+                attention=attention,
+                feedforward=feedforward,
+                norm=norm,
+                placement=spec.placement,
+                dropout=spec.dropout.residual,
+                cross=cross,
+            )
+            for _ in range(spec.n_layers)
+        )
+        self.position = spec.position.build(
+            d_model=spec.d_model, d_head=spec.head_width, n_heads=spec.n_heads, max_len=max_len
+        )
+        self.dropout = nn.Dropout(spec.dropout.embedding)
+        self.final_norm = nn.Identity() if spec.placement == "post" else norm()
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        *,
+        padding: Bool[Tensor, "B T"] | None = None,
+        documents: Int[Tensor, "B T"] | None = None,
+        memory: Float[Tensor, "B M D"] | None = None,
+        memory_padding: Bool[Tensor, "B M"] | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Args:
+        x: embedded tokens, without their position.
+        padding: True at real tokens; padding may stand anywhere and changes nothing.
+        documents: a number for each position; tokens see their own document only, and count from its start.
+        memory, memory_padding: an encoder's output and its real tokens.
+        cache: what was worked out for earlier tokens; these are the next ones. Not with padding or documents.
+        """
+        if cache is None:
+            positions = _positions(x, padding, documents)  # (B or 1, T)
+            keys, mask = positions, self._mask(x, padding, documents)
+        else:
+            positions = cache.positions(x.shape[1])  # (B, T)
+            keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
+            mask = cache.mask(positions)
+        embedded = self.position.embed(positions)
+        x = self.dropout(x if embedded is None else x + embedded.to(x.dtype))
+        rotation = self.position.rotation(positions)
+        bias = self.position.bias(positions, keys)
+        memory_mask = None if memory_padding is None else memory_padding[:, None, None]
+        for i, block in enumerate(self.blocks):
+            x = block(
+                x,
+                mask=mask,
+                bias=bias,
+                causal=self.causal and mask is None,
+                rotation=rotation,
+                memory=memory,
+                memory_mask=memory_mask,
+                cache=None if cache is None else cache.layers[i],
+            )
+        return self.final_norm(x)
+
+    def _mask(self, x: Tensor, padding: Tensor | None, documents: Tensor | None) -> Mask | None:
+        """None where causality alone says it all: attention then keeps its fastest path."""
+        if padding is None and documents is None:
+            return None
+        length = x.shape[1]
+        mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=x.device)
+        mask = mask.tril() if self.causal else mask
+        if padding is not None:
+            mask = mask & padding[:, None, None, :]
+        if documents is not None:
+            mask = mask & (documents[:, None, :, None] == documents[:, None, None, :])
+        return mask
+
+
+def _positions(x: Tensor, padding: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:
+    """Each row counts its own real tokens, each document from its own start."""
+    if padding is None:
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+    else:
+        positions = (padding.long().cumsum(1) - 1).clamp(min=0)
+    if documents is not None:
+        starts = torch.ones_like(documents, dtype=torch.bool)
+        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+        positions = positions - (positions * starts).cummax(1).values
+    return positions

@@ -1,0 +1,24 @@
+"""The parts of a Transformer. Each takes plain arguments, works alone in a notebook, and imports torch only.
+
+Read in this order: attention, positions, norm, feedforward, residual, block, cache, init.
+
+Letters for shapes, here and everywhere: B batch, T queries, S keys, D d_model, H heads, G key/value heads, K d_head,
+F d_ff, V vocabulary. Masks are bool and True means "may attend".
+"""
+
+from tercet.nn.attention import Attention as Attention
+from tercet.nn.attention import attend as attend
+from tercet.nn.attention import attend_by_hand as attend_by_hand
+from tercet.nn.block import Block as Block
+from tercet.nn.cache import Cache as Cache
+from tercet.nn.feedforward import ACTIVATIONS as ACTIVATIONS
+from tercet.nn.feedforward import FeedForward as FeedForward
+from tercet.nn.norm import NORMS as NORMS
+from tercet.nn.positions import ALiBi as ALiBi
+from tercet.nn.positions import Learned as Learned
+from tercet.nn.positions import NoPosition as NoPosition
+from tercet.nn.positions import Position as Position
+from tercet.nn.positions import Rotary as Rotary
+from tercet.nn.positions import Sinusoidal as Sinusoidal
+from tercet.nn.residual import PLACEMENTS as PLACEMENTS
+from tercet.nn.residual import Residual as Residual

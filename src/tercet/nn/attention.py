@@ -1,0 +1,191 @@
+"""Attention: every query looks at all keys it may see, and takes the mean of their values, weighted by likeness.
+
+    attend(q, k, v) = softmax(q kᵀ / √K + bias) v
+
+Vaswani et al., "Attention Is All You Need" (2017), equation 1. Fewer key/value heads than query heads: Shazeer (2019,
+multi-query) and Ainslie et al. (2023, grouped-query). Norms on queries and keys: Henry et al. (2020).
+Where we differ: a query that may see no key at all takes zeros, in both forms, where the formula gives 0/0.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from tercet.nn.cache import KeysValues
+from tercet.nn.norm import RMSNorm
+from tercet.nn.positions import Rotation, rotate
+
+Mask = Bool[Tensor, "#B 1 #T S"]
+Bias = Float[Tensor, "#B H T S"]
+
+
+def attend(
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B G S K"],
+    v: Float[Tensor, "B G S K"],
+    *,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T K"]:
+    """The formula above by PyTorch's fused kernels, which never write the (T, S) scores to memory.
+
+    Args:
+        mask: True where a query may see a key. Includes causality, if that is wanted beside it.
+        bias: added to the scores (ALiBi).
+        causal: query t sees keys 0..t; for T = S and without a mask, which keeps the fastest path.
+        dropout: the share of attention weights set to zero.
+
+    Raises:
+        ValueError: on a mask that is not bool: a float one would be *added*, silently.
+    """
+    _check(q, k, mask, causal)
+    if bias is not None:
+        mask = _as_bias(bias, mask, causal, q.dtype)
+        causal = False
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
+    )
+
+
+def attend_by_hand(
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B G S K"],
+    v: Float[Tensor, "B G S K"],
+    *,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T K"]:
+    """`attend`, written out. The reader reads this one; tests hold the two equal."""
+    weights = attention_weights(q, k, mask=mask, bias=bias, causal=causal)  # (B, H, T, S)
+    weights = F.dropout(weights, dropout, training=dropout > 0)
+    return weights @ _one_per_query_head(v, q.shape[1])  # (B, H, T, K)
+
+
+def attention_weights(
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B G S K"],
+    *,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "B H T S"]:
+    """softmax(q kᵀ / √K + bias): each row sums to one, or is zero where the query may see nothing."""
+    _check(q, k, mask, causal)
+    scores = q @ _one_per_query_head(k, q.shape[1]).mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()[None, None]
+    if mask is not None:
+        # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.float().softmax(-1).to(q.dtype)  # in float32: bf16 loses the softmax's tail
+    return weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+class Attention(nn.Module):
+    """Attention with several heads: self-attention, causal or not, or cross-attention to another sequence.
+
+    Args:
+        d_model: width of the input and output.
+        n_heads: query heads.
+        n_kv_heads: key/value heads; a divisor of n_heads, n_heads itself by default. One is multi-query attention.
+        d_head: width of a head; d_model / n_heads by default.
+        bias: biases on the four projections.
+        qk_norm: RMS norm on the queries and keys of each head, before the rotation.
+        dropout: on the attention weights.
+
+    Example: `Attention(d_model=24, n_heads=4)(x, memory)`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        bias: bool = False,
+        qk_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if d_head is None and d_model % n_heads:
+            fits = [n for n in range(1, d_model + 1) if d_model % n == 0]
+            near = min(fits, key=lambda n: abs(n - n_heads))
+            raise ValueError(f"d_model={d_model} must be divisible by n_heads={n_heads}; try n_heads={near}")
+        if n_heads % n_kv_heads:
+            raise ValueError(f"n_heads={n_heads} must be divisible by n_kv_heads={n_kv_heads}")
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.d_head = d_model // n_heads if d_head is None else d_head
+        self.dropout = dropout
+        self.query = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
+        self.key = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
+        self.value = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
+        self.out = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
+        self.query_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        source: Float[Tensor, "B S D"] | None = None,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        causal: bool = False,
+        rotation: Rotation | None = None,
+        cache: KeysValues | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Args:
+        x: where the queries come from.
+        source: where keys and values come from: x itself by default, the encoder's output in cross-attention.
+        rotation: cosines and sines for queries and keys (Rotary).
+        cache: remembers keys and values between calls; S is then what it holds.
+        """
+        source = x if source is None else source
+        q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
+        q = q if rotation is None else rotate(q, rotation)
+        k, v = (
+            self.keys_values(source, rotation) if cache is None else cache.keys_values(self, source, rotation)
+        )  # (B, G, S, K)
+        dropout = self.dropout if self.training else 0.0
+        heads = attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)  # (B, H, T, K)
+        return self.out(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
+
+    def keys_values(
+        self, source: Float[Tensor, "B S D"], rotation: Rotation | None = None
+    ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
+        heads = (self.n_kv_heads, self.d_head)
+        k = self.key_norm(self.key(source).unflatten(-1, heads)).transpose(1, 2)
+        v = self.value(source).unflatten(-1, heads).transpose(1, 2)
+        return (k if rotation is None else rotate(k, rotation)), v
+
+
+def _one_per_query_head(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:
+    return x.repeat_interleave(n_heads // x.shape[1], dim=1)
+
+
+def _as_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dtype) -> Tensor:
+    if causal:
+        mask = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril()
+    return bias.to(dtype) if mask is None else bias.to(dtype).masked_fill(~mask, -math.inf)
+
+
+def _check(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> None:
+    if mask is not None and mask.dtype != torch.bool:
+        raise ValueError(f"a mask is bool, True where a query may see a key; got {mask.dtype}; try mask.bool()")
+    if causal and (mask is not None or q.shape[-2] != k.shape[-2]):
+        raise ValueError(
+            f"causal=True is for as many queries as keys and no mask (T={q.shape[-2]}, S={k.shape[-2]}); "
+            "put causality into the mask"
+        )

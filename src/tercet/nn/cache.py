@@ -1,0 +1,125 @@
+"""Decoding state: what attention has already worked out, kept outside the model.
+
+Self-attention's keys and values grow by a column a token; cross-attention's are projected from the encoder's output
+once and then only read. Both answer one question: `k, v = cache.keys_values(attention, source, rotation)`.
+
+A column is a position: row b's next token goes to column `lengths[b]`, so rows of unequal length need no padding, and
+what stands to the right of a row's length is never seen. All sizes are static, so that a step compiles as one graph.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from tercet.nn.attention import Attention
+    from tercet.nn.positions import Rotation
+
+Pair = tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]
+
+
+@runtime_checkable
+class KeysValues(Protocol):
+    def keys_values(self, attention: "Attention", source: Tensor, rotation: "Rotation | None") -> Pair: ...
+
+    def reorder(self, rows: Int[Tensor, " R"]) -> None: ...
+
+
+class GrowingKeysValues:
+    """Self-attention: writes the new columns, answers with all of them."""
+
+    def __init__(self, owner: "Cache", keys: Tensor, values: Tensor) -> None:
+        self.owner, self.keys, self.values = owner, keys, values
+
+    def keys_values(self, attention: "Attention", source: Tensor, rotation: "Rotation | None") -> Pair:
+        k, v = attention.keys_values(source, rotation)  # (B, G, T, K)
+        columns = self.owner.positions(source.shape[1])  # (B, T)
+        rows = torch.arange(len(columns), device=columns.device)[:, None]  # (B, 1)
+        self.keys[rows, :, columns] = k.transpose(1, 2).to(self.keys.dtype)
+        self.values[rows, :, columns] = v.transpose(1, 2).to(self.values.dtype)
+        return self.keys, self.values
+
+    def reorder(self, rows: Int[Tensor, " R"]) -> None:
+        self.keys, self.values = self.keys[rows], self.values[rows]
+
+
+class FixedKeysValues:
+    """Cross-attention: projected at the first call, read at every other."""
+
+    def __init__(self) -> None:
+        self.pair: Pair | None = None
+
+    def keys_values(self, attention: "Attention", source: Tensor, rotation: "Rotation | None") -> Pair:
+        if self.pair is None:
+            self.pair = attention.keys_values(source, rotation)
+        return self.pair
+
+    def reorder(self, rows: Int[Tensor, " R"]) -> None:
+        if self.pair is not None:
+            self.pair = self.pair[0][rows], self.pair[1][rows]
+
+
+@dataclass
+class LayerCache:
+    own: KeysValues
+    cross: KeysValues
+
+
+class Cache:
+    """The decoding state of a whole stack.
+
+    Args:
+        n_layers, n_kv_heads, d_head: the stack's.
+        batch: rows.
+        capacity: columns: the most tokens a row can hold.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_layers: int,
+        n_kv_heads: int,
+        d_head: int,
+        batch: int,
+        capacity: int,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.lengths: Int[Tensor, " B"] = torch.zeros(batch, dtype=torch.long, device=device)
+        self.memory: Float[Tensor, "B M D"] | None = None  # the encoder's output, where there is an encoder
+        self.memory_padding: Bool[Tensor, "B M"] | None = None
+
+        def buffer() -> Tensor:
+            return torch.zeros(batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
+
+        self.layers = [
+            LayerCache(GrowingKeysValues(self, buffer(), buffer()), FixedKeysValues()) for _ in range(n_layers)
+        ]
+
+    def positions(self, new: int) -> Int[Tensor, "B T"]:
+        """Where the next `new` tokens of each row go; padding beyond the capacity goes to one spare column."""
+        ahead = torch.arange(new, device=self.lengths.device)
+        return (self.lengths[:, None] + ahead).clamp(max=self.capacity)
+
+    def mask(self, positions: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T S"]:
+        """A query at position p sees the columns 0..p."""
+        columns = torch.arange(self.capacity + 1, device=positions.device)
+        return (columns <= positions[..., None])[:, None]
+
+    def advance(self, by: Int[Tensor, " B"] | int) -> None:
+        self.lengths = self.lengths + by
+
+    def reorder(self, rows: Int[Tensor, " R"]) -> None:
+        """Keep these rows, in this order; a row may be named twice (beams) or not at all (finished)."""
+        self.lengths = self.lengths[rows]
+        if self.memory is not None:
+            self.memory = self.memory[rows]
+        if self.memory_padding is not None:
+            self.memory_padding = self.memory_padding[rows]
+        for layer in self.layers:
+            layer.own.reorder(rows)
+            layer.cross.reorder(rows)

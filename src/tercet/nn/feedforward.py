@@ -1,0 +1,45 @@
+"""The feed-forward network: each position by itself is widened, bent and narrowed again.
+
+plain:  down(act(up(x)))                  Vaswani et al. (2017), equation 2
+gated:  down(act(gate(x)) * up(x))        Shazeer, "GLU Variants Improve Transformer" (2020)
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """So et al., "Primer" (2021)."""
+    return F.relu(x).square()
+
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,  # the exact one, by erf: BERT
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2
+    "silu": F.silu,  # gated: SwiGLU
+    "relu_squared": relu_squared,
+}
+
+
+class FeedForward(nn.Module):
+    def __init__(
+        self, d_model: int, d_ff: int, *, activation: Activation = "gelu", gated: bool = False, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))  # (*B, F), (*B, D)
+        return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -1,0 +1,8 @@
+"""What is learnt: how rows become a batch, and what a batch costs."""
+
+from tercet.objectives.causal import Batch as Batch
+from tercet.objectives.causal import causal_loss as causal_loss
+from tercet.objectives.causal import rows_to_learn as rows_to_learn
+from tercet.objectives.causal import windows_to_score as windows_to_score
+from tercet.objectives.loss import IGNORED as IGNORED
+from tercet.objectives.loss import Loss as Loss

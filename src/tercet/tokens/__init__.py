@@ -1,0 +1,7 @@
+"""Text to ids and back: one `Tokenizer` for characters, words and byte-level BPE, kept in one `tokenizer.json`."""
+
+from tercet.tokens.decoding import TextStream
+from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Words
+from tercet.tokens.tokenizer import Tokenizer
+
+__all__ = ["BPE", "GPT2", "Characters", "TextStream", "Tokenizer", "TokenizerFile", "TokenizerSpec", "Words"]

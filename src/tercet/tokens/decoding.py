@@ -1,0 +1,99 @@
+"""Ids back to text: every id stands for some bytes, and text is those bytes joined and read as UTF-8.
+
+A token may hold half a character, so bytes are joined before they are read, and a stream holds back an unfinished
+character until it is whole. What is not UTF-8 (a model may say anything) is read as U+FFFD, the replacement character.
+"""
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tercet.tokens.building import BYTE_TOKENS
+
+
+class TextStream(Protocol):
+    """Text from ids as they come: all `push`es and the `flush` joined equal `decode` of the whole list."""
+
+    def push(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class ByteStream:
+    """A `TextStream` over a table of bytes per id."""
+
+    def __init__(self, table: Sequence[bytes], special: frozenset[int]) -> None:
+        self._table, self._special = table, special
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        known = 0 <= token < len(self._table) and token not in self._special
+        return self._decoder.decode(self._table[token]) if known else ""
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class WholeStream:
+    """A `TextStream` for a tokenizer whose decoder only the library knows (WordPiece, sentencepiece's spaces).
+
+    The whole text is decoded at every token, and what is new in it is said. The library's own stream raises an error
+    where a byte that is no UTF-8 changes how the bytes before it are read, so a run of bytes is held back to its end.
+    """
+
+    def __init__(self, decode: Callable[[list[int]], str], held: frozenset[int]) -> None:
+        """`held` are the ids of single bytes."""
+        self._decode, self._held = decode, held
+        self._ids: list[int] = []
+        self._said = ""
+
+    def push(self, token: int) -> str:
+        self._ids.append(token)
+        return "" if token in self._held else self._news(unfinished="\ufffd")
+
+    def flush(self) -> str:
+        return self._news(unfinished=None)
+
+    def _news(self, unfinished: str | None) -> str:
+        text = self._decode(self._ids)
+        if unfinished and text.endswith(unfinished):
+            return ""
+        new, self._said = text.removeprefix(self._said), text
+        return new
+
+
+def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] | None:
+    """The bytes of every id, in id order; None where the tokenizer does more than to join its tokens.
+
+    Args:
+        structure: the parsed `tokenizer.json`.
+        names: the tokens as the library writes them, in id order.
+    """
+    match joining(structure):
+        case ["ByteLevel"]:
+            value = {character: byte for byte, character in enumerate(byte_characters())}
+            plain = [all(character in value for character in name) for name in names]
+            return [
+                bytes(value[character] for character in name) if is_plain else name.encode()
+                for name, is_plain in zip(names, plain, strict=True)
+            ]
+        case ["ByteFallback", "Fuse"]:
+            value = {name: bytes([byte]) for byte, name in enumerate(BYTE_TOKENS)}
+            return [value.get(name, name.encode()) for name in names]
+        case ["Fuse"]:
+            return [name.encode() for name in names]
+        case _:
+            return None
+
+
+def joining(structure: dict[str, Any]) -> list[str]:
+    """The steps of a `tokenizer.json`'s decoder, by name."""
+    decoder = structure.get("decoder") or {}
+    return [part["type"] for part in decoder.get("decoders", [decoder]) if part]
+
+
+def byte_characters() -> list[str]:
+    """The visible character by which GPT-2's vocabulary writes each byte: itself where it prints, else from U+0100."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = iter(range(0x100, 0x200))
+    return [chr(byte if byte in visible else next(hidden)) for byte in range(256)]

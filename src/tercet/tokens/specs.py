@@ -1,0 +1,79 @@
+"""The ways to cut text into tokens, as settings."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Characters:
+    """One id per character.
+
+    `alphabet` lists the characters, ids in that order; None takes every character of the training text, sorted.
+    `byte_fallback` adds the 256 byte values, so that a character outside the alphabet becomes its UTF-8 bytes;
+    without it such a character is an error.
+    """
+
+    kind: Literal["characters"] = "characters"
+    alphabet: str | None = None
+    byte_fallback: bool = False
+    eos: bool = True
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
+            twice = next(character for character in self.alphabet if self.alphabet.count(character) > 1)
+            raise ValueError(f"alphabet has {twice!r} more than once; list each character once")
+        if self.alphabet == "" and not self.byte_fallback:
+            raise ValueError("alphabet is empty; list some characters, or set byte_fallback: true")
+        if any("\ud800" <= character <= "\udfff" for character in self.alphabet or ""):
+            raise ValueError("alphabet has half a surrogate pair, which is not a character; leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """The commonest words, numbers and runs of punctuation, each with the space before it; the rest become `<unk>`."""
+
+    kind: Literal["words"] = "words"
+    vocab_size: int = 32_000
+    min_count: int = 1
+    eos: bool = True
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 4 or self.min_count < 1:
+            raise ValueError(f"words need vocab_size >= 4 and min_count >= 1, got {self.vocab_size}, {self.min_count}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BPE:
+    """Byte-pair encoding over bytes, split as GPT-2 splits: any text goes in and comes back exactly."""
+
+    kind: Literal["bpe"] = "bpe"
+    vocab_size: int = 8192
+    eos: bool = True
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        least = 256 + self.eos + self.pad
+        if self.vocab_size < least:
+            raise ValueError(
+                f"bpe needs vocab_size >= {least} (256 bytes and {least - 256} special), got {self.vocab_size}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2:
+    """GPT-2's own 50,257 ids; `<|endoftext|>` ends a document."""
+
+    kind: Literal["gpt2"] = "gpt2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFile:
+    """A `tokenizer.json` that exists already."""
+
+    kind: Literal["file"] = "file"
+    path: str
+
+
+TokenizerSpec = Characters | Words | BPE | GPT2 | TokenizerFile

@@ -1,0 +1,219 @@
+"""One tokenizer, whatever its kind: text to ids and back, kept in one `tokenizer.json` that the library reads alone.
+
+Characters skip the library when encoding: a table from code point to id does a megabyte in milliseconds.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from tercet.config import UserError
+from tercet.tokens import building
+from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, joining
+from tercet.tokens.gpt2 import gpt2
+from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Words
+
+Ids = np.ndarray[Any, np.dtype[np.uint32]]
+
+PADS = ("<pad>", "[PAD]", "<|padding|>")
+STARTS = ("<bos>", "<s>", "<|begin_of_text|>", "[CLS]")
+ENDS = ("<eos>", "<|endoftext|>", "</s>", "<|end_of_text|>", "[SEP]")
+UNKNOWNS = (building.UNKNOWN, "[UNK]")
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Attributes:
+        kind: "characters", "words", "bpe", "gpt2", or "file" for one that Tercet did not make.
+        vocab_size: how many ids there are, special ones included.
+        pad_id, bos_id, eos_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
+        special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
+        hash: sha256 of the canonical JSON, as 64 hex digits.
+    """
+
+    def __init__(self, library: tokenizers.Tokenizer) -> None:
+        # What a document spells out is text: "<eos>" in a file must not end the document.
+        library.encode_special_tokens = True
+        library.no_truncation()
+        library.no_padding()
+        structure = json.loads(library.to_str())
+        self._library = library
+        self.vocab_size: int = max(library.get_vocab().values(), default=-1) + 1
+        names = [library.id_to_token(token) or "" for token in range(self.vocab_size)]
+        added = library.get_added_tokens_decoder()
+        special = {token.content: number for number, token in added.items() if token.special}
+        self.pad_id, self.bos_id, self.eos_id = (_first(special, known) for known in (PADS, STARTS, ENDS))
+        self.unk_id = _first({name: number for number, name in enumerate(names)}, UNKNOWNS)
+        self.special_ids = frozenset(special.values()) - {self.unk_id}
+        self.kind = _kind(structure, self.vocab_size)
+        self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
+        self._table = byte_table(structure, names)
+        lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
+        self._lengths = np.array(lengths, dtype=np.int64)
+        self._byte_ids = frozenset(token for token, name in enumerate(names) if name in building.BYTE_TOKENS)
+        self._characters = _CharacterTable(names) if self.kind == "characters" else None
+
+    @classmethod
+    def train(cls, spec: TokenizerSpec, texts: Iterable[str]) -> "Tokenizer":
+        """A tokenizer of the kind `spec` describes, its vocabulary learnt from `texts` (read once, piece by piece).
+
+        Raises:
+            UserError: where a file or a package that the spec needs is missing, or a text is not valid Unicode.
+        """
+        try:
+            match spec:
+                case Characters():
+                    return cls(building.characters(spec, texts))
+                case Words():
+                    return cls(building.words(spec, texts))
+                case BPE():
+                    return cls(building.bpe(spec, texts))
+                case GPT2():
+                    return cls(gpt2())
+                case TokenizerFile():
+                    return cls.load(spec.path)
+        except UnicodeEncodeError as error:
+            raise _not_unicode(error) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """The tokenizer in a `tokenizer.json`.
+
+        Raises:
+            UserError: where there is no such file, or it is not a tokenizer.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise UserError(f"cannot read the tokenizer {path}: {reason}; give the path of a tokenizer.json") from None
+        try:
+            return cls.from_json(text)
+        except ValueError as error:
+            raise UserError(f"{path} is not a tokenizer.json of the tokenizers library: {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """The inverse of `to_json`; ValueError where `text` is something else."""
+        try:
+            library = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library has no exception class of its own
+            raise ValueError(str(error)) from None
+        return cls(library)
+
+    def to_json(self) -> str:
+        return self._library.to_str(pretty=True)
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, nothing added before or after.
+
+        Raises:
+            UserError: where a character is not in the vocabulary, or `text` is not valid Unicode.
+        """
+        return self.encode_batch([text])[0].tolist()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text as uint32 arrays; texts are shared out over the processor's cores."""
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise _not_unicode(error) from None
+        if self._characters is not None:
+            return [self._characters.encode(text) for text in texts]
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of `ids`; ids that the vocabulary does not have stand for nothing."""
+        known = [token for token in map(int, ids) if 0 <= token < self.vocab_size]
+        if self._table is None:
+            return self._library.decode(known, skip_special_tokens=skip_special)
+        skipped = self.special_ids if skip_special else frozenset[int]()
+        return b"".join(self._table[token] for token in known if token not in skipped).decode("utf-8", "replace")
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Each id by itself in readable form; bytes that are no whole character are written `\\xe2`."""
+        if self._table is None:
+            return [self._library.id_to_token(int(token)) or "" for token in ids]
+        return [self._table[int(token)].decode("utf-8", "backslashreplace") for token in ids]
+
+    def stream(self) -> TextStream:
+        """A decoder for ids that come one at a time; special ids are silent."""
+        if self._table is None:
+            return WholeStream(self.decode, self._byte_ids)
+        return ByteStream(self._table, self.special_ids)
+
+    def count_bytes(self, ids: np.ndarray) -> int:
+        """How many UTF-8 bytes of text `ids` stand for, special ids 0; exact even where they end inside a character."""
+        if self._table is None:
+            return len(self.decode(ids.tolist()).encode())
+        return int(self._lengths[ids].sum())
+
+
+class _CharacterTable:
+    """Code point -> id as one array, so that a text is looked up at once."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        codes = {ord(name): token for token, name in enumerate(names) if len(name) == 1}
+        self._ids = np.full(max(codes, default=0) + 2, -1, dtype=np.int64)  # the last row is every code point above
+        self._ids[list(codes)] = list(codes.values())
+        fallback = {name: token for token, name in enumerate(names)}
+        bytes_known = all(name in fallback for name in building.BYTE_TOKENS)
+        self._bytes = np.array([fallback[name] for name in building.BYTE_TOKENS]) if bytes_known else None
+
+    def encode(self, text: str) -> Ids:
+        codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+        ids = self._ids[np.minimum(codes, len(self._ids) - 1)]
+        unknown = ids < 0
+        if not unknown.any():
+            return ids.astype(np.uint32)
+        if self._bytes is None:
+            raise _unknown(sorted({chr(code) for code in codes[unknown]}))
+        n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # of each character in UTF-8
+        repeats = np.where(unknown, n_bytes, 1)
+        values = np.frombuffer(codes[unknown].tobytes().decode("utf-32-le").encode(), dtype=np.uint8)
+        ids = np.repeat(ids, repeats)
+        ids[np.repeat(unknown, repeats)] = self._bytes[values]
+        return ids.astype(np.uint32)
+
+
+def _kind(structure: dict[str, Any], vocab_size: int) -> str:
+    """Which of our kinds a `tokenizer.json` is, seen from its parts."""
+    model, split = structure["model"], structure.get("pre_tokenizer") or {}
+    splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
+    if structure.get("normalizer"):
+        return "file"
+    if model["type"] == "BPE" and not model["merges"] and not splits and joining(structure) == ["ByteFallback", "Fuse"]:
+        return "characters"
+    if model["type"] == "WordLevel" and splits == ["Split"]:
+        return "words"
+    if model["type"] == "BPE" and splits[-1:] == ["ByteLevel"]:
+        return "gpt2" if vocab_size == 50_257 and model["vocab"].get("<|endoftext|>") == 50_256 else "bpe"
+    return "file"
+
+
+def _first(ids: dict[str, int], names: Iterable[str]) -> int | None:
+    return next((ids[name] for name in names if name in ids), None)
+
+
+def _unknown(characters: Sequence[str]) -> UserError:
+    named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
+    more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
+    return UserError(
+        f"the vocabulary has no {named}{more}; set byte_fallback: true, or use the kind bpe, and train again"
+    )
+
+
+def _not_unicode(error: UnicodeEncodeError) -> UserError:
+    code = ord(error.object[error.start])
+    return UserError(f"the text has half a surrogate pair (U+{code:04X}) at character {error.start}; remove it")

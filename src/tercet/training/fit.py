@@ -1,0 +1,156 @@
+"""Put model, data, strategy and actions together, and hand them to Lightning's Trainer."""
+
+import logging
+import warnings
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
+
+from tercet.config import UserError, plain
+from tercet.data import Corpus
+from tercet.generation import Sampling, generate
+from tercet.models import DecoderOnly
+from tercet.training.after_step import AfterStep, AtomicCheckpoints, Checkpoints, Export, Figures, Samples, Validation
+from tercet.training.batches import Batches
+from tercet.training.interruption import Interruption
+from tercet.training.machine import PRECISIONS, accelerator, compile_blocks
+from tercet.training.metrics import Metrics
+from tercet.training.module import TrainingModule
+from tercet.training.progress import Bar
+from tercet.training.recipe import Recipe
+
+
+def fit(
+    recipe: Recipe,
+    model: DecoderOnly,
+    batches: Batches,
+    out: Path,
+    *,
+    precision: str,
+    compiled: bool,
+    export: Export,
+    quiet: bool = False,
+) -> int | None:
+    """Train until the end, a signal, or patience runs out, from `out/resume.ckpt` where there is one.
+
+    Returns:
+        the number of the signal that stopped it, or None.
+    """
+    spec, steps = recipe.training, batches.steps
+    if compiled:
+        compile_blocks(model)
+    module = TrainingModule(model, spec, steps)
+    tokens_per_step = spec.batch_size * recipe.model.max_len
+    metrics = Metrics(out / "metrics.csv")
+    resume = out / "resume.ckpt"
+    metrics.cut(_saved_step(resume))
+
+    validation = Validation(batches.validation_batches, spec.validate_every, spec.patience)
+    interruption = Interruption()
+    bar = Bar(validation, steps, tokens_per_step)
+    actions: list[Any] = [
+        validation,
+        Figures(validation, tokens_per_step, len(batches.rows) / spec.batch_size, spec.log_every),
+        *([] if quiet else [bar]),
+        *([Samples(validation, out / "samples", lambda: _sample(model, batches.corpus, recipe))]
+          if spec.sample_tokens and spec.strategy != "fsdp" else []),
+        interruption,
+        Checkpoints(validation, out, spec.save_every, export),
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        stack.enter_context(_without_adverts())
+        trainer = pl.Trainer(
+            accelerator=accelerator(spec),
+            devices=spec.devices,
+            num_nodes=spec.nodes,
+            strategy=_strategy(recipe),
+            precision=PRECISIONS[precision],
+            max_steps=steps,
+            logger=[metrics, *_loggers(recipe, out)],
+            callbacks=[AfterStep(*actions)],
+            plugins=[AtomicCheckpoints()],
+            default_root_dir=out,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            limit_val_batches=0,
+            log_every_n_steps=spec.log_every,
+        )
+        stack.enter_context(interruption)
+        if not quiet:
+            stack.enter_context(bar)
+        trainer.fit(module, datamodule=batches, ckpt_path=resume if resume.exists() else None, weights_only=True)
+    return interruption.signal
+
+
+def _saved_step(resume: Path) -> int:
+    if not resume.exists():
+        return 0
+    return int(torch.load(resume, map_location="cpu", weights_only=True, mmap=True)["global_step"])
+
+
+def _sample(model: DecoderOnly, corpus: Corpus, recipe: Recipe) -> str:
+    spec = recipe.training
+    sampling = Sampling(max_new_tokens=spec.sample_tokens, seed=spec.seed)
+    completion = generate(model, corpus.tokenizer, [spec.sample_prompt], sampling)[0]
+    return completion.prompt + completion.text
+
+
+def _strategy(recipe: Recipe) -> str | Strategy:
+    spec = recipe.training
+    if spec.strategy == "fsdp":
+        return ModelParallelStrategy(
+            data_parallel_size=spec.devices * spec.nodes, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
+    return "ddp" if spec.strategy == "ddp" or spec.devices * spec.nodes > 1 else "auto"
+
+
+def _loggers(recipe: Recipe, out: Path) -> list[Logger]:
+    loggers: list[Logger] = []
+    if recipe.logging.tensorboard:
+        with _extra("tensorboard"):
+            from pytorch_lightning.loggers import TensorBoardLogger
+
+            loggers.append(TensorBoardLogger(out, name=None, version="tensorboard"))
+    if recipe.logging.wandb != "none":
+        with _extra("wandb"):
+            import wandb
+            from pytorch_lightning.loggers import WandbLogger
+
+            offline = recipe.logging.wandb == "offline"
+            settings = wandb.Settings(x_disable_stats=True, silent=True)
+            logger = WandbLogger(
+                name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
+                config=plain(recipe), resume="allow", settings=settings,
+            )  # fmt: skip
+            loggers.append(cast(Logger, logger))
+    return loggers
+
+
+@contextmanager
+def _extra(name: str) -> Generator[None]:
+    """Tells which extra to install, where a library is absent."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"logging.{name} needs the package {error.name}; pip install 'tercet[{name}]', or leave it out"
+        ) from None
+
+
+@contextmanager
+def _without_adverts() -> Generator[None]:
+    """Lightning prints adverts, and advice about matters that are settled here."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric")
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+        yield

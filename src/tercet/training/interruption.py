@@ -1,0 +1,48 @@
+"""Ctrl-C and SIGTERM let the step finish and save; a second Ctrl-C ends at once, without."""
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+
+from tercet.training.module import TrainingModule
+
+
+class Interrupted(Exception):
+    """The run was stopped by a signal, after it was saved."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+class Interruption:
+    """As a context it listens; as an action after each step it stops the run."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            os._exit(130)
+        self.signal = number
+        if number == signal.SIGINT:
+            print("\nfinishing this step, then saving; Ctrl-C again to stop without", file=sys.stderr, flush=True)
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        # One device's signal stops all of them, or the others would wait for it for ever.
+        stop = trainer.should_stop or self.signal is not None
+        trainer.should_stop = trainer.strategy.reduce_boolean_decision(stop, all=False)

@@ -1,0 +1,92 @@
+"""What `auto` means on this machine: precision and compilation, measured rather than guessed."""
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Literal, cast
+
+import torch
+from lightning_fabric.utilities import move_data_to_device
+
+from tercet.models import DecoderOnly
+from tercet.objectives import Batch, causal_loss
+from tercet.training.recipe import TrainingSpec
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+WORTH_COMPILING = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
+
+
+def accelerator(spec: TrainingSpec) -> str:
+    """cpu, cuda or mps."""
+    if spec.accelerator in ("auto", "gpu"):
+        if torch.cuda.is_available():
+            return "cuda"
+        if spec.accelerator == "auto" and torch.backends.mps.is_available():
+            return "mps"
+    return {"gpu": "cuda"}.get(spec.accelerator, spec.accelerator.replace("auto", "cpu"))
+
+
+def choose_precision(spec: TrainingSpec) -> str:
+    """fp32, bf16 or fp16: the fastest that the hardware really has."""
+    if spec.precision != "auto":
+        return spec.precision
+    device = accelerator(spec)
+    if device == "cuda":
+        return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp16"
+    if device == "cpu" and _matmul_seconds(torch.bfloat16) < 0.7 * _matmul_seconds(torch.float32):
+        return "bf16"
+    return "fp32"
+
+
+def choose_compile(spec: TrainingSpec, model: DecoderOnly, batch: Batch, steps: int) -> tuple[str, str]:
+    """`always` or `never`, and why, in a few words. The model itself is left as it is."""
+    if spec.compile != "auto":
+        return spec.compile, "as asked"
+    device = torch.device(accelerator(spec))
+    trial = copy.deepcopy(model).to(device)
+    batch = cast(Batch, move_data_to_device(batch, device))
+    eager = _step_seconds(trial, batch)
+    if eager * steps < WORTH_COMPILING:
+        return "never", f"about {eager * steps:.0f} s of training, too short to pay for it"
+    try:
+        compile_blocks(trial)
+        compiled = _step_seconds(trial, batch)
+    except Exception as error:  # whatever the compiler lacks here, training goes on without it
+        return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
+    finally:
+        torch.compiler.reset()
+    verdict = "always" if compiled < 0.97 * eager else "never"
+    return verdict, f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
+
+
+def compile_blocks(model: DecoderOnly) -> None:
+    """Compile each block in place. They are alike, so the first one's graph serves all; names stay as they are."""
+    for block in model.stack.blocks:
+        block.compile()
+
+
+def _step_seconds(model: DecoderOnly, batch: Batch) -> float:
+    def step() -> None:
+        causal_loss(model, batch).mean.backward()
+        model.zero_grad()
+
+    return _seconds(step, warmup=3, repeats=8)
+
+
+def _matmul_seconds(dtype: torch.dtype) -> float:
+    a, b = torch.ones(256, 256, dtype=dtype), torch.ones(256, 512, dtype=dtype)
+    return _seconds(lambda: a @ b, warmup=1, repeats=3)
+
+
+def _seconds(work: Callable[[], object], *, warmup: int, repeats: int) -> float:
+    """The median time of `work`."""
+    times: list[float] = []
+    for i in range(warmup + repeats):
+        start = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if i >= warmup:
+            times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]

@@ -1,0 +1,65 @@
+"""`metrics.csv`: a line a logged step, written at once, cut back to the checkpoint when a run is resumed.
+
+Lightning's own CSV logger starts its file anew with each process; a resumed run must end with the file that an
+uninterrupted one would have written.
+"""
+
+import csv
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+from pytorch_lightning.loggers import Logger
+
+COLUMNS = ("step", "epoch", "train/loss", "val/loss", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds")
+
+
+class Metrics(Logger):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        return
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        new = not self.path.exists()
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            if new:
+                writer.writeheader()
+            writer.writerow({"step": step, **{name: f"{value:.9g}" for name, value in metrics.items()}})
+
+    def cut(self, step: int) -> None:
+        """Forget all lines after `step`, and one that a killed process left half-written."""
+        if not self.path.exists():
+            return
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
+        new = self.path.with_suffix(".csv.tmp")
+        new.write_bytes(b"".join([*lines[:1], *kept]))
+        os.replace(new, self.path)
+
+
+def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """Each column of a metrics.csv as (step, value) pairs, without the empty cells."""
+    columns: dict[str, list[tuple[int, float]]] = {name: [] for name in COLUMNS[1:]}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            for name in columns:
+                if row[name]:
+                    columns[name].append((int(row["step"]), float(row[name])))
+    return columns

@@ -1,0 +1,110 @@
+"""One optimizer step, as Lightning runs it.
+
+A step takes its whole batch at once, in micro-batches whose sums and counts add up, so that accumulating four small
+batches on two machines moves the weights as one big batch on one machine would. Everything random in a step follows
+from (seed, step, rank): a resumed run, or one that also validates, draws the same dropout.
+"""
+
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from tercet.models import DecoderOnly
+from tercet.objectives import Batch, Loss, causal_loss
+from tercet.objectives.loss import no_loss
+from tercet.training.optimizers import base_rates, set_rates
+from tercet.training.recipe import TrainingSpec
+from tercet.training.schedules import rate_factor
+
+
+class Diverged(Exception):
+    """The loss or a gradient is no longer a number."""
+
+
+class TrainingModule(pl.LightningModule):
+    """Args:
+    model: what to train.
+    spec: how.
+    total_steps: optimizer steps of the whole run.
+    """
+
+    def __init__(self, model: DecoderOnly, spec: TrainingSpec, total_steps: int) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model, self.spec, self.total_steps = model, spec, total_steps
+        self.last = no_loss(torch.device("cpu"))  # of the last step, over all devices
+        self.last_norm: Tensor | None = None
+        self.base_rates: list[float] = []
+
+    def configure_model(self) -> None:
+        if self.spec.strategy == "fsdp" and not self.base_rates:
+            _shard(self.model, cast(Any, self.trainer.strategy).device_mesh["data_parallel"])
+
+    def configure_optimizers(self) -> Optimizer:
+        optimizer = self.spec.optimizer.build(self.model)
+        self.base_rates = base_rates(optimizer)
+        return optimizer
+
+    def training_step(self, batches: list[Batch], step: int) -> None:
+        optimizer = cast(Optimizer, self.optimizers())
+        step = self.global_step
+        factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=self.total_steps)
+        set_rates(optimizer, self.base_rates, factor)
+        torch.manual_seed(_mix(self.spec.seed, step, self.global_rank))
+        targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum()
+        targets = self._over_all_devices(targets).clamp(min=1)
+        loss = no_loss(self.device)
+        for batch in batches:
+            part = causal_loss(self.model, batch)
+            # Strategies take the mean of the devices' gradients; times their number makes it the sum again.
+            self.manual_backward(part.total * (self.trainer.world_size / targets))
+            loss = loss + Loss(part.total.detach(), part.count)
+        self.last = Loss(self._over_all_devices(loss.total), targets)
+        self._check(self.last.total, "the loss")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        # Here gradients are complete, and unscaled where fp16 scales them.
+        limit = float("inf") if self.spec.clip_norm is None else self.spec.clip_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self.last_norm = norm
+        if self.trainer.precision != "16-mixed":  # its scaler skips such steps by itself, as part of its search
+            self._check(norm, "the gradient")
+
+    def _check(self, value: Tensor, what: str) -> None:
+        # Asking a GPU for a number makes it wait, so there it is asked only when figures are logged anyway.
+        step = self.global_step + 1
+        if self.device.type == "cpu" or step % self.spec.log_every == 0 or step % self.spec.save_every == 0:
+            if torch.isfinite(value):
+                return
+            raise Diverged(f"{what} is not a number at step {step}{self._where()}")
+
+    def _where(self) -> str:
+        for name, p in self.model.named_parameters():
+            if not torch.isfinite(p).all():
+                return f": {name} has {int((~torch.isfinite(p)).sum())} bad values"
+            if p.grad is not None and not torch.isfinite(p.grad).all():
+                return f": the gradient of {name} has {int((~torch.isfinite(p.grad)).sum())} bad values"
+        return ""
+
+    def _over_all_devices(self, value: Tensor) -> Tensor:
+        return cast(Tensor, self.trainer.strategy.reduce(value.to(self.device), reduce_op="sum"))
+
+
+def _mix(seed: int, step: int, rank: int) -> int:
+    """A seed of its own for each (seed, step, rank)."""
+    return (seed * 1_000_003 + step) * 65_537 + rank
+
+
+def _shard(model: DecoderOnly, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.stack.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)

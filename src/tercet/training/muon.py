@@ -1,0 +1,116 @@
+"""Muon: momentum whose every update is made orthogonal, for the matrices inside the blocks; AdamW for all the rest.
+
+    M <- momentum M + G;   U = orthogonalise(G + momentum M);   W <- W - lr (sqrt(max(1, rows/columns)) U + decay W)
+
+Jordan et al. (2024), "Muon: an optimizer for hidden layers"; the quintic Newton-Schulz iteration is theirs.
+Where we differ from `torch.optim.Muon`: matrices of one shape go through the iteration as one batch, in float32 where
+the machine has no fast bfloat16 (there torch's, which always casts, takes seconds a step); and one optimizer holds
+both algorithms, so that checkpoints, schedules and sharding meet a single object with ordinary parameter groups.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
+
+
+class MuonAdamW(Optimizer):
+    """Args:
+    groups: parameter groups; one with `muon=True` holds matrices and takes `lr`, `momentum`, `weight_decay`; the
+        others take `lr`, `betas`, `eps`, `weight_decay`.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
+        defaults = {
+            "lr": 1e-3, "weight_decay": 0.0, "muon": False,
+            "momentum": 0.95, "iterations": 5,
+            "betas": (0.9, 0.95), "eps": 1e-8,
+        }  # fmt: skip
+        super().__init__(list(groups), defaults)
+        for group in self.param_groups:
+            if group["muon"] and any(p.ndim != 2 for p in group["params"]):
+                raise ValueError("Muon is for matrices; give other parameters a group with muon=False")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            (self._muon if group["muon"] else self._adamw)(parameters, group)
+        return loss
+
+    def _muon(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        for p in parameters:
+            by_shape[p.shape].append(p)
+        for shape, same in by_shape.items():
+            updates: list[Tensor] = []
+            for p in same:
+                state = self.state[p]
+                gradient = cast(Tensor, p.grad)
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(gradient)
+                state["momentum"].lerp_(gradient, 1 - group["momentum"])
+                updates.append(gradient.lerp(state["momentum"], group["momentum"]))  # Nesterov
+            scale = max(1.0, shape[0] / shape[1]) ** 0.5
+            for p, update in zip(same, _orthogonalise_all(updates, group["iterations"]), strict=True):
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(update.to(p.dtype), alpha=-group["lr"] * scale)
+
+    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        if not parameters:
+            return
+        for p in parameters:
+            state = self.state[p]
+            if "step" not in state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        adamw(
+            parameters,
+            [cast(Tensor, p.grad) for p in parameters],
+            [self.state[p]["exp_avg"] for p in parameters],
+            [self.state[p]["exp_avg_sq"] for p in parameters],
+            [],
+            [self.state[p]["step"] for p in parameters],
+            fused=not any(isinstance(p, DTensor) for p in parameters),
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
+    """Push all singular values of each matrix towards one (to within about 0.3), keeping its singular vectors."""
+    x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    a, b, c = COEFFICIENTS
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+def _orthogonalise_all(updates: list[Tensor], iterations: int) -> list[Tensor]:
+    first = updates[0]
+    if not isinstance(first, DTensor):
+        return list(orthogonalise(torch.stack(updates), iterations))
+    # A sharded matrix is gathered, worked on whole, and cut again: a shard alone has other singular vectors.
+    whole = orthogonalise(torch.stack([cast(DTensor, u).full_tensor() for u in updates]), iterations)
+    return [distribute_tensor(u, first.device_mesh, first.placements) for u in whole]

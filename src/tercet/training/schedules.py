@@ -1,0 +1,84 @@
+"""Learning-rate schedules: a factor on every group's rate, as a pure function of the step.
+
+All begin with a linear warm-up, whose first step is not zero, and end at `final` with the last step.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    kind: Literal["constant"] = "constant"
+
+    def decay(self, step: int, warmup: int, total: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """A straight line from the end of the warm-up to the end."""
+
+    kind: Literal["linear"] = "linear"
+    final: float = 0.0
+
+    def decay(self, step: int, warmup: int, total: int) -> float:
+        return 1.0 - (1.0 - self.final) * _progress(step, warmup, total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """Half a cosine (Loshchilov and Hutter 2017)."""
+
+    kind: Literal["cosine"] = "cosine"
+    final: float = 0.1
+
+    def decay(self, step: int, warmup: int, total: int) -> float:
+        return self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * _progress(step, warmup, total)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WSD:
+    """Warm-up, stable, decay (Hu et al. 2024): level, then a straight line down over the last `cooldown` of the run."""
+
+    kind: Literal["wsd"] = "wsd"
+    cooldown: float = 0.6
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.cooldown <= 1.0:
+            raise ValueError(f"cooldown={self.cooldown} is a share of the run: above 0, at most 1")
+
+    def decay(self, step: int, warmup: int, total: int) -> float:
+        left = (total - step) / (self.cooldown * total)  # a step before the end is still above `final`: it learns
+        return self.final + (1.0 - self.final) * min(1.0, left)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noam:
+    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps from 1 (Vaswani et al. 2017, 5.3). The optimizer's rate is a
+    factor on it: set it to 1 for the paper's. Needs training.warmup_steps."""
+
+    kind: Literal["noam"] = "noam"
+    d_model: int = 512
+
+    def decay(self, step: int, warmup: int, total: int) -> float:
+        return self.d_model**-0.5 * (step + 1) ** -0.5
+
+
+Schedule = Constant | Linear | Cosine | WSD | Noam
+
+
+def rate_factor(schedule: Schedule, *, step: int, warmup: int, total: int) -> float:
+    """Args:
+    step: from 0 to total - 1.
+    warmup: steps over which the rate rises to its full height.
+    """
+    if step < warmup:
+        return (step + 1) / warmup * schedule.decay(warmup - 1 if isinstance(schedule, Noam) else 0, warmup, total)
+    return schedule.decay(step, warmup, total)
+
+
+def _progress(step: int, warmup: int, total: int) -> float:
+    return min(1.0, (step - warmup) / max(1, total - 1 - warmup))

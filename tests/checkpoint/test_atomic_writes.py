@@ -1,0 +1,103 @@
+"""Whatever happens in the middle of a write, the file under its name is whole: the old one or the new one."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from tercet.checkpoint import write_atomically
+from tercet.config import UserError
+
+
+def test_bytes_and_functions(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    assert path.read_bytes() == b"old"
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"  # until all is written
+
+    write_atomically(str(path), write)
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file_and_nothing_else(error: BaseException, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"half")
+        raise error
+
+    with pytest.raises(type(error)):
+        write_atomically(path, write)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, r"^disk full while writing .*file; make room"),
+        (errno.EDQUOT, r"^disk full while writing .*file; make room"),
+        (errno.EROFS, r"^cannot write .*file: Read-only file system; choose another folder"),
+    ],
+)
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_a_disk_that_refuses(number: int, words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, where, refuse)
+    with pytest.raises(UserError, match=words):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot write .*: No such file or directory; choose another folder"):
+        write_atomically(tmp_path / "none" / "file", b"")
+
+
+KILLED = """
+import os, sys, time
+from tercet.checkpoint.atomic import write_atomically
+def slow(file):
+    file.write(b"half")
+    file.flush()
+    print("writing", flush=True)
+    time.sleep(60)
+write_atomically(sys.argv[1], slow)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+def test_killed_in_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        other = f".file.{process.pid}.new"
+        write_atomically(path, b"meanwhile")  # another writer alive: its temporary file is left alone
+        assert sorted(os.listdir(tmp_path)) == [other, "file"]
+        process.send_signal(signal.SIGKILL)
+    assert path.read_bytes() == b"meanwhile"
+    assert sorted(os.listdir(tmp_path)) == [other, "file"]
+    write_atomically(tmp_path / "another", b"")  # removes its own leavings only
+    assert other in os.listdir(tmp_path)
+    write_atomically(path, b"new")
+    assert sorted(os.listdir(tmp_path)) == ["another", "file"]
+    assert path.read_bytes() == b"new"

@@ -1,0 +1,279 @@
+"""A model folder gives back what was put in, whatever the spec, and says what is wrong with a broken one."""
+
+import json
+import os
+import pickletools
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+from tercet.checkpoint import Card, load_model, save_model
+from tercet.config import UserError
+from tercet.models import PRESETS, DecoderOnly, DecoderOnlySpec, model_spec
+from tercet.tokens import BPE, Characters, Tokenizer, Words
+
+TOKENIZER = Tokenizer.train(Characters(), ["größer, ähm: 7 ≠ 8"])
+SIZES = {"d_model": 24, "n_heads": 3, "n_layers": 2}
+CARD = Card(
+    name="tiny",
+    step=500,
+    tokens_seen=12_345,
+    metrics={"validation_loss": 1.25},
+    data_name="shakespeare",
+    tokenizer_hash=TOKENIZER.hash,
+    versions={"torch": "2"},
+    recipe={"model": {"preset": "gpt2"}, "seeds": [1, 2]},
+)
+
+
+def small(preset: str, **changes: object) -> DecoderOnlySpec:
+    sizes = {"preset": preset, "vocab_size": TOKENIZER.vocab_size, "max_len": 9, "stack": SIZES}
+    return model_spec(sizes | changes)
+
+
+def model_of(preset: str = "gpt2", *, seed: int = 3, **changes: object) -> DecoderOnly:
+    model = DecoderOnly(small(preset, **changes), seed=seed)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter += 0.01 * number  # no tensor is as a fresh model has it
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_model(tmp_path / "model", model_of(), TOKENIZER, CARD)
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("pad_to", [1, 32])
+def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, tmp_path: Path) -> None:
+    model = model_of(preset, tie_embeddings=tied, pad_vocab_to=pad_to)
+    save_model(tmp_path, model, TOKENIZER, CARD)
+    trained = load_model(tmp_path)
+    assert trained.model.spec == model.spec
+    assert trained.card == CARD
+    assert trained.folder == tmp_path
+    assert trained.tokenizer.hash == TOKENIZER.hash
+    assert not any(module.training for module in trained.model.modules())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(trained.model.state_dict()[name], tensor), name
+    tokens = torch.arange(5)[None] % model.vocab_size
+    assert torch.equal(trained.model(tokens), model.eval()(tokens))
+
+
+def test_a_tied_tensor_is_on_disk_once_and_tied_again_after_loading(folder: Path) -> None:
+    with safetensors.safe_open(folder / "model.safetensors", "pt") as file:
+        names = set(file.keys())
+        assert file.metadata() == {"format": "pt"}
+    assert "embedding.weight" in names
+    assert "unembedding.weight" not in names
+    model = load_model(folder).model
+    assert model.embedding.weight is model.unembedding.weight
+    assert model.embedding.weight.data_ptr() == model.unembedding.weight.data_ptr()
+
+
+def test_a_tied_tensor_under_its_second_name_alone_is_not_accepted(folder: Path) -> None:
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors["unembedding.weight"] = tensors.pop("embedding.weight")
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"embedding\.weight missing"):
+        load_model(folder)
+
+
+def test_two_saves_are_equal_to_the_last_bit(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        save_model(tmp_path / name, model_of(), TOKENIZER, CARD)
+    save_model(tmp_path / "c", model_of(), TOKENIZER, CARD)  # over the first
+    files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    expected = "config.json generation_config.json model.safetensors tokenizer.json card.json README.md"
+    assert set(files) == set(expected.split())
+    for name in ("b", "c"):
+        assert {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} == files
+
+
+def test_no_file_is_a_pickle(folder: Path) -> None:
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        assert not data.startswith((b"PK", b"\x80"))
+        with pytest.raises(ValueError):  # noqa: PT011 - the words are pickle's own
+            list(pickletools.genops(data))
+
+
+def test_loading_moves_no_global_random_state(folder: Path) -> None:
+    before = torch.get_rng_state()
+    load_model(folder)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("spec", [BPE(vocab_size=300, pad=True), Words(vocab_size=9)])
+def test_other_tokenizers(spec: BPE | Words, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(spec, ["to be or not to be"])
+    model = model_of(vocab_size=tokenizer.vocab_size)
+    save_model(tmp_path, model, tokenizer, replace(CARD, tokenizer_hash=tokenizer.hash))
+    assert load_model(tmp_path).tokenizer.encode("be or not") == tokenizer.encode("be or not")
+    settings = json.loads((tmp_path / "generation_config.json").read_text())
+    assert settings["eos_token_id"] == tokenizer.eos_id
+    assert settings.get("pad_token_id") == tokenizer.pad_id
+    assert settings["max_new_tokens"] > 0
+
+
+def test_a_state_is_written_in_place_of_the_models_own(tmp_path: Path) -> None:
+    model = model_of()
+    state = {f"_orig_mod.{name}": tensor + 1 for name, tensor in model.state_dict().items()}  # copies: nothing tied
+    save_model(tmp_path, model, TOKENIZER, CARD, state=state)
+    loaded = load_model(tmp_path).model
+    assert torch.equal(loaded.embedding.weight, model.embedding.weight + 1)
+    assert loaded.embedding.weight is loaded.unembedding.weight
+
+
+def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    model = model_of()
+    state = model.state_dict()
+    state["another"] = state.pop("embedding.weight")
+    with pytest.raises(ValueError, match=r"missing \['embedding.weight'\], unknown \['another'\]"):
+        save_model(tmp_path, model, TOKENIZER, CARD, state=state)
+
+
+def test_names_that_wrappers_add_never_reach_the_disk(tmp_path: Path) -> None:
+    model = model_of()
+    model.stack.blocks[1] = torch.compile(model.stack.blocks[1])  # pyright: ignore[reportArgumentType]
+    save_model(tmp_path, model, TOKENIZER, CARD)
+    with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert not any("_orig_mod" in name for name in file.keys())  # noqa: SIM118 - not a mapping
+    load_model(tmp_path)
+
+
+def test_metrics_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    save_model(tmp_path, model_of(), TOKENIZER, replace(CARD, metrics={"loss": float("nan"), "best": 2.0}))
+    assert load_model(tmp_path).card.metrics == {"best": 2.0}
+
+
+def test_the_readme_is_for_people(folder: Path) -> None:
+    text = (folder / "README.md").read_text()
+    n_parameters = sum(parameter.numel() for parameter in model_of().parameters())
+    for words in ("# tiny", f"| Parameters | {n_parameters:,} |", "500 steps, 12,345 tokens", "shakespeare", "1.2500"):
+        assert words in text
+    assert "preset: gpt2" in text
+
+
+class TestRunFolders:
+    def test_best_comes_before_last(self, tmp_path: Path) -> None:
+        save_model(tmp_path / "last", model_of(seed=1), TOKENIZER, CARD)
+        assert load_model(tmp_path).folder == tmp_path / "last"
+        save_model(tmp_path / "best", model_of(seed=2), TOKENIZER, CARD)
+        assert load_model(str(tmp_path)).folder == tmp_path / "best"
+
+    def test_a_best_that_was_only_begun_is_passed_over(self, tmp_path: Path) -> None:
+        save_model(tmp_path / "last", model_of(), TOKENIZER, CARD)
+        save_model(tmp_path / "best", model_of(), TOKENIZER, CARD)
+        (tmp_path / "best" / "model.safetensors").unlink()
+        assert load_model(tmp_path).folder == tmp_path / "last"
+
+
+class TestWords:
+    def test_no_such_folder(self, folder: Path) -> None:
+        with pytest.raises(UserError, match=r"no such folder: .*modle; did you mean '.*/model'\?$"):
+            load_model(folder.with_name("modle"))
+
+    def test_no_such_folder_and_none_near(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"^no such folder: nowhere/at/all$"):
+            load_model("nowhere/at/all")
+
+    def test_a_file(self, folder: Path) -> None:
+        with pytest.raises(UserError, match=r"is a file; give the folder that it is in"):
+            load_model(folder / "config.json")
+
+    def test_no_model_in_it(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"no model in .*: it has no config.json, best/ or last/; train one with"):
+            load_model(tmp_path)
+
+    @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+    def test_a_part_is_missing(self, folder: Path, name: str) -> None:
+        (folder / name).unlink()
+        with pytest.raises(UserError, match=f"no whole model in .*: {name} missing; copy the whole folder"):
+            load_model(folder)
+
+    @pytest.mark.parametrize("name", ["config.json", "card.json"])
+    def test_broken_json(self, folder: Path, name: str) -> None:
+        (folder / name).write_text('{"family": ')
+        with pytest.raises(UserError, match=rf"{name} is not valid JSON \(.*\); put back the file that was saved"):
+            load_model(folder)
+
+    def test_an_unknown_key(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"max_length": 7}))
+        with pytest.raises(UserError, match=r"config\.json: unknown key 'max_length'; did you mean 'max_len'\?"):
+            load_model(folder)
+
+    def test_shapes_that_do_not_fit(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config["max_len"] = 7
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match=r"stack.position.table.weight has shape 9x24 where the config needs 7x24"):
+            load_model(folder)
+
+    def test_names_that_do_not_fit(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config["stack"]["n_layers"] = 3
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match=r"does not fit the config.json beside it: stack.blocks.2.\S+, .* missing"):
+            load_model(folder)
+
+    def test_an_untied_config_for_tied_weights(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"tie_embeddings": False}))
+        with pytest.raises(UserError, match=r"unembedding.weight missing"):
+            load_model(folder)
+
+    def test_sizes_that_do_not_fit_together(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config["stack"]["n_heads"] = 5
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match=r"config.json: d_model=24 must be divisible by n_heads=5"):
+            load_model(folder)
+
+    @pytest.mark.parametrize("left", [0, 5, 100, -1])
+    def test_truncated_weights(self, folder: Path, left: int) -> None:
+        path = folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:left])
+        with pytest.raises(UserError, match=r"model.safetensors is not a whole safetensors file"):
+            load_model(folder)
+
+    def test_a_tokenizer_of_another_size(self, folder: Path) -> None:
+        other = Tokenizer.train(Characters(), ["abc"])
+        other.save(folder / "tokenizer.json")
+        with pytest.raises(UserError, match=r"tokenizer.json has 4 ids and config.json vocab_size=\d+; put back"):
+            load_model(folder)
+        with pytest.raises(ValueError, match=r"a tokenizer of 4 ids, a model of vocab_size="):
+            save_model(folder, model_of(), other, CARD)
+
+    def test_another_tokenizer_of_the_same_size(self, folder: Path) -> None:
+        other = Tokenizer.train(Characters(alphabet="".join(map(chr, range(65, 64 + TOKENIZER.vocab_size)))), [])
+        assert other.vocab_size == TOKENIZER.vocab_size
+        other.save(folder / "tokenizer.json")
+        with pytest.raises(UserError, match=r"tokenizer.json is not the one that the model was trained with"):
+            load_model(folder)
+
+    @pytest.mark.skipif(os.name == "nt", reason="a folder's rights")
+    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UserError, match=r"cannot write .*file/model: Not a directory; choose another folder"):
+            save_model(tmp_path / "file" / "model", model_of(), TOKENIZER, CARD)
+
+
+def test_a_folder_without_a_card_loads(folder: Path) -> None:
+    (folder / "card.json").unlink()
+    (folder / "README.md").unlink()
+    assert load_model(folder).card == Card(name="model")
+
+
+def test_a_folder_can_be_moved(folder: Path, tmp_path: Path) -> None:
+    shutil.move(folder, tmp_path / "elsewhere")
+    load_model(tmp_path / "elsewhere")

@@ -1,0 +1,36 @@
+"""What every test shares: shape annotations checked at each call, few threads, a fixed seed, the sample text."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+# Before anything imports these rooms: every jaxtyping annotation in them then runs.
+jaxtyping.install_import_hook(["tercet.nn", "tercet.models"], "beartype.beartype")
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)  # the tensors are tiny: more threads only wait for each other
+
+
+@pytest.fixture(autouse=True)
+def seed() -> Iterator[int]:
+    """The global generator starts anew in each test and is handed back as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1234)
+        yield 1234
+
+
+@pytest.fixture
+def shakespeare() -> Path:
+    """TinyShakespeare in the folder TERCET_DATA, as `shakespeare/input.txt` or `input.txt`."""
+    given = os.environ.get("TERCET_DATA")
+    if not given:
+        pytest.skip("TERCET_DATA is not set: no Shakespeare to read")
+    places = [Path(given, "shakespeare", "input.txt"), Path(given, "input.txt")]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        pytest.skip(f"no shakespeare/input.txt in TERCET_DATA={given}")
+    return path

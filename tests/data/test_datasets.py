@@ -1,0 +1,113 @@
+"""A name finds its dataset, a path its files; a download is checked, and refused when it should be."""
+
+import io
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tercet.config import UserError
+from tercet.data import DATASETS, datasets
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    for name in ("TERCET_DATA", "TERCET_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_every_dataset_says_what_it_is() -> None:
+    assert sorted(DATASETS) == ["animals", "python-docs", "shakespeare"]
+    assert all(one.description and one.origin for one in DATASETS.values())
+
+
+def test_animals_are_plain_short_facts() -> None:
+    texts = [piece.text for piece in datasets.find("animals").pieces()]
+    assert len(texts) == 12
+    assert set("".join(texts)) <= set("abcdefghijklmnopqrstuvwxyz0123456789 .")
+    assert any(text.startswith("elephants ") for text in texts)
+
+
+def test_python_docs_are_prose_in_topics() -> None:
+    source = datasets.find("python-docs")
+    texts = [piece.text for piece in source.pieces()]
+    assert len(texts) > 50
+    assert source.size() == sum(len(text.encode()) for text in texts) > 300_000
+    assert source.hash() == datasets.find("python-docs").hash()
+
+
+def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("animals").write_text("my own")
+    assert [piece.text for piece in datasets.find("./animals").pieces()] == ["my own"]
+    assert len(list(datasets.find("animals").pieces())) == 12
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("shakespear", "did you mean 'shakespeare'"),
+        ("qqqq", "datasets: animals, python-docs, shakespeare"),
+        ("qqqq.txt", "no such file or folder: qqqq.txt"),
+        ("none/qqqq", "its folder does not exist either"),
+    ],
+)
+def test_what_is_not_there_is_named(source: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        datasets.find(source)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, data: bytes | OSError) -> None:
+    def urlopen(url: str, timeout: float) -> io.BytesIO:
+        assert url.startswith("https://")
+        assert timeout
+        if isinstance(data, OSError):
+            raise data
+        return io.BytesIO(data)
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+
+
+def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    play = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
+    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", datasets.hashlib.sha256(play).hexdigest())
+    answer(monkeypatch, play)
+    assert "".join(piece.text for piece in datasets.find("shakespeare").pieces()) == play.decode()
+    answer(monkeypatch, OSError("no second download"))
+    assert datasets.find("shakespeare").name == "shakespeare"
+    assert [path.name for path in (tmp_path / "cache" / "shakespeare").iterdir()] == ["input.txt"]
+    (tmp_path / "cache" / "shakespeare" / "input.txt").write_bytes(b"changed")
+    with pytest.raises(UserError, match=r"is not TinyShakespeare .*remove it to download it again"):
+        datasets.find("shakespeare")
+
+
+def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answer(monkeypatch, b"<html>")
+    with pytest.raises(UserError, match=r"wrong sha256.*set TERCET_DATA"):
+        datasets.find("shakespeare")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, OSError("unreachable"))
+    with pytest.raises(UserError, match=r"cannot download shakespeare \(unreachable\).*set TERCET_DATA"):
+        datasets.find("shakespeare")
+
+
+@pytest.mark.parametrize("switch", ["TERCET_OFFLINE", "HF_HUB_OFFLINE"])
+def test_offline_refuses_to_download(monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+    monkeypatch.setenv(switch, "1")
+    answer(monkeypatch, OSError("should not be asked"))
+    with pytest.raises(UserError, match="downloads are switched off"):
+        datasets.find("shakespeare")
+
+
+@pytest.mark.parametrize("place", ["shakespeare/input.txt", "input.txt"])
+def test_shakespeare_from_a_folder_of_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str) -> None:
+    path = tmp_path / "data" / place
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"play")
+    monkeypatch.setenv("TERCET_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", datasets.hashlib.sha256(b"play").hexdigest())
+    assert [piece.text for piece in datasets.find("shakespeare").pieces()] == ["play"]

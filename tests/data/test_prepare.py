@@ -1,0 +1,208 @@
+"""Ids on disk must be the ids of the text, in the right part, and never those of another text."""
+
+import errno
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.config import UserError, parse, plain
+from tercet.data import DataSpec, Documents, HeldOut, Tail, prepare, sources
+from tercet.data import prepare as prepare_function
+from tercet.tokens import BPE, Characters, Tokenizer, Words
+
+TEXT = "One line, naïve as it is.\nAnd another 🙂 line;\n\nthen\r\nthe end. " * 9
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Path:
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(json.dumps({"text": f"document {n} é" * (n % 3 + 1)}) + "\n" for n in range(40)))
+    return path
+
+
+def text_file(tmp_path: Path, text: str = TEXT) -> str:
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    return str(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("tokenizer", [Characters(eos=False), Words(), BPE(vocab_size=290)], ids=lambda spec: spec.kind)
+def test_both_parts_together_are_the_text(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE", 50)  # many pieces
+    corpus = prepare(DataSpec(source=text_file(tmp_path), tokenizer=tokenizer))
+    ids = np.concatenate([corpus.train, corpus.validation])
+    end = [] if corpus.tokenizer.eos_id is None else [corpus.tokenizer.eos_id]
+    assert ids.tolist() == corpus.tokenizer.encode(TEXT) + end
+    assert corpus.tokenizer.decode(ids) == TEXT
+    assert len(corpus.train) == int(len(ids) * 0.9)
+    assert corpus.train_bytes + corpus.validation_bytes == len(TEXT.encode())
+    assert corpus.validation_bytes == corpus.tokenizer.count_bytes(corpus.validation)
+    assert isinstance(corpus.train, np.memmap)
+    assert corpus.train.dtype == np.uint16
+    assert corpus.train_documents.tolist() == corpus.validation_documents.tolist() == [0]
+
+
+def test_a_tail_cuts_documents(jsonl: Path) -> None:
+    corpus = prepare(DataSpec(source=str(jsonl), tokenizer=Characters(), validation=Tail(fraction=0.3)))
+    ends = np.flatnonzero(np.concatenate([corpus.train, corpus.validation]) == corpus.tokenizer.eos_id)
+    starts = [0, *(ends[:-1] + 1)]
+    n_train = len(corpus.train)
+    assert corpus.train_documents.tolist() == [start for start in starts if start < n_train]
+    tail = [start - n_train for start in starts if start >= n_train]
+    assert corpus.validation_documents.tolist() == sorted({0, *tail})
+
+
+def test_whole_documents_are_held_out(jsonl: Path) -> None:
+    spec = DataSpec(source=str(jsonl), tokenizer=Characters(), validation=Documents(fraction=0.2))
+    corpus = prepare(spec)
+    assert (len(corpus.train_documents), len(corpus.validation_documents)) == (32, 8)
+    texts = [json.loads(line)["text"] for line in jsonl.read_text().splitlines()]
+    found = list[str]()
+    for ids, starts, n_bytes in (
+        (corpus.train, corpus.train_documents, corpus.train_bytes),
+        (corpus.validation, corpus.validation_documents, corpus.validation_bytes),
+    ):
+        side = [corpus.tokenizer.decode(part) for part in np.split(np.asarray(ids), starts[1:])]
+        assert sum(len(text.encode()) for text in side) == n_bytes
+        found += side
+    assert sorted(found) == sorted(texts)
+    assert found[-8:] != texts[-8:], "the documents are drawn, not the last ones"
+
+
+def test_a_second_source_is_held_out(tmp_path: Path, jsonl: Path) -> None:
+    spec = DataSpec(source=str(jsonl), tokenizer=BPE(vocab_size=280), validation=HeldOut(source=text_file(tmp_path)))
+    corpus = prepare(spec)
+    assert corpus.tokenizer.decode(corpus.validation) == TEXT
+    assert corpus.validation_bytes == len(TEXT.encode())
+    (tmp_path / "a.txt").write_text("changed text")
+    assert prepare(spec).tokenizer.decode(prepare(spec).validation) == "changed text"
+
+
+def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    spec = DataSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
+    first = prepare(spec)
+    monkeypatch.setattr(sources.Files, "pieces", None)
+    again = prepare(spec)
+    assert (again.hash, again.tokenizer.hash) == (first.hash, first.tokenizer.hash)
+    np.testing.assert_array_equal(again.train, first.train)
+    assert not list(cache.rglob(".*")), "temporary files left behind"
+
+
+def test_a_changed_file_is_never_stale(tmp_path: Path) -> None:
+    spec = DataSpec(source=text_file(tmp_path, "aaaa bbbb"), tokenizer=Characters(eos=False))
+    first = prepare(spec)
+    text_file(tmp_path, "cccc dddd")
+    second = prepare(spec)
+    assert first.hash != second.hash
+    assert second.tokenizer.decode(second.train) == "cccc ddd"
+
+
+def test_every_setting_has_its_own_ids(tmp_path: Path, cache: Path) -> None:
+    source = text_file(tmp_path)
+    for validation in (Tail(), Tail(fraction=0.2)):
+        for tokenizer in (Characters(), Characters(eos=False)):
+            prepare(DataSpec(source=source, validation=validation, tokenizer=tokenizer))
+    assert len(list((cache / "corpora").iterdir())) == 4
+    assert len(list((cache / "tokenizers").iterdir())) == 2
+
+
+def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
+    given = Tokenizer.train(Characters(byte_fallback=True), ["abc"])
+    assert prepare(DataSpec(source=text_file(tmp_path)), tokenizer=given).tokenizer is given
+
+
+def test_characters_unknown_to_a_given_tokenizer(tmp_path: Path) -> None:
+    given = Tokenizer.train(Characters(), ["abc"])
+    with pytest.raises(UserError, match="byte_fallback: true"):
+        prepare(DataSpec(source=text_file(tmp_path)), tokenizer=given)
+
+
+def test_damage_in_the_cache_is_mended(tmp_path: Path, cache: Path) -> None:
+    spec = DataSpec(source=text_file(tmp_path), tokenizer=Characters())
+    expected = prepare(spec).train.tolist()
+    next(cache.rglob("train.bin")).write_bytes(b"xx")
+    assert prepare(spec).train.tolist() == expected
+
+
+def _prepare(source: str) -> int:
+    return len(prepare(DataSpec(source=source, tokenizer=BPE(vocab_size=280))).train)
+
+
+def test_two_at_once_both_end_well(tmp_path: Path, cache: Path) -> None:
+    source = text_file(tmp_path, TEXT * 50)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        lengths = list(pool.map(_prepare, [source] * 4))
+    assert len(set(lengths)) == 1
+    assert len(list((cache / "corpora").iterdir())) == 1
+
+
+def test_the_loser_of_the_race_takes_the_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    module = __import__("sys").modules[prepare_function.__module__]
+    spec, write, racing = DataSpec(source=text_file(tmp_path), tokenizer=Characters()), module._write, [True]
+
+    def write_after_another(*args: Any) -> None:
+        if racing.pop() if racing else False:
+            prepare(spec)
+        write(*args)
+
+    monkeypatch.setattr(module, "_write", write_after_another)
+    assert len(prepare(spec).train) > 0
+    assert len(list((cache / "corpora").iterdir())) == 1
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    module = __import__("sys").modules[prepare_function.__module__]
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, "_encode", full)
+    with pytest.raises(UserError, match=f"{cache}: the disk is full; make room, or set TERCET_CACHE"):
+        prepare(DataSpec(source=text_file(tmp_path), tokenizer=Characters()))
+    assert not list((cache / "corpora").iterdir()), "a half-written folder was left behind"
+
+
+def test_too_little_to_divide(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the data has 1 tokens, too few"):
+        prepare(DataSpec(source=text_file(tmp_path, "a"), tokenizer=Characters(eos=False)))
+    with pytest.raises(UserError, match="single document, which cannot be divided"):
+        prepare(DataSpec(source=text_file(tmp_path), validation=Documents()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"encoding": "utf-9"}, "unknown encoding 'utf-9'; try utf-8"),
+        ({"encoding": "hex"}, "unknown encoding 'hex'"),
+        ({"validation": {"kind": "tail", "fraction": 1.0}}, "validation: fraction must be between 0 and 1, got 1"),
+        ({"rows": {"kind": "padded", "stride": 0}}, "rows: stride must be at least 1"),
+        ({"validation": {"kind": "held_out"}}, "the key 'source' is missing"),
+    ],
+)
+def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parse(DataSpec, {"source": "animals", **settings})
+
+
+def test_settings_come_back_from_plain_data() -> None:
+    spec = DataSpec(source="animals", validation=Documents(fraction=0.2), tokenizer=Characters())
+    assert parse(DataSpec, plain(spec)) == spec
+
+
+def test_shakespeare_is_divided_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not os.environ.get("TERCET_DATA"):
+        pytest.skip("TERCET_DATA is not set")
+    corpus = prepare(DataSpec(source="shakespeare", tokenizer=Characters(eos=False)))
+    assert (corpus.tokenizer.vocab_size, len(corpus.train), len(corpus.validation)) == (65, 1_003_854, 111_540)
+    assert (corpus.train_bytes, corpus.validation_bytes, corpus.name) == (1_003_854, 111_540, "shakespeare")

@@ -1,0 +1,194 @@
+"""Reading must lose nothing, cut where no tokenizer notices, and say what is wrong with a file in one line."""
+
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from tercet.config import UserError
+from tercet.data import sources
+from tercet.data.sources import Files, cut
+from tercet.tokens import BPE, Tokenizer, Words
+
+
+def documents(path: Path, **settings: str) -> list[str]:
+    texts, parts = list[str](), list[str]()
+    for piece in Files(root=path, **settings).pieces():
+        parts.append(piece.text)
+        if piece.last:
+            texts.append("".join(parts))
+            parts = []
+    assert not parts, "the last document has no end"
+    return texts
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.py", "a.txt.gz"])
+def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
+    text = "one\r\ntwo\rthree\0\n\n🙂 "
+    assert documents(written(tmp_path / name, text.encode())) == [text]
+
+
+@given(text=st.text(st.characters(codec="utf-8"), min_size=1))
+def test_any_text_is_read_exactly(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = written(tmp_path_factory.mktemp("any") / "a.txt", text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK", 3)  # blocks end inside characters
+        read = [piece.text for piece in Files(root=path).pieces()] if text != "\ufeff" else [text]
+    assert "".join(read) == (text if text == "\ufeff" else text.removeprefix("\ufeff"))
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    assert documents(written(tmp_path / "a.txt", b"\xef\xbb\xbfhello")) == ["hello"]
+    assert documents(written(tmp_path / "b.txt", "hello".encode("utf-16")), encoding="utf-16") == ["hello"]
+    assert documents(written(tmp_path / "c.txt", "naïve".encode("latin-1")), encoding="latin-1") == ["naïve"]
+
+
+def test_a_folder_is_read_in_order_without_hidden_files(tmp_path: Path) -> None:
+    written(tmp_path / "b.md", b"second")
+    written(tmp_path / "a" / "z.txt", b"first")
+    written(tmp_path / "c.jsonl.gz", b'{"text": "third"}\n{"text": ""}\n\n{"text": "fourth"}')
+    parquet.write_table(pyarrow.table({"text": ["fifth", None, "sixth"]}), tmp_path / "d.parquet")
+    written(tmp_path / "e.parquet.gz", (tmp_path / "d.parquet").read_bytes())
+    for ignored in (".hidden.txt", ".git/a.txt", "image.png", "empty.txt"):
+        written(tmp_path / ignored, b"" if ignored == "empty.txt" else b"no")
+    assert documents(tmp_path) == ["first", "second", "third", "fourth", "fifth", "sixth", "fifth", "sixth"]
+
+
+def test_fields_by_another_name(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", json.dumps({"body": "naïve\n🙂", "id": 1}).encode())
+    assert documents(path, text_field="body") == ["naïve\n🙂"]
+
+
+SPLIT_TEXT = "It's 3 o'clock.\nThe line, (next)\n\nHe said:\r\n  \"the\tend\"\n\n\nüber\n\u0301x the\n the\n'll"
+TOKENIZERS = [Tokenizer.train(BPE(vocab_size=320), [SPLIT_TEXT] * 9), Tokenizer.train(Words(), [SPLIT_TEXT])]
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: tokenizer.kind)
+@given(text=st.text(st.sampled_from("ab'sl 1.\n\n\n\r\t\x1c\u0301\u3000é"), min_size=1, max_size=60))
+def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "PIECE", 4)
+        patch.setattr(sources, "LONGEST", 10**6)
+        pieces = list(cut([text[:7], text[7:]]))
+        patch.setattr(sources, "LONGEST", 4)  # and where a text has no lone newline, before the last of a run
+        patch.setattr(sources, "_ALONE", sources.re.compile("(?!)"))
+        place = sources._LAST_OF_RUN.search(text, 4)
+    assert "".join(piece.text for piece in pieces) == text
+    assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert [token for piece in pieces for token in tokenizer.encode(piece.text)] == tokenizer.encode(text)
+    if place:
+        halves = tokenizer.encode(text[: place.start()]) + tokenizer.encode(text[place.start() :])
+        assert halves == tokenizer.encode(text)
+
+
+def test_pieces_are_of_one_size(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", b"a line of thirty characters...\n" * 120_000)
+    sizes = [len(piece.text) for piece in Files(root=path).pieces()]
+    assert len(sizes) == -(-31 * 120_000 // (sources.PIECE + 30))
+    assert all(sources.PIECE <= size < sources.PIECE + 31 for size in sizes[:-1])
+
+
+def test_five_megabytes_without_a_newline(tmp_path: Path) -> None:
+    pieces = list(Files(root=written(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
+    assert [len(piece.text) for piece in pieces] == [sources.LONGEST, 5_000_000 - sources.LONGEST]
+
+
+def test_windows_newlines_are_cut_in_time() -> None:
+    pieces = list(cut(["a line of text\r\n" * 400_000]))
+    assert len(pieces) > 1
+    assert all(piece.text.startswith("\n") for piece in pieces[1:])
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", b"a line of thirty characters...\n" * 1_000_000)
+    tracemalloc.start()
+    try:
+        total = sum(len(piece.text) for piece in Files(root=path).pieces())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert total == 31_000_000
+    assert peak < 12 << 20
+
+
+def as_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "missing": (lambda at: (written(at / "input.txt", b"x"), at / "inptu.txt")[1], "did you mean 'input.txt'"),
+    "no parent": (lambda at: at / "none" / "a.txt", "its folder does not exist either"),
+    "empty file": (lambda at: written(at / "a.txt", b""), "is empty"),
+    "empty gzip": (lambda at: written(at / "a.txt.gz", b""), "is empty"),
+    "empty folder": (lambda at: as_folder(at / "a"), "has no file to read"),
+    "nothing readable": (lambda at: written(at / "a" / "b.png", b"x").parent, "has no file to read"),
+    "not utf-8": (lambda at: written(at / "a.txt", b"a" * 11 + b"\xff"), r"byte 11 .*data\.encoding \(--enc"),
+    "half a character": (lambda at: written(at / "a.txt", b"ab\xe2\x82"), "byte 2 cannot be read"),
+    "not gzip": (lambda at: (written(at / "b", b"x"), (at / "b").rename(at / "a.gz"))[1], "broken gzip"),
+    "truncated gzip": (
+        lambda at: (at / "b.gz").write_bytes(gzip.compress(b"hello" * 99)[:-9]) and at / "b.gz",
+        "broken gzip file",
+    ),
+    "damaged gzip": (
+        lambda at: (at / "b.gz").write_bytes(gzip.compress(b"hello")[:10] + b"\xff" * 20) and at / "b.gz",
+        "broken gzip file",
+    ),
+    "not json": (lambda at: written(at / "a.jsonl", b'{"text": "a"}\n\n{"text": '), r"a\.jsonl line 3 is not JSON"),
+    "deep json": (lambda at: written(at / "a.jsonl", b"[" * 100_000), "line 1 is not JSON"),
+    "not an object": (lambda at: written(at / "a.jsonl", b"[1]"), "line 1 is not a JSON object"),
+    "no field": (lambda at: written(at / "a.jsonl", b'{"txt": "a"}'), "line 1 has no field 'text'; did you mean 'txt'"),
+    "not text": (lambda at: written(at / "a.jsonl", b'{"text": 5}'), "line 1: the field 'text' is not text"),
+    "surrogate": (lambda at: written(at / "a.jsonl", b'{"text": "a\\ud800"}'), "line 1: the text has half a surrogate"),
+    "only blank": (lambda at: written(at / "a.jsonl", b"\n\n"), "is empty"),
+    "not parquet": (lambda at: written(at / "a.parquet", b"PAR1 no"), "not a whole Parquet file"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), BROKEN.values(), ids=BROKEN)
+def test_what_is_wrong_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Path], words: str
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK", 7)
+    with pytest.raises(UserError, match=words) as caught:
+        documents(make(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_parquet_without_the_column(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"txt": ["a"], "n": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="no column 'text'; did you mean 'txt'"):
+        documents(tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="the column 'n' is not text"):
+        documents(tmp_path / "a.parquet", text_field="n")
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"pip install 'tercet\[parquet\]'"):
+        documents(written(tmp_path / "a.parquet", b"PAR1"))
+
+
+def test_the_hash_sees_names_and_bytes(tmp_path: Path) -> None:
+    written(tmp_path / "x" / "a.txt", b"one")
+    hashes = {Files(root=tmp_path / "x").hash()}
+    written(tmp_path / "x" / "a.txt", b"two")
+    hashes.add(Files(root=tmp_path / "x").hash())
+    (tmp_path / "x" / "a.txt").rename(tmp_path / "x" / "b.txt")
+    hashes.add(Files(root=tmp_path / "x").hash())
+    assert len(hashes) == 3
+    (tmp_path / "x").rename(tmp_path / "y")
+    assert Files(root=tmp_path / "y").hash() in hashes

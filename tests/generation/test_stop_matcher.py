@@ -1,0 +1,50 @@
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.generation import StopMatcher
+
+stops = st.lists(st.text("ab", min_size=1, max_size=5), max_size=3)
+pieces = st.lists(st.text("abc", max_size=4), max_size=12)
+
+
+def matched(stop: Sequence[str], pieces: Sequence[str]) -> tuple[list[str], bool]:
+    matcher = StopMatcher(stop)
+    out = [matcher.push(piece) for piece in pieces]
+    return [*out, matcher.flush()], matcher.found
+
+
+@given(stop=st.text("ab", min_size=1, max_size=5), pieces=pieces)
+def test_one_stop_text_is_found_where_find_finds_it(stop: str, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    out, found = matched([stop], pieces)
+    at = text.find(stop)
+    assert found == (at >= 0)
+    assert "".join(out) == (text[:at] if found else text)
+
+
+@given(stop=stops, pieces=pieces)
+def test_of_several_the_first_to_be_complete_counts(stop: list[str], pieces: list[str]) -> None:
+    text = "".join(pieces)
+    ends = [(text.find(one) + len(one), text.find(one)) for one in stop if one in text]
+    out, found = matched(stop, pieces)
+    assert found == bool(ends)
+    assert "".join(out) == text[: min(ends)[1] if ends else None]
+
+
+@given(stop=stops, pieces=pieces)
+def test_no_more_is_held_back_than_could_become_a_stop_text(stop: list[str], pieces: list[str]) -> None:
+    matcher, given_out, text = StopMatcher(stop), "", ""
+    for piece in pieces:
+        given_out += matcher.push(piece)
+        text += piece
+        if matcher.found:
+            return
+        held = text[len(given_out) :]
+        assert not held or any(one.startswith(held) for one in stop)
+
+
+def test_a_match_that_begins_within_a_failed_one() -> None:
+    assert matched(["aab"], ["a", "a", "a", "b", "c"]) == (["", "", "a", "", "", ""], True)
+    assert matched(["xx", "xyz"], ["x", "y", "x", "y", "!"]) == (["", "", "xy", "", "xy!", ""], False)

@@ -1,0 +1,210 @@
+"""Attention: two forms with one meaning, and PyTorch's own module as the reference."""
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tercet.nn.attention as attention_file
+from tercet.nn import Attention, attend, attend_by_hand
+from tercet.nn.positions import ALiBi
+
+B, H, T, S, K = 2, 6, 5, 7, 3
+GROUPS = {"MHA": 6, "GQA": 2, "MQA": 1}
+
+
+def padding_mask(queries: int, keys: int) -> Tensor:
+    mask = torch.ones(B, 1, queries, keys, dtype=torch.bool)
+    mask[1, :, :, -2:] = False
+    return mask
+
+
+def random_mask(queries: int, keys: int) -> Tensor:
+    """Any keys for any query, none at all for query 2 of row 0."""
+    mask = torch.rand(B, 1, queries, keys) < 0.6
+    mask[0, :, 2] = False
+    return mask
+
+
+MASKS = {
+    "none": lambda queries, keys: None,
+    "padding": padding_mask,
+    "causal": lambda queries, keys: torch.ones(1, 1, queries, keys, dtype=torch.bool).tril(),
+    "random": random_mask,
+}
+
+
+def tensors(groups: int, keys: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (torch.randn(B, n, t, K, dtype=dtype) for n, t in ((H, T), (groups, keys), (groups, keys)))
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
+
+
+def alibi(queries: int, keys: int) -> Tensor:
+    scheme = ALiBi().build(d_model=H * K, d_head=K, n_heads=H, max_len=keys)
+    bias = scheme.bias(torch.arange(queries)[None], torch.arange(keys)[None])
+    assert bias is not None
+    return bias
+
+
+def outputs_and_gradients(form, qkv, **how) -> list[Tensor]:
+    out = form(*qkv, **how)
+    weights = torch.linspace(-1, 1, out.numel()).view_as(out).to(out.dtype)
+    return [out, *torch.autograd.grad((out * weights).sum(), qkv)]
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("kind", MASKS)
+def test_both_forms_agree_forward_and_backward(kind: str, groups: int, biased: bool) -> None:
+    qkv = tensors(groups, S)
+    how = {"mask": MASKS[kind](T, S), "bias": alibi(T, S) if biased else None}
+    fused, by_hand = (outputs_and_gradients(form, qkv, **how) for form in (attend, attend_by_hand))
+    for one, other in zip(fused, by_hand, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+def test_causal_is_the_causal_mask_in_both_forms(groups: int, biased: bool) -> None:
+    qkv = tensors(groups, T)
+    bias = alibi(T, T) if biased else None
+    masked = outputs_and_gradients(attend_by_hand, qkv, mask=MASKS["causal"](T, T), bias=bias)
+    for form in (attend, attend_by_hand):
+        for one, other in zip(outputs_and_gradients(form, qkv, causal=True, bias=bias), masked, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("kind", MASKS)
+def test_both_forms_agree_in_bfloat16(kind: str, groups: int) -> None:
+    q, k, v = tensors(groups, S, torch.bfloat16)
+    mask = MASKS[kind](T, S)
+    for bias in (None, alibi(T, S)):
+        fused, by_hand = attend(q, k, v, mask=mask, bias=bias), attend_by_hand(q, k, v, mask=mask, bias=bias)
+        assert fused.dtype == by_hand.dtype == torch.bfloat16
+        torch.testing.assert_close(fused, by_hand, atol=4e-2, rtol=4e-2)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("form", [attend, attend_by_hand])
+def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased: bool) -> None:
+    qkv = tensors(2, S)
+    out, dq, dk, dv = outputs_and_gradients(
+        form, qkv, mask=random_mask(T, S), bias=alibi(T, S) if biased else None
+    )
+    assert (out[0, :, 2] == 0).all()
+    assert (dq[0, :, 2] == 0).all()
+    for each in (out, dq, dk, dv):
+        assert each.isfinite().all()
+        assert each.abs().sum() > 0
+
+
+@pytest.mark.parametrize("form", [attend, attend_by_hand])
+def test_a_mask_of_numbers_is_refused(form, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(2, S)
+    mask = torch.ones(B, 1, T, S)
+    with pytest.raises(jaxtyping.TypeCheckError):  # annotations are checked in the tests ...
+        form(q, k, v, mask=mask)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"got torch.float32; try mask.bool\(\)"):  # ... and at work the value is
+        form(q, k, v, mask=mask)
+
+
+@pytest.mark.parametrize("form", [attend, attend_by_hand])
+def test_causal_with_more_keys_than_queries_is_refused(form) -> None:
+    q, k, v = tensors(2, S)
+    with pytest.raises(ValueError, match=r"T=5, S=7.*into the mask"):
+        form(q, k, v, causal=True)
+    with pytest.raises(ValueError, match="no mask"):
+        form(q, k[:, :, :T], v[:, :, :T], causal=True, mask=MASKS["causal"](T, T))
+
+
+def test_weights_sum_to_one() -> None:
+    q, k, _ = tensors(2, S)
+    weights = attention_file.attention_weights(q, k, mask=padding_mask(T, S))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+    assert (weights[1, :, :, -2:] == 0).all()
+
+
+@pytest.mark.parametrize("form", [attend, attend_by_hand])
+def test_dropout_keeps_the_mean(form) -> None:
+    q, k, v = tensors(2, S)
+    mean = torch.stack([form(q, k, v, dropout=0.3) for _ in range(2000)]).mean(0)
+    torch.testing.assert_close(mean, form(q, k, v), atol=0.12, rtol=0)
+    assert not torch.equal(form(q, k, v, dropout=0.3), form(q, k, v))
+
+
+def copied(ours: Attention, theirs: nn.MultiheadAttention) -> None:
+    """PyTorch's module keeps query, key and value in one matrix, one above the other."""
+    state = theirs.state_dict()
+    parts = (ours.query, ours.key, ours.value)
+    with torch.no_grad():
+        for part, weight, bias in zip(
+            parts, state["in_proj_weight"].chunk(3), state["in_proj_bias"].chunk(3), strict=True
+        ):
+            part.weight.copy_(weight)
+            part.bias.copy_(bias)
+        ours.out.weight.copy_(state["out_proj.weight"])
+        ours.out.bias.copy_(state["out_proj.bias"])
+
+
+@pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+def test_attention_is_pytorchs(cross: bool, masked: bool) -> None:
+    theirs = nn.MultiheadAttention(24, 4, batch_first=True)
+    nn.init.normal_(theirs.in_proj_bias)
+    ours = Attention(24, 4, bias=True)
+    copied(ours, theirs)
+    x, memory = torch.randn(B, T, 24), torch.randn(B, S, 24)
+    source = memory if cross else x
+    real = torch.ones(B, source.shape[1], dtype=torch.bool)
+    real[1, -2:] = not masked
+    expected, _ = theirs(x, source, source, key_padding_mask=~real)
+    given = ours(x, memory if cross else None, mask=real[:, None, None] if masked else None)
+    torch.testing.assert_close(given, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_equal_groups_are_full_attention_with_the_heads_repeated() -> None:
+    grouped, full = Attention(24, 6, n_kv_heads=2), Attention(24, 6)
+    with torch.no_grad():
+        for name in ("query", "out"):
+            getattr(full, name).weight.copy_(getattr(grouped, name).weight)
+        for name in ("key", "value"):
+            heads = getattr(grouped, name).weight.unflatten(0, (2, 4))
+            getattr(full, name).weight.copy_(heads.repeat_interleave(3, dim=0).flatten(0, 1))
+    x = torch.randn(B, T, 24)
+    torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True), atol=1e-6, rtol=1e-5)
+
+
+def test_heads_may_be_wider_than_their_share() -> None:
+    attention = Attention(24, 4, d_head=7)
+    assert attention.query.weight.shape == (28, 24)
+    assert attention(torch.randn(B, T, 24)).shape == (B, T, 24)
+
+
+def test_qk_norm_makes_scores_blind_to_the_inputs_size() -> None:
+    x = torch.randn(B, T, 24)
+    for normed in (True, False):
+        attention = Attention(24, 4, qk_norm=normed)
+        weights = [
+            attention_file.attention_weights(
+                attention.query_norm(attention.query(s * x).unflatten(-1, (4, 6))).transpose(1, 2),
+                attention.keys_values(s * x)[0],
+            )
+            for s in (1.0, 9.0)
+        ]
+        assert torch.allclose(*weights, atol=1e-4) is normed
+
+
+def test_dropout_acts_in_training_only() -> None:
+    attention, x = Attention(24, 4, dropout=0.5), torch.randn(B, T, 24)
+    assert not torch.equal(attention(x), attention(x))
+    attention.eval()
+    torch.testing.assert_close(attention(x), attention(x), atol=0, rtol=0)
+
+
+def test_sizes_that_do_not_fit_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"d_model=24 must be divisible by n_heads=5; try n_heads=4"):
+        Attention(24, 5)
+    with pytest.raises(ValueError, match=r"n_heads=6 must be divisible by n_kv_heads=4"):
+        Attention(24, 6, n_kv_heads=4)

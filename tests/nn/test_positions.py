@@ -1,0 +1,135 @@
+"""Positions: each scheme against its paper, and each in one place only."""
+
+import math
+
+import pytest
+import torch
+
+from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.nn.positions import alibi_slopes, rotate
+
+SIZES = {"d_model": 24, "d_head": 6, "n_heads": 4, "max_len": 11}
+PLACES = {Learned(): "embed", Sinusoidal(): "embed", Rotary(): "rotation", ALiBi(): "bias", NoPosition(): None}
+
+
+@pytest.mark.parametrize("spec", PLACES, ids=lambda spec: spec.kind)
+def test_each_scheme_acts_in_at_most_one_place(spec) -> None:
+    scheme, positions = spec.build(**SIZES), torch.arange(7)[None]
+    acts = {
+        "embed": scheme.embed(positions),
+        "rotation": scheme.rotation(positions),
+        "bias": scheme.bias(positions, positions),
+    }
+    assert [place for place, action in acts.items() if action is not None] == [p for p in (PLACES[spec],) if p]
+
+
+@pytest.mark.parametrize("base", [10_000.0, 37.0])
+def test_sinusoidal_table_is_the_papers(base: float) -> None:
+    table = Sinusoidal(base=base).build(**SIZES).embed(torch.arange(11)[None])
+    assert table is not None
+    assert table.shape == (1, 11, 24)
+    for position in range(11):
+        for i in range(12):
+            angle = position / base ** (2 * i / 24)
+            assert table[0, position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[0, position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_rotary_scores_depend_on_the_distance_only(share: float) -> None:
+    scheme = Rotary(share=share).build(d_model=24, d_head=12, n_heads=2, max_len=11)
+    q, k = torch.randn(1, 2, 1, 12), torch.randn(1, 2, 1, 12)
+
+    def score(query_at: int, key_at: int) -> torch.Tensor:
+        at_query, at_key = (scheme.rotation(torch.tensor([[p]])) for p in (query_at, key_at))
+        assert at_query is not None
+        assert at_key is not None
+        return (rotate(q, at_query) * rotate(k, at_key)).sum(-1)
+
+    for shift in (1, 17, 500):
+        torch.testing.assert_close(score(5 + shift, 2 + shift), score(5, 2), atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(score(5, 2), score(5, 3), atol=1e-3)
+    assert not torch.allclose(score(5, 2), score(2, 5), atol=1e-3)
+
+
+def test_rotary_turns_pair_i_and_i_plus_half_by_its_own_angle() -> None:
+    scheme = Rotary(base=100.0).build(**SIZES)
+    x = torch.randn(2, 4, 7, 6)
+    rotation = scheme.rotation(torch.arange(7)[None])
+    assert rotation is not None
+    turned = rotate(x, rotation)
+    for i in range(3):
+        angles = torch.arange(7) * 100.0 ** (-2 * i / 6)
+        pairs = torch.complex(x[..., i], x[..., i + 3]) * torch.polar(torch.ones(7), angles)
+        torch.testing.assert_close(turned[..., i], pairs.real, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(turned[..., i + 3], pairs.imag, atol=1e-5, rtol=1e-5)
+
+
+def test_a_shared_rotation_leaves_the_rest_of_the_head_alone() -> None:
+    scheme = Rotary(share=0.5).build(d_model=24, d_head=12, n_heads=2, max_len=11)
+    x = torch.randn(2, 2, 7, 12)
+    rotation = scheme.rotation(torch.arange(7)[None])
+    assert rotation is not None
+    turned = rotate(x, rotation)
+    assert torch.equal(turned[..., 6:], x[..., 6:])
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    assert torch.equal(turned[:, :, 0], x[:, :, 0])  # position 0 is not turned
+    assert not torch.allclose(turned[:, :, 1:, :6], x[:, :, 1:, :6], atol=1e-3)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in PLACES if PLACES[spec] and spec.kind != "learned"], ids=str)
+def test_a_half_precision_model_still_counts_beyond_256(spec) -> None:
+    def acts(scheme) -> list[torch.Tensor]:
+        far = torch.tensor([[4001, 4003]])
+        rotation = scheme.rotation(far)
+        return [x for x in (scheme.embed(far), *(rotation or ()), scheme.bias(far, far + 1)) if x is not None]
+
+    scheme = spec.build(**SIZES)
+    for before, after in zip(acts(scheme), acts(scheme.to(torch.bfloat16)), strict=True):
+        torch.testing.assert_close(after, before, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("spec", PLACES, ids=lambda spec: spec.kind)
+def test_nothing_but_parameters_is_lost_on_the_meta_device(spec) -> None:
+    """A model made on `meta` and filled from a file must not hold tables that no file fills."""
+    assert list(spec.build(**SIZES).buffers()) == []
+
+
+def test_alibi_slopes_are_the_papers() -> None:
+    assert alibi_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]
+    four = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
+    assert alibi_slopes(6).tolist() == [*four, 2.0**-1, 2.0**-3]  # four heads', then every other one of eight heads'
+    assert alibi_slopes(1).tolist() == [2.0**-8]
+
+
+def test_alibi_bias_is_slope_times_distance() -> None:
+    queries, keys = torch.tensor([[3, 5], [0, 1]]), torch.tensor([[0, 1, 5], [2, 3, 4]])
+    bias = ALiBi().build(**SIZES).bias(queries, keys)
+    assert bias is not None
+    slopes = alibi_slopes(4).tolist()
+    for b in range(2):
+        for h in range(4):
+            for t in range(2):
+                for s in range(3):
+                    distance = abs(int(queries[b, t]) - int(keys[b, s]))
+                    assert bias[b, h, t, s].item() == pytest.approx(-slopes[h] * distance)
+
+
+def test_learned_positions_end_at_max_len() -> None:
+    scheme = Learned().build(**SIZES)
+    assert scheme.embed(torch.tensor([[10]])) is not None
+    with pytest.raises(IndexError):
+        scheme.embed(torch.tensor([[11]]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (Rotary(), "d_head=5 x share=1.0 must be even"),
+        (Rotary(share=0.0), "must be even and positive"),
+        (Sinusoidal(), "d_model=25 must be even"),
+    ],
+)
+def test_odd_widths_are_refused(spec, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec.build(d_model=25, d_head=5, n_heads=5, max_len=11)

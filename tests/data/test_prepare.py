@@ -53,6 +53,16 @@ def test_both_parts_together_are_the_text(tmp_path: Path, tokenizer: Any, monkey
     assert corpus.train_documents.tolist() == corpus.validation_documents.tolist() == [0]
 
 
+def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
+    for size, dtype in ((1 << 16, np.uint16), (1 + (1 << 16), np.uint32)):
+        alphabet = "".join(map(chr, range(0x10000, 0x10000 + size)))
+        text = alphabet[-1] * 20
+        spec = DataSpec(source=text_file(tmp_path, text), tokenizer=Characters(eos=False, alphabet=alphabet))
+        corpus = prepare(spec)
+        assert corpus.train.dtype == dtype
+        assert corpus.train.tolist() == [size - 1] * 18
+
+
 def test_a_tail_cuts_documents(jsonl: Path) -> None:
     corpus = prepare(DataSpec(source=str(jsonl), tokenizer=Characters(), validation=Tail(fraction=0.3)))
     ends = np.flatnonzero(np.concatenate([corpus.train, corpus.validation]) == corpus.tokenizer.eos_id)

@@ -48,3 +48,9 @@ def test_no_more_is_held_back_than_could_become_a_stop_text(stop: list[str], pie
 def test_a_match_that_begins_within_a_failed_one() -> None:
     assert matched(["aab"], ["a", "a", "a", "b", "c"]) == (["", "", "a", "", "", ""], True)
     assert matched(["xx", "xyz"], ["x", "y", "x", "y", "!"]) == (["", "", "xy", "", "xy!", ""], False)
+
+
+def test_the_outcome_does_not_depend_on_where_the_pieces_end() -> None:
+    for pieces in (["abcd"], ["abc", "d"], list("abcd")):
+        out, found = matched(["abcd", "bc"], pieces)
+        assert ("".join(out), found) == ("a", True)  # "bc" is complete first

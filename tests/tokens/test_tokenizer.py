@@ -209,6 +209,21 @@ def test_a_foreign_tokenizer_streams_as_it_decodes() -> None:
     assert foreign.tokens([1, 2]) == ["play", "##ing"]
 
 
+SPACES = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "▁": 257, "▁the": 258, "\ufffd": 259}
+
+
+@given(ids=st.lists(st.integers(0, 259) | st.sampled_from([0xE3, 0x83, 0xAD, 257, 258, 259]), max_size=9))
+def test_a_foreign_stream_waits_for_the_end_of_a_run_of_bytes(ids: list[int]) -> None:
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=SPACES, merges=[], byte_fallback=True))
+    steps = tokenizers.decoders
+    library.decoder = steps.Sequence(
+        [steps.Replace("▁", " "), steps.ByteFallback(), steps.Fuse(), steps.Strip(" ", 1, 0)]
+    )
+    foreign = Tokenizer(library)
+    assert foreign.kind == "file"
+    assert streamed(foreign, ids) == foreign.decode(ids)
+
+
 def test_shakespeare_has_65_characters() -> None:
     folder = os.environ.get("TERCET_DATA")
     if not folder:

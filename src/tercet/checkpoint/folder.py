@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tercet.checkpoint.atomic import refusal, write_atomically
@@ -102,7 +103,8 @@ def load_model(path: Path | str) -> Trained:
             "put back the tokenizer.json that was saved with the model"
         )
     try:
-        model = DecoderOnly(spec)
+        with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
+            model = DecoderOnly(spec)
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
     read_weights(folder / "model.safetensors", model)

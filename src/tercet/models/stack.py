@@ -84,7 +84,8 @@ class Stack(nn.Module):
             positions = _positions(x, padding, documents)  # (B or 1, T)
             keys, mask = positions, self._mask(x, padding, documents)
         else:
-            positions = cache.positions(x.shape[1])  # (B, T)
+            # A full row may be stepped on with its neighbours: what it says then means nothing, but no table ends early.
+            positions = cache.positions(x.shape[1]).clamp(max=cache.capacity - 1)  # (B, T)
             keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
             mask = cache.mask(positions)
         embedded = self.position.embed(positions)
@@ -120,13 +121,13 @@ class Stack(nn.Module):
 
 
 def _positions(x: Tensor, padding: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:
-    """Each row counts its own real tokens, each document from its own start."""
+    """How many real tokens stand before each one: in its row, or in its document."""
     if padding is None:
-        positions = torch.arange(x.shape[1], device=x.device)[None]
+        before = torch.arange(x.shape[1], device=x.device)[None]
     else:
-        positions = (padding.long().cumsum(1) - 1).clamp(min=0)
+        before = padding.long().cumsum(1) - padding.long()
     if documents is not None:
         starts = torch.ones_like(documents, dtype=torch.bool)
         starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-        positions = positions - (positions * starts).cummax(1).values
-    return positions
+        before = before - (before * starts).cummax(1).values
+    return before

@@ -144,7 +144,7 @@ def alibi_slopes(n_heads: int, *, device: torch.device | None = None) -> Float[T
     """2^(-8/n), 2^(-16/n) ...; where n is no power of two, the rest come from every other one of the next power."""
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = torch.arange(1, power + 1, device=device) * (-8 / power)
-    rest = torch.arange(1, 2 * (n_heads - power), 2, device=device) * (-4 / power)
+    rest = torch.arange(1, 2 * (n_heads - power) + 1, 2, device=device) * (-4 / power)
     return torch.cat((slopes, rest)).exp2()
 
 

@@ -49,14 +49,15 @@ class Tokenizer:
         added = library.get_added_tokens_decoder()
         special = {token.content: number for number, token in added.items() if token.special}
         self.pad_id, self.bos_id, self.eos_id = (_first(special, known) for known in (PADS, STARTS, ENDS))
-        self.unk_id = _first({name: number for number, name in enumerate(names)}, UNKNOWNS)
+        by_name = {name: token for token, name in enumerate(names)}
+        self.unk_id = _first(by_name, UNKNOWNS)
         self.special_ids = frozenset(special.values()) - {self.unk_id}
         self.kind = _kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self._table = byte_table(structure, names)
         lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
         self._lengths = np.array(lengths, dtype=np.int64)
-        self._byte_ids = frozenset(token for token, name in enumerate(names) if name in building.BYTE_TOKENS)
+        self._byte_ids = frozenset(by_name[name] for name in building.BYTE_TOKENS if name in by_name)
         self._characters = _CharacterTable(names) if self.kind == "characters" else None
 
     @classmethod

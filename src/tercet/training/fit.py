@@ -23,7 +23,7 @@ from tercet.training.machine import PRECISIONS, accelerator, compile_blocks
 from tercet.training.metrics import Metrics
 from tercet.training.module import TrainingModule
 from tercet.training.progress import Bar
-from tercet.training.recipe import Recipe
+from tercet.training.recipe import Recipe, TrainingSpec
 
 
 def fit(
@@ -99,8 +99,14 @@ def _saved_step(resume: Path) -> int:
 def _sample(model: DecoderOnly, corpus: Corpus, recipe: Recipe) -> str:
     spec = recipe.training
     sampling = Sampling(max_new_tokens=spec.sample_tokens, seed=spec.seed)
-    completion = generate(model, corpus.tokenizer, [spec.sample_prompt], sampling)[0]
+    prompt = sample_prompt(spec, corpus)
+    completion = generate(model, corpus.tokenizer, [prompt], sampling)[0]
     return completion.prompt + completion.text
+
+
+def sample_prompt(spec: TrainingSpec, corpus: Corpus) -> str:
+    """What samples begin with: the recipe's own prompt, else text that the tokenizer is sure to know."""
+    return corpus.tokenizer.decode(corpus.validation[:8].tolist()) if spec.sample_prompt is None else spec.sample_prompt
 
 
 def _strategy(recipe: Recipe) -> str | Strategy:

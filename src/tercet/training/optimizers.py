@@ -66,7 +66,7 @@ class Muon:
     """
 
     kind: Literal["muon"] = "muon"
-    lr: float = 0.02
+    lr: float = 0.012
     momentum: float = 0.95
     weight_decay: float = 0.0
     adam_lr: float = 0.01

@@ -28,7 +28,8 @@ class TrainingSpec:
         compile: auto measures, and keeps the faster.
         validate_every, save_every, log_every: in steps.
         validation_tokens: how many tokens to validate on, spread over the whole set; all of them by default.
-        sample_prompt, sample_tokens: text written at each validation; 0 tokens for none.
+        sample_prompt, sample_tokens: text written at each validation, by default after the first characters of the
+            validation text; 0 tokens for none.
         patience: stop after so many validations without a better one; null for never.
         accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one.
     """
@@ -48,7 +49,7 @@ class TrainingSpec:
     validation_tokens: int | None = None
     save_every: int = 250
     log_every: int = 10
-    sample_prompt: str = "\n"
+    sample_prompt: str | None = None
     sample_tokens: int = 200
     patience: int | None = None
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"

@@ -15,6 +15,7 @@ import torch
 from tercet.checkpoint import Card, current_versions, git_commit, save_model, write_atomically
 from tercet.config import UserError, differences, plain, read_yaml, write_yaml
 from tercet.data import Corpus, prepare
+from tercet.generation import encode_prompt
 from tercet.models import DecoderOnly
 from tercet.training.recipe import Recipe, parse_recipe
 
@@ -41,6 +42,9 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False) -> Path:
         model = DecoderOnly(full.model, seed=recipe.training.seed)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
+
+    if recipe.training.sample_tokens and recipe.training.sample_prompt is not None:
+        encode_prompt(corpus.tokenizer, recipe.training.sample_prompt)  # refused now, not after an hour
 
     from tercet.training.batches import Batches
 

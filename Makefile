@@ -1,0 +1,44 @@
+# Each target sets up what it needs. `make setup PYTHON=python3.12` picks another Python.
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Nothing is fetched from hubs or sent anywhere while testing.
+export HF_HUB_OFFLINE := 1
+export WANDB_MODE := offline
+
+.PHONY: setup demo test test-fast check lint format clean
+
+setup: .venv/.stamp
+
+.venv/.stamp: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "Tercet needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d; try: make setup PYTHON=python3.12" % v[:2])'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: setup
+	$(BIN)/tercet demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+test-fast: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+check: lint test
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

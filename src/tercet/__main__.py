@@ -1,0 +1,5 @@
+"""`python -m tercet` is `tercet`."""
+
+from tercet.cli.main import entry
+
+entry()

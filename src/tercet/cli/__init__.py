@@ -1,0 +1,1 @@
+"""The command line: a small file a verb, loaded when it is called."""

@@ -1,0 +1,39 @@
+"""Where a trained model runs."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)"
+    )
+
+
+def pick(name: str) -> "torch.device":
+    """The device called `name`; `auto` takes a GPU if there is one.
+
+    Raises:
+        UserError: where this machine does not have it.
+    """
+    import torch
+
+    from tercet.config import UserError, nearest
+
+    there = ["cpu", *(["mps"] if torch.backends.mps.is_available() else [])]
+    if torch.cuda.is_available():
+        there += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if name == "auto":
+        return torch.device("cuda" if "cuda" in there else there[-1])
+    if name not in there:
+        kinds = ("cpu", "cuda", "mps")
+        why = (
+            "is not on this machine"
+            if name.partition(":")[0] in kinds
+            else f"is unknown{nearest(name, ['auto', *kinds])}"
+        )
+        raise UserError(f"--device {name} {why}; there is: {', '.join(there)}")
+    return torch.device(name)

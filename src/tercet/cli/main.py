@@ -1,0 +1,122 @@
+"""From the shell's words to a verb, and from what happened to an exit code.
+
+0 done; 1 failed; 2 the user's mistake, in one line on stderr; 128 + n stopped by signal n (Ctrl-C 130, SIGTERM 143).
+Results go to stdout, everything else to stderr.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+from typing import NoReturn
+
+from tercet.cli import data, demo, evaluate, generate, inspect, recipes, train
+from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
+
+VERBS: dict[str, ModuleType] = {
+    "train": train,
+    "generate": generate,
+    "evaluate": evaluate,
+    "inspect": inspect,
+    "recipes": recipes,
+    "data": data,
+    "demo": demo,
+}
+
+
+def entry() -> NoReturn:
+    """The program `tercet`."""
+    signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a model may write what the terminal cannot show
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    sys.exit(code)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code."""
+    try:
+        code = _run(list(arguments))
+        sys.stdout.flush()
+        return code
+    except Mistake as mistake:
+        return _fail(mistake, 2)
+    except KeyboardInterrupt:
+        print("\ntercet: stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read our output has left, as `head` does. Nothing more can be written, not even at exit.
+        _discard_stdout()
+        return 128 + signal.SIGPIPE
+    except Exception as error:
+        from tercet.config import UserError
+
+        if isinstance(error, UserError):
+            return _fail(error, 2)
+        if _out_of_memory(error):
+            return _fail(
+                "out of memory; lower training.micro_batch_size or the model's sizes, or generate fewer samples at once",
+                1,
+            )
+        traceback.print_exc()
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="tercet",
+        description="Train a Transformer from scratch on your own text, and see how it works.",
+        epilog="Begin with `tercet demo`. Each verb explains itself: `tercet train --help`.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
+    for module in VERBS.values():
+        module.register(verbs)
+    word = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if word is not None and word not in VERBS:
+        raise Mistake(f"unknown verb {word!r}{did_you_mean(word, VERBS)}")
+    args, unknown = parser.parse_known_args(dashed(arguments))
+    chosen: Parser = verbs.choices[args.verb] if args.verb else parser
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        hint = did_you_mean(flag, chosen.flags()) if flag.startswith("-") else f"; see `{chosen.prog} --help`"
+        raise Mistake(f"unknown argument {flag!r}{hint}")
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"tercet {version('tercet')}")
+        return 0
+    if args.verb is None:
+        parser.print_help()
+        return 0
+    return VERBS[args.verb].run(args)
+
+
+def _fail(reason: object, code: int) -> int:
+    print(f"tercet: error: {' '.join(str(reason).split())}", file=sys.stderr)
+    return code
+
+
+def _out_of_memory(error: Exception) -> bool:
+    words = ("can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )
+
+
+def _discard_stdout() -> None:
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # stdout is no file, as in a test
+        pass
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)  # unlike the default, this lets temporary files be removed

@@ -1,0 +1,43 @@
+"""argparse, with mistakes told in one line and the nearest name."""
+
+import argparse
+import difflib
+from collections.abc import Iterable
+from typing import NoReturn
+
+
+class Mistake(Exception):
+    """A command line that cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `Mistake` where argparse would print its usage and exit; flags are never guessed from a beginning."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        raise Mistake(f"{message}; see `{self.prog} --help`")
+
+    def flags(self) -> list[str]:
+        return [flag for flag in self._option_string_actions if flag.startswith("--")]
+
+
+Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argparse has no public name for it
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """As `config.nearest`, which costs the import of pydantic."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+
+
+def dashed(arguments: list[str]) -> list[str]:
+    """nanoGPT's spelling of flags is understood as well: `--max_new_tokens=5` is `--max-new-tokens=5`."""
+
+    def flag(argument: str) -> str:
+        name, equals, value = argument.partition("=")
+        return name.replace("_", "-") + equals + value if name.startswith("--") else argument
+
+    return [flag(argument) for argument in arguments]

@@ -1,0 +1,28 @@
+"""`tercet recipes`: what there is to train, and each one in full."""
+
+import argparse
+
+from tercet.cli.parser import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "recipes",
+        help="list the recipes, or print one",
+        description="List the recipes that come with Tercet, or print one with its comments.",
+        epilog="Make your own: tercet recipes demo > mine.yaml, change it, and tercet train mine.yaml",
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the recipe to print")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.training.recipe import recipe_names, recipe_text
+
+    if args.name is not None:
+        print(recipe_text(args.name), end="")
+        return 0
+    names = recipe_names()
+    width = max(map(len, names))
+    for name, about in names.items():
+        print(f"{name:<{width}}  {about}")
+    return 0

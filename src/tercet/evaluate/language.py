@@ -1,0 +1,97 @@
+"""Score a whole text with a language model: every target exactly once, the last, partial window included.
+
+Sums are taken in float64 in the order of the text, so two runs agree to the last bit on one machine, and batches of
+another size to rounding.
+"""
+
+import sys
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from rich.progress import track
+from torch import Tensor
+
+from tercet.data import Windows
+from tercet.evaluate.scores import LanguageScores
+from tercet.generation.protocol import at_rest
+from tercet.models import DecoderOnly
+from tercet.objectives import IGNORED, Batch, windows_to_score
+
+LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
+
+
+def score(
+    model: DecoderOnly,
+    ids: np.ndarray,
+    *,
+    n_bytes: int,
+    special_ids: frozenset[int] = frozenset(),
+    stride: int | None = None,
+    document_starts: np.ndarray | None = None,
+    batch_tokens: int = 16_384,
+    progress: bool = False,
+) -> LanguageScores:
+    """Nats per token, perplexity and bits per byte of `ids` (N,), each predicted from those before it but the first.
+
+    Args:
+        n_bytes: UTF-8 bytes of the text that `ids[1:]` stands for.
+        special_ids: ids that stand for no text; left out of the bits per byte.
+        stride: how far apart windows of the model's context begin: the context by default; smaller is slower, and lets
+            every target but those of the first window see at least context - stride tokens.
+        document_starts: the model sees each document by itself, for one that was trained so.
+        batch_tokens: tokens read at once.
+        progress: show a bar on stderr, where that is a terminal.
+
+    The model stays on its device and gets its own train or eval mode back; no global random state is touched.
+
+    Raises:
+        ValueError: for an id that the model does not have, or a stride outside 1..context.
+        UserError: for fewer than two tokens.
+    """
+    context = model.max_len
+    windows = Windows(ids, context, stride, document_starts=document_starts)
+    at_once = max(1, batch_tokens // context)
+    starts: Iterable[int] = range(0, len(windows), at_once)
+    if progress and sys.stderr.isatty():
+        starts = track(starts, "scoring", transient=True)
+    special = torch.tensor(sorted(special_ids), dtype=torch.long)
+    nats = text_nats = torch.zeros((), dtype=torch.float64)
+    tokens = 0
+    for start in starts:
+        batch = windows_to_score(windows.batch(np.arange(start, min(start + at_once, len(windows)))))
+        targets = batch.targets.flatten()
+        targets = targets[targets != IGNORED]
+        _check(model, batch)
+        with at_rest(list(model.modules())):
+            losses = _losses(model, batch).double()  # (targets,)
+        nats = nats + losses.sum()
+        text_nats = text_nats + losses[~torch.isin(targets, special)].sum()
+        tokens += len(targets)
+    return LanguageScores.from_sums(
+        nats=nats.item(),
+        text_nats=text_nats.item(),
+        tokens=tokens,
+        n_bytes=n_bytes,
+        context=context,
+        stride=stride or context,
+    )
+
+
+def _losses(model: DecoderOnly, batch: Batch) -> Tensor:
+    """-ln p of each target to score, in the order of the text, in float32 on the CPU."""
+    device = model.embedding.weight.device
+    documents = None if batch.documents is None else batch.documents.to(device)
+    hidden = model.hidden(batch.inputs.to(device), documents=documents)  # (B, T, D)
+    scored = (batch.targets != IGNORED).to(device)
+    hidden, targets = hidden[scored], batch.targets.to(device)[scored]  # (N, D), (N,)
+    rows = max(1, LOGITS_AT_ONCE // model.vocab_size)
+    pairs = zip(hidden.split(rows), targets.split(rows), strict=True)
+    return torch.cat([F.cross_entropy(model.logits(h), t, reduction="none").cpu() for h, t in pairs])
+
+
+def _check(model: DecoderOnly, batch: Batch) -> None:
+    largest = max(int(batch.inputs.max()), int(batch.targets.max()))
+    if largest >= model.vocab_size:
+        raise ValueError(f"the ids go up to {largest}, the model has vocab_size={model.vocab_size}; use its tokenizer")

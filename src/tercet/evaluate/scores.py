@@ -1,0 +1,84 @@
+"""The numbers of a language model on one text.
+
+    nats per token = -(sum of ln p(target)) / targets          perplexity = e^(nats per token)
+    bits per byte  = -(sum of ln p(text target)) / (ln 2 · bytes)
+
+Nats depend on how the tokenizer cuts; bits per byte do not, and compare with a compressor's. Special tokens stand for no
+byte, so they count in the first and not in the second.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageScores:
+    """Attributes:
+    tokens: targets scored, special ones included.
+    bytes: UTF-8 bytes of text that the targets stand for.
+    context: the most tokens that a prediction could look at.
+    stride: how far apart the windows are.
+    """
+
+    loss_nats_per_token: float
+    perplexity: float
+    bits_per_byte: float
+    tokens: int
+    bytes: int
+    context: int
+    stride: int
+
+    @classmethod
+    def from_sums(
+        cls, *, nats: float, text_nats: float, tokens: int, n_bytes: int, context: int, stride: int
+    ) -> "LanguageScores":
+        """`nats` is the sum over all targets, `text_nats` that over those which stand for text."""
+        loss = nats / tokens
+        return cls(
+            loss_nats_per_token=loss,
+            perplexity=math.inf if loss > 700 else math.exp(loss),
+            bits_per_byte=text_nats / (math.log(2) * n_bytes) if n_bytes else math.nan,
+            tokens=tokens,
+            bytes=n_bytes,
+            context=context,
+            stride=stride,
+        )
+
+
+def as_dict(model: LanguageScores, baselines: Mapping[str, LanguageScores | float] | None = None) -> dict[str, Any]:
+    """For JSON, which has no word for NaN and infinity: they become None. A baseline's float is bits per byte."""
+    beside = {
+        name: _finite(asdict(scores) if isinstance(scores, LanguageScores) else {"bits_per_byte": scores})
+        for name, scores in (baselines or {}).items()
+    }
+    return {**_finite(asdict(model)), "baselines": beside}
+
+
+def as_table(model: LanguageScores, baselines: Mapping[str, LanguageScores | float] | None = None) -> Table:
+    """For people: the model first, then what it is measured against, best first."""
+    table = Table("", "bits per byte", "nats per token", "perplexity", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    beside = sorted((baselines or {}).items(), key=lambda item: _bits(item[1]))
+    for name, scores in [("model", model), *beside]:
+        if isinstance(scores, LanguageScores):
+            numbers = f"{scores.loss_nats_per_token:.4f}", f"{scores.perplexity:,.2f}"
+        else:
+            numbers = "", ""
+        table.add_row(name, f"{_bits(scores):.4f}", *numbers)
+    table.caption = (
+        f"{model.tokens:,} tokens, {model.bytes:,} bytes; context {model.context:,}, windows {model.stride:,} apart"
+    )
+    return table
+
+
+def _bits(scores: LanguageScores | float) -> float:
+    return scores.bits_per_byte if isinstance(scores, LanguageScores) else scores
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

@@ -1,0 +1,151 @@
+"""`score` equals the loop that anybody would write, and touches nothing."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tercet.config import UserError
+from tercet.evaluate import LanguageScores, as_dict, as_table, score
+from tercet.evaluate import language as language_module
+from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
+from tercet.nn import Rotary
+
+SPEC = DecoderOnlySpec(
+    vocab_size=13,
+    max_len=5,
+    stack=StackSpec(d_model=24, n_layers=2, n_heads=3, position=Rotary(), dropout=Dropout(residual=0.5)),
+)
+IDS = np.random.default_rng(0).integers(0, 13, 38).astype(np.uint16)  # 37 targets: seven windows and two more
+
+
+def model_of(spec: DecoderOnlySpec = SPEC) -> DecoderOnly:
+    model = DecoderOnly(spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 6  # far from uniform
+    return model
+
+
+def by_loop(model: DecoderOnly, ids: np.ndarray, stride: int, starts: np.ndarray | None = None) -> list[float]:
+    """-ln p of each target, window by window and token by token."""
+    model = model.eval()
+    losses: dict[int, float] = {}
+    for start in range(0, len(ids) - 1, stride):
+        for target in range(start + 1, min(start + model.max_len, len(ids) - 1) + 1):
+            if target not in losses:
+                tokens = torch.from_numpy(ids[start:target].astype(np.int64))[None]
+                documents = None
+                if starts is not None:
+                    numbers = np.searchsorted(starts, np.arange(start, target), side="right")
+                    documents = torch.from_numpy(numbers)[None]
+                with torch.no_grad():
+                    logits = model(tokens, documents=documents)[0, -1].double()
+                losses[target] = -logits.log_softmax(-1)[int(ids[target])].item()
+    return [losses[target] for target in range(1, len(ids))]
+
+
+@pytest.mark.parametrize("stride", [None, 1, 3, 5])
+@pytest.mark.parametrize("n_ids", [2, 4, 6, 7, 38])
+def test_equal_to_a_loop(stride: int | None, n_ids: int) -> None:
+    model, ids = model_of(), IDS[:n_ids]
+    losses = by_loop(model, ids, stride or 5)
+    scores = score(model, ids, n_bytes=19, special_ids=frozenset({2, 7}), stride=stride)
+    text = sum(loss for loss, target in zip(losses, ids[1:], strict=True) if target not in (2, 7))
+    assert scores.loss_nats_per_token == pytest.approx(np.mean(losses), abs=2e-6)
+    assert scores.perplexity == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
+    assert scores.bits_per_byte == pytest.approx(text / math.log(2) / 19, abs=1e-5)
+    assert (scores.tokens, scores.bytes, scores.context, scores.stride) == (n_ids - 1, 19, 5, stride or 5)
+
+
+def test_documents_apart() -> None:
+    starts = np.array([0, 7, 8, 20])
+    losses = by_loop(model_of(), IDS, 5, starts)
+    scores = score(model_of(), IDS, n_bytes=1, document_starts=starts)
+    assert scores.loss_nats_per_token == pytest.approx(np.mean(losses), abs=2e-6)
+    assert scores.loss_nats_per_token != pytest.approx(score(model_of(), IDS, n_bytes=1).loss_nats_per_token, abs=1e-3)
+
+
+def test_equal_twice_to_the_last_bit() -> None:
+    model = model_of()
+    assert score(model, IDS, n_bytes=40) == score(model, IDS, n_bytes=40)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 5, 11, 35])
+def test_the_batch_size_changes_nothing(batch_tokens: int) -> None:
+    model = model_of()
+    one, other = score(model, IDS, n_bytes=40), score(model, IDS, n_bytes=40, batch_tokens=batch_tokens)
+    assert one.loss_nats_per_token == pytest.approx(other.loss_nats_per_token, abs=1e-6)
+    assert one.bits_per_byte == pytest.approx(other.bits_per_byte, abs=1e-6)
+
+
+def test_nor_does_how_many_logits_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of()
+    whole = score(model, IDS, n_bytes=40)
+    monkeypatch.setattr(language_module, "LOGITS_AT_ONCE", 30)
+    assert score(model, IDS, n_bytes=40).loss_nats_per_token == pytest.approx(whole.loss_nats_per_token, abs=1e-6)
+
+
+def test_ids_that_pad_the_vocabulary_get_no_mass() -> None:
+    model = model_of(replace(SPEC, pad_vocab_to=16))
+    before = score(model, IDS, n_bytes=40)
+    with torch.no_grad():
+        model.unembedding.weight[13:] = 1000.0
+    assert score(model, IDS, n_bytes=40) == before
+
+
+def test_a_uniform_model_scores_ln_v() -> None:
+    model = model_of()
+    with torch.no_grad():
+        model.unembedding.weight.zero_()
+    scores = score(model, IDS, n_bytes=37)
+    assert scores.loss_nats_per_token == pytest.approx(math.log(13), abs=1e-6)
+    assert scores.perplexity == pytest.approx(13, rel=1e-5)
+    assert scores.bits_per_byte == pytest.approx(math.log2(13), abs=1e-5)  # a byte a token, none special
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_nothing_is_touched(training: bool) -> None:
+    model = model_of().train(training)
+    model.stack.blocks[0].eval()  # a part in another mode than the rest
+    modes = [module.training for module in model.modules()]
+    random, numpy_random = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002 - the one not to touch
+    score(model, IDS, n_bytes=1)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), random)
+    assert np.array_equal(np.random.get_state()[1], numpy_random)  # noqa: NPY002
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match=r"the ids go up to 13, the model has vocab_size=13; use its tokenizer"):
+        score(model_of(), np.array([0, 13]), n_bytes=1)
+    with pytest.raises(ValueError, match=r"stride=6 must be from 1 to length=5"):
+        score(model_of(), IDS, n_bytes=1, stride=6)
+    with pytest.raises(UserError, match=r"the data has 1 tokens"):
+        score(model_of(), IDS[:1], n_bytes=1)
+
+
+class TestNumbers:
+    def test_bits_per_byte_leaves_special_targets_out(self) -> None:
+        scores = LanguageScores.from_sums(nats=10.0, text_nats=8.0, tokens=5, n_bytes=4, context=3, stride=3)
+        assert scores.loss_nats_per_token == 2.0
+        assert scores.perplexity == pytest.approx(math.e**2)
+        assert scores.bits_per_byte == pytest.approx(2 / math.log(2))
+
+    @pytest.mark.parametrize("nats", [1e9, math.inf, math.nan])
+    def test_a_diverged_model_still_makes_json(self, nats: float) -> None:
+        scores = LanguageScores.from_sums(nats=nats, text_nats=nats, tokens=5, n_bytes=4, context=3, stride=3)
+        data = json.loads(json.dumps(as_dict(scores, {"xz -9e": 2.5}), allow_nan=False))
+        assert data["perplexity"] is None
+        assert data["baselines"] == {"xz -9e": {"bits_per_byte": 2.5}}
+
+    def test_the_table_puts_the_best_first(self) -> None:
+        scores = LanguageScores.from_sums(nats=10.0, text_nats=8.0, tokens=5, n_bytes=4, context=3, stride=3)
+        table = as_table(scores, {"gzip -9": 4.0, "unigram": scores, "xz -9e": 3.0})
+        assert list(table.columns[0].cells) == ["model", "unigram", "xz -9e", "gzip -9"]
+        assert list(table.columns[1].cells)[2:] == ["3.0000", "4.0000"]

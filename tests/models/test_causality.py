@@ -1,0 +1,40 @@
+"""The future does not leak: a token moves no logit before it."""
+
+import pytest
+import torch
+from small import GRID, MAX_LEN, V, model, name
+
+
+@pytest.mark.parametrize("point", GRID, ids=name)
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+@torch.no_grad()
+def test_a_token_moves_no_logit_before_it(point, masked: bool) -> None:
+    decoder, tokens = model(**point), torch.randint(V, (2, MAX_LEN))
+    padding = torch.ones_like(tokens, dtype=torch.bool) if masked else None
+    before = decoder(tokens, padding=padding)
+    for changed in (1, 6, MAX_LEN - 1):
+        other = tokens.clone()
+        other[:, changed] = (other[:, changed] + 1) % V
+        after = decoder(other, padding=padding)
+        assert torch.equal(after[:, :changed], before[:, :changed])
+        assert (after[:, changed:] != before[:, changed:]).any(-1).all()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"norm": "rms", "norm_bias": False, "gated": True, "activation": "silu", "bias": False},
+        {"qk_norm": True, "activation": "relu_squared"},
+        {"d_head": 10},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_nor_with_the_other_parts(part) -> None:
+    spec = {"embedding_norm": True, "scale_embedding": True, "logit_softcap": 15.0, "tie_embeddings": False}
+    decoder, tokens = model(spec=spec, **part), torch.randint(V, (2, MAX_LEN))
+    before = decoder(tokens)
+    tokens[:, 6] = (tokens[:, 6] + 1) % V
+    after = decoder(tokens)
+    assert torch.equal(after[:, :6], before[:, :6])
+    assert not torch.equal(after[:, 6:], before[:, 6:])

@@ -1,0 +1,72 @@
+"""Padding and packing change nothing: a sequence scores the same alone and in company."""
+
+import pytest
+import torch
+from small import GROUPS, MAX_LEN, POSITIONS, V, model
+
+LENGTHS = (MAX_LEN, 1, 5, 8)
+
+
+def padded(sequences: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random ids where the padding stands: it must not matter which."""
+    tokens = torch.randint(V, (len(sequences), MAX_LEN))
+    padding = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        if side == "scattered":
+            place = torch.randperm(MAX_LEN)[: len(sequence)].sort().values
+        else:
+            place = torch.arange(len(sequence)) + (MAX_LEN - len(sequence) if side == "left" else 0)
+        tokens[row, place] = sequence
+        padding[row, place] = True
+    return tokens, padding
+
+
+@pytest.mark.parametrize("side", ["left", "right", "scattered"])
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+@torch.no_grad()
+def test_padded_rows_are_the_rows_alone(position, groups: int, side: str) -> None:
+    decoder = model(position=position, n_kv_heads=groups)
+    sequences = [torch.randint(V, (length,)) for length in LENGTHS]
+    tokens, padding = padded(sequences, side)
+    logits = decoder(tokens, padding=padding)
+    assert logits.isfinite().all()
+    for row, sequence in enumerate(sequences):
+        torch.testing.assert_close(logits[row, padding[row]], decoder(sequence[None])[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+def test_padding_sends_back_finite_gradients(position) -> None:
+    decoder = model(position=position)
+    tokens, padding = padded([torch.randint(V, (length,)) for length in LENGTHS], "left")
+    decoder(tokens, padding=padding)[padding].logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in decoder.parameters())
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+@torch.no_grad()
+def test_packed_documents_are_the_documents_alone(position) -> None:
+    decoder = model(position=position)
+    lengths = (5, 1, 7)
+    tokens = torch.randint(V, (2, sum(lengths)))
+    documents = torch.tensor([3, 1, 4]).repeat_interleave(torch.tensor(lengths)).expand(2, -1)
+    packed, leaking = decoder(tokens, documents=documents), decoder(tokens)
+    for start, stop in ((0, 5), (5, 6), (6, 13)):
+        alone = decoder(tokens[:, start:stop])
+        torch.testing.assert_close(packed[:, start:stop], alone, atol=1e-5, rtol=1e-5)
+        assert torch.allclose(leaking[:, start:stop], alone, atol=1e-5) is (start == 0)
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+@torch.no_grad()
+def test_packed_documents_with_padding_anywhere(position) -> None:
+    decoder = model(position=position)
+    one, two = torch.randint(V, (4,)), torch.randint(V, (5,))
+    tokens, real = torch.randint(V, (1, MAX_LEN)), torch.zeros(1, MAX_LEN, dtype=torch.bool)
+    documents = (torch.arange(MAX_LEN) >= 6).long()[None]
+    first, second = torch.tensor([1, 2, 3, 5]), torch.tensor([8, 9, 10, 11, 12])  # each begins with padding of its own
+    tokens[0, first], tokens[0, second] = one, two
+    real[0, first] = real[0, second] = True
+    logits = decoder(tokens, padding=real, documents=documents)
+    torch.testing.assert_close(logits[0, first], decoder(one[None])[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[0, second], decoder(two[None])[0], atol=1e-5, rtol=1e-5)

@@ -138,7 +138,7 @@ def scores(trained: Trained, corpus: Corpus, **settings: Any) -> LanguageScores:
 def baselines(corpus: Corpus) -> dict[str, LanguageScores | float]:
     """What counting and compressing reach on the same text: the counts are the training part's."""
     tokenizer, ids = corpus.tokenizer, corpus.validation
-    counted = {
+    counted: Plain = {
         "vocab_size": tokenizer.vocab_size,
         "n_bytes": tokenizer.count_bytes(ids[1:]),
         "special_ids": tokenizer.special_ids,

@@ -3,6 +3,7 @@
 import gzip
 import lzma
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_the_bigram_beats_the_unigram_where_pairs_matter() -> None:
         text.append(int(random.choice(9, p=transition[text[-1]])))
     train, validation = np.array(text[:5000]), np.array(text[5000:])
     one, two = (model(train, validation, vocab_size=9, n_bytes=1000) for model in (unigram, bigram))
-    entropy = np.mean([-math.log(transition[v, w]) for v, w in zip(validation, validation[1:], strict=False)])
+    entropy = np.mean([-math.log(transition[v, w]) for v, w in pairwise(validation)])
     assert entropy < two.loss_nats_per_token < entropy + 0.05 < one.loss_nats_per_token < math.log(9)
 
 

@@ -126,7 +126,7 @@ def llama_names(theirs: nn.Module, values) -> dict[str, Tensor]:
 
 LLAMAS = [  # n_heads, n_kv_heads, d_head, rotary base, n_layers
     (3, 3, 8, 10_000.0, 2),
-    (4, 2, 6, 10_000.0, 1),
+    (10, 2, 6, 10_000.0, 1),
     (6, 2, 4, 500_000.0, 3),
     (5, 1, 10, 37.0, 2),
     (1, 1, 14, 10_000.0, 2),

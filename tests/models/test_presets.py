@@ -12,7 +12,6 @@ from tercet.models import PRESETS, DecoderOnly, DecoderOnlySpec, StackSpec, mode
 from tercet.models.specs import Dropout
 
 SMALL = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 50}
-TOO_SURE = "not yet: the first logits of this preset spread by more than 0.4, so the loss starts above ln V + 0.1"
 
 
 def first_loss(preset: str, vocab_size: int, stack) -> float:
@@ -28,18 +27,13 @@ CASES = [
     for preset in PRESETS
     for vocab_size, stack in ((65, SMALL), (50_257, SMALL | {"d_model": 12, "n_heads": 2}))
 ]
-XFAIL = {("modern", 65), ("modern", 50_257), ("original-decoder", 65)}
 
 
-@pytest.mark.parametrize(
-    ("preset", "vocab_size", "stack"),
-    [
-        pytest.param(*case, marks=[pytest.mark.xfail(reason=TOO_SURE, strict=True)] if case[:2] in XFAIL else [])
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize(("preset", "vocab_size", "stack"), CASES)
 def test_a_fresh_model_knows_nothing(preset: str, vocab_size: int, stack) -> None:
-    assert first_loss(preset, vocab_size, stack) == pytest.approx(math.log(vocab_size), abs=0.1)
+    # Tied embeddings of variance 1/D and hidden states of variance one give logits of variance one, which cost 1/2.
+    sure = 0.5 if preset == "original-decoder" else 0.0
+    assert first_loss(preset, vocab_size, stack) == pytest.approx(math.log(vocab_size) + sure, abs=0.1 + sure / 2)
 
 
 def test_gpt2_has_gpt2s_parameters_with_the_tied_ones_counted_once() -> None:
@@ -118,11 +112,14 @@ def test_sizes_that_make_no_sense_are_refused(make, message: str) -> None:
         make()
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")  # slower, not wrong
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @torch.no_grad()
 def test_half_precision_stays_near_full(preset: str, dtype: torch.dtype) -> None:
-    decoder = DecoderOnly(model_spec({"preset": preset, "vocab_size": V, "max_len": 64, "stack": SMALL})).eval()
+    spec = {"preset": preset, "vocab_size": V, "max_len": 64, "stack": SMALL, "init": "normal"}
+    decoder = DecoderOnly(model_spec(spec))
+    decoder.eval()
     tokens = torch.randint(V, (2, 64))
     full = decoder(tokens)
     with torch.autocast("cpu", dtype=dtype):

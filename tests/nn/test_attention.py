@@ -89,9 +89,7 @@ def test_both_forms_agree_in_bfloat16(kind: str, groups: int) -> None:
 @pytest.mark.parametrize("form", [attend, attend_by_hand])
 def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased: bool) -> None:
     qkv = tensors(2, S)
-    out, dq, dk, dv = outputs_and_gradients(
-        form, qkv, mask=random_mask(T, S), bias=alibi(T, S) if biased else None
-    )
+    out, dq, dk, dv = outputs_and_gradients(form, qkv, mask=random_mask(T, S), bias=alibi(T, S) if biased else None)
     assert (out[0, :, 2] == 0).all()
     assert (dq[0, :, 2] == 0).all()
     for each in (out, dq, dk, dv):

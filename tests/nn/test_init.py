@@ -37,7 +37,7 @@ def expected_std(scheme, name: str, module: nn.Module) -> float:
         return D**-0.5 if embedding else math.sqrt(2 / sum(module.weight.shape))
     if embedding:
         return scheme.embedding_std
-    return 0.0 if last else scheme.gain / math.sqrt(module.in_features)
+    return 0.0 if last or name == "unembedding.weight" else scheme.gain / math.sqrt(module.in_features)
 
 
 @pytest.mark.parametrize("scheme", [Normal(), Normal(std=0.1), Xavier(), ZeroProjections()], ids=str)
@@ -90,10 +90,12 @@ def test_no_two_matrices_are_equal() -> None:
         assert not any(one.shape == other.shape and torch.equal(one, other) for other in weights[:i])
 
 
-def test_tied_weights_stay_one_tensor_with_the_embeddings_spread() -> None:
-    decoder = model(Normal(), tied=True)
+@pytest.mark.parametrize("scheme", [Normal(), Xavier(), ZeroProjections()], ids=str)
+def test_tied_weights_stay_one_tensor_with_the_embeddings_spread(scheme) -> None:
+    decoder = model(scheme, tied=True)
     assert decoder.unembedding.weight is decoder.embedding.weight
-    assert decoder.embedding.weight.std().item() == pytest.approx(0.02, rel=0.06)
+    expected = expected_std(scheme, "embedding.weight", decoder.embedding)
+    assert decoder.embedding.weight.std().item() == pytest.approx(expected, rel=0.06)
     names = [name for name, _ in decoder.named_parameters()]
     assert "embedding.weight" in names
     assert "unembedding.weight" not in names
@@ -102,7 +104,9 @@ def test_tied_weights_stay_one_tensor_with_the_embeddings_spread() -> None:
 def test_every_parameter_takes_part() -> None:
     decoder = model(Normal())
     decoder(torch.randint(V, (2, 67))).logsumexp(-1).sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in decoder.named_parameters() if "key.bias" not in n)
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0 for n, p in decoder.named_parameters() if "key.bias" not in n
+    )
 
 
 def test_positions_without_parameters_add_none() -> None:

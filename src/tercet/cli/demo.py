@@ -32,7 +32,6 @@ def run(args: argparse.Namespace) -> int:
         code = main.main(step)
         if code:
             return code
-    print(
-        f"\nNow your own text: tercet train demo --data my_texts/ --out runs/mine\nLook inside:       tercet inspect {out}"
-    )
+    print("\nNow your own text: tercet train demo --data my_texts/ --out runs/mine")
+    print(f"Look inside:       tercet inspect {out}")
     return 0

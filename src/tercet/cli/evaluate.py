@@ -5,6 +5,7 @@ import json
 
 from tercet.cli.device import add_device, pick
 from tercet.cli.parser import Verbs
+from tercet.cli.show import show
 
 
 def register(verbs: Verbs) -> None:
@@ -48,7 +49,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_dict(model, beside), indent=2))
     else:
-        from rich.console import Console
-
-        Console().print(as_table(model, beside))
+        show(as_table(model, beside))
     return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.parser import Verbs
+from tercet.cli.show import show
 
 if TYPE_CHECKING:
     from tercet.models import DecoderOnlySpec
@@ -22,7 +23,18 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+    from tercet.inspect import as_dict, as_table, model_table
+
     spec = find(args.model)
+    try:
+        table = model_table(spec)
+    except ValueError as error:
+        raise UserError(f"{args.model}: {error}") from None
+    if args.json:
+        print(json.dumps(as_dict(table), indent=2))
+    else:
+        show(as_table(table))
     return 0
 
 
@@ -47,10 +59,9 @@ def find(name: str) -> "DecoderOnlySpec":
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         raise UserError(f"no folder, preset or recipe is called {name!r}{nearest(name, {*PRESETS, *recipe_names()})}")
     recipe = load_recipe(name)
-    if recipe.model.vocab_size:
-        return recipe.model
-    size = {"gpt2": 50_257}.get(recipe.data.tokenizer.kind) or getattr(recipe.data.tokenizer, "vocab_size", None)
-    if size is None:
+    tokenizer = recipe.data.tokenizer
+    size = 50_257 if tokenizer.kind == "gpt2" else getattr(tokenizer, "vocab_size", None)
+    if size is None:  # the text decides
         from tercet.data import prepare
 
         size = prepare(recipe.data).tokenizer.vocab_size

@@ -4,17 +4,20 @@
 Results go to stdout, everything else to stderr.
 """
 
+import io
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import NoReturn
 
 from tercet.cli import data, demo, evaluate, generate, inspect, recipes, train
 from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
 
+OUT_OF_MEMORY = "out of memory; lower training.micro_batch_size or the model's sizes, or generate fewer samples at once"
 VERBS: dict[str, ModuleType] = {
     "train": train,
     "generate": generate,
@@ -30,13 +33,11 @@ def entry() -> NoReturn:
     """The program `tercet`."""
     signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may write what the terminal cannot show
     code = main(sys.argv[1:])
-    try:
+    with suppress(BrokenPipeError):
         sys.stdout.flush()
-    except BrokenPipeError:
-        pass
     sys.exit(code)
 
 
@@ -61,10 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, UserError):
             return _fail(error, 2)
         if _out_of_memory(error):
-            return _fail(
-                "out of memory; lower training.micro_batch_size or the model's sizes, or generate fewer samples at once",
-                1,
-            )
+            return _fail(OUT_OF_MEMORY, 1)
         traceback.print_exc()
         return 1
 
@@ -112,10 +110,8 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _discard_stdout() -> None:
-    try:
+    with suppress(OSError, ValueError):  # stdout is no file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # stdout is no file, as in a test
-        pass
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -2,11 +2,14 @@
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 from pathlib import Path
 
 from tercet.cli.parser import Verbs
+
+NEXT = ("generate", "evaluate", "inspect")
 
 
 def register(verbs: Verbs) -> None:
@@ -66,6 +69,6 @@ def summary(folder: Path) -> str:
     metrics = json.loads((folder / "best" / "card.json").read_text(encoding="utf-8"))["metrics"]
     loss = metrics.get("val/loss")
     best = "" if loss is None else f"; best validation loss {loss:.4f} nats per token"
-    name = str(folder)
-    name = f"'{name}'" if " " in name else name
-    return f"The run is in {name}{best}.\nNext:\n  tercet generate {name}\n  tercet evaluate {name}\n  tercet inspect {name}"
+    name = shlex.quote(str(folder))
+    lines = [f"The run is in {name}{best}.", "Next:", *(f"  tercet {verb} {name}" for verb in NEXT)]
+    return "\n".join(lines)

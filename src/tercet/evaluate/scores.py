@@ -3,8 +3,8 @@
     nats per token = -(sum of ln p(target)) / targets          perplexity = e^(nats per token)
     bits per byte  = -(sum of ln p(text target)) / (ln 2 · bytes)
 
-Nats depend on how the tokenizer cuts; bits per byte do not, and compare with a compressor's. Special tokens stand for no
-byte, so they count in the first and not in the second.
+Nats depend on how the tokenizer cuts; bits per byte do not, and compare with a compressor's. Special tokens stand for
+no byte, so they count in the first and not in the second.
 """
 
 import math

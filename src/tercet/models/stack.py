@@ -84,7 +84,7 @@ class Stack(nn.Module):
             positions = _positions(x, padding, documents)  # (B or 1, T)
             keys, mask = positions, self._mask(x, padding, documents)
         else:
-            # A full row may be stepped on with its neighbours: what it says then means nothing, but no table ends early.
+            # A full row may be stepped on with its neighbours: its answer means nothing, but no table may end early.
             positions = cache.positions(x.shape[1]).clamp(max=cache.capacity - 1)  # (B, T)
             keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
             mask = cache.mask(positions)

@@ -2,7 +2,7 @@
 
     Normal           N(0, std), the branches' last matrices N(0, std / sqrt(number of branches))   GPT-2 (2019)
     Xavier           U(+-sqrt(6 / (fan in + fan out))); embeddings N(0, 1/sqrt(D))                 Vaswani et al. (2017)
-    ZeroProjections  N(0, gain / sqrt(fan in)), the branches' last matrices zero                   Zhang et al. (2019)
+    ZeroProjections  N(0, gain / sqrt(fan in)), the branches' last matrices and the head zero      Zhang et al. (2019)
 
 "The branches' last matrices" are those that write to the residual stream: attention's `out`, the network's `down`.
 Norms begin at one, biases at zero, in every scheme.
@@ -11,13 +11,15 @@ Norms begin at one, biases at zero, in every scheme.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tercet.nn.attention import Attention
 from tercet.nn.feedforward import FeedForward
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,8 @@ class Normal:
 
     def fill(self, model: nn.Module, generator: torch.Generator) -> None:
         last = list(_last_matrices(model))
-        for weight in _matrices(model):
-            weight.normal_(0.0, self.std, generator=generator)
+        for module in (*_all(nn.Linear, model), *_all(nn.Embedding, model)):
+            module.weight.normal_(0.0, self.std, generator=generator)
         for weight in last:
             weight.normal_(0.0, self.std / math.sqrt(len(last)), generator=generator)
 
@@ -38,11 +40,10 @@ class Xavier:
     kind: Literal["xavier"] = "xavier"
 
     def fill(self, model: nn.Module, generator: torch.Generator) -> None:
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight, generator=generator)
-            if isinstance(module, nn.Embedding):
-                module.weight.normal_(0.0, module.embedding_dim**-0.5, generator=generator)
+        for linear in _all(nn.Linear, model):
+            nn.init.xavier_uniform_(linear.weight, generator=generator)
+        for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
+            embedding.weight.normal_(0.0, embedding.embedding_dim**-0.5, generator=generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,12 @@ class ZeroProjections:
     embedding_std: float = 0.02
 
     def fill(self, model: nn.Module, generator: torch.Generator) -> None:
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.normal_(0.0, self.gain / math.sqrt(module.in_features), generator=generator)
-            if isinstance(module, nn.Embedding):
-                module.weight.normal_(0.0, self.embedding_std, generator=generator)
+        inside = {linear for part in _parts(model) for linear in _all(nn.Linear, part)}
+        for linear in _all(nn.Linear, model):
+            std = self.gain / math.sqrt(linear.in_features) if linear in inside else 0.0
+            linear.weight.normal_(0.0, std, generator=generator)
+        for embedding in _all(nn.Embedding, model):
+            embedding.weight.normal_(0.0, self.embedding_std, generator=generator)
         for weight in _last_matrices(model):
             weight.zero_()
 
@@ -67,7 +69,10 @@ Init = Normal | Xavier | ZeroProjections
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: Init, *, seed: int) -> None:
     """Fill every parameter of `model` from a generator of its own: the global one is left alone."""
-    scheme.fill(model, torch.Generator(next(model.parameters()).device).manual_seed(seed))
+    device = next(model.parameters()).device
+    if device.type == "meta":  # shapes without numbers
+        return
+    scheme.fill(model, torch.Generator(device).manual_seed(seed))
     for module in model.modules():
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             module.weight.fill_(1.0)
@@ -76,15 +81,17 @@ def initialise(model: nn.Module, scheme: Init, *, seed: int) -> None:
             bias.zero_()
 
 
-def _matrices(model: nn.Module) -> Iterator[Tensor]:
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            yield module.weight
+def _all(kind: type[Module], model: nn.Module) -> Iterator[Module]:
+    return (module for module in model.modules() if isinstance(module, kind))
+
+
+def _parts(model: nn.Module) -> Iterator[nn.Module]:
+    yield from _all(Attention, model)
+    yield from _all(FeedForward, model)
 
 
 def _last_matrices(model: nn.Module) -> Iterator[Tensor]:
-    for module in model.modules():
-        if isinstance(module, Attention):
-            yield module.out.weight
-        if isinstance(module, FeedForward):
-            yield module.down.weight
+    for attention in _all(Attention, model):
+        yield attention.out.weight
+    for feedforward in _all(FeedForward, model):
+        yield feedforward.down.weight

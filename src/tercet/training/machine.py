@@ -3,11 +3,14 @@
 import copy
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, cast
 
 import torch
 from lightning_fabric.utilities import move_data_to_device
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+from tercet.config import UserError
 from tercet.models import DecoderOnly
 from tercet.objectives import Batch, causal_loss
 from tercet.training.recipe import TrainingSpec
@@ -18,13 +21,34 @@ WORTH_COMPILING = 300.0  # seconds of run below which compiling, at 10 to 60 s, 
 
 
 def accelerator(spec: TrainingSpec) -> str:
-    """cpu, cuda or mps."""
-    if spec.accelerator in ("auto", "gpu"):
-        if torch.cuda.is_available():
-            return "cuda"
-        if spec.accelerator == "auto" and torch.backends.mps.is_available():
-            return "mps"
-    return {"gpu": "cuda"}.get(spec.accelerator, spec.accelerator.replace("auto", "cpu"))
+    """cpu, cuda or mps.
+
+    Raises:
+        UserError: where this machine has fewer of them than are asked for.
+    """
+    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": spec.devices}
+    wanted = {"auto": list(there), "gpu": ["cuda"]}.get(spec.accelerator, [spec.accelerator])
+    found = next((name for name in wanted if there[name]), wanted[0])
+    if there[found] < spec.devices:
+        raise UserError(
+            f"training.devices={spec.devices} on {found}, and this machine has {there[found]}; "
+            f"set training.devices lower, or training.accelerator=cpu"
+        )
+    return found
+
+
+def rank() -> int:
+    """Which of a run's processes this is, also before they have met; 0 where there is one."""
+    return getattr(rank_zero_only, "rank", None) or 0
+
+
+def wait_for(path: Path, seconds: float = 1800.0) -> None:
+    """Until the first process has settled what holds for all of them, in the folder that they share."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > end:
+            raise UserError(f"the first process has not written {path}; all nodes must share the folder of --out")
+        time.sleep(0.1)
 
 
 def choose_precision(spec: TrainingSpec) -> str:

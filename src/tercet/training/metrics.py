@@ -5,7 +5,6 @@ uninterrupted one would have written.
 """
 
 import csv
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger
+
+from tercet.checkpoint import write_atomically
 
 COLUMNS = ("step", "epoch", "train/loss", "val/loss", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds")
 
@@ -49,9 +50,10 @@ class Metrics(Logger):
             return
         lines = self.path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
-        new = self.path.with_suffix(".csv.tmp")
-        new.write_bytes(b"".join([*lines[:1], *kept]))
-        os.replace(new, self.path)
+        if kept:
+            write_atomically(self.path, b"".join([*lines[:1], *kept]))
+        else:
+            self.path.unlink()
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -54,7 +54,7 @@ class TrainingModule(pl.LightningModule):
         step = self.global_step
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=self.total_steps)
         set_rates(optimizer, self.base_rates, factor)
-        torch.manual_seed(_mix(self.spec.seed, step, self.global_rank))
+        torch.manual_seed(step_seed(self.spec.seed, step, self.global_rank))
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum()
         targets = self._over_all_devices(targets).clamp(min=1)
         loss = no_loss(self.device)
@@ -97,9 +97,9 @@ class TrainingModule(pl.LightningModule):
         return cast(Tensor, self.trainer.strategy.reduce(value.to(self.device), reduce_op="sum"))
 
 
-def _mix(seed: int, step: int, rank: int) -> int:
+def step_seed(seed: int, step: int, rank: int) -> int:
     """A seed of its own for each (seed, step, rank)."""
-    return (seed * 1_000_003 + step) * 65_537 + rank
+    return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**63
 
 
 def _shard(model: DecoderOnly, mesh: Any) -> None:

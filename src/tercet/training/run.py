@@ -71,6 +71,7 @@ def _train(recipe: Recipe, model: DecoderOnly, batches: Any, out: Path, facts: d
     from tercet.training.curves import draw_loss
     from tercet.training.fit import fit
     from tercet.training.interruption import Interrupted
+    from tercet.training.machine import rank
     from tercet.training.module import Diverged
 
     try:
@@ -82,11 +83,12 @@ def _train(recipe: Recipe, model: DecoderOnly, batches: Any, out: Path, facts: d
         raise UserError(
             f"{error}; the last good checkpoint is in {out}: try a smaller training.optimizer.lr, or clip_norm"
         ) from None
-    if (out / "metrics.csv").exists():
+    if (out / "metrics.csv").exists() and not rank():
         draw_loss(out / "metrics.csv", out / "loss.png", title=out.name)
     if signal is not None:
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
-    _write_facts(out, {**facts, "finished": True})
+    if not rank():
+        _write_facts(out, {**facts, "finished": True})
 
 
 def _check_same(out: Path, recipe: Recipe) -> None:
@@ -94,7 +96,8 @@ def _check_same(out: Path, recipe: Recipe) -> None:
     if out.is_file():
         raise UserError(f"--out {out} is a file; give a folder")
     if not (out / "recipe.yaml").exists():
-        if out.is_dir() and any(out.iterdir()):
+        # Hidden files may be what a run left that was killed at its very beginning.
+        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return
     old, new = plain(read_recipe(out)), plain(recipe)
@@ -106,13 +109,15 @@ def _check_same(out: Path, recipe: Recipe) -> None:
 
 def _facts(out: Path, recipe: Recipe, corpus: Corpus, model: DecoderOnly, batches: Any, quiet: bool) -> dict[str, Any]:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
-    from tercet.training.machine import choose_compile, choose_precision
+    from tercet.training.machine import choose_compile, choose_precision, rank, wait_for
     from tercet.training.recipe import TrainingSpec
 
     path = out / "run.json"
+    if rank():
+        wait_for(path)
     if path.exists():
         facts: dict[str, Any] = json.loads(path.read_text())
-        if facts["data"] != corpus.hash:
+        if (facts["data"], facts["tokenizer"]) != (corpus.hash, corpus.tokenizer.hash):
             raise UserError(f"the data has changed since {out} was begun; give another --out")
         return facts
     spec: TrainingSpec = recipe.training
@@ -121,7 +126,10 @@ def _facts(out: Path, recipe: Recipe, corpus: Corpus, model: DecoderOnly, batche
     parameters = sum(p.numel() for p in model.parameters())
     _say(f"{parameters:,} parameters, {len(corpus.train):,} training tokens, {batches.steps:,} steps; {precision}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
-    facts = {"finished": False, "data": corpus.hash, "precision": precision, "compile": compiled}
+    facts = {
+        "finished": False, "data": corpus.hash, "tokenizer": corpus.tokenizer.hash,
+        "precision": precision, "compile": compiled,
+    }  # fmt: skip
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -51,7 +51,7 @@ class WSD:
             raise ValueError(f"cooldown={self.cooldown} is a share of the run: above 0, at most 1")
 
     def decay(self, step: int, warmup: int, total: int) -> float:
-        left = (total - step) / (self.cooldown * total)  # a step before the end is still above `final`: it learns
+        left = max(1, total - step) / (self.cooldown * total)  # the last step is still above `final`: it learns
         return self.final + (1.0 - self.final) * min(1.0, left)
 
 
@@ -75,10 +75,9 @@ def rate_factor(schedule: Schedule, *, step: int, warmup: int, total: int) -> fl
     step: from 0 to total - 1.
     warmup: steps over which the rate rises to its full height.
     """
-    if step < warmup:
-        return (step + 1) / warmup * schedule.decay(warmup - 1 if isinstance(schedule, Noam) else 0, warmup, total)
-    return schedule.decay(step, warmup, total)
+    rise = (step + 1) / warmup if step < warmup else 1.0
+    return rise * schedule.decay(max(step, warmup - 1), warmup, total)
 
 
 def _progress(step: int, warmup: int, total: int) -> float:
-    return min(1.0, (step - warmup) / max(1, total - 1 - warmup))
+    return min(1.0, max(0, step - warmup) / max(1, total - 1 - warmup))

@@ -1,0 +1,175 @@
+"""What each layer of a model is, and what it costs: shape, parameters, arithmetic, memory.
+
+    forward   2 · in · out for each matrix and 4 · T · H · K for each attention, FLOPs per token
+    training  6 N + 12 L · H · K · T: three times the forward pass; H · K is d_model in most models
+
+Chowdhery et al., "PaLM" (2022), appendix B. N counts the numbers of the matrices that are multiplied: an unembedding,
+tied or not, and no table that is only looked up. As there, attention is counted as if every token saw all T; a causal
+kernel needs about half of that. Norms, biases and activations are not counted: they are about one part in a thousand.
+
+The model is built of fake tensors, which have shapes and no storage, so that a big one costs nothing to look at.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tercet.models import DecoderOnly, DecoderOnlySpec
+from tercet.nn import Attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One layer, or the same layer of all blocks together.
+
+    Attributes:
+        name: as in the weights file; `blocks.*` where it is in every block.
+        kind: the module's class.
+        count: how many there are.
+        shape: of one's output for one sequence: (T, width).
+        parameters: of all of them; 0 for a matrix counted above.
+        tied_to: the layer that has the same matrix.
+        flops: of all of them, forward, for one token.
+    """
+
+    name: str
+    kind: str
+    count: int
+    shape: tuple[int, ...]
+    parameters: int
+    flops: int
+    tied_to: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes. Training holds weights, gradients and AdamW's two moments in float32; activations come on top, and are not
+    counted. `cache_per_token` is what decoding keeps of each token of each row."""
+
+    weights_float32: int
+    weights_bfloat16: int
+    gradients: int
+    optimizer: int
+    training: int
+    cache_per_token_float32: int
+    cache_per_token_bfloat16: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTable:
+    """Attributes:
+    length: T, the tokens of the sequence that the FLOPs are for.
+    parameters: all, tied ones once.
+    multiplied: N of the formula above.
+    flops_forward, flops_training: per token.
+    """
+
+    rows: tuple[Row, ...]
+    length: int
+    parameters: int
+    multiplied: int
+    flops_forward: int
+    flops_training: int
+    memory: Memory
+
+
+def model_table(model: DecoderOnlySpec | DecoderOnly, *, length: int | None = None) -> ModelTable:
+    """The table of a model, or of the one that a spec describes; nothing of its size is allocated.
+
+    Args:
+        length: tokens of a sequence, the whole context by default.
+
+    Raises:
+        ValueError: for a spec without vocab_size, or with sizes that do not fit together.
+    """
+    spec = model if isinstance(model, DecoderOnlySpec) else model.spec
+    stack = spec.stack
+    length = spec.max_len if length is None else length
+    with FakeTensorMode():
+        fake = DecoderOnly(spec).eval()
+        shapes = _output_shapes(fake, torch.zeros(1, length, dtype=torch.long))
+        rows = _rows(fake, shapes, length)
+        parameters = sum(parameter.numel() for parameter in fake.parameters())
+        multiplied = sum(part.weight.numel() for part in fake.modules() if isinstance(part, nn.Linear))
+    n_kv_heads = stack.n_heads if stack.n_kv_heads is None else stack.n_kv_heads
+    cached = 2 * stack.n_layers * n_kv_heads * stack.head_width  # keys and values of one token
+    return ModelTable(
+        rows=rows,
+        length=length,
+        parameters=parameters,
+        multiplied=multiplied,
+        flops_forward=sum(row.flops for row in rows),
+        flops_training=6 * multiplied + 12 * stack.n_layers * stack.n_heads * stack.head_width * length,
+        memory=Memory(
+            weights_float32=4 * parameters,
+            weights_bfloat16=2 * parameters,
+            gradients=4 * parameters,
+            optimizer=8 * parameters,
+            training=16 * parameters,
+            cache_per_token_float32=4 * cached,
+            cache_per_token_bfloat16=2 * cached,
+        ),
+    )
+
+
+def _output_shapes(model: nn.Module, tokens: Tensor) -> dict[str, tuple[int, ...]]:
+    """The shape that each layer gives for one sequence, by its name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+            shapes[name] = tuple(output.shape[1:]) if output.shape[0] == 1 else tuple(output.shape)
+
+        return hook
+
+    for name, part in model.named_modules():
+        part.register_forward_hook(note(name))
+    model(tokens)
+    return shapes
+
+
+def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> tuple[Row, ...]:
+    rows: dict[tuple[str, str, tuple[int, ...]], Row] = {}
+    owner: dict[int, str] = {}
+    for name, part in model.named_modules():
+        own = list(part.parameters(recurse=False))
+        if not own and not isinstance(part, Attention):
+            continue
+        fresh = [parameter for parameter in own if owner.setdefault(id(parameter), name) == name]
+        tied = [owner[id(parameter)] for parameter in own if owner[id(parameter)] != name]
+        row = Row(
+            name=re.sub(r"\.\d+\.", ".*.", name),
+            kind=type(part).__name__,
+            count=1,
+            shape=shapes.get(name, ()),
+            parameters=sum(parameter.numel() for parameter in fresh),
+            flops=_flops(part, length),
+            tied_to=tied[0] if tied else None,
+        )
+        key = row.name, row.kind, row.shape
+        before = rows.get(key)
+        rows[key] = row if before is None else _together(before, row)
+    return tuple(rows.values())
+
+
+def _flops(part: nn.Module, length: int) -> int:
+    """Of one forward pass, for one token among `length`."""
+    if isinstance(part, nn.Linear):
+        return 2 * part.in_features * part.out_features
+    if isinstance(part, Attention):
+        return 4 * length * part.n_heads * part.d_head  # scores, and the weighted mean of the values
+    return 0
+
+
+def _together(one: Row, other: Row) -> Row:
+    return replace(
+        one,
+        count=one.count + other.count,
+        parameters=one.parameters + other.parameters,
+        flops=one.flops + other.flops,
+    )

@@ -1,0 +1,52 @@
+"""A `ModelTable` for programs, as plain dictionaries, and for people, as a table on the terminal."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from tercet.inspect.table import ModelTable
+
+PREFIXES = ["", "k", "M", "G", "T", "P"]
+
+
+def as_dict(table: ModelTable) -> dict[str, Any]:
+    """What `json.dumps` takes."""
+    return asdict(table)
+
+
+def as_table(table: ModelTable) -> Group:
+    """What rich prints: the layers, then what the whole costs."""
+    layers = Table("layer", "module", "output", "parameters", "FLOPs/token", box=None)
+    for row in table.rows:
+        shape = " x ".join(map(str, row.shape))
+        kind = row.kind if row.count == 1 else f"{row.count} x {row.kind}"
+        parameters = f"= {row.tied_to}" if row.tied_to else f"{row.parameters:,}" if row.parameters else ""
+        layers.add_row(row.name, kind, shape, parameters, _short(row.flops) if row.flops else "")
+    layers.add_section()
+    layers.add_row("total", "", "", f"{table.parameters:,}", _short(table.flops_forward))
+    layers.columns[0].overflow = "fold"  # a name is told whole, on a narrow terminal in two lines
+    layers.columns[3].justify = layers.columns[4].justify = "right"
+    memory = table.memory
+    costs = Table("cost", "", box=None)
+    costs.add_row("training, FLOPs/token", f"{_short(table.flops_training)}  (6 N + 12 L d T)")
+    costs.add_row("weights", f"{_bytes(memory.weights_float32)} float32, {_bytes(memory.weights_bfloat16)} bfloat16")
+    costs.add_row("gradients, AdamW", f"{_bytes(memory.gradients)}, {_bytes(memory.optimizer)}")
+    costs.add_row("training", f"{_bytes(memory.training)}, and the activations")
+    cache = f"{_bytes(memory.cache_per_token_float32)} float32, {_bytes(memory.cache_per_token_bfloat16)} bfloat16"
+    costs.add_row("cache per token", cache)
+    costs.caption = f"N = {table.multiplied:,} multiplied, T = {table.length:,}; attention as if not causal"
+    return Group(layers, "", costs)
+
+
+def _short(number: int) -> str:
+    """Three figures: 85.1 M."""
+    power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
+    return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
+
+
+def _bytes(number: int) -> str:
+    """In powers of 1024: 475 MiB."""
+    power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
+    return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"

@@ -1,0 +1,220 @@
+"""Words in, exit code and one line out: what needs no trained model."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tercet
+from tercet.cli import main as program
+from tercet.cli.main import VERBS, main
+from tercet.config import UserError
+
+FLAGS = {
+    "train": ["--data", "--encoding", "--out", "--set", "--print-config", "--quiet"],
+    "generate": [
+        "--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
+        "--stop", "--num-samples", "--seed", "--device", "--json",
+    ],
+    "evaluate": ["--data", "--encoding", "--stride", "--json", "--device"],
+    "inspect": ["--json"],
+    "recipes": ["NAME"],
+    "data": ["--encoding", "--text-field"],
+    "demo": ["--out"],
+}  # fmt: skip
+
+
+def failed(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr of a command that must end with 2 and write nothing on stdout."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("tercet: error: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_no_word_at_all_is_a_question_for_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    without = capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert capsys.readouterr().out == without
+    assert all(f"\n    {verb} " in without for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", list(FLAGS))
+def test_each_verb_lists_its_flags(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([verb, "--help"])
+    out = capsys.readouterr().out
+    assert all(flag in out for flag in FLAGS[verb])
+
+
+def test_every_verb_is_listed_here() -> None:
+    assert set(FLAGS) == set(VERBS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tercet {tercet.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("trian demo", "unknown verb 'trian'; did you mean 'train'?"),
+        ("train", "the following arguments are required: RECIPE; see `tercet train --help`"),
+        ("train demo --quite", "unknown argument '--quite'; did you mean '--quiet'?"),
+        ("train demo again", "unknown argument 'again'; see `tercet train --help`"),
+        ("train dmo", "unknown recipe 'dmo'; did you mean 'demo'?"),
+        ("train mine.yaml", "no such file: mine.yaml"),
+        ("train demo --set training.max_step=5", "unknown key 'max_step'; did you mean 'max_steps'?"),
+        ("train demo --set trainin.max_steps=5", "unknown key 'trainin'; did you mean 'training'?"),
+        ("train demo --set max_steps", "expected key=value, such as training.max_steps=500"),
+        ("train demo --set training.max_steps=many", "max_steps: input should be a valid integer"),
+        ("train demo --set training.max_steps=0", "max_steps=0 must be at least 1"),
+        ("train demo --set model.stack.n_layers=0", "n_layers=0 must be at least 1"),
+        ("train demo --encoding utf-88", "unknown encoding 'utf-88'"),
+        ("recipes dem", "unknown recipe 'dem'; did you mean 'demo'?"),
+        ("data shakespear", "no dataset, file or folder is called 'shakespear'; did you mean 'shakespeare'?"),
+        ("data . --encoding nothing", "unknown encoding 'nothing'"),
+        ("generate run --max_new_token 5", "unknown argument '--max-new-token'; did you mean '--max-new-tokens'?"),
+        ("generate run --temperature hot", "argument --temperature: invalid float value: 'hot'"),
+        ("generate run --temperature nan", "temperature=nan must be 0 or more"),
+        ("generate run --top_p 2", "top_p=2.0 must be above 0 and at most 1"),
+        ("generate run --top-k 0", "top_k=0 must be 1 or more"),
+        ("generate run --num-samples 0", "--num-samples 0 must be at least 1"),
+        ("generate run --prompt FILE:none.txt", "--prompt FILE:none.txt: cannot read none.txt: No such file"),
+        ("generate run --device gpu", "--device gpu is unknown"),
+        ("generate run", "no such folder: run"),
+        ("evaluate run", "no such folder: run"),
+        ("evaluate run --encoding latin-1", "--encoding is that of the files in --data; give both"),
+        ("inspect gpt3", "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_remedy(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in failed(arguments.split(), capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_words_of_nanogpt_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--max_new_tokens=5 --top_k 3 --num_samples=2 --min_p 0.1 --repetition_penalty 1.2"
+    assert "no such folder: a_run" in failed(["generate", "a_run", *arguments.split()], capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UserError("two\nlines; remedy"), 2, "tercet: error: two lines; remedy\n"),
+        (KeyboardInterrupt(), 130, "\ntercet: stopped\n"),
+        (BrokenPipeError(), 141, ""),
+        (MemoryError(), 1, "tercet: error: out of memory; lower"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12 bytes"), 1, "tercet: error: out of memory"),
+        (RuntimeError("CUDA out of memory. Tried to"), 1, "tercet: error: out of memory"),
+        (ZeroDivisionError("ours"), 1, "Traceback"),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_run", raising(error))
+    assert main([]) == code
+    assert capsys.readouterr().err.startswith(words)
+
+
+def raising(error: BaseException) -> Callable[[list[str]], int]:
+    def run(arguments: list[str]) -> int:
+        raise error
+
+    return run
+
+
+def test_a_reader_who_leaves_early_is_no_error() -> None:
+    words = "import sys; from tercet.cli import main, recipes; recipes.run = lambda a: print('word ' * 10**6) or 0"
+    command = f"{sys.executable} -c \"{words}; sys.argv = ['tercet', 'recipes']; main.entry()\" | head -c 10"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (141, "word word ", "")
+
+
+def test_sigterm_ends_with_143_and_lets_temporary_files_be_removed(tmp_path: Path) -> None:
+    words = f"""
+import sys, time, tempfile
+from tercet.cli import main, recipes
+def run(args):
+    with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}):
+        time.sleep(60)
+recipes.run = run
+sys.argv = ["tercet", "recipes"]
+main.entry()
+"""
+    process = subprocess.Popen([sys.executable, "-c", words])
+    for _ in range(500):
+        if list(tmp_path.iterdir()):
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 143
+    assert not list(tmp_path.iterdir())
+
+
+def test_print_config_is_a_recipe(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "demo", "--data", "x", "--set", "training.max_steps=7", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    Path("mine.yaml").write_text(printed)
+    assert main(["train", "mine.yaml", "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert "source: x\n" in printed
+    assert "max_steps: 7\n" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.parametrize("verb", ["recipes", "data"])
+def test_lists_name_what_can_be_asked_for(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == sorted(names)
+    assert {"recipes": "demo", "data": "python-docs"}[verb] in names
+
+
+def test_a_printed_recipe_keeps_its_comments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "demo"]) == 0
+    assert capsys.readouterr().out.startswith("# ")
+
+
+def test_data_counts_what_training_would_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("\u00e9t\u00e9\n", encoding="latin-1")
+    (tmp_path / "b.txt").write_text("two\nlines", encoding="latin-1")
+    assert main(["data", str(tmp_path), "--encoding", "latin-1"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[1] for line in out.splitlines()[:3]] == ["2", "15", "13"]
+    assert out.endswith("begins with\n  \u00e9t\u00e9\n  two\n  lines\n")
+
+
+def test_the_python_api_is_lazy() -> None:
+    words = (
+        "import sys, tercet; assert 'torch' not in sys.modules; assert 'train' in dir(tercet); "
+        "tercet.load; assert 'torch' in sys.modules; assert 'pytorch_lightning' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", words], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        _ = tercet.lode  # type: ignore[attr-defined]
+
+
+def test_a_verb_is_a_file_with_two_functions() -> None:
+    for module in VERBS.values():
+        assert isinstance(module, ModuleType)
+        assert callable(module.register)
+        assert callable(module.run)

@@ -1,0 +1,281 @@
+"""The verbs on real, tiny runs: text in, a model that writes and is scored out; and everything that can be wrong."""
+
+import gzip
+import io
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tercet
+from tercet.cli.main import main
+
+TINY = [
+    "data.validation=tail",
+    "data.tokenizer={kind: characters}",
+    "model.max_len=16",
+    "model.stack.d_model=24",
+    "model.stack.n_layers=1",
+    "model.stack.n_heads=2",
+    "training.batch_size=3",
+    "training.max_steps=20",
+    "training.validate_every=10",
+    "training.save_every=10",
+    "training.sample_tokens=5",
+    "training.sample_prompt=is",
+    "training.precision=fp32",
+    "training.compile=never",
+]
+TEXT = "".join(f"{number} is followed by {number + 1}.\n" for number in range(400))
+
+
+def training(data: Path | str, out: Path, *changes: str) -> list[str]:
+    sets = [word for change in (*TINY, *changes) for word in ("--set", change)]
+    return ["train", "demo", "--data", str(data), "--out", str(out), "--quiet", *sets]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 20 steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text(TEXT)
+    assert main(training(folder / "text.txt", folder / "run")) == 0
+    return folder / "run"
+
+
+def test_training_says_where_the_run_is_and_what_comes_next(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(training(run.parent / "text.txt", run)) == 0  # finished already, so nothing is trained
+    out = capsys.readouterr().out
+    assert re.match(
+        rf"The run is in {re.escape(str(run))}; best validation loss \d\.\d{{4}} nats per token\.\nNext:", out
+    )
+    assert all(f"tercet {verb} {run}\n" in out for verb in ("generate", "evaluate", "inspect"))
+
+
+def test_a_stream_is_the_text_that_json_gives(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "9", "--seed", "4"]
+    assert main(command) == 0
+    streamed = capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert streamed == told["prompt"] + told["text"] + "\n"
+    assert (told["prompt"], told["seed"], told["truncated"]) == ("12 is", 4, False)
+    assert tercet.load(run).generate("12 is", max_new_tokens=9, seed=4) == told["text"]
+    assert "".join(tercet.load(run).stream("12 is", max_new_tokens=9, seed=4)) == told["text"]
+
+
+def test_samples_of_several_prompts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = ["--prompt", "12 is", "--prompt", "4", "--num-samples", "2", "--max_new_tokens=6"]
+    assert main(["generate", str(run), *prompts, "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["prompt"], one["seed"]) for one in told] == [("12 is", 0), ("12 is", 1), ("4", 0), ("4", 1)]
+    assert main(["generate", str(run), *prompts]) == 0
+    assert capsys.readouterr().out == "---------------\n".join(f"{one['prompt']}{one['text']}\n" for one in told)
+
+
+def test_prompts_from_a_file_from_stdin_and_from_nowhere(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prompt.txt").write_text("12 is")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"12 is")))
+    written: list[str] = []
+    for prompt in (["--prompt", "12 is"], ["--prompt", f"FILE:{tmp_path / 'prompt.txt'}"], ["--prompt", "-"], []):
+        assert main(["generate", str(run), *prompt, "--max-new-tokens", "5", "--temperature", "0"]) == 0
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1] == written[2]
+    assert written[0].startswith("12 is")
+    assert not written[3].startswith("12 is")
+
+
+def test_a_prompt_longer_than_the_context_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(run), "--prompt", "1" * 17, "--max-new-tokens", "1"]) == 0
+    assert capsys.readouterr().err == "tercet: the prompt has 17 tokens, the context 16: its beginning is cut\n"
+    assert main(["generate", str(run), "--prompt", "1" * 16, "--max-new-tokens", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_character_that_the_model_does_not_know(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(run), "--prompt", "\u00e4"]) == 2
+    assert "tercet: error: the vocabulary has no '\u00e4'" in capsys.readouterr().err
+
+
+def test_evaluation_as_json_for_people_and_from_python(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["perplexity"] == pytest.approx(math.exp(told["loss_nats_per_token"]))
+    assert told["tokens"] > 0
+    assert set(told["baselines"]) == {"unigram", "bigram", "gzip -9", "xz -9e"}
+    assert main(["evaluate", str(run)]) == 0
+    assert f"{told['bits_per_byte']:.4f}" in capsys.readouterr().out
+    assert tercet.load(run).evaluate().bits_per_byte == told["bits_per_byte"]
+    # Whoever sees more guesses better, even after 20 steps: the stride reaches the scorer.
+    assert main(["evaluate", str(run), "--json", "--stride", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)["stride"] == 4
+    assert main(["evaluate", str(run), "--stride", "17"]) == 2
+    assert "--stride 17 must be between 1 and the context, 16" in capsys.readouterr().err
+
+
+def test_evaluation_on_other_text_takes_all_of_it(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.txt").write_text("7 is followed by 8.\n" * 3)
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "other.txt"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["tokens"] == 60  # 60 characters and the end of the text, less the first
+    assert set(told["baselines"]) == {"gzip -9", "xz -9e"}
+
+
+def test_changed_data_is_not_scored_as_if_it_were_the_old(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = run.parent / "text.txt"
+    try:
+        data.write_text(TEXT[:-30])
+        assert main(["evaluate", str(run)]) == 2
+        assert "has changed since the training" in capsys.readouterr().err
+    finally:
+        data.write_text(TEXT)
+
+
+@pytest.mark.parametrize("name", ["run", "gpt2", "demo"])
+def test_inspecting_a_run_a_preset_and_a_recipe(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = str(run) if name == "run" else name
+    assert main(["inspect", name, "--json"]) == 0
+    parameters = json.loads(capsys.readouterr().out)["parameters"]
+    if name == "gpt2":
+        assert parameters == 124_439_808
+    if name == str(run):
+        assert parameters == sum(p.numel() for p in tercet.load(run).model.parameters())
+    assert main(["inspect", name]) == 0
+    assert f"{parameters:,}" in capsys.readouterr().out
+
+
+def test_training_from_python_is_the_same_run(run: Path) -> None:
+    changes = dict(change.split("=", 1) for change in TINY)
+    changes["data.tokenizer"] = "characters"
+    settings = {path: int(value) if value.isdigit() else value for path, value in changes.items()}
+    again = tercet.train("demo", data=run.parent / "text.txt", out=run.parent / "again", set=settings, quiet=True)
+    one, other = (folder / "last" / "model.safetensors" for folder in (run, run.parent / "again"))
+    assert one.read_bytes() == other.read_bytes()
+    assert again.card.step > 0
+
+
+def broken(kind: str, folder: Path) -> Path:
+    """A source with something wrong with it."""
+    path = folder / {"gzip": "a.txt.gz", "jsonl": "a.jsonl", "field": "a.jsonl"}.get(kind, "a.txt")
+    match kind:
+        case "missing":
+            return path
+        case "empty folder":
+            return folder
+        case "empty":
+            path.write_bytes(b"")
+        case "short":
+            path.write_text("a few words")
+        case "bytes":
+            path.write_bytes(TEXT.encode() + b"\xff\xfe")
+        case "gzip":
+            path.write_bytes(gzip.compress(TEXT.encode())[:-30])
+        case "jsonl":
+            path.write_text('{"text": "one"}\n{"text": "tw\n')
+        case _:
+            path.write_text('{"texts": "one"}\n')
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("missing", "no such file or folder"),
+        ("empty folder", "has no file to read"),
+        ("empty", "is empty"),
+        ("short", "context"),
+        ("bytes", "utf-8"),
+        ("gzip", "is a broken gzip file"),
+        ("jsonl", "line 2"),
+        ("field", "did you mean 'texts'?"),
+    ],
+)
+def test_broken_data_is_told_before_anything_is_written(
+    kind: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    refused(training(broken(kind, tmp_path / "data"), tmp_path / "out"), words, tmp_path / "out", capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.stack.n_heads=5", "n_heads=5"),
+        ("model.stack.n_kv_heads=3", "n_kv_heads=3"),
+        ("training.batch_size=0", "batch_size=0"),
+        ("model.max_len=100000", "context"),
+        ("training.optimizer={kind: adamm}", "did you mean 'adam'?"),
+        ("model.stack.position=rotari", "did you mean 'rotary'?"),
+    ],
+)
+def test_impossible_settings_are_told_before_anything_is_written(
+    change: str, words: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(training(run.parent / "text.txt", tmp_path / "out", change), words, tmp_path / "out", capsys)
+
+
+def test_a_run_is_not_overwritten_by_another(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(training(run.parent / "text.txt", run, "training.seed=5")) == 2
+    assert "training.seed: 1 -> 5" in capsys.readouterr().err
+
+
+def refused(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    printed, err = capsys.readouterr()
+    assert printed == ""
+    assert err.startswith("tercet: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("arguments", [["train", "demo", "--data", "none.txt"], ["generate", "none"]])
+def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
+    """Measured at 2 to 3 s, most of it importing torch; the bound allows for a busy machine."""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "tercet", *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert time.perf_counter() - start < 10
+    assert done.returncode == 2
+    assert re.fullmatch(r"tercet: error: .*none.*\n", done.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_training_says_how_to_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    command = training(tmp_path / "text.txt", tmp_path / "run", "training.max_steps=100000", "training.log_every=1")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tercet", *command], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    for _ in range(600):
+        if (tmp_path / "run" / "metrics.csv").exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    last = err.splitlines()[-1]
+    assert last.startswith(f"tercet: stopped by {number.name}: saved in {tmp_path / 'run'}; the same command goes on")

@@ -1,0 +1,128 @@
+"""The table's sums are the model's own: parameters as PyTorch counts them, FLOPs as its counter does."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tercet.inspect import as_dict, as_table, model_table
+from tercet.inspect.view import _bytes, _short  # pyright: ignore[reportPrivateUsage]
+from tercet.models import PRESETS, DecoderOnly, DecoderOnlySpec, StackSpec, model_spec
+from tercet.nn import Rotary
+
+SMALL = DecoderOnlySpec(
+    vocab_size=13,
+    max_len=7,
+    stack=StackSpec(d_model=24, n_layers=2, n_heads=6, n_kv_heads=2, position=Rotary(), gated=True),
+)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_parameters_are_those_of_the_model(preset: str) -> None:
+    table = model_table(PRESETS[preset])
+    with FakeTensorMode():
+        expected = sum(parameter.numel() for parameter in DecoderOnly(PRESETS[preset]).parameters())
+    assert table.parameters == sum(row.parameters for row in table.rows) == expected
+
+
+def test_gpt2_has_as_many_as_published() -> None:
+    table = model_table(PRESETS["gpt2"])
+    assert table.parameters == 124_439_808
+    assert [row.tied_to for row in table.rows if row.tied_to] == ["embedding"]
+    untied = model_table(replace(PRESETS["gpt2"], tie_embeddings=False))
+    assert untied.parameters == 124_439_808 + 50_257 * 768
+    assert untied.flops_forward == table.flops_forward  # tied or not, the scores are worked out
+    assert table.memory.cache_per_token_bfloat16 == 2 * 12 * 768 * 2
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SMALL,
+        replace(SMALL, pad_vocab_to=16, tie_embeddings=False),
+        replace(SMALL, stack=replace(SMALL.stack, n_kv_heads=None, gated=False, d_head=8, placement="sandwich")),
+        *(
+            model_spec({"preset": name, "vocab_size": 13, "max_len": 9, "stack": {"d_model": 24, "n_heads": 3}})
+            for name in PRESETS
+        ),
+    ],
+)
+@pytest.mark.parametrize("length", [None, 5])
+def test_flops_are_those_that_pytorch_counts(spec: DecoderOnlySpec, length: int | None) -> None:
+    table = model_table(spec, length=length)
+    model = DecoderOnly(spec)
+    tokens = torch.zeros(2, table.length, dtype=torch.long)
+    # The formula's two products: the counter has no entry for the fused kernel of the CPU.
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        model(tokens)
+    assert counter.get_total_flops() == table.flops_forward * tokens.numel()
+    assert sum(row.flops for row in table.rows) == table.flops_forward
+    assert table.flops_training == 3 * table.flops_forward
+
+
+def test_a_model_and_its_spec_give_the_same_table() -> None:
+    model = DecoderOnly(SMALL)
+    assert model_table(model) == model_table(SMALL)
+    assert not model.embedding._forward_hooks
+    assert all(module.training for module in model.modules())
+
+
+def test_rows_of_equal_blocks_stand_together() -> None:
+    table = model_table(SMALL)
+    rows = {row.name: row for row in table.rows}
+    query = rows["stack.blocks.*.self_attention.query"]
+    assert (query.kind, query.count, query.shape, query.parameters) == ("Linear", 2, (7, 24), 2 * (24 * 24 + 24))
+    assert query.flops == 2 * 2 * 24 * 24
+    assert rows["stack.blocks.*.self_attention.key"].shape == (7, 8)
+    assert rows["stack.blocks.*.feedforward.gate"].shape == (7, 96)
+    assert rows["unembedding"].shape == (7, 13)
+    assert table.rows[0].name == "embedding"
+
+
+def test_positions_have_a_row() -> None:
+    rows = {row.name: row for row in model_table(PRESETS["gpt2"]).rows}
+    assert rows["stack.position.table"].parameters == 1024 * 768
+    assert rows["stack.position.table"].shape == (1024, 768)
+
+
+def test_nothing_is_allocated_and_no_random_number_drawn() -> None:
+    before = torch.get_rng_state()
+    huge = DecoderOnlySpec(
+        vocab_size=128_000, max_len=8192, stack=StackSpec(d_model=16_384, n_layers=4, n_heads=128, position=Rotary())
+    )
+    table = model_table(huge)
+    assert table.memory.weights_float32 > 50 << 30
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_for_programs_and_for_people() -> None:
+    table = model_table(PRESETS["gpt2"])
+    data = json.loads(json.dumps(as_dict(table)))
+    assert data["parameters"] == 124_439_808
+    assert data["memory"]["weights_float32"] == 4 * 124_439_808
+    assert data["rows"][0]["name"] == "embedding"
+    shown = io.StringIO()
+    Console(file=shown, width=110).print(as_table(table))
+    for words in ("124,439,808", "12 x Attention", "= embedding", "1024 x 768", "474.7 MiB", "6 N + 12 L d T"):
+        assert words in shown.getvalue()
+
+
+def test_a_spec_without_a_vocabulary() -> None:
+    with pytest.raises(ValueError, match=r"vocab_size=0 must be at least 1"):
+        model_table(replace(SMALL, vocab_size=0))
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0"), (999, "999"), (1000, "1 k"), (85_056_000, "85.1 M")])
+def test_numbers_in_short(number: int, words: str) -> None:
+    assert _short(number) == words
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3 << 29, "1.5 GiB")])
+def test_bytes_in_short(number: int, words: str) -> None:
+    assert _bytes(number) == words

@@ -1,0 +1,79 @@
+"""The house rules that a program can check: who imports whom, what is loaded when, how long files are."""
+
+import ast
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from importlinter import cli as importlinter
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    code = importlinter.lint_imports(config_filename="pyproject.toml", no_cache=True)
+    assert code == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src/tercet/nn").glob("*.py")), ids=lambda path: path.name)
+def test_the_textbook_imports_torch_only(path: Path) -> None:
+    own = {"tercet.nn", "torch", "jaxtyping", *sys.stdlib_module_names}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            assert name.split(".")[0] in own or name.startswith("tercet.nn"), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("program", ["import tercet", "from tercet.cli.main import main; main(['--help'])"])
+def test_nothing_heavy_is_loaded_before_it_is_needed(program: str) -> None:
+    heavy = "{'torch', 'numpy', 'pydantic', 'yaml', 'rich', 'tokenizers', 'pytorch_lightning', 'matplotlib'}"
+    program = f"{program}\nimport sys\nassert not (loaded := {heavy} & set(sys.modules)), loaded"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_help_comes_at_once() -> None:
+    """Measured at 0.06 s; the bound allows for a busy machine."""
+    times: list[float] = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "tercet", "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    assert statistics.median(times) < 0.6
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src/tercet").as_posix())
+def test_files_are_short_and_open_with_their_idea(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    assert ast.get_docstring(ast.parse(text)), "a file opens with one sentence on its idea"
+
+
+def test_nothing_names_the_machine_it_was_written_on() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: no list of the project's files")
+    allowed = {Path(".ci/run"), Path(__file__).relative_to(ROOT)}
+    for name in map(Path, listed.stdout.splitlines()):
+        if name in allowed or not (ROOT / name).is_file():
+            continue
+        data = (ROOT / name).read_bytes()
+        for place in (b"/work/", b"../shared"):
+            assert place not in data, f"{name} names {place.decode()}"
+
+
+def test_the_lock_is_exact_and_names_no_registry() -> None:
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    assert "torch==2.13.0" in lines
+    for line in lines:
+        assert "==" in line, f"{line!r} is not pinned"
+        assert "+" not in line, f"{line!r} has a local version"
+        assert not any(word in line for word in ("://", "nvidia", "--", "@")), line

@@ -1,0 +1,12 @@
+"""Nothing that these tests prepare outlives them."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("TERCET_CACHE", str(folder))
+    return folder

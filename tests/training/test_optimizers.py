@@ -1,0 +1,165 @@
+"""Which parameter gets what, and Muon against the formula, `torch.optim.AdamW` and `torch.optim.Muon`."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tercet.models import DecoderOnly, model_spec
+from tercet.training.muon import COEFFICIENTS, MuonAdamW, orthogonalise
+from tercet.training.optimizers import Adam, AdamW, Muon, OptimizerSpec, base_rates, hidden_matrices, set_rates
+
+
+def small_model(**changes: Any) -> DecoderOnly:
+    stack = {"d_model": 24, "n_layers": 2, "n_heads": 2}
+    return DecoderOnly(model_spec({"preset": "gpt2", "vocab_size": 11, "max_len": 7, "stack": stack, **changes}), seed=3)
+
+
+@pytest.mark.parametrize("optimizer", [Adam(), AdamW(), Muon()], ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_parameter_is_in_one_group(optimizer: OptimizerSpec, tied: bool) -> None:
+    model = small_model(tie_embeddings=tied)
+    held = [id(p) for group in optimizer.build(model).param_groups for p in group["params"]]
+    assert sorted(held) == sorted(id(p) for p in model.parameters())
+    assert len(held) == len(set(held))
+
+
+def test_vectors_do_not_decay() -> None:
+    model = small_model()
+    groups = AdamW(weight_decay=0.3).build(model).param_groups
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    for name, p in model.named_parameters():
+        assert decays[id(p)] == (0.3 if p.ndim == 2 else 0.0), name
+
+
+@pytest.mark.parametrize("preset", ["gpt2", "modern", "llama"])
+def test_muon_takes_the_matrices_inside_blocks_only(preset: str) -> None:
+    model = small_model(preset=preset)
+    inside, rest = hidden_matrices(model)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert all(".blocks." in names[id(p)] and p.ndim == 2 for p in inside)
+    left = [names[id(p)] for p in rest]
+    assert all(p.ndim == 1 or "embedding" in name or "position" in name for name, p in zip(left, rest, strict=True))
+    assert "embedding.weight" in left
+    muon = Muon(weight_decay=0.2, lr=0.1, adam_lr=0.3).build(model).param_groups
+    assert [(g["muon"], g["lr"], g["weight_decay"]) for g in muon] == [(True, 0.1, 0.2), (False, 0.3, 0.0)]
+
+
+def test_muon_refuses_a_vector() -> None:
+    with pytest.raises(ValueError, match="Muon is for matrices"):
+        MuonAdamW([{"params": [nn.Parameter(torch.zeros(3))], "muon": True}])
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (24, 96), (96, 24), (5, 7)])
+def test_orthogonalise_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(*shape)
+    if shape[0] == shape[1]:  # a random square matrix has values near zero, which five iterations do not lift
+        u, _, v = torch.linalg.svd(matrix)
+        matrix = u @ torch.diag(torch.linspace(0.1, 3.0, shape[0])) @ v
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    inner = u.mT @ orthogonalise(matrix[None])[0] @ v.mT
+    values = inner.diagonal()
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    torch.testing.assert_close(inner, torch.diag(values), atol=1e-4, rtol=0)
+
+
+def test_orthogonalise_takes_each_matrix_by_itself() -> None:
+    matrices = torch.randn(3, 5, 7) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
+    one_by_one = torch.stack([orthogonalise(m[None])[0] for m in matrices])
+    torch.testing.assert_close(orthogonalise(matrices), one_by_one)
+    assert torch.equal(orthogonalise(torch.zeros(1, 5, 7)), torch.zeros(1, 5, 7))
+
+
+def test_muon_is_the_formula() -> None:
+    for shape in ((9, 4), (4, 9)):
+        ours = nn.Parameter(torch.randn(*shape))
+        theirs, momentum = ours.detach().clone(), torch.zeros(shape)
+        optimizer = MuonAdamW([{"params": [ours], "muon": True, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}])
+        for _ in range(4):
+            ours.grad = torch.randn(*shape)
+            momentum = 0.9 * momentum + 0.1 * ours.grad
+            x = 0.1 * ours.grad + 0.9 * momentum
+            transposed = shape[0] > shape[1]
+            x = x.T if transposed else x
+            x = x / x.norm()
+            a, b, c = COEFFICIENTS
+            for _ in range(5):
+                gram = x @ x.T
+                x = a * x + b * gram @ x + c * gram @ gram @ x
+            x = x.T if transposed else x
+            theirs = theirs * (1 - 0.1 * 0.05) - 0.1 * max(1, shape[0] / shape[1]) ** 0.5 * x
+            optimizer.step()
+            torch.testing.assert_close(ours.detach(), theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_muon_is_torchs_but_for_its_precision() -> None:
+    ours, theirs = nn.Parameter(torch.randn(12, 8)), nn.Parameter(torch.zeros(12, 8))
+    theirs.data.copy_(ours.data)
+    before = ours.detach().clone()
+    mine = MuonAdamW([{"params": [ours], "muon": True, "lr": 0.1, "momentum": 0.95, "weight_decay": 0.1}])
+    torchs = torch.optim.Muon([theirs], lr=0.1, momentum=0.95, weight_decay=0.1)
+    for _ in range(3):
+        ours.grad = torch.randn(12, 8)
+        theirs.grad = ours.grad.clone()
+        mine.step()
+        torchs.step()
+    moved, moved_there = ((p.detach() - before).flatten() for p in (ours, theirs))
+    assert torch.cosine_similarity(moved, moved_there, dim=0) > 0.999
+    assert float(moved.norm() / moved_there.norm()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_its_other_half_is_torchs_adamw() -> None:
+    shapes = [(5, 3), (7,), ()]
+    start = [torch.randn(shape) for shape in shapes]
+    ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
+    settings = {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1}
+    mine, torchs = MuonAdamW([{"params": ours, **settings}]), torch.optim.AdamW(theirs, **settings, fused=True)
+    for _ in range(5):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        mine.step()
+        torchs.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_parameter_without_gradient_stays() -> None:
+    model = small_model()
+    optimizer = Muon().build(model)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_its_state_goes_round() -> None:
+    def gradients(model: nn.Module, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for p in model.parameters():
+            p.grad = torch.randn(p.shape, generator=generator)
+
+    one, other = small_model(), small_model()
+    first = Muon().build(one)
+    for seed in range(3):
+        gradients(one, seed)
+        first.step()
+    other.load_state_dict(one.state_dict())
+    second = Muon().build(other)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))  # loading shares its tensors
+    for seed in range(3, 6):
+        for model, optimizer in ((one, first), (other, second)):
+            gradients(model, seed)
+            optimizer.step()
+    left: list[Tensor] = list(one.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(left, other.parameters(), strict=True))
+
+
+def test_a_factor_is_on_each_groups_own_rate() -> None:
+    optimizer = Muon(lr=0.2, adam_lr=0.4).build(small_model())
+    base = base_rates(optimizer)
+    for factor in (0.5, 0.25):
+        set_rates(optimizer, base, factor)
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.2 * factor, 0.4 * factor])

@@ -1,0 +1,42 @@
+"""The loop that a learner reads, and the training that a user runs, are one algorithm."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import ADAMW, MUON, tiny_recipe
+
+from tercet.checkpoint import load_model
+from tercet.training import train
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_by_hand.py"
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"optimizer": ADAMW},
+        {"optimizer": MUON, "schedule": "wsd", "micro_batch_size": None, "clip_norm": None},
+        {"optimizer": "adam", "max_steps": None, "max_epochs": 2, "micro_batch_size": 5, "clip_norm": 0.1},
+    ],
+)
+@pytest.mark.parametrize("rows", ["packed", "padded"])
+def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> None:
+    tokenizer = {"kind": "characters", "eos": False, "pad": True}
+    recipe = tiny_recipe(tmp_path, {"data": {"rows": rows, "tokenizer": tokenizer}}, **training)
+    if rows == "padded":  # an epoch of windows one token apart is long
+        recipe = tiny_recipe(tmp_path, {"data": {"rows": {"kind": rows, "stride": 8}, "tokenizer": tokenizer}}, **training)
+    by_hand = _example().train_by_hand(recipe).state_dict()
+    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last").model.state_dict()
+    assert all(torch.equal(by_hand[name], trained[name]) for name in trained)
+
+
+def _example() -> Any:
+    spec = importlib.util.spec_from_file_location("train_by_hand", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,174 @@
+"""A folder holds one run: what is refused, what is accepted, and in which words."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib.axes
+import matplotlib.image
+import pytest
+import torch
+from tiny_runs import TEXT, figures, resume_state, tiny_recipe, weights
+
+from tercet.config import UserError
+from tercet.training import read_recipe, train
+from tercet.training.metrics import COLUMNS, Metrics, read_metrics
+
+SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
+
+
+def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny_recipe(tmp_path)
+    out = train(recipe, tmp_path / "deep" / "run")
+    assert "12 steps" in capsys.readouterr().err
+    names = {path.name for path in out.iterdir()}
+    assert names == {"recipe.yaml", "run.json", "metrics.csv", "loss.png", "samples", "best", "last", "resume.ckpt"}
+    assert sorted(path.name for path in (out / "samples").iterdir()) == [f"step-{n:06d}.txt" for n in (3, 6, 9, 12)]
+    assert matplotlib.image.imread(out / "loss.png").shape == (600, 960, 4)
+    columns = read_metrics(out / "metrics.csv")
+    assert (out / "metrics.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
+    assert [step for step, _ in columns["train/loss"]] == list(range(1, 13))
+    assert [step for step, _ in columns["val/loss"]] == [3, 6, 9, 12]
+    assert columns["tokens"][-1] == (12, 12 * 16 * 8)
+    assert columns["train/loss"][0][1] == pytest.approx(math.log(len(set(TEXT))), abs=0.1)
+    assert json.loads((out / "last" / "card.json").read_text())["step"] == 12
+
+
+def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny_recipe(tmp_path, **SHORT)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    capsys.readouterr()
+    train(recipe, out)
+    assert "is already finished; give another --out to train again" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_changed_settings_are_told(tmp_path: Path) -> None:
+    out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match=r"holds a run with other settings \(training\.seed: 1 -> 2\); give another"):
+        train(tiny_recipe(tmp_path, seed=2, **SHORT), out, quiet=True)
+    other = {"model": {"stack": {"d_model": 32}}}
+    with pytest.raises(UserError, match=r"model\.stack\.d_model: 16 -> 32"):
+        train(tiny_recipe(tmp_path, other, **SHORT), out, quiet=True)
+
+
+def test_logging_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
+    train(tiny_recipe(tmp_path, {"logging": {"tensorboard": True}}, **SHORT), out)
+    assert "already finished" in capsys.readouterr().err
+
+
+def test_changed_data_is_told(tmp_path: Path) -> None:
+    recipe = tiny_recipe(tmp_path, **SHORT)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    (tmp_path / "text.txt").write_text(TEXT.replace("3 times 4 is 12", "3 times 4 is 13"))
+    with pytest.raises(UserError, match="the data has changed since .*run was begun; give another --out"):
+        train(recipe, out, quiet=True)
+
+
+def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
+    recipe = tiny_recipe(tmp_path, **SHORT)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("mine")
+    with pytest.raises(UserError, match="thesis is not empty and holds no run; give another --out"):
+        train(recipe, tmp_path / "thesis", quiet=True)
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
+    with pytest.raises(UserError, match=r"text\.txt is a file; give a folder"):
+        train(recipe, tmp_path / "text.txt", quiet=True)
+    with pytest.raises(UserError, match="cannot make the folder .*; give another --out"):
+        train(recipe, tmp_path / "text.txt" / "run", quiet=True)
+
+
+def test_its_recipe_is_read_back(tmp_path: Path) -> None:
+    recipe = tiny_recipe(tmp_path, **SHORT)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    assert read_recipe(out) == recipe.with_vocabulary(len(set(TEXT)))
+
+
+def test_patience(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # A rate of zero learns nothing: the second validation is not better than the first, nor the third.
+    recipe = tiny_recipe(tmp_path, optimizer={"kind": "adam", "lr": 0.0}, patience=2, validate_every=2, max_steps=30)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    assert resume_state(out)["global_step"] == 6
+    assert weights(out) == weights(out, "best")
+    train(recipe, out)
+    assert "already finished" in capsys.readouterr().err
+
+
+def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
+    out = train(tiny_recipe(tmp_path, max_steps=None, max_epochs=2), tmp_path / "run", quiet=True)
+    columns = figures(out)
+    rows = int(0.9 * len(TEXT)) // 8 - 1
+    last = columns["epoch"][-1]
+    assert last[0] == math.ceil(2 * rows / 16)
+    assert last[1] == pytest.approx((last[0] - 1) * 16 / rows)
+    assert last[1] < 2
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"max_epochs": 3}, "set exactly one of max_steps and max_epochs"),
+        ({"max_steps": None}, "set exactly one of max_steps and max_epochs"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"clip_norm": 0.0}, r"clip_norm=0\.0 must be positive; null for none"),
+        ({"devices": 3}, "batch_size=16 must be divisible by the 3 devices that share it"),
+        ({"schedule": "noam", "warmup_steps": 0}, "the noam schedule needs warmup_steps"),
+        ({"optimizer": "adamv"}, "unknown kind 'adamv'; did you mean 'adamw'"),
+        ({"sede": 1}, "unknown key 'sede'; did you mean 'seed'"),
+    ],
+)
+def test_settings_that_do_not_fit(tmp_path: Path, training: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        tiny_recipe(tmp_path, **training)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_there(tmp_path: Path) -> None:
+    recipe = tiny_recipe(tmp_path, accelerator="gpu", precision="auto")
+    with pytest.raises(UserError, match=r"training\.devices=1 on cuda, and this machine has 0; .*accelerator=cpu"):
+        train(recipe, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tercet.training.curves import draw_loss
+
+    scales: list[str] = []
+    set_scale = matplotlib.axes.Axes.set_yscale
+
+    def seen(self: Any, value: Any, **kwargs: Any) -> None:
+        scales.append(value)
+        set_scale(self, value, **kwargs)
+
+    monkeypatch.setattr(matplotlib.axes.Axes, "set_yscale", seen)
+    metrics = Metrics(tmp_path / "metrics.csv")
+    for step in range(1, 5):
+        metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step}, step)
+    draw_loss(metrics.path, tmp_path / "loss.png", title="run")
+    assert scales == ["log"]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.csv")
+    for step in (1, 2, 3):
+        metrics.log_metrics({"train/loss": 1.0 / step}, step)
+    with metrics.path.open("a") as file:
+        file.write("4,0.0")  # a killed process's last line
+    metrics.cut(2)
+    assert [step for step, _ in read_metrics(metrics.path)["train/loss"]] == [1, 2]
+    metrics.cut(0)
+    metrics.log_metrics({"train/loss": 7.0}, 1)
+    assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]
+
+
+@pytest.mark.parametrize("left", [b"", b"step,ep"])
+def test_a_header_that_was_never_finished(tmp_path: Path, left: bytes) -> None:
+    metrics = Metrics(tmp_path / "metrics.csv")
+    metrics.path.write_bytes(left)
+    metrics.cut(0)
+    metrics.log_metrics({"train/loss": 7.0}, 1)
+    assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]

@@ -1,0 +1,61 @@
+"""A learning rate's way: never zero at the first step, at its full height after the warm-up, at `final` with the last."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.training.schedules import WSD, Constant, Cosine, Linear, Noam, Schedule, rate_factor
+
+ALL = [Constant(), Linear(final=0.1), Cosine(final=0.1), WSD(cooldown=0.6), WSD(cooldown=1.0, final=0.2)]
+shares = st.floats(0.0, 1.0)
+schedules = st.one_of(
+    st.just(Constant()),
+    st.builds(Linear, final=shares),
+    st.builds(Cosine, final=shares),
+    st.builds(WSD, cooldown=st.floats(0.01, 1.0), final=shares),
+)
+
+
+@given(schedules, st.integers(0, 300), st.integers(1, 300))
+def test_a_factor_is_a_share(schedule: Schedule, warmup: int, total: int) -> None:
+    factors = [rate_factor(schedule, step=step, warmup=warmup, total=total) for step in range(total)]
+    assert all(0.0 <= factor <= 1.0 for factor in factors)
+    assert total == 1 or factors[0] > 0.0
+
+
+@pytest.mark.parametrize("schedule", ALL)
+def test_the_warm_up_is_a_straight_line_that_begins_above_zero(schedule: Schedule) -> None:
+    factors = [rate_factor(schedule, step=step, warmup=5, total=50) for step in range(5)]
+    assert [factor / factors[-1] for factor in factors] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factors[-1] == pytest.approx(1.0) or schedule == WSD(cooldown=1.0, final=0.2)  # falling from the first step
+
+
+@pytest.mark.parametrize("schedule", [Linear(final=0.1), Cosine(final=0.1), Linear(final=0.0), Cosine(final=0.3)])
+@pytest.mark.parametrize("warmup", [0, 7])
+def test_the_last_step_reaches_final(schedule: Linear | Cosine, warmup: int) -> None:
+    factors = [rate_factor(schedule, step=step, warmup=warmup, total=40) for step in range(warmup, 40)]
+    assert factors[0] == pytest.approx(1.0)
+    assert factors[-1] == pytest.approx(schedule.final)
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_cosine_and_linear_half_way() -> None:
+    assert rate_factor(Linear(final=0.2), step=20, warmup=0, total=41) == pytest.approx(0.6)
+    assert rate_factor(Cosine(final=0.2), step=20, warmup=0, total=41) == pytest.approx(0.6)
+    assert rate_factor(Cosine(final=0.0), step=10, warmup=0, total=41) == pytest.approx(0.8535534)
+
+
+def test_wsd_is_level_and_then_a_line() -> None:
+    factors = [rate_factor(WSD(cooldown=0.4), step=step, warmup=0, total=10) for step in range(10)]
+    assert factors == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+
+
+def test_noam_is_the_papers_formula() -> None:
+    for step in (1, 2, 399, 400, 401, 5000):
+        paper = 512**-0.5 * min(step**-0.5, step * 400**-1.5)
+        assert rate_factor(Noam(d_model=512), step=step - 1, warmup=400, total=5000) == pytest.approx(paper)
+
+
+def test_a_cooldown_is_a_share() -> None:
+    with pytest.raises(ValueError, match=r"cooldown=0\.0 is a share of the run: above 0, at most 1"):
+        WSD(cooldown=0.0)

@@ -1,0 +1,143 @@
+"""Runs of a second: the recipe, the comparison of two runs, and children that may be killed."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tercet.config import merge
+from tercet.training import Recipe, parse_recipe
+from tercet.training.interruption import Interrupted
+from tercet.training.metrics import read_metrics
+
+TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8))
+
+MUON: dict[str, Any] = {"kind": "muon", "lr": 0.01, "adam_lr": 0.005}
+ADAMW: dict[str, Any] = {"kind": "adamw", "lr": 0.01}
+
+
+def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+    """One layer, 8 tokens of context, 12 steps of 16 rows in four micro-batches; an epoch is about 4 steps."""
+    text = folder / "text.txt"
+    if not text.exists():
+        text.write_text(TEXT)
+    base: dict[str, Any] = {
+        "data": {
+            "source": str(text),
+            "validation": {"kind": "tail", "fraction": 0.1},
+            "tokenizer": {"kind": "characters", "eos": False},
+        },
+        "model": {
+            "preset": "gpt2",
+            "max_len": 8,
+            "stack": {
+                "d_model": 16,
+                "n_layers": 1,
+                "n_heads": 2,
+                "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
+            },
+        },
+        "training": {
+            "max_steps": 12,
+            "batch_size": 16,
+            "micro_batch_size": 4,
+            "optimizer": ADAMW,
+            "schedule": {"kind": "cosine"},
+            "warmup_steps": 2,
+            "precision": "fp32",
+            "compile": "never",
+            "accelerator": "cpu",
+            "validate_every": 3,
+            "save_every": 4,
+            "log_every": 1,
+            "sample_tokens": 6,
+        },
+    }
+    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny")
+
+
+def weights(run: Path, folder: str = "last") -> bytes:
+    return (run / folder / "model.safetensors").read_bytes()
+
+
+def resume_state(run: Path) -> dict[str, Any]:
+    return torch.load(run / "resume.ckpt", weights_only=True)
+
+
+def figures(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """All columns but those of the clock."""
+    columns = read_metrics(run / "metrics.csv")
+    return {name: column for name, column in columns.items() if name not in ("seconds", "tokens_per_second")}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """To the last bit: weights, optimizer, figures and samples."""
+    for folder in ("last", "best"):
+        assert weights(one, folder) == weights(other, folder), folder
+    a, b = resume_state(one), resume_state(other)
+    for part in ("global_step", "state_dict", "optimizer_states", "callbacks"):
+        assert_equal_trees(a[part], b[part], part)
+    assert figures(one) == figures(other)
+    samples = [{path.name: path.read_bytes() for path in (run / "samples").iterdir()} for run in (one, other)]
+    assert samples[0] == samples[1]
+
+
+def assert_equal_trees(a: Any, b: Any, path: str) -> None:
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_equal_trees(a[key], b[key], f"{path}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal_trees(x, y, f"{path}[{i}]")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), path
+    else:
+        assert a == b, path
+
+
+def child(work: Callable[[], Any]) -> int:
+    """`work` in a process of its own, which has all imports already; its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work()
+        code = 0
+    except Interrupted as stopped:
+        code = 128 + stopped.signal
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def exit_code(pid: int) -> int:
+    """Of a child, when it has ended; -9 where it was killed."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def dies_at_rename(n: int, *, after: bool) -> Callable[[], None]:
+    """For a child: makes it kill itself just before or just after its n-th rename, the moment a file appears."""
+
+    def prepare() -> None:
+        rename, count = os.replace, 0
+
+        def replace(source: Any, target: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == n and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            rename(source, target)
+            if count == n and after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        os.replace = replace
+
+    return prepare

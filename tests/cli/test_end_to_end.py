@@ -186,7 +186,7 @@ def broken(kind: str, folder: Path) -> Path:
         case "empty":
             path.write_bytes(b"")
         case "short":
-            path.write_text("a few words")
+            path.write_text("this is short")
         case "bytes":
             path.write_bytes(TEXT.encode() + b"\xff\xfe")
         case "gzip":

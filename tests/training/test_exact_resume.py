@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from tiny_runs import ADAMW, MUON, assert_same_run, child, dies_at_rename, exit_
 
 from tercet.checkpoint import load_model
 from tercet.training import Recipe, train
-
-RENAMES = 60  # more than a run has
+from tercet.training.after_step import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,12 @@ def test_killed_in_the_middle_of_saving(whole: dict[str, Path], tmp_path: Path, 
     reference = uninterrupted(whole, tmp_path, optimizer["kind"], recipe)
     chance, deaths, out = random.Random(7), 0, tmp_path / "run"
 
-    def dying() -> None:
-        dies_at_rename(chance_n, after=chance_after)()
+    def dying(n: int, after: bool) -> None:
+        dies_at_rename(n, after=after)()
         train(recipe, out, quiet=True)
 
     for _ in range(8):
-        chance_n, chance_after = chance.randint(1, 20), chance.random() < 0.5
-        code = exit_code(child(dying))
+        code = exit_code(child(partial(dying, chance.randint(1, 20), chance.random() < 0.5)))
         assert code in (0, -signal.SIGKILL)
         deaths += code != 0
         if (out / "best" / "model.safetensors").exists():
@@ -63,12 +62,12 @@ def test_killed_at_its_very_first_files(whole: dict[str, Path], tmp_path: Path, 
     reference = uninterrupted(whole, tmp_path, "adamw", recipe)
     out = tmp_path / "run"
 
-    def dying() -> None:
+    def dying(n: int) -> None:
         dies_at_rename(n, after=after)()
         train(recipe, out, quiet=True)
 
     for n in (1, 2, 3):
-        assert exit_code(child(dying)) == -signal.SIGKILL
+        assert exit_code(child(partial(dying, n))) == -signal.SIGKILL
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
 
@@ -109,14 +108,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
     def stuck() -> None:
-        import tercet.training.after_step
-
-        tercet.training.after_step.Checkpoints.after_step = lambda *_: None if not out.exists() else hang()
-
-        def hang() -> None:
-            if (out / "metrics.csv").exists():
-                time.sleep(60)
-
+        Checkpoints.after_step = lambda *_: time.sleep(60)  # the step that never ends
         train(recipe, out, quiet=True)
 
     pid = child(stuck)

@@ -14,7 +14,9 @@ from tercet.training.optimizers import Adam, AdamW, Muon, OptimizerSpec, base_ra
 
 def small_model(**changes: Any) -> DecoderOnly:
     stack = {"d_model": 24, "n_layers": 2, "n_heads": 2}
-    return DecoderOnly(model_spec({"preset": "gpt2", "vocab_size": 11, "max_len": 7, "stack": stack, **changes}), seed=3)
+    return DecoderOnly(
+        model_spec({"preset": "gpt2", "vocab_size": 11, "max_len": 7, "stack": stack, **changes}), seed=3
+    )
 
 
 @pytest.mark.parametrize("optimizer", [Adam(), AdamW(), Muon()], ids=lambda spec: spec.kind)

@@ -27,7 +27,9 @@ def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> No
     tokenizer = {"kind": "characters", "eos": False, "pad": True}
     recipe = tiny_recipe(tmp_path, {"data": {"rows": rows, "tokenizer": tokenizer}}, **training)
     if rows == "padded":  # an epoch of windows one token apart is long
-        recipe = tiny_recipe(tmp_path, {"data": {"rows": {"kind": rows, "stride": 8}, "tokenizer": tokenizer}}, **training)
+        recipe = tiny_recipe(
+            tmp_path, {"data": {"rows": {"kind": rows, "stride": 8}, "tokenizer": tokenizer}}, **training
+        )
     by_hand = _example().train_by_hand(recipe).state_dict()
     trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last").model.state_dict()
     assert all(torch.equal(by_hand[name], trained[name]) for name in trained)

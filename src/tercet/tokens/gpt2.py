@@ -18,9 +18,8 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tercet.config import UserError
 from tercet.tokens.decoding import byte_characters
 
-FILES = [
-    f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
-]
+ENCODING = "r50k_base"  # the same ranks as tiktoken's "gpt2", in one file rather than two
+FILE = f"https://openaipublic.blob.core.windows.net/encodings/{ENCODING}.tiktoken"
 CONNECT_SECONDS = 5
 
 
@@ -36,7 +35,7 @@ def gpt2() -> tokenizers.Tokenizer:
         raise UserError("the gpt2 tokenizer needs tiktoken; pip install 'tercet[gpt2]'") from None
     _check_within_reach()
     try:
-        encoding = tiktoken.get_encoding("gpt2")
+        encoding = tiktoken.get_encoding(ENCODING)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a broken download is a ValueError
         raise UserError(f"cannot get GPT-2's ranks: {str(error).splitlines()[0]}; try again") from None
     return from_ranks(encoding._mergeable_ranks, encoding._pat_str, encoding._special_tokens)  # pyright: ignore[reportPrivateUsage]
@@ -75,13 +74,13 @@ def _check_within_reach() -> None:
     """tiktoken waits for ever on a silent network, so look first, and briefly."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     cache = Path(folder or Path(tempfile.gettempdir(), "data-gym-cache"))
-    if all((cache / hashlib.sha1(url.encode()).hexdigest()).exists() for url in FILES):
+    if (cache / hashlib.sha1(FILE.encode()).hexdigest()).exists():
         return
     remedy = f"connect once, or set TIKTOKEN_CACHE_DIR to a folder that holds them (looked in {cache})"
     if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
         raise UserError(f"GPT-2's ranks are not on this machine and downloads are switched off; {remedy}")
     try:
-        request = urllib.request.Request(FILES[0], method="HEAD")
+        request = urllib.request.Request(FILE, method="HEAD")
         urllib.request.urlopen(request, timeout=CONNECT_SECONDS).close()
     except OSError as error:
         raise UserError(f"GPT-2's ranks cannot be downloaded ({error}); {remedy}") from None

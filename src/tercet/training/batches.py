@@ -62,9 +62,9 @@ class Batches(pl.LightningDataModule):
         groups = np.array_split(mine, ceil(most / each))
         return [windows_to_score(self.windows.batch(group)) for group in groups]
 
-    def one(self) -> Batch:
-        """A batch to measure speed with."""
-        return _Steps(self.rows, self.recipe, 0, self.recipe.training.devices * self.recipe.training.nodes)[0][0]
+    def first(self) -> list[Batch]:
+        """The first device's first step, to measure speed with."""
+        return _Steps(self.rows, self.recipe, 0, self.recipe.training.devices * self.recipe.training.nodes)[0]
 
 
 class _Steps(Dataset[list[Batch]]):

@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,7 +74,7 @@ def fit(
             precision=PRECISIONS[precision],
             max_steps=steps,
             logger=[metrics, *_loggers(recipe, out)],
-            callbacks=[AfterStep(*actions)],
+            callbacks=[interruption, AfterStep(*actions)],
             plugins=[AtomicCheckpoints()],
             default_root_dir=out,
             enable_checkpointing=False,
@@ -121,30 +122,28 @@ def _strategy(recipe: Recipe) -> str | Strategy:
 def _loggers(recipe: Recipe, out: Path) -> list[Logger]:
     loggers: list[Logger] = []
     if recipe.logging.tensorboard:
-        with _extra("tensorboard"):
-            from pytorch_lightning.loggers import TensorBoardLogger
+        _extra("tensorboard")
+        from pytorch_lightning.loggers import TensorBoardLogger
 
-            loggers.append(TensorBoardLogger(out, name=None, version="tensorboard"))
+        loggers.append(TensorBoardLogger(out, name=None, version="tensorboard"))
     if recipe.logging.wandb != "none":
-        with _extra("wandb"):
-            import wandb
-            from pytorch_lightning.loggers import WandbLogger
+        wandb = _extra("wandb")
+        from pytorch_lightning.loggers import WandbLogger
 
-            offline = recipe.logging.wandb == "offline"
-            settings = wandb.Settings(x_disable_stats=True, silent=True)
-            logger = WandbLogger(
-                name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
-                config=plain(recipe), resume="allow", settings=settings,
-            )  # fmt: skip
-            loggers.append(cast(Logger, logger))
+        offline = recipe.logging.wandb == "offline"
+        settings = wandb.Settings(x_disable_stats=True, silent=True)
+        logger = WandbLogger(
+            name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
+            config=plain(recipe), resume="allow", settings=settings,
+        )  # fmt: skip
+        loggers.append(cast(Logger, logger))
     return loggers
 
 
-@contextmanager
-def _extra(name: str) -> Generator[None]:
-    """Tells which extra to install, where a library is absent."""
+def _extra(name: str) -> Any:
+    """An optional library; where it is absent, which extra to install."""
     try:
-        yield
+        return import_module(name)
     except ModuleNotFoundError as error:
         raise UserError(
             f"logging.{name} needs the package {error.name}; pip install 'tercet[{name}]', or leave it out"

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
 
 from tercet.training.module import TrainingModule
 
@@ -19,7 +20,7 @@ class Interrupted(Exception):
         self.signal = number
 
 
-class Interruption:
+class Interruption(Callback):
     """As a context it listens; as an action after each step it stops the run."""
 
     def __init__(self) -> None:
@@ -27,13 +28,18 @@ class Interruption:
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.before[number] = signal.signal(number, self._receive)
+        self.before = self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+
+    def _listen(self) -> dict[int, Any]:
+        return {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._listen()  # Lightning has put handlers of its own in the place of ours, which leave without saving
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:

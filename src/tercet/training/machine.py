@@ -37,9 +37,9 @@ def accelerator(spec: TrainingSpec) -> str:
     return found
 
 
-def rank() -> int:
+def rank(spec: TrainingSpec) -> int:
     """Which of a run's processes this is, also before they have met; 0 where there is one."""
-    return getattr(rank_zero_only, "rank", None) or 0
+    return (getattr(rank_zero_only, "rank", None) or 0) if spec.devices * spec.nodes > 1 else 0
 
 
 def wait_for(path: Path, seconds: float = 1800.0) -> None:
@@ -63,19 +63,23 @@ def choose_precision(spec: TrainingSpec) -> str:
     return "fp32"
 
 
-def choose_compile(spec: TrainingSpec, model: DecoderOnly, batch: Batch, steps: int) -> tuple[str, str]:
-    """`always` or `never`, and why, in a few words. The model itself is left as it is."""
+def choose_compile(spec: TrainingSpec, model: DecoderOnly, batches: list[Batch], steps: int) -> tuple[str, str]:
+    """`always` or `never`, and why, in a few words. The model itself is left as it is.
+
+    Args:
+        batches: a step's micro-batches.
+    """
     if spec.compile != "auto":
         return spec.compile, "as asked"
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
-    batch = cast(Batch, move_data_to_device(batch, device))
-    eager = _step_seconds(trial, batch)
+    batch = cast(Batch, move_data_to_device(batches[0], device))
+    eager = len(batches) * _pass_seconds(trial, batch)
     if eager * steps < WORTH_COMPILING:
         return "never", f"about {eager * steps:.0f} s of training, too short to pay for it"
     try:
         compile_blocks(trial)
-        compiled = _step_seconds(trial, batch)
+        compiled = len(batches) * _pass_seconds(trial, batch)
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
     finally:
@@ -90,12 +94,12 @@ def compile_blocks(model: DecoderOnly) -> None:
         block.compile()
 
 
-def _step_seconds(model: DecoderOnly, batch: Batch) -> float:
-    def step() -> None:
+def _pass_seconds(model: DecoderOnly, batch: Batch) -> float:
+    def there_and_back() -> None:
         causal_loss(model, batch).mean.backward()
         model.zero_grad()
 
-    return _seconds(step, warmup=3, repeats=8)
+    return _seconds(there_and_back, warmup=3, repeats=8)
 
 
 def _matmul_seconds(dtype: torch.dtype) -> float:

@@ -86,11 +86,12 @@ class TrainingModule(pl.LightningModule):
             raise Diverged(f"{what} is not a number at step {step}{self._where()}")
 
     def _where(self) -> str:
-        for name, p in self.model.named_parameters():
-            if not torch.isfinite(p).all():
-                return f": {name} has {int((~torch.isfinite(p)).sum())} bad values"
-            if p.grad is not None and not torch.isfinite(p.grad).all():
-                return f": the gradient of {name} has {int((~torch.isfinite(p.grad)).sum())} bad values"
+        # Weights before gradients: a bad weight makes bad gradients everywhere.
+        weights = list(self.model.named_parameters())
+        gradients = [(f"the gradient of {name}", p.grad) for name, p in weights if p.grad is not None]
+        for name, tensor in [*weights, *gradients]:
+            if bad := int((~torch.isfinite(tensor)).sum()):
+                return f": {name} has {bad} bad values"
         return ""
 
     def _over_all_devices(self, value: Tensor) -> Tensor:

@@ -83,11 +83,11 @@ def _train(recipe: Recipe, model: DecoderOnly, batches: Any, out: Path, facts: d
         raise UserError(
             f"{error}; the last good checkpoint is in {out}: try a smaller training.optimizer.lr, or clip_norm"
         ) from None
-    if (out / "metrics.csv").exists() and not rank():
+    if (out / "metrics.csv").exists() and not rank(recipe.training):
         draw_loss(out / "metrics.csv", out / "loss.png", title=out.name)
     if signal is not None:
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
-    if not rank():
+    if not rank(recipe.training):
         _write_facts(out, {**facts, "finished": True})
 
 
@@ -113,7 +113,7 @@ def _facts(out: Path, recipe: Recipe, corpus: Corpus, model: DecoderOnly, batche
     from tercet.training.recipe import TrainingSpec
 
     path = out / "run.json"
-    if rank():
+    if rank(recipe.training):
         wait_for(path)
     if path.exists():
         facts: dict[str, Any] = json.loads(path.read_text())
@@ -122,7 +122,7 @@ def _facts(out: Path, recipe: Recipe, corpus: Corpus, model: DecoderOnly, batche
         return facts
     spec: TrainingSpec = recipe.training
     precision = choose_precision(spec)
-    compiled, why = choose_compile(spec, model, batches.one(), batches.steps)
+    compiled, why = choose_compile(spec, model, batches.first(), batches.steps)
     parameters = sum(p.numel() for p in model.parameters())
     _say(f"{parameters:,} parameters, {len(corpus.train):,} training tokens, {batches.steps:,} steps; {precision}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip

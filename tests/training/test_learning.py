@@ -1,0 +1,80 @@
+"""A loss that falls proves little: here a task must be learnt to the last character."""
+
+import random
+import string
+from pathlib import Path
+
+import pytest
+
+from tercet.checkpoint import load_model
+from tercet.generation import Sampling, generate
+from tercet.training import load_recipe, parse_recipe, train
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("task", ["copy", "reverse"])
+def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
+    chance = random.Random(0)
+    words = sorted({"".join(chance.choices(string.ascii_lowercase[:6], k=4)) for _ in range(900)})
+    chance.shuffle(words)
+
+    def line(word: str) -> str:
+        return f"{word}>{word if task == 'copy' else word[::-1]}."
+
+    unseen, seen = words[:60], words[60:]
+    (tmp_path / "seen.jsonl").write_text("".join(f'{{"text": "{line(word)}"}}\n' for word in seen))
+    (tmp_path / "unseen.jsonl").write_text("".join(f'{{"text": "{line(word)}"}}\n' for word in unseen))
+    recipe = parse_recipe(
+        {
+            "data": {
+                "source": str(tmp_path / "seen.jsonl"),
+                "validation": {"kind": "held_out", "source": str(tmp_path / "unseen.jsonl")},
+                "tokenizer": {"kind": "characters", "eos": False, "pad": True},
+                "rows": {"kind": "padded", "side": "right"},
+            },
+            "model": {"preset": "modern", "max_len": 10, "stack": {"d_model": 32, "n_layers": 2, "n_heads": 2}},
+            "training": {
+                "max_steps": 600,
+                "batch_size": 64,
+                "precision": "fp32",
+                "compile": "never",
+                "accelerator": "cpu",
+                "validate_every": 600,
+                "save_every": 600,
+                "sample_tokens": 0,
+            },
+        },
+        name=task,
+    )
+    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
+    prompts = [f"{word}>" for word in unseen]
+    answers = generate(trained.model, trained.tokenizer, prompts, Sampling(max_new_tokens=5, temperature=0.0))
+    assert [answer.prompt + answer.text for answer in answers] == [line(word) for word in unseen]
+
+
+def test_the_animals_are_learnt_by_heart(tmp_path: Path) -> None:
+    changes = {
+        "model": {"stack": {"d_model": 64, "n_layers": 2}},
+        "training": {
+            "max_epochs": 30,
+            "optimizer": {"lr": 3e-3},
+            "schedule": "cosine",
+            "validate_every": 10_000,
+            "sample_tokens": 0,
+        },
+    }
+    recipe = load_recipe("animals", {**changes, "training": {**changes["training"], "accelerator": "cpu"}})
+    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
+    facts = _facts()
+    fact = next(text for text in facts if text.startswith("elephants"))
+    sampling = Sampling(max_new_tokens=len(fact) - len("elephants"), temperature=0.0)
+    completion = generate(trained.model, trained.tokenizer, ["elephants"], sampling)[0]
+    assert completion.prompt + completion.text == fact
+
+
+def _facts() -> list[str]:
+    from tercet.data.datasets import find
+
+    pieces = find("animals").pieces()
+    return [piece.text for piece in pieces]

@@ -1,0 +1,179 @@
+"""What a run must not depend on, what it must not survive, and what it reports."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import MUON, figures, resume_state, tiny_recipe, weights
+from torch import Tensor, nn
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError, write_yaml
+from tercet.data import Windows, prepare
+from tercet.evaluate.language import score
+from tercet.objectives import Batch, Loss, causal_loss, windows_to_score
+from tercet.training import machine, module, read_recipe, train
+from tercet.training.recipe import TrainingSpec
+
+EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 30, "validation_tokens": 20}
+
+
+@pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, MUON], ids=lambda spec: spec["kind"])
+def test_looking_at_a_run_does_not_change_it(tmp_path: Path, optimizer: dict[str, Any]) -> None:
+    quiet = {"validate_every": 12, "save_every": 12, "log_every": 12, "sample_tokens": 0}
+    one = train(tiny_recipe(tmp_path, optimizer=optimizer, **quiet), tmp_path / "one", quiet=True)
+    other = train(tiny_recipe(tmp_path, optimizer=optimizer, **EVAL), tmp_path / "other", quiet=True)
+    assert weights(one) == weights(other)
+
+
+def test_the_global_generator_is_nothing_to_it(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    one = train(tiny_recipe(tmp_path), tmp_path / "one", quiet=True)
+    torch.manual_seed(2)
+    np.random.default_rng(5)
+    other = train(tiny_recipe(tmp_path), tmp_path / "other", quiet=True)
+    assert weights(one) == weights(other)
+    third = train(tiny_recipe(tmp_path, seed=2**40), tmp_path / "third", quiet=True)
+    assert weights(one) != weights(third)
+
+
+@pytest.mark.parametrize("rows", [{"kind": "packed"}, {"kind": "padded", "stride": 8}], ids=lambda rows: rows["kind"])
+def test_micro_batches_are_one_batch(tmp_path: Path, rows: dict[str, Any]) -> None:
+    # Without biases: the gradient of a key's bias is nothing but rounding, which Adam blows up to a step.
+    changes: dict[str, Any] = {
+        "data": {"rows": rows, "tokenizer": {"kind": "characters", "eos": False, "pad": True}},
+        "model": {"stack": {"bias": False, "dropout": {"embedding": 0.0, "attention": 0.0, "residual": 0.0}}},
+    }
+    runs = [
+        train(tiny_recipe(tmp_path, changes, batch_size=32, micro_batch_size=size), tmp_path / str(size), quiet=True)
+        for size in (32, 8, 5)
+    ]
+    one, *others = (load_model(run / "last").model.state_dict() for run in runs)
+    for other in others:
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-4)
+    losses = [[y for _, y in figures(run)["train/loss"]] for run in runs]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_validation_is_what_evaluation_says(tmp_path: Path) -> None:
+    out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
+    recipe, trained = read_recipe(out), load_model(out / "last")
+    corpus = prepare(recipe.data)
+    logged = figures(out)["val/loss"][-1][1]
+    scores = score(trained.model, corpus.validation, n_bytes=corpus.validation_bytes)
+    ids = corpus.validation.astype(np.int64)
+    nats = []
+    for first in range(0, len(ids) - 1, 8):
+        row = torch.from_numpy(ids[first : first + 9])
+        with torch.no_grad():
+            logs = trained.model(row[None, :-1]).log_softmax(-1)[0]
+        nats += (-logs[torch.arange(len(row) - 1), row[1:]]).tolist()
+    assert logged == pytest.approx(np.mean(nats), rel=1e-5)
+    assert scores.loss_nats_per_token == pytest.approx(logged, rel=1e-5)
+
+
+def test_validation_on_some_of_the_windows(tmp_path: Path) -> None:
+    out = train(tiny_recipe(tmp_path, validation_tokens=20), tmp_path / "run", quiet=True)
+    trained, corpus = load_model(out / "last"), prepare(read_recipe(out).data)
+    windows = Windows(corpus.validation, 8)
+    batch = windows_to_score(windows.batch(np.array([0, len(windows) - 1])))
+    with torch.no_grad():
+        expected = float(causal_loss(trained.model, batch).mean)
+    assert figures(out)["val/loss"][-1][1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, steps = tmp_path / "run", 0
+
+    def poisoned(model: nn.Module, batch: Batch) -> Loss:
+        nonlocal steps
+        if model.training and torch.is_grad_enabled():
+            steps += 1
+            if steps == 4 * 5 + 2:  # the second micro-batch of step 6
+                with torch.no_grad():
+                    model.get_parameter("stack.blocks.0.feedforward.up.weight")[0, 0] = float("nan")
+        return causal_loss(model, batch)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(module, "causal_loss", poisoned)
+    words = r"the loss is not a number at step 6: stack\.blocks\.0\.feedforward\.up\.weight has 1 bad values; .*lr"
+    with pytest.raises(UserError, match=words):
+        train(tiny_recipe(tmp_path), out, quiet=True)
+    assert resume_state(out)["global_step"] == 4
+    assert load_model(out / "last").card.step == 4
+    assert load_model(out / "best").card.step == 3
+    monkeypatch.undo()
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    whole = train(tiny_recipe(tmp_path), tmp_path / "whole", quiet=True)
+    assert weights(train(tiny_recipe(tmp_path), out, quiet=True)) == weights(whole)
+
+
+def test_a_bad_gradient_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(model: nn.Module, batch: Batch) -> Loss:
+        loss = causal_loss(model, batch)  # pyright: ignore[reportArgumentType]
+        embedding = model.get_parameter("embedding.weight")
+        return Loss(loss.total + _nan_gradient(embedding), loss.count)
+
+    monkeypatch.setattr(module, "causal_loss", poisoned)
+    with pytest.raises(UserError, match=r"the gradient is not a number at step 1: the gradient of embedding\.weight"):
+        train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "last").exists()
+
+
+def _nan_gradient(x: Tensor) -> Tensor:
+    return torch.where(x.sum() > 1e9, x.sum(), 0.0) * float("inf") if x.numel() == 0 else (x * 0).sum().sqrt()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_every_precision_learns(tmp_path: Path, precision: str) -> None:
+    out = train(tiny_recipe(tmp_path, precision=precision, log_every=1), tmp_path / "run", quiet=True)
+    losses = [y for _, y in figures(out)["train/loss"]]
+    assert losses[-1] < losses[0] - 0.05
+    assert load_model(out / "last").model.embedding.weight.dtype == torch.float32
+
+
+@pytest.mark.slow
+def test_compiled_is_eager(tmp_path: Path) -> None:
+    changes = {"model": {"stack": {"bias": False, "dropout": {"embedding": 0.0, "attention": 0.0, "residual": 0.0}}}}
+    eager = train(tiny_recipe(tmp_path, changes), tmp_path / "eager", quiet=True)
+    compiled = tmp_path / "compiled"
+    (tmp_path / "compiled.yaml").write_text(write_yaml(tiny_recipe(tmp_path, changes, compile="always")))
+    # In a process of its own: the compiler can't follow the shape checks that tests put around each call.
+    program = [sys.executable, str(Path(__file__).with_name("train_one.py"))]
+    subprocess.run([*program, str(tmp_path / "compiled.yaml"), str(compiled)], check=True, timeout=250)
+    one, other = ([y for _, y in figures(run)["train/loss"]] for run in (eager, compiled))
+    assert other == pytest.approx(one, rel=1e-4)
+    assert load_model(compiled).model.state_dict().keys() == load_model(eager).model.state_dict().keys()
+
+
+def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: nn.Module) -> None:
+        raise RuntimeError("no C++ compiler\nand a long story")
+
+    monkeypatch.setattr(machine, "compile_blocks", broken)
+    monkeypatch.setattr(machine, "WORTH_COMPILING", 0.0)
+    recipe = tiny_recipe(tmp_path, compile="auto")
+    out = train(recipe, tmp_path / "run", quiet=False)
+    assert '"compile": "never"' in (out / "run.json").read_text()
+
+
+def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(model: nn.Module) -> None:
+        raise RuntimeError("no C++ compiler\nand a long story")
+
+    def seconds(*_: object) -> float:
+        return 1.0
+
+    monkeypatch.setattr(machine, "compile_blocks", broken)
+    monkeypatch.setattr(machine, "_pass_seconds", seconds)
+    batch, model = Batch(torch.zeros(1, 1), torch.zeros(1, 1)), nn.Linear(1, 1)
+    spec = TrainingSpec(max_steps=1, compile="auto", accelerator="cpu")
+    chosen: Any = machine.choose_compile
+    assert chosen(spec, model, [batch] * 4, 10) == ("never", "about 40 s of training, too short to pay for it")
+    assert chosen(spec, model, [batch], 1000) == ("never", "the compiler failed: RuntimeError: no C++ compiler")
+    asked = TrainingSpec(max_steps=1, compile="always")
+    assert chosen(asked, model, [batch], 10) == ("always", "as asked")

@@ -1,4 +1,4 @@
-"""Nothing that these tests prepare outlives them, and nothing waits for the disk: processes die here, power does not."""
+"""What these tests prepare goes with them, and nothing waits for the disk: processes die here, power does not."""
 
 import os
 from pathlib import Path

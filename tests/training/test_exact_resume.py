@@ -33,7 +33,9 @@ def recipe_of(tmp_path: Path, optimizer: dict[str, Any]) -> Recipe:
     return tiny_recipe(tmp_path.parent, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=lambda spec: spec["kind"])
+@pytest.mark.parametrize(
+    "optimizer", [ADAMW, pytest.param(MUON, marks=pytest.mark.slow)], ids=lambda spec: spec["kind"]
+)
 def test_killed_in_the_middle_of_saving(whole: dict[str, Path], tmp_path: Path, optimizer: dict[str, Any]) -> None:
     recipe = recipe_of(tmp_path, optimizer)
     reference = uninterrupted(whole, tmp_path, optimizer["kind"], recipe)
@@ -72,6 +74,7 @@ def test_killed_at_its_very_first_files(whole: dict[str, Path], tmp_path: Path, 
     assert_same_run(reference, out)
 
 
+@pytest.mark.slow
 def test_killed_at_any_time(whole: dict[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, MUON)
     reference = uninterrupted(whole, tmp_path, "muon", recipe)

@@ -42,7 +42,10 @@ class Batches(pl.LightningDataModule):
         self.corpus, self.recipe = corpus, recipe
         self.rows = training_rows(corpus, recipe.data, recipe.model.max_len)
         self.steps = total_steps(recipe.training, len(self.rows))
-        windows = Windows(corpus.validation, recipe.model.max_len)
+        # A model that never saw one document after another is not asked to go on from one to the next.
+        together = isinstance(recipe.data.rows, Packed) and not recipe.data.rows.document_mask
+        starts = None if together else corpus.validation_documents
+        windows = Windows(corpus.validation, recipe.model.max_len, document_starts=starts)
         tokens = recipe.training.validation_tokens
         some = len(windows) if tokens is None else max(1, min(len(windows), tokens // recipe.model.max_len))
         self.windows, self.chosen = windows, np.linspace(0, len(windows) - 1, some).astype(np.int64)

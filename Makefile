@@ -1,6 +1,8 @@
 # Each target sets up what it needs. `make setup PYTHON=python3.12` picks another Python.
 PYTHON ?= python3
 BIN := .venv/bin
+# Two processes of one thread each: the tensors are tiny, and threads that wait for each other spin.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # Nothing is fetched from hubs or sent anywhere while testing.
 export HF_HUB_OFFLINE := 1
@@ -22,10 +24,10 @@ demo: setup
 	$(BIN)/tercet demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: setup
 	$(BIN)/ruff format --check .

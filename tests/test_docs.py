@@ -36,7 +36,8 @@ def test_defaults_in_the_settings_are_the_real_ones() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
     from tercet.training.optimizers import AdamW, Muon
 
-    assert f"{{kind: muon, lr: {Muon().lr}, momentum: {Muon().momentum}, weight_decay: 0, adam_lr: {Muon().adam_lr}" in text
+    muon = Muon()
+    assert f"lr: {muon.lr}, momentum: {muon.momentum}, weight_decay: 0, adam_lr: {muon.adam_lr}, beta1" in text
     assert f"weight_decay: {AdamW().weight_decay}}}" in text
 
 

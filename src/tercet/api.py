@@ -125,10 +125,13 @@ def scores(trained: Trained, corpus: Corpus, **settings: Any) -> LanguageScores:
     """The model's scores on the validation part of `corpus`; documents stand alone where they did in training."""
     rows = trained.card.recipe.get("data", {}).get("rows", plain(Packed()))
     alone = rows["kind"] != "packed" or rows["document_mask"]
+    n_bytes = trained.tokenizer.count_bytes(corpus.validation[1:])
+    if alone:  # a document's first token is not predicted from the one before it
+        n_bytes -= trained.tokenizer.count_bytes(corpus.validation[corpus.validation_documents[1:]])
     return score(
         trained.model,
         corpus.validation,
-        n_bytes=trained.tokenizer.count_bytes(corpus.validation[1:]),
+        n_bytes=n_bytes,
         special_ids=trained.tokenizer.special_ids,
         document_starts=corpus.validation_documents if alone else None,
         **settings,

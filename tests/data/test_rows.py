@@ -63,9 +63,10 @@ def test_packed_rows_know_their_documents(lengths: list[int], length: int) -> No
 def padded_by_hand(document: list[int], length: int, side: str, stride: int) -> list[list[int]]:
     rows = list[list[int]]()
     if side == "left":
-        for last in range(len(document) - 1, 0, -stride):
-            row = document[max(0, last - length) : last + 1]
-            rows.append([0] * (length + 1 - len(row)) + row)
+        for last in range(len(document) + length - 2, 0, -stride):
+            row = [0] * max(0, length - last) + document[max(0, last - length) : last + 1]
+            if len(document) > 1:
+                rows.append(row + [0] * (length + 1 - len(row)))
         return rows
     for first in range(0, len(document), stride):
         row = document[first : first + length + 1]
@@ -96,8 +97,8 @@ def test_padded_rows_by_hand(side: str, lengths: list[int], length: int, stride:
 
 
 def test_padding_has_the_pad_id() -> None:
-    batch = PaddedRows(*corpus([2]), length=4, side="left", pad_id=9).batch(np.array([0]))
-    assert batch.tokens.tolist() == [[9, 9, 9, 100, 101]]
+    batch = PaddedRows(*corpus([2]), length=3, side="left", pad_id=9).batch(np.arange(3))
+    assert batch.tokens.tolist() == [[100, 101, 9, 9], [9, 100, 101, 9], [9, 9, 100, 101]]
 
 
 @given(total=st.integers(2, 60), length=st.integers(1, 11), data=st.data())

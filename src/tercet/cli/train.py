@@ -31,7 +31,7 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import UserError, assignment, merge, write_yaml
+    from tercet.config import assignment, merge, write_yaml
 
     changes = {}
     if args.data is not None:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         changes = merge(changes, assignment(text))
 
     from tercet.api import default_folder
-    from tercet.training import load_recipe, train
+    from tercet.training import Interrupted, load_recipe, train
 
     recipe = load_recipe(args.recipe, changes)
     if args.print_config:
@@ -51,13 +51,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or default_folder(args.recipe)
     try:
         folder = train(recipe, out, quiet=args.quiet)
-    except UserError:
-        raise
-    except Exception as error:
-        from tercet.training.interruption import Interrupted  # Lightning, which is loaded by now
-
-        if not isinstance(error, Interrupted):
-            raise
+    except Interrupted as error:
         print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
         return 128 + error.signal
     print(summary(folder))

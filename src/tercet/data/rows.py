@@ -66,8 +66,9 @@ class PackedRows:
 class PaddedRows:
     """Each document by itself, in windows of up to `length` + 1 tokens, `stride` apart.
 
-    "left": windows end at the document's last token, `stride` before it, and so on down to its second token; what is
-    missing before the document's beginning is padded, so that the model learns to go on from a short beginning.
+    "left": windows slide over the whole document, from the one that holds its last two tokens only back to the one that
+    holds its first two, padded on the side that sticks out. So the model learns to begin with little, and each token
+    is predicted from 1, 2, ... and `length` tokens before it (with a stride of 1), as in generation.
     "right": windows start at the document's first token, `stride` after it, and so on until one reaches the end; what
     is missing after the end is padded.
     """
@@ -99,7 +100,7 @@ class PaddedRows:
         self._ends = np.append(document_starts[1:], len(ids))
         self._length, self._side, self._stride, self._pad_id = length, side, stride, pad_id
         targets = self._ends - self._starts - 1
-        beyond = targets - 1 if side == "left" else np.maximum(targets - length, 0)
+        beyond = targets + length - 2 if side == "left" else np.maximum(targets - length, 0)
         n_windows = np.where(targets > 0, 1 + _ceil_div(beyond, stride, up=side == "right"), 0)
         self._first_row = np.append(0, np.cumsum(n_windows))  # of each document
         if len(self) == 0:
@@ -113,7 +114,7 @@ class PaddedRows:
         document = np.searchsorted(self._first_row, numbers, side="right") - 1
         moved = (numbers - self._first_row[document]) * self._stride
         start, end = self._starts[document], self._ends[document]
-        first = end - self._length - 1 - moved if self._side == "left" else start + moved
+        first = end - 2 - moved if self._side == "left" else start + moved
         places = first[:, None] + np.arange(self._length + 1)
         mask = (places >= start[:, None]) & (places < end[:, None])
         tokens = self._ids[np.where(mask, places, 0)].astype(np.int64)

@@ -47,13 +47,20 @@ def rows_to_learn(rows: TokenRows) -> Batch:
 
 
 def windows_to_score(rows: TokenRows) -> Batch:
-    """Batches of `Windows`, whose mask marks the targets to score. What pads the last window stands to the right of
-    all real tokens, where a causal model does not look."""
+    """Batches of `Windows`, whose mask marks the targets to score.
+
+    Where documents are kept apart, their first tokens are not among them. What pads the last window stands to the
+    right of all real tokens, where a causal model does not look.
+    """
     tokens = torch.from_numpy(rows.tokens)
     targets = tokens[:, 1:]
     if rows.mask is not None:
         targets = targets.masked_fill(~torch.from_numpy(rows.mask)[:, 1:], IGNORED)
-    documents = None if rows.documents is None else torch.from_numpy(rows.documents)[:, :-1]
+    documents = None
+    if rows.documents is not None:
+        number = torch.from_numpy(rows.documents)
+        documents = number[:, :-1]
+        targets = targets.masked_fill(number[:, :-1] != number[:, 1:], IGNORED)
     return Batch(tokens[:, :-1], targets, None, documents)
 
 

@@ -1,4 +1,4 @@
-"""Training on Lightning, the only room that knows it. Import `train` from `tercet.training.run`."""
+"""Training on Lightning, the only room that knows it; it is imported when a run begins."""
 
 from tercet.training.recipe import LoggingSpec as LoggingSpec
 from tercet.training.recipe import Recipe as Recipe
@@ -7,5 +7,6 @@ from tercet.training.recipe import load_recipe as load_recipe
 from tercet.training.recipe import parse_recipe as parse_recipe
 from tercet.training.recipe import recipe_names as recipe_names
 from tercet.training.recipe import recipe_text as recipe_text
+from tercet.training.run import Interrupted as Interrupted
 from tercet.training.run import read_recipe as read_recipe
 from tercet.training.run import train as train

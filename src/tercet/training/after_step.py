@@ -31,6 +31,10 @@ class AfterStep(Callback):
     def __init__(self, *actions: Action) -> None:
         self.actions = actions
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if any(isinstance(action, Validation) and action.out_of_patience for action in self.actions):
+            trainer.should_stop = True  # killed after its last save: there is nothing left to train
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -76,8 +80,12 @@ class Validation(Remembering):
             self.state = {"best": self.now, "best_step": trainer.global_step, "without_better": 0}
         else:
             self.state = {**self.state, "without_better": self.state["without_better"] + 1}
-        if self.patience is not None and self.state["without_better"] >= self.patience:
+        if self.out_of_patience:
             trainer.should_stop = True
+
+    @property
+    def out_of_patience(self) -> bool:
+        return self.patience is not None and self.state["without_better"] >= self.patience
 
     @torch.no_grad()
     def _measure(self, trainer: pl.Trainer, module: TrainingModule) -> float:

@@ -12,14 +12,6 @@ from pytorch_lightning.callbacks import Callback
 from tercet.training.module import TrainingModule
 
 
-class Interrupted(Exception):
-    """The run was stopped by a signal, after it was saved."""
-
-    def __init__(self, number: int, message: str) -> None:
-        super().__init__(message)
-        self.signal = number
-
-
 class Interruption(Callback):
     """As a context it listens; as an action after each step it stops the run."""
 

@@ -1,6 +1,8 @@
 """Muon: momentum whose every update is made orthogonal, for the matrices inside the blocks; AdamW for all the rest.
 
-    M <- momentum M + G;   U = orthogonalise(G + momentum M);   W <- W - lr (sqrt(max(1, rows/columns)) U + decay W)
+    M <- m M + (1 - m) G                                         m: momentum, G: gradient
+    U  = orthogonalise(m M + (1 - m) G)                          Nesterov's look ahead
+    W <- W - lr (sqrt(max(1, rows / columns)) U + decay W)
 
 Jordan et al. (2024), "Muon: an optimizer for hidden layers"; the quintic Newton-Schulz iteration is theirs.
 Where we differ from `torch.optim.Muon`: matrices of one shape go through the iteration as one batch, in float32 where
@@ -31,7 +33,7 @@ class MuonAdamW(Optimizer):
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
         defaults = {
             "lr": 1e-3, "weight_decay": 0.0, "muon": False,
-            "momentum": 0.95, "iterations": 5,
+            "momentum": 0.9, "iterations": 5,
             "betas": (0.9, 0.95), "eps": 1e-8,
         }  # fmt: skip
         super().__init__(list(groups), defaults)

@@ -66,10 +66,10 @@ class Muon:
     """
 
     kind: Literal["muon"] = "muon"
-    lr: float = 0.012
-    momentum: float = 0.95
+    lr: float = 0.015
+    momentum: float = 0.9
     weight_decay: float = 0.0
-    adam_lr: float = 0.01
+    adam_lr: float = 0.006
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8

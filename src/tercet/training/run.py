@@ -20,6 +20,14 @@ from tercet.models import DecoderOnly
 from tercet.training.recipe import Recipe, parse_recipe
 
 
+class Interrupted(Exception):
+    """The run was stopped by a signal, after it was saved."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
 def train(recipe: Recipe, out: Path | str, *, quiet: bool = False) -> Path:
     """Train as the recipe says.
 
@@ -70,7 +78,6 @@ def read_recipe(run: Path | str) -> Recipe:
 def _train(recipe: Recipe, model: DecoderOnly, batches: Any, out: Path, facts: dict[str, Any], quiet: bool) -> None:
     from tercet.training.curves import draw_loss
     from tercet.training.fit import fit
-    from tercet.training.interruption import Interrupted
     from tercet.training.machine import rank
     from tercet.training.module import Diverged
 

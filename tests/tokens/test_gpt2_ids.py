@@ -56,7 +56,7 @@ def test_without_tiktoken_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_ranks_or_network_it_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(gpt2, "FILES", ["http://127.0.0.1:9/vocab.bpe"])
+    monkeypatch.setattr(gpt2, "FILE", "http://127.0.0.1:9/r50k_base.tiktoken")
     monkeypatch.delenv("TERCET_OFFLINE", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with pytest.raises(UserError, match=r"cannot be downloaded.*set TIKTOKEN_CACHE_DIR"):

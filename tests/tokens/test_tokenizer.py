@@ -231,6 +231,6 @@ def test_shakespeare_has_65_characters() -> None:
     text = Path(folder, "shakespeare", "input.txt").read_text(encoding="utf-8")
     characters = Tokenizer.train(Characters(eos=False), [text])
     assert characters.vocab_size == 65
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(characters.encode_batch([text])[0]) == 1_115_394
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1

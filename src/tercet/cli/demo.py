@@ -12,7 +12,7 @@ PROMPT = "The "
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "demo",
-        help="train a small model, let it write, evaluate it: about two minutes",
+        help="train a small model, let it write, evaluate it: about a minute",
         description="Train a small GPT on the prose that comes with Python, let it write, and evaluate it.",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("runs", "demo"), help="default: runs/demo")

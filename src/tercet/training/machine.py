@@ -84,7 +84,7 @@ def choose_compile(spec: TrainingSpec, model: DecoderOnly, batches: list[Batch],
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
     finally:
         torch.compiler.reset()
-    verdict = "always" if compiled < 0.97 * eager else "never"
+    verdict = "always" if compiled < 0.9 * eager else "never"  # less is within the noise of so short a look
     return verdict, f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
 
 

@@ -17,7 +17,6 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
@@ -85,7 +84,7 @@ class MuonAdamW(Optimizer):
             [self.state[p]["exp_avg_sq"] for p in parameters],
             [],
             [self.state[p]["step"] for p in parameters],
-            fused=not any(isinstance(p, DTensor) for p in parameters),
+            fused=not any(_sharded(p) for p in parameters),
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -111,8 +110,16 @@ def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Floa
 
 def _orthogonalise_all(updates: list[Tensor], iterations: int) -> list[Tensor]:
     first = updates[0]
-    if not isinstance(first, DTensor):
+    if not _sharded(first):
         return list(orthogonalise(torch.stack(updates), iterations))
+
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     # A sharded matrix is gathered, worked on whole, and cut again: a shard alone has other singular vectors.
     whole = orthogonalise(torch.stack([cast(DTensor, u).full_tensor() for u in updates]), iterations)
-    return [distribute_tensor(u, first.device_mesh, first.placements) for u in whole]
+    mesh, placements = cast(DTensor, first).device_mesh, cast(DTensor, first).placements
+    return [distribute_tensor(u, mesh, placements) for u in whole]
+
+
+def _sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # a DTensor, whose module takes most of a second to import

@@ -1,5 +1,6 @@
 """A name finds its dataset, a path its files; a download is checked, and refused when it should be."""
 
+import hashlib
 import io
 import urllib.request
 from pathlib import Path
@@ -71,7 +72,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, data: bytes | OSError) -> None:
 
 def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
-    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", datasets.hashlib.sha256(play).hexdigest())
+    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", hashlib.sha256(play).hexdigest())
     answer(monkeypatch, play)
     assert "".join(piece.text for piece in datasets.find("shakespeare").pieces()) == play.decode()
     answer(monkeypatch, OSError("no second download"))
@@ -109,5 +110,5 @@ def test_shakespeare_from_a_folder_of_data(monkeypatch: pytest.MonkeyPatch, tmp_
     path.parent.mkdir(parents=True)
     path.write_bytes(b"play")
     monkeypatch.setenv("TERCET_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", datasets.hashlib.sha256(b"play").hexdigest())
+    monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", hashlib.sha256(b"play").hexdigest())
     assert [piece.text for piece in datasets.find("shakespeare").pieces()] == ["play"]

@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
 from tercet.data.specs import DataSpec
-from tercet.tokens import BPE, Characters, Tokenizer, TokenizerFile, Words
+from tercet.tokens import BPE, Characters, Learnt, Tokenizer, TokenizerFile, Unigram, Words
 
 TEXT = "To be, or not to be:\r\nthat is the question 12 times.\n\n\tتجربة عربية 🙂 naïve\0end <eos> <pad> <unk>"
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -24,9 +27,14 @@ SPECS = {
     "bytes": Characters(byte_fallback=True),
     "words": Words(pad=True),
     "bpe": BPE(vocab_size=300, pad=True),
+    "unigram": Unigram(pad=True, bos=True),
+    "words after a space": Words(pad=True, bos=True, prefix_space=True),
+    "bpe after a space": BPE(vocab_size=300, pad=True, bos=True, prefix_space=True),
+    "unigram after a space": Unigram(prefix_space=True),
 }
 MADE = {name: Tokenizer.train(spec, [TEXT] * 3) for name, spec in SPECS.items()}
-LOSSLESS = [MADE["bytes"], MADE["bpe"]]
+LOSSLESS = [MADE["bytes"], MADE["bpe"], MADE["bpe after a space"]]
+AFTER_A_SPACE = [tokenizer for tokenizer in MADE.values() if tokenizer.prefix_space]
 
 
 @pytest.fixture(params=list(MADE))
@@ -43,7 +51,7 @@ def test_the_training_text_comes_back(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT)
     assert tokenizer.decode(ids) == TEXT
     assert tokenizer.count_bytes(np.array(ids)) == len(TEXT.encode())
-    assert "".join(tokenizer.tokens(tokenizer.encode("To be"))) == "To be"
+    assert "".join(tokenizer.tokens(tokenizer.encode("To be"))) == " " * tokenizer.prefix_space + "To be"
 
 
 @pytest.mark.parametrize("tokenizer", LOSSLESS, ids=lambda tokenizer: tokenizer.kind)
@@ -52,10 +60,75 @@ def test_bytes_take_any_text(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@given(text=st.text(st.sampled_from("ab é'\u0301 \n\r\t1٣!<>🙂"), max_size=40))
-def test_words_are_lossless_on_what_they_know(text: str) -> None:
-    words = Tokenizer.train(Words(), [text])
-    assert words.decode(words.encode(text)) == text
+@pytest.mark.parametrize("prefix_space", [False, True])
+@pytest.mark.parametrize("kind", [Words, Unigram])
+@given(text=st.text(st.sampled_from("ab é'\u0301 \n\r\t1٣!<>🙂▁\xa0\u2028"), max_size=40))
+def test_words_and_pieces_are_lossless_on_what_they_know(
+    kind: type[Words | Unigram], prefix_space: bool, text: str
+) -> None:
+    tokenizer = Tokenizer.train(kind(prefix_space=prefix_space), [text])
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == text
+    assert tokenizer.count_bytes(np.array(ids, dtype=np.int64)) == len(text.encode())
+
+
+@pytest.mark.parametrize("tokenizer", AFTER_A_SPACE, ids=lambda tokenizer: tokenizer.kind)
+@given(before=st.sampled_from(["", " ", "  ", "   ", "\n", " \n ", "\xa0"]), words=st.sampled_from(["", "be", "be or"]))
+def test_the_space_before_a_text_comes_and_goes(tokenizer: Tokenizer, before: str, words: str) -> None:
+    tokenizer = Tokenizer.train(SPECS[f"{tokenizer.kind} after a space"], [TEXT, before + words])
+    ids = tokenizer.encode(before + words)
+    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == before + words
+    assert tokenizer.count_bytes(np.array(ids, dtype=np.int64)) == len((before + words).encode())
+
+
+@pytest.mark.parametrize("tokenizer", AFTER_A_SPACE, ids=lambda tokenizer: tokenizer.kind)
+def test_a_first_word_is_the_token_that_it_is_in_the_middle(tokenizer: Tokenizer) -> None:
+    be, eos = tokenizer.encode("be"), tokenizer.eos_id or 0
+    assert be == tokenizer.encode("not to be")[-len(be) :]
+    ids = [eos, *be, eos, *be]
+    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == "be be", "one space is taken away, at the start"
+    assert tokenizer.count_bytes(np.array(ids)) == 5
+    assert tokenizer.count_bytes(np.array([eos])) == 0
+
+
+def test_without_it_a_first_word_is_another() -> None:
+    assert MADE["words"].encode("be")[0] != MADE["words"].encode("not to be")[-1]
+
+
+@given(text=TEXTS)
+def test_pieces_show_what_they_do_not_know(text: str) -> None:
+    unigram = MADE["unigram"]
+    ids = unigram.encode(text)
+    assert (unigram.decode(ids) == text) == (unigram.unk_id not in ids) == (set(text) <= set(ALPHABET))
+    assert streamed(unigram, ids) == unigram.decode(ids)
+
+
+def test_pieces_are_learnt_alike_each_time() -> None:
+    text = [f"{word} the {word}ing of {word}ed things" for word in ("walk", "talk", "play", "bake", "count")] * 3
+    spec = Unigram(vocab_size=60)
+    made = Tokenizer.train(spec, text)
+    assert {Tokenizer.train(spec, text).hash for _ in range(5)} == {made.hash}
+    assert made.vocab_size <= 60
+    assert max(map(len, made.tokens(range(made.vocab_size)))) > 3, "pieces longer than a character"
+    assert len(made.encode(text[0])) < len(text[0]) / 1.5
+    once_more = (
+        "import sys; from tercet.tokens import *; print(Tokenizer.train(Unigram(vocab_size=60), sys.argv[1:]).hash)"
+    )
+    found = subprocess.run([sys.executable, "-c", once_more, *text], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == made.hash, "another process hashes in another order"
+
+
+def test_more_characters_than_the_vocabulary_holds() -> None:
+    with pytest.raises(
+        UserError, match=r"more different characters than vocab_size=9 holds; set tokenizer\.vocab_size"
+    ):
+        Tokenizer.train(Unigram(vocab_size=9), ["abcdefghij klm"])
+
+
+def test_text_hygiene() -> None:
+    for text in ("a\xa0b", "a\u2028b", "a\rb", "👩‍👩‍👧 🙂", "\ufeffa", "x" * 3000):
+        for tokenizer in LOSSLESS:
+            assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @given(ids=st.lists(st.integers(0, 400), max_size=30))
@@ -75,7 +148,7 @@ def test_stream_waits_for_a_whole_character() -> None:
 @given(text=TEXTS)
 @settings(max_examples=50)
 def test_the_library_alone_gives_the_same(text: str) -> None:
-    for tokenizer in [*LOSSLESS, MADE["words"]]:
+    for tokenizer in [*LOSSLESS, *AFTER_A_SPACE, MADE["words"], MADE["unigram"]]:
         library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
         library.encode_special_tokens = True
         assert tokenizer.encode(text) == library.encode(text).ids
@@ -85,8 +158,9 @@ def test_the_library_alone_gives_the_same(text: str) -> None:
 
 @given(ids=st.lists(st.integers(0, 299), max_size=30))
 def test_broken_bytes_are_replaced_as_the_library_does(ids: list[int]) -> None:
-    library = tokenizers.Tokenizer.from_str(MADE["bpe"].to_json())
-    assert MADE["bpe"].decode(ids) == library.decode(ids)
+    for name in ("bpe", "bpe after a space"):
+        library = tokenizers.Tokenizer.from_str(MADE[name].to_json())
+        assert MADE[name].decode(ids) == library.decode(ids)
 
 
 def test_json_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -94,24 +168,37 @@ def test_json_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert (again.kind, again.hash, again.vocab_size) == (tokenizer.kind, tokenizer.hash, tokenizer.vocab_size)
     assert (again.pad_id, again.eos_id, again.unk_id) == (tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id)
+    assert (again.bos_id, again.prefix_space) == (tokenizer.bos_id, tokenizer.prefix_space)
     assert again.encode(TEXT) == tokenizer.encode(TEXT)
     assert Tokenizer.train(TokenizerFile(path=str(tmp_path / "tokenizer.json")), []).hash == tokenizer.hash
     assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("To be").ids == again.encode("To be")
 
 
 def test_kinds() -> None:
-    assert [tokenizer.kind for tokenizer in MADE.values()] == ["characters", "characters", "words", "bpe"]
+    assert [tokenizer.kind for tokenizer in MADE.values()] == [
+        *("characters", "characters", "words", "bpe", "unigram", "words", "bpe", "unigram")
+    ]
 
 
 def test_special_tokens_come_first_and_never_from_text(tokenizer: Tokenizer) -> None:
-    expected = [0, 1] if tokenizer.pad_id is not None else [0]
-    assert sorted(tokenizer.special_ids) == expected
-    assert tokenizer.eos_id == expected[-1]
+    asked = [token for token in (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) if token is not None]
+    assert asked == sorted(tokenizer.special_ids) == list(range(len(asked)))
     ids = tokenizer.encode("<eos><pad> <eos>\n<eos>")
     assert not tokenizer.special_ids & set(ids)
     if tokenizer.unk_id is None:
         assert tokenizer.decode([*ids, tokenizer.eos_id or 0]) == "<eos><pad> <eos>\n<eos>"
     assert tokenizer.decode([tokenizer.eos_id or 0], skip_special=False) == "<eos>"
+
+
+def test_bos_moves_nothing_that_is_not_asked_for() -> None:
+    specs = [Characters(), Words(), BPE(vocab_size=300), Unigram(), Words(prefix_space=True)]
+    for spec in specs:
+        plain, more = Tokenizer.train(spec, [TEXT]), Tokenizer.train(replace(spec, pad=True, bos=True), [TEXT])
+        assert (plain.eos_id, plain.bos_id, plain.pad_id) == (0, None, None)
+        assert (more.pad_id, more.bos_id, more.eos_id) == (0, 1, 2)
+        if not isinstance(spec, BPE):
+            assert more.vocab_size == plain.vocab_size + 2
+            assert more.encode("To be") == [token + 2 for token in plain.encode("To be")]
 
 
 def test_a_much_repeated_special_name_is_not_learnt() -> None:
@@ -151,7 +238,7 @@ def test_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer, surrogate: str) 
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_training_refuses_half_a_surrogate_pair(spec: Characters | Words | BPE) -> None:
+def test_training_refuses_half_a_surrogate_pair(spec: Learnt) -> None:
     if not isinstance(spec, Characters):
         with pytest.raises(UserError, match="surrogate"):
             Tokenizer.train(spec, ["ab\ud800"])
@@ -176,7 +263,10 @@ def test_batches_equal_singles(tokenizer: Tokenizer) -> None:
     ("settings", "words"),
     [
         ({"kind": "bpe", "vocab_size": 100}, "bpe needs vocab_size >= 257"),
+        ({"kind": "bpe", "vocab_size": 258, "pad": True, "bos": True}, "vocab_size >= 259"),
         ({"kind": "words", "vocab_size": 1}, "vocab_size >= 4"),
+        ({"kind": "words", "vocab_size": 4, "bos": True}, "vocab_size >= 5"),
+        ({"kind": "unigram", "vocab_size": 3}, "unigram needs vocab_size >= 4"),
         ({"kind": "characters", "alphabet": "aba"}, "'a' more than once"),
         ({"kind": "characters", "alphabet": ""}, "alphabet is empty"),
     ],

@@ -1,21 +1,15 @@
 """Named datasets: text to start with, without looking for any."""
 
-import hashlib
-import os
-import tempfile
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from tercet.config import UserError, nearest
+from tercet.data.downloads import obtain
 from tercet.data.sources import Files, Source, Texts
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-DOWNLOAD_SECONDS = 30
 
 FACTS = (
     "elephants greet old friends with their trunks and can hear with their feet.",
@@ -62,11 +56,6 @@ def find(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> S
     return files
 
 
-def cache_folder() -> Path:
-    """Where Tercet keeps what can be made or downloaded again: TERCET_CACHE, else the user's cache folder."""
-    return Path(os.environ.get("TERCET_CACHE") or platformdirs.user_cache_dir("tercet"))
-
-
 def _animals() -> Source:
     return Texts(name="animals", texts=FACTS)
 
@@ -78,19 +67,13 @@ def _python_docs() -> Source:
 
 
 def _shakespeare() -> Source:
-    given = os.environ.get("TERCET_DATA")
-    cached = cache_folder() / "shakespeare" / "input.txt"
-    places = [*([Path(given, "shakespeare", "input.txt"), Path(given, "input.txt")] if given else []), cached]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        _write_whole(cached, _download(SHAKESPEARE_URL))
-        path = cached
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != SHAKESPEARE_SHA256:
-        raise UserError(
-            f"{path} is not TinyShakespeare (sha256 {found[:12]}..., not {SHAKESPEARE_SHA256[:12]}...); "
-            "remove it to download it again, or give the file's path as the source to use it as it is"
-        )
+    path = obtain(
+        SHAKESPEARE_URL,
+        sha256=SHAKESPEARE_SHA256,
+        dataset="shakespeare",
+        called="TinyShakespeare",
+        name="input.txt",
+    )
     return _Named(root=path, called="shakespeare")
 
 
@@ -101,32 +84,6 @@ class _Named(Files):
     @property
     def name(self) -> str:
         return self.called
-
-
-def _download(url: str) -> bytes:
-    remedy = f"put {url} at shakespeare/input.txt in a folder and set TERCET_DATA to that folder"
-    if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
-        raise UserError(f"shakespeare is not on this machine and downloads are switched off; {remedy}")
-    try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
-            data: bytes = answer.read()
-    except OSError as error:
-        raise UserError(f"cannot download shakespeare ({error}); {remedy}") from None
-    if hashlib.sha256(data).hexdigest() != SHAKESPEARE_SHA256:
-        raise UserError(f"what {url} gave is not TinyShakespeare (wrong sha256); {remedy}")
-    return data
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """The file appears at once and whole, or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-            file.write(data)
-        os.replace(file.name, path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"cannot write to {path.parent}: {reason}; set TERCET_CACHE to another folder") from None
 
 
 DATASETS = {

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +95,7 @@ class Files:
         wanted = [
             path
             for path in sorted(below, key=Path.as_posix)
-            if _format(path) in SUFFIXES
+            if suffix(path) in SUFFIXES
             and not any(part.startswith(".") for part in path.parts)
             and (self.root / path).is_file()
         ]
@@ -134,7 +134,7 @@ class Files:
         return sum(path.stat().st_size for path in files) if told else None
 
     def _documents(self, path: Path) -> Iterator[Iterable[str]]:
-        match _format(path):
+        match suffix(path):
             case ".jsonl":
                 yield from ([text] for text in _json_lines(path, self.encoding, self.text_field))
             case ".parquet":
@@ -187,16 +187,24 @@ def _text(path: Path, encoding: str) -> Iterator[str]:
                 return
 
 
-def _lines(path: Path, encoding: str) -> Iterator[str]:
+def lines(path: Path, encoding: str) -> Iterator[str]:
+    """The lines of a file, which end at "\\n" alone; after the last of these there is none unless it has text."""
     rest = ""
     for block in _text(path, encoding):
-        *lines, rest = (rest + block).split("\n")
-        yield from lines
-    yield rest
+        *whole, rest = (rest + block).split("\n")
+        yield from whole
+    if rest:
+        yield rest
 
 
 def _json_lines(path: Path, encoding: str, field: str) -> Iterator[str]:
-    for number, line in enumerate(_lines(path, encoding), 1):
+    for where, values in json_objects(path, encoding, [field]):
+        yield text_field(values, field, where, "data.text_field")
+
+
+def json_objects(path: Path, encoding: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    """The object on each line of a JSONL file, and where it stands; `fields` are those that it should have."""
+    for number, line in enumerate(lines(path, encoding), 1):
         if not line.strip():
             continue
         where = f"{path} line {number}"
@@ -206,14 +214,19 @@ def _json_lines(path: Path, encoding: str, field: str) -> Iterator[str]:
             reason = getattr(error, "msg", "nested too deep")
             raise UserError(f"{where} is not JSON ({reason}); each line must hold one object") from None
         if not isinstance(row, dict):
-            raise UserError(f"{where} is not a JSON object; write {{{json.dumps(field)}: ...}} on each line")
-        values = cast(dict[str, object], row)
-        if field not in values:
-            raise UserError(f"{where} has no field {field!r}{nearest(field, values)} (set data.text_field)")
-        text = values[field]
-        if not isinstance(text, str):
-            raise UserError(f"{where}: the field {field!r} is not text; set data.text_field to one that is")
-        yield _unicode(text, where)
+            example = ", ".join(f"{json.dumps(field)}: ..." for field in fields)
+            raise UserError(f"{where} is not a JSON object; write {{{example}}} on each line")
+        yield where, cast(dict[str, object], row)
+
+
+def text_field(values: dict[str, object], field: str, where: str, setting: str) -> str:
+    """The text under the key `field`, which `setting` chose."""
+    if field not in values:
+        raise UserError(f"{where} has no field {field!r}{nearest(field, values)} (set {setting})")
+    text = values[field]
+    if not isinstance(text, str):
+        raise UserError(f"{where}: the field {field!r} is not text; set {setting} to one that is")
+    return _unicode(text, where)
 
 
 def _parquet_rows(path: Path, field: str) -> Iterator[str]:
@@ -261,7 +274,8 @@ def _errors_told(path: Path) -> Generator[None]:
         raise UserError(f"cannot read {path}: {error.strerror or error}; check the file and its permissions") from None
 
 
-def _format(path: Path) -> str:
+def suffix(path: Path) -> str:
+    """That of the file before it was compressed."""
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 

@@ -4,7 +4,15 @@ import codecs
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tercet.tokens.specs import BPE, TokenizerSpec
+from tercet.tokens.specs import BPE, GPT2, TokenizerSpec
+
+
+def _check_encoding(encoding: str) -> None:
+    try:
+        b"a".decode(encoding, "replace")  # codecs.lookup would also take "hex", which is no text encoding
+        codecs.getincrementaldecoder(encoding)
+    except (LookupError, ValueError):
+        raise ValueError(f"unknown encoding {encoding!r}; try utf-8, latin-1, cp1252 or utf-16") from None
 
 
 def _check_fraction(fraction: float) -> None:
@@ -70,6 +78,7 @@ class DataSpec:
     `encoding` is that of text files, `text_field` the key or column that holds a document in JSONL and Parquet.
     """
 
+    kind: Literal["text"] = "text"
     source: str
     validation: Tail | Documents | HeldOut = Tail()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
@@ -78,8 +87,68 @@ class DataSpec:
     text_field: str = "text"
 
     def __post_init__(self) -> None:
-        try:
-            b"a".decode(self.encoding, "replace")  # codecs.lookup would also take "hex", which is no text encoding
-            codecs.getincrementaldecoder(self.encoding)
-        except (LookupError, ValueError):
-            raise ValueError(f"unknown encoding {self.encoding!r}; try utf-8, latin-1, cp1252 or utf-16") from None
+        _check_encoding(self.encoding)
+
+    @property
+    def documents_apart(self) -> bool:
+        """Whether the model sees each document by itself."""
+        return not isinstance(self.rows, Packed) or self.rows.document_mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Some of the pairs, about `pairs` and at most a tenth, are kept for validation.
+
+    They are drawn by a hash of the source sentence: equal source sentences fall on one side, and in whatever order the
+    lines stand, the same ones are drawn.
+    """
+
+    kind: Literal["drawn"] = "drawn"
+    pairs: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise ValueError(f"pairs must be at least 1, got {self.pairs}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutPairs:
+    """Other files, two of sentences or one of pairs, are for validation."""
+
+    kind: Literal["held_out"] = "held_out"
+    source: str
+    target: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsSpec:
+    """Sentences and their translations.
+
+    Args:
+        source: a file of sentences, one a line; or, without `target`, a named dataset of pairs or one `.tsv` or
+            `.jsonl` file of them. Files may be `.gz`.
+        target: the file of their translations, line by line.
+        source_language, target_language: such as "de"; they choose the direction of a named dataset and are the keys
+            of a JSONL file (by default "source" and "target").
+        validation: null is the named dataset's own validation part; for files, some of their pairs.
+        tokenizer: learnt on both sides; where there is a `source_tokenizer`, on the target side alone.
+        source_tokenizer: gives the source side a vocabulary of its own.
+        encoding: of text and TSV files.
+    """
+
+    kind: Literal["pairs"] = "pairs"
+    source: str
+    target: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    validation: Drawn | HeldOutPairs | None = None
+    tokenizer: TokenizerSpec = field(default_factory=lambda: BPE(vocab_size=8000))
+    source_tokenizer: TokenizerSpec | None = None
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        _check_encoding(self.encoding)
+        if self.source_language is not None and self.source_language == self.target_language:
+            raise ValueError(f"source_language and target_language are both {self.source_language!r}; set two")
+        if isinstance(self.tokenizer, GPT2) or isinstance(self.source_tokenizer, GPT2):
+            raise ValueError("gpt2 has no pad and no bos token, which pairs need; use the kind bpe")

@@ -1,7 +1,18 @@
-"""Text to ids and back: one `Tokenizer` for characters, words and byte-level BPE, kept in one `tokenizer.json`."""
+"""Text to ids and back: one `Tokenizer` for characters, words, BPE and Unigram, kept in one `tokenizer.json`."""
 
 from tercet.tokens.decoding import TextStream
-from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Words
+from tercet.tokens.specs import BPE, GPT2, Characters, Learnt, TokenizerFile, TokenizerSpec, Unigram, Words
 from tercet.tokens.tokenizer import Tokenizer
 
-__all__ = ["BPE", "GPT2", "Characters", "TextStream", "Tokenizer", "TokenizerFile", "TokenizerSpec", "Words"]
+__all__ = [
+    "BPE",
+    "GPT2",
+    "Characters",
+    "Learnt",
+    "TextStream",
+    "Tokenizer",
+    "TokenizerFile",
+    "TokenizerSpec",
+    "Unigram",
+    "Words",
+]

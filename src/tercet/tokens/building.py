@@ -1,17 +1,19 @@
 """One tokenizer of the `tokenizers` library per kind: what it is made of, and how its vocabulary is learnt.
 
 Special tokens get the lowest ids and are part of the model's own vocabulary. None of them can come out of ordinary
-text: their names mix letters and punctuation, which all three ways of splitting keep apart.
+text: their names mix letters and punctuation, which all ways of splitting keep apart.
 """
 
+import json
 from collections.abc import Iterable
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tercet.tokens.specs import BPE, Characters, Words
+from tercet.config import UserError
+from tercet.tokens.specs import BPE, Characters, Learnt, Unigram, Words
 
-PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 WORD = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"  # pieces that join up to the whole text
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -35,7 +37,7 @@ def characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Tokenizer:
 def words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
     built = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     built.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "isolated")
-    built.decoder = decoders.Fuse()
+    _join(built, spec, decoders.Fuse())
     trainer = trainers.WordLevelTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=spec.min_count,
@@ -49,7 +51,7 @@ def words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
 def bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
     built = tokenizers.Tokenizer(models.BPE())
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    built.decoder = decoders.ByteLevel()
+    _join(built, spec, decoders.ByteLevel())
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
@@ -61,5 +63,53 @@ def bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
     return built
 
 
-def _special(spec: Characters | Words | BPE) -> list[str]:
-    return [*([PAD] if spec.pad else []), *([EOS] if spec.eos else [])]
+def unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """Learnt by the library, then put in order: its own, and the last digits of its scores, change from run to run.
+
+    Raises:
+        UserError: where the text has more characters than the vocabulary has room for.
+    """
+    learning = tokenizers.Tokenizer(models.Unigram())
+    learning.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "isolated")
+    _join(learning, spec, decoders.Fuse())
+    names = [*_special(spec), UNKNOWN]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=spec.vocab_size,
+        special_tokens=[AddedToken(name, special=True) for name in names],
+        unk_token=UNKNOWN,
+        show_progress=False,
+    )
+    try:
+        learning.train_from_iterator(texts, trainer)
+    except Exception as error:  # the library has no exception class of its own
+        if "not large enough" not in str(error):
+            raise
+        raise UserError(
+            f"the text has more different characters than vocab_size={spec.vocab_size} holds; "
+            "set tokenizer.vocab_size higher, or use the kind bpe"
+        ) from None
+    structure = json.loads(learning.to_str())
+    learnt = {piece: round(score, 4) for piece, score in structure["model"]["vocab"][len(names) :]}
+    # Characters that earned no place come last, 0.0001 apart, in no certain order: they share the lowest score.
+    lowest = min(learnt.values(), default=0.0)
+    characters = [piece for piece in learnt if len(piece) == 1]
+    rare = [piece for piece in characters if learnt[piece] <= lowest + len(characters) * 0.0001]
+    learnt |= dict.fromkeys(rare, lowest)
+    scored = sorted(learnt.items(), key=lambda one: (-one[1], one[0]))
+    structure["model"]["vocab"] = [*((name, 0.0) for name in names), *scored]
+    return tokenizers.Tokenizer.from_str(json.dumps(structure))
+
+
+def _join(built: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: decoders.Decoder) -> None:
+    """How tokens become text again, and the space that `prefix_space` puts before it.
+
+    The library's own `add_prefix_space` adds none where there is one already, so that " a" would come back as "a".
+    """
+    built.decoder = decoder
+    if spec.prefix_space:
+        built.normalizer = normalizers.Prepend(" ")
+        built.decoder = decoders.Sequence([decoder, decoders.Strip(" ", 1, 0)])
+
+
+def _special(spec: Learnt) -> list[str]:
+    return [name for name, wanted in ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos)) if wanted]

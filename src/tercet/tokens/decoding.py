@@ -20,15 +20,19 @@ class TextStream(Protocol):
 
 
 class ByteStream:
-    """A `TextStream` over a table of bytes per id."""
+    """A `TextStream` over a table of bytes per id; `prefix` is taken off the first of them."""
 
-    def __init__(self, table: Sequence[bytes], special: frozenset[int]) -> None:
-        self._table, self._special = table, special
+    def __init__(self, table: Sequence[bytes], special: frozenset[int], prefix: bytes = b"") -> None:
+        self._table, self._special, self._prefix = table, special, prefix
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        known = 0 <= token < len(self._table) and token not in self._special
-        return self._decoder.decode(self._table[token]) if known else ""
+        if not 0 <= token < len(self._table) or token in self._special:
+            return ""
+        piece = self._table[token]
+        if piece:
+            piece, self._prefix = piece.removeprefix(self._prefix), b""
+        return self._decoder.decode(piece)
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -69,7 +73,10 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
         structure: the parsed `tokenizer.json`.
         names: the tokens as the library writes them, in id order.
     """
-    match joining(structure):
+    steps = joining(structure)
+    if steps[-1:] == ["Strip"] and prefix_space(structure):
+        steps.pop()
+    match steps:
         case ["ByteLevel"]:
             value = {character: byte for byte, character in enumerate(byte_characters())}
             plain = [all(character in value for character in name) for name in names]
@@ -88,8 +95,21 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
 
 def joining(structure: dict[str, Any]) -> list[str]:
     """The steps of a `tokenizer.json`'s decoder, by name."""
+    return [part["type"] for part in _decoders(structure)]
+
+
+def prefix_space(structure: dict[str, Any]) -> bool:
+    """Whether a `tokenizer.json` puts a space before every text and takes one away at the end, and does no more."""
+    return (
+        structure.get("normalizer") == {"type": "Prepend", "prepend": " "}
+        and _decoders(structure)[-1:] == [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+        and len(_decoders(structure)) == 2
+    )
+
+
+def _decoders(structure: dict[str, Any]) -> list[dict[str, Any]]:
     decoder = structure.get("decoder") or {}
-    return [part["type"] for part in decoder.get("decoders", [decoder]) if part]
+    return [part for part in decoder.get("decoders", [decoder]) if part]
 
 
 def byte_characters() -> list[str]:

@@ -18,6 +18,7 @@ class Characters:
     byte_fallback: bool = False
     eos: bool = True
     pad: bool = False
+    bos: bool = False
 
     def __post_init__(self) -> None:
         if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
@@ -31,34 +32,70 @@ class Characters:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """The commonest words, numbers and runs of punctuation, each with the space before it; the rest become `<unk>`."""
+    """The commonest words, numbers and runs of punctuation, each with the space before it; the rest become `<unk>`.
+
+    `prefix_space` reads a text as if a space stood before it, so that its first word is the same token as in the middle
+    of a sentence; decoding takes that space away. It is meant for sentences that stand alone.
+    """
 
     kind: Literal["words"] = "words"
     vocab_size: int = 32_000
     min_count: int = 1
     eos: bool = True
     pad: bool = False
+    bos: bool = False
+    prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        if self.vocab_size < 4 or self.min_count < 1:
-            raise ValueError(f"words need vocab_size >= 4 and min_count >= 1, got {self.vocab_size}, {self.min_count}")
+        least = 4 + self.bos  # <pad>, <eos>, <unk> and a word
+        if self.vocab_size < least or self.min_count < 1:
+            raise ValueError(
+                f"words need vocab_size >= {least} and min_count >= 1, got {self.vocab_size}, {self.min_count}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BPE:
-    """Byte-pair encoding over bytes, split as GPT-2 splits: any text goes in and comes back exactly."""
+    """Byte-pair encoding over bytes, split as GPT-2 splits: any text goes in and comes back exactly.
+
+    `prefix_space` is that of `Words`.
+    """
 
     kind: Literal["bpe"] = "bpe"
     vocab_size: int = 8192
     eos: bool = True
     pad: bool = False
+    bos: bool = False
+    prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        least = 256 + self.eos + self.pad
+        least = 256 + self.eos + self.pad + self.bos
         if self.vocab_size < least:
             raise ValueError(
                 f"bpe needs vocab_size >= {least} (256 bytes and {least - 256} special), got {self.vocab_size}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unigram:
+    """The likeliest cut of each word into pieces that are drawn independently (Kudo 2018, arXiv:1804.10959).
+
+    Text is split as for `Words`, and spaces are part of the pieces. Every character of the training text is a piece of
+    its own, a run of characters that it did not have is one `<unk>`, and all other text comes back exactly.
+    `prefix_space` is that of `Words`.
+    """
+
+    kind: Literal["unigram"] = "unigram"
+    vocab_size: int = 8000
+    eos: bool = True
+    pad: bool = False
+    bos: bool = False
+    prefix_space: bool = False
+
+    def __post_init__(self) -> None:
+        least = 4 + self.bos
+        if self.vocab_size < least:
+            raise ValueError(f"unigram needs vocab_size >= {least}, got {self.vocab_size}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,4 +113,5 @@ class TokenizerFile:
     path: str
 
 
-TokenizerSpec = Characters | Words | BPE | GPT2 | TokenizerFile
+Learnt = Characters | Words | BPE | Unigram  # from a text of one's own
+TokenizerSpec = Characters | Words | BPE | Unigram | GPT2 | TokenizerFile

@@ -14,9 +14,9 @@ import tokenizers
 
 from tercet.config import UserError
 from tercet.tokens import building
-from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, joining
+from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, joining, prefix_space
 from tercet.tokens.gpt2 import gpt2
-from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Words
+from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, Words
 
 Ids = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -30,10 +30,11 @@ class Tokenizer:
     """Text to ids and back.
 
     Attributes:
-        kind: "characters", "words", "bpe", "gpt2", or "file" for one that Tercet did not make.
+        kind: "characters", "words", "bpe", "unigram", "gpt2", or "file" for one that Tercet did not make.
         vocab_size: how many ids there are, special ones included.
         pad_id, bos_id, eos_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
         special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
+        prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
         hash: sha256 of the canonical JSON, as 64 hex digits.
     """
 
@@ -54,6 +55,8 @@ class Tokenizer:
         self.special_ids = frozenset(special.values()) - {self.unk_id}
         self.kind = _kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
+        self.prefix_space = prefix_space(structure)
+        self._prefix = b" " if self.prefix_space else b""
         self._table = byte_table(structure, names)
         lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
         self._lengths = np.array(lengths, dtype=np.int64)
@@ -75,6 +78,8 @@ class Tokenizer:
                     return cls(building.words(spec, texts))
                 case BPE():
                     return cls(building.bpe(spec, texts))
+                case Unigram():
+                    return cls(building.unigram(spec, texts))
                 case GPT2():
                     return cls(gpt2())
                 case TokenizerFile():
@@ -140,10 +145,11 @@ class Tokenizer:
         if self._table is None:
             return self._library.decode(known, skip_special_tokens=skip_special)
         skipped = self.special_ids if skip_special else frozenset[int]()
-        return b"".join(self._table[token] for token in known if token not in skipped).decode("utf-8", "replace")
+        joined = b"".join(self._table[token] for token in known if token not in skipped)
+        return joined.removeprefix(self._prefix).decode("utf-8", "replace")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each id by itself in readable form; bytes that are no whole character are written `\\xe2`."""
+        """Each id by itself in readable form, the space before it too; half a character is written `\\xe2`."""
         if self._table is None:
             return [self._library.id_to_token(int(token)) or "" for token in ids]
         return [self._table[int(token)].decode("utf-8", "backslashreplace") for token in ids]
@@ -152,13 +158,18 @@ class Tokenizer:
         """A decoder for ids that come one at a time; special ids are silent."""
         if self._table is None:
             return WholeStream(self.decode, self._byte_ids)
-        return ByteStream(self._table, self.special_ids)
+        return ByteStream(self._table, self.special_ids, self._prefix)
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """How many UTF-8 bytes of text `ids` stand for, special ids 0; exact even where they end inside a character."""
         if self._table is None:
             return len(self.decode(ids.tolist()).encode())
-        return int(self._lengths[ids].sum())
+        lengths = self._lengths[ids]
+        n_bytes = int(lengths.sum())
+        if self.prefix_space and n_bytes:
+            first = int(ids[(lengths > 0).argmax()])
+            n_bytes -= self._table[first].startswith(self._prefix)
+        return n_bytes
 
 
 class _CharacterTable:
@@ -192,12 +203,17 @@ def _kind(structure: dict[str, Any], vocab_size: int) -> str:
     """Which of our kinds a `tokenizer.json` is, seen from its parts."""
     model, split = structure["model"], structure.get("pre_tokenizer") or {}
     splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
+    steps = joining(structure)
     if structure.get("normalizer"):
-        return "file"
-    if model["type"] == "BPE" and not model["merges"] and not splits and joining(structure) == ["ByteFallback", "Fuse"]:
+        if not prefix_space(structure):
+            return "file"
+        steps.pop()
+    if model["type"] == "BPE" and not model["merges"] and not splits and steps == ["ByteFallback", "Fuse"]:
         return "characters"
     if model["type"] == "WordLevel" and splits == ["Split"]:
         return "words"
+    if model["type"] == "Unigram" and splits == ["Split"] and steps == ["Fuse"]:
+        return "unigram"
     if model["type"] == "BPE" and splits[-1:] == ["ByteLevel"]:
         return "gpt2" if vocab_size == 50_257 and model["vocab"].get("<|endoftext|>") == 50_256 else "bpe"
     return "file"

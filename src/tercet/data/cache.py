@@ -1,0 +1,115 @@
+"""What is made once and kept: folders that appear whole or not at all, under names made from all that they depend on.
+
+A changed file, tokenizer or split is another name, so nothing stale is ever served. Of two processes that make the same
+folder, the later takes the earlier's.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tercet.config import UserError, plain
+from tercet.tokens import Characters, Tokenizer, TokenizerSpec
+
+FORMAT = 1  # counts up when the same settings give other files
+TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
+AT_ONCE = (1 << 20) * min(16, max(2, os.cpu_count() or 1))  # characters encoded together: some pieces for each core
+
+
+def cache_folder() -> Path:
+    """Where Tercet keeps what can be made or downloaded again: TERCET_CACHE, else the user's cache folder."""
+    return Path(os.environ.get("TERCET_CACHE") or platformdirs.user_cache_dir("tercet"))
+
+
+def learnt(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str) -> Tokenizer:
+    """The tokenizer learnt from `texts`, which `content` stands for; kept in the cache."""
+    if spec.kind in ("gpt2", "file"):
+        return Tokenizer.train(spec, ())
+    path = cache_folder() / "tokenizers" / f"{digest(content, plain(spec))[:32]}.json"
+    if not path.exists():
+        most = None if isinstance(spec, Characters) else TRAINING_BYTES
+        tokenizer = Tokenizer.train(spec, _as_far_as(most, texts()))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as new:
+            tokenizer.save(Path(new, path.name))
+            os.replace(Path(new, path.name), path)
+    return Tokenizer.load(path)
+
+
+def id_type(tokenizer: Tokenizer) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
+
+
+def whole(folder: Path) -> bool:
+    """Whether the folder is there with every file at its full size."""
+    try:
+        files = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["files"]
+        return all((folder / name).stat().st_size == size for name, size in files.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def seal(folder: Path, meta: dict[str, Any]) -> None:
+    """Write `meta.json`, with the size of every file that is there."""
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    (folder / "meta.json").write_text(json.dumps({**meta, "files": sizes}, indent=2), encoding="utf-8")
+
+
+@contextmanager
+def appearing(folder: Path) -> Generator[Path]:
+    """A temporary folder that becomes `folder` at the end, unless another process was first."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # what is there is not whole, or we should not be here
+    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
+    try:
+        yield new
+        try:
+            os.replace(new, folder)
+        except OSError:
+            if not whole(folder):
+                raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def disk_errors_told() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        raise UserError(
+            f"cannot write to the cache {cache_folder()}: {reason}; make room, or set TERCET_CACHE to another folder"
+        ) from None
+
+
+def progress_bar(*, shown: bool) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty()))
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _as_far_as(most: int | None, texts: Iterable[str]) -> Iterator[str]:
+    """The first `texts`, as far as `most` bytes."""
+    done = 0
+    for text in texts:
+        yield text
+        done += len(text.encode())
+        if most is not None and done >= most:
+            return

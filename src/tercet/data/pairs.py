@@ -1,0 +1,165 @@
+"""Sentences and their translations, as a stream: two files line by line, or one TSV or JSONL file.
+
+Lines end at "\\n" alone, as `wc -l` counts them: a line separator (U+2028) or a carriage return within a sentence is
+text. White space around a sentence is not.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Protocol
+
+from tercet.config import UserError
+from tercet.data.sources import Files, json_objects, lines, suffix, text_field
+
+Pair = tuple[str, str]
+
+
+class PairSource(Protocol):
+    """Somewhere pairs come from."""
+
+    @property
+    def name(self) -> str: ...
+
+    def pairs(self) -> Iterator[Pair]:
+        """Every pair without the white space around it; a side may be empty."""
+        ...
+
+    def hash(self) -> str:
+        """sha256 of everything that `pairs` depends on."""
+        ...
+
+    def size(self) -> int | None:
+        """Bytes of text, where that can be told without reading."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTexts:
+    """Pairs in memory."""
+
+    name: str
+    texts: tuple[Pair, ...]
+
+    def pairs(self) -> Iterator[Pair]:
+        yield from self.texts
+
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
+
+    def size(self) -> int:
+        return sum(len(source.encode()) + len(target.encode()) for source, target in self.texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFiles:
+    """The lines of `source` beside those of `target`; or, without one, the pairs in the TSV or JSONL file `source`.
+
+    `source_field` and `target_field` are the keys of a JSONL file.
+    """
+
+    source: Path
+    target: Path | None = None
+    encoding: str = "utf-8"
+    source_field: str = "source"
+    target_field: str = "target"
+
+    @property
+    def name(self) -> str:
+        return str(self.source)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Every pair without the white space around it; a side may be empty.
+
+        Raises:
+            UserError: where a file cannot be read, or the two sides do not match.
+        """
+        self._check()
+        for source, target in self._pairs():
+            yield source.strip(), target.strip()
+
+    def hash(self) -> str:
+        self._check()
+        digests = [Files(root=path).hash() for path in self._files()]
+        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+    def size(self) -> int | None:
+        self._check()
+        sizes = [Files(root=path).size() for path in self._files()]
+        return None if None in sizes else sum(size for size in sizes if size)
+
+    def _files(self) -> list[Path]:
+        return [self.source, *([self.target] if self.target else [])]
+
+    def _check(self) -> None:
+        for path in self._files():
+            if not path.is_file():
+                Files(root=path).files()  # names the nearest path, or what the folder lacks
+                raise UserError(f"{path} is a folder; give a file of sentences, one a line")
+        if not self.target and suffix(self.source) not in (".tsv", ".jsonl"):
+            raise UserError(
+                f"{self.source} is one file, and neither .tsv nor .jsonl; "
+                "set data.target to the file of its translations, line by line"
+            )
+
+    def _pairs(self) -> Iterator[Pair]:
+        if self.target:
+            return _side_by_side(self.source, self.target, self.encoding)
+        if suffix(self.source) == ".tsv":
+            return _columns(self.source, self.encoding)
+        return self._objects()
+
+    def _objects(self) -> Iterator[Pair]:
+        keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
+        for where, values in json_objects(self.source, self.encoding, [key for key, _ in keys]):
+            source, target = (text_field(values, key, where, setting) for key, setting in keys)
+            yield source, target
+
+
+def read_pairs(source: PairSource) -> Iterator[Pair]:
+    """The pairs of `source` with text on both sides.
+
+    Raises:
+        UserError: where there is none, a file cannot be read, or the two sides do not match.
+    """
+    empty = True
+    for pair in source.pairs():
+        if pair[0] and pair[1]:
+            empty = False
+            yield pair
+    if empty:
+        raise nothing_in(source)
+
+
+def nothing_in(source: PairSource) -> UserError:
+    return UserError(f"{source.name} has no pair with text on both sides; give a file with some")
+
+
+def _side_by_side(source: Path, target: Path, encoding: str) -> Iterator[Pair]:
+    counts = [0, 0]
+    for pair in zip_longest(lines(source, encoding), lines(target, encoding)):
+        counts = [count + (line is not None) for count, line in zip(counts, pair, strict=True)]
+        if counts[0] == counts[1]:
+            yield pair
+    if counts[0] != counts[1]:
+        raise UserError(
+            f"{source} has {counts[0]:,} lines and {target} {counts[1]:,}; "
+            "each line of one must be the translation of the same line of the other"
+        )
+
+
+def _columns(path: Path, encoding: str) -> Iterator[Pair]:
+    for number, line in enumerate(lines(path, encoding), 1):
+        columns = line.split("\t")
+        if not line.strip():
+            yield "", ""
+        elif len(columns) != 2:
+            raise UserError(
+                f"{path} line {number} has {len(columns)} column{'s' * (len(columns) != 1)} between tabs; "
+                "write a sentence, a tab and its translation on each line"
+            )
+        else:
+            yield columns[0], columns[1]

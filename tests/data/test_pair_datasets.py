@@ -1,0 +1,158 @@
+"""Numbers are right and their parts disjoint; Multi30k is found, checked, and read in either direction."""
+
+import gzip
+import hashlib
+import io
+import os
+import random
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from num2words import num2words
+
+from tercet.config import UserError
+from tercet.data import PAIR_DATASETS, PairsSpec, numbers, pair_datasets, pairs_of, read_pairs
+from tercet.data.pair_datasets import MULTI30K_SHA256, find_pairs
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_every_dataset_says_what_it_is() -> None:
+    assert sorted(PAIR_DATASETS) == ["multi30k", "numbers"]
+    assert all(one.description and one.origin and len(one.languages) == 2 for one in PAIR_DATASETS.values())
+
+
+def test_numbers_are_what_num2words_writes() -> None:
+    drawn = [0, 1, 27, 100, 999, 1000, 1001, 1100, 2001, 100_000, 101_000, 101_001, 999_999]
+    for number in drawn + random.Random(5).sample(range(1_000_000), 200):
+        for language in ("en", "de"):
+            assert numbers._written(number, language) == num2words(number, lang=language)
+    assert numbers._written(27, "de") == "siebenundzwanzig"
+
+
+def test_no_number_is_in_two_parts() -> None:
+    spec = PairsSpec(source="numbers")
+    parts = [pairs_of(spec, part) for part in ("train", "validation", "test")]
+    assert [len(part) for part in parts] == [20_000, 500, 1000]
+    for side in (0, 1):
+        texts = [{pair[side] for pair in part} for part in parts]
+        assert sum(map(len, texts)) == len(set.union(*texts)) == 21_500
+    assert ("twenty-seven", "siebenundzwanzig") in parts[0]
+    long = sum("hundred and" in english and "thousand" in english for english, _ in parts[2])
+    assert 0.85 < long / 1000 < 0.95, "and some below a thousand thousand with a short end"
+    assert parts == [list(read_pairs(find_pairs(spec, part))) for part in ("train", "validation", "test")]
+
+
+@pytest.mark.parametrize(
+    ("languages", "first"),
+    [((None, None), "e"), (("de", "en"), "d"), (("de", None), "d"), ((None, "en"), "d"), ((None, "de"), "e")],
+)
+def test_either_direction(languages: tuple[str | None, str | None], first: str) -> None:
+    spec = PairsSpec(source="numbers", source_language=languages[0], target_language=languages[1])
+    pair = next(pair for pair in pairs_of(spec, "train") if "twenty-seven" in pair)
+    assert pair == (("siebenundzwanzig", "twenty-seven") if first == "d" else ("twenty-seven", "siebenundzwanzig"))
+
+
+def test_without_num2words_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "num2words", None)
+    for cached in (numbers.numbers, numbers._words):
+        cached.cache_clear()
+    with pytest.raises(UserError, match=r"needs num2words; pip install num2words==0\.5\.14"):
+        pairs_of(PairsSpec(source="numbers"), "test")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"source": "number"}, "no dataset of pairs or file is called 'number'; did you mean 'numbers'"),
+        ({"source": "./numbers"}, "no such file or folder: numbers"),
+        (
+            {"source": "numbers", "source_language": "fr"},
+            r"numbers has no 'fr'; set data\.source_language to one of en, de",
+        ),
+        ({"source": "numbers", "target_language": "fr"}, r"data\.target_language"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    settings: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=words):
+        pairs_of(PairsSpec(**settings), "train")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("numbers").write_text("".join(f"word {number}\n" for number in range(20)))
+    Path("b").write_text("".join(f"Wort {number}\n" for number in range(20)))
+    assert len(pairs_of(PairsSpec(source="numbers", target="b"), "train")) == 18
+    with pytest.raises(UserError, match="numbers has no test part of its own; the datasets that do: multi30k, numbers"):
+        pairs_of(PairsSpec(source="numbers", target="b"), "test")
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    files = {name: gzip.compress(f"{name}\nzwei\n".encode(), mtime=0) for name in MULTI30K_SHA256}
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    monkeypatch.setattr(pair_datasets, "MULTI30K_SHA256", sums)
+    monkeypatch.delenv("TERCET_DATA", raising=False)
+    return files
+
+
+def test_multi30k_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files, asked = small(monkeypatch), list[str]()
+
+    def urlopen(url: str, timeout: float) -> io.BytesIO:
+        assert timeout
+        asked.append(url)
+        return io.BytesIO(files[url.rsplit("/", 1)[1]])
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    spec = PairsSpec(source="multi30k", source_language="en")
+    for _ in range(2):
+        assert pairs_of(spec, "test")[0] == ("test_2016_flickr.en.gz", "test_2016_flickr.de.gz")
+    assert len(asked) == 2
+    assert asked[0] == (
+        "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/test_2016_flickr.en.gz"
+    )
+    (tmp_path / "cache" / "multi30k" / "test_2016_flickr.en.gz").write_bytes(b"changed")
+    with pytest.raises(UserError, match=r"is not Multi30k's test_2016_flickr\.en\.gz .*remove it to download it again"):
+        pairs_of(spec, "test")
+    files["val.en.gz"] = b"<html>"
+    with pytest.raises(UserError, match=r"wrong sha256.*put https.* at multi30k/val\.en\.gz .*set TERCET_DATA"):
+        pairs_of(spec, "validation")
+    monkeypatch.setenv("TERCET_OFFLINE", "1")
+    with pytest.raises(UserError, match="multi30k is not on this machine and downloads are switched off"):
+        pairs_of(spec, "validation")
+
+
+@pytest.mark.parametrize("folder", ["multi30k", "."])
+def test_multi30k_from_a_folder_of_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str) -> None:
+    files = small(monkeypatch)
+    (tmp_path / "data" / folder).mkdir(parents=True)
+    for name, data in files.items():
+        (tmp_path / "data" / folder / name).write_bytes(data)
+    monkeypatch.setenv("TERCET_DATA", str(tmp_path / "data"))
+    assert pairs_of(PairsSpec(source="multi30k"), "train")[0] == ("train.de.gz", "train.en.gz")
+    assert pairs_of(PairsSpec(source="multi30k"), "validation")[0] == ("val.de.gz", "val.en.gz")
+
+
+def test_the_real_multi30k() -> None:
+    if not os.environ.get("TERCET_DATA"):
+        pytest.skip("TERCET_DATA is not set")
+    spec = PairsSpec(source="multi30k")
+    parts = [pairs_of(spec, part) for part in ("train", "validation", "test")]
+    assert [len(part) for part in parts] == [29_000, 1014, 1000]
+    assert parts[0][0] == (
+        "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
+        "Two young, White males are outside near many bushes.",
+    )
+    assert any("\xa0" in source for source, _ in parts[0])
+    turned = pairs_of(PairsSpec(source="multi30k", target_language="de"), "test")
+    assert turned == [(target, source) for source, target in parts[2]]

@@ -1,0 +1,277 @@
+"""Pairs on disk must be those of the files, on the right side, and a vocabulary must not know what validation holds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.config import UserError, parse, plain
+from tercet.data import (
+    DataSpec,
+    Drawn,
+    HeldOutPairs,
+    Packed,
+    Padded,
+    PairFiles,
+    Pairs,
+    PairsSpec,
+    cache,
+    pairs_of,
+    parallel,
+    prepare,
+    prepare_pairs,
+)
+from tercet.tokens import BPE, GPT2, Characters, Tokenizer, TokenizerFile, Unigram, Words
+
+SMALL = BPE(vocab_size=300)
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def files(folder: Path, pairs: list[tuple[str, str]], name: str = "a", **settings: Any) -> PairsSpec:
+    for side, end in enumerate(("de", "en")):
+        (folder / f"{name}.{end}").write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
+    given = {"tokenizer": SMALL, **settings}
+    return PairsSpec(source=str(folder / f"{name}.de"), target=str(folder / f"{name}.en"), **given)
+
+
+SENTENCES = [(f"Satz {number} mit\xa0{number % 7} ü", f"sentence {number} 🙂") for number in range(53)]
+
+
+def texts(pairs: Pairs, source: Tokenizer, target: Tokenizer) -> list[tuple[str, str]]:
+    found = list[tuple[str, str]]()
+    for number in range(len(pairs)):
+        s = pairs.source[pairs.source_starts[number] : pairs.source_starts[number + 1]]
+        t = pairs.target[pairs.target_starts[number] : pairs.target_starts[number + 1]]
+        assert (s[-1], t[-1]) == (source.eos_id, target.eos_id)
+        assert not {source.eos_id, source.bos_id, source.pad_id} & set(s[:-1].tolist())
+        found.append((source.decode(s), target.decode(t)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(), Words(), Unigram(prefix_space=True)]
+)
+def test_ids_are_those_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
+    monkeypatch.setattr(parallel, "AT_ONCE", 100)  # many batches
+    every = SENTENCES if tokenizer in (SMALL, Words()) else [("ab ba", "b a"), *[("a b", "ab")] * 30]
+    if isinstance(tokenizer, Words):
+        every = [("a", " b"), *[("a b", "b a")] * 30]
+    spec = files(tmp_path, [("", "no source"), *every, (" ", "\t")], tokenizer=tokenizer)
+    corpus = prepare_pairs(spec)
+    assert corpus.tokenizer is corpus.source_tokenizer
+    assert (corpus.tokenizer.pad_id, corpus.tokenizer.bos_id, corpus.tokenizer.eos_id) == (0, 1, 2)
+    whole = [(source.strip(), target.strip()) for source, target in every]
+    train = texts(corpus.train, corpus.source_tokenizer, corpus.tokenizer)
+    validation = texts(corpus.validation, corpus.source_tokenizer, corpus.tokenizer)
+    assert sorted(train + validation) == sorted(whole)
+    assert [pair for pair in whole if pair in train] == train, "in the order of the lines"
+    assert tuple(validation) == corpus.validation_texts
+    assert (train, validation) == (pairs_of(spec, "train"), pairs_of(spec, "validation"))
+    assert (corpus.skipped, corpus.name) == (2, spec.source)
+    assert corpus.train.source_lengths.sum() == len(corpus.train.source)
+    assert corpus.train.target_lengths.tolist() == np.diff(corpus.train.target_starts).tolist()
+    assert isinstance(corpus.train.source, np.memmap)
+    assert corpus.train.source.dtype == np.uint16
+    assert corpus.train.source_starts.dtype == np.int64
+
+
+def test_two_vocabularies_know_their_own_side_alone(tmp_path: Path) -> None:
+    corpus = prepare_pairs(files(tmp_path, SENTENCES, tokenizer=Words(), source_tokenizer=Characters()))
+    assert (corpus.source_tokenizer.kind, corpus.tokenizer.kind) == ("characters", "words")
+    assert "🙂" not in corpus.source_tokenizer.tokens(range(corpus.source_tokenizer.vocab_size))
+    assert "Satz" not in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))
+    for one in (corpus.source_tokenizer, corpus.tokenizer):
+        assert (one.pad_id, one.bos_id, one.eos_id) == (0, 1, 2)
+    found = texts(corpus.validation, corpus.source_tokenizer, corpus.tokenizer)
+    assert [source for source, _ in found] == [source for source, _ in corpus.validation_texts]
+
+
+@given(
+    pairs=st.lists(st.tuples(st.sampled_from("abcdefghijklmn"), st.sampled_from("uvwxyz")), min_size=2, max_size=80),
+    wanted=st.integers(1, 9),
+    seed=st.randoms(),
+)
+def test_equal_sources_are_drawn_together_whatever_the_order(
+    pairs: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("drawn")
+    spec = files(folder, pairs, validation=Drawn(pairs=wanted))
+    if len({source for source, _ in pairs}) == 1:
+        with pytest.raises(UserError, match=r"cannot be divided; set data\.validation"):
+            pairs_of(spec, "train")
+        return
+    train, validation = pairs_of(spec, "train"), pairs_of(spec, "validation")
+    assert sorted(train + validation) == sorted(pairs)
+    assert train
+    assert validation
+    assert not {source for source, _ in train} & {source for source, _ in validation}
+    often = min(sum(other == source for other, _ in pairs) for source, _ in pairs)
+    assert len(validation) <= max(min(wanted, len(pairs) // 10), often)
+    seed.shuffle(pairs)
+    files(folder, pairs)
+    assert sorted(pairs_of(spec, "validation")) == sorted(validation)
+
+
+def test_about_as_many_are_drawn_as_asked_for(tmp_path: Path) -> None:
+    many = [(f"Satz {number}", f"sentence {number}") for number in range(4000)]
+    assert len(pairs_of(files(tmp_path, many), "validation")) == 400
+    drawn = pairs_of(files(tmp_path, many, validation=Drawn(pairs=37)), "validation")
+    assert len(drawn) == 37
+    assert drawn not in (many[:37], many[-37:])
+
+
+@pytest.mark.parametrize("validation", ["drawn", "held_out"])
+def test_vocabularies_are_learnt_on_training_text_alone(tmp_path: Path, validation: str) -> None:
+    spec = files(tmp_path, SENTENCES, tokenizer=Words())
+    if validation == "held_out":
+        planted = [("Quastenflosser schwimmen", "coelacanths swim")] * 9
+        held = files(tmp_path, planted, "b")
+        spec = files(
+            tmp_path, SENTENCES, tokenizer=Words(), validation=HeldOutPairs(source=held.source, target=held.target)
+        )
+    else:  # where it is drawn, the words of what was drawn
+        planted = pairs_of(spec, "validation")
+    corpus = prepare_pairs(spec)
+    assert list(corpus.validation_texts) == planted
+    own = {word for pair in planted for text in pair for word in text.split() if text.split()[0] != word}
+    own -= {word for pair in pairs_of(spec, "train") for text in pair for word in text.split()}
+    assert own
+    known = {token.strip() for token in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))}
+    assert not own & known
+    assert corpus.tokenizer.unk_id in corpus.validation.source
+    everything = Tokenizer.train(Words(), [text for pair in planted for text in pair])  # the test can see a leak
+    assert own & {token.strip() for token in everything.tokens(range(everything.vocab_size))}
+
+
+def test_files_that_do_not_match_leave_nothing_behind(tmp_path: Path, kept: Path) -> None:
+    spec = files(tmp_path, SENTENCES)
+    Path(spec.target or "").write_text("one\n")
+    for validation in (None, HeldOutPairs(source=spec.source, target=spec.source)):
+        with pytest.raises(UserError, match=r"a\.de has 53 lines and .*a\.en 1;"):
+            prepare_pairs(PairsSpec(source=spec.source, target=spec.target, validation=validation))
+    assert not kept.exists()
+    good = files(tmp_path, SENTENCES, "b")
+    with pytest.raises(UserError, match=r"a\.de has 53 lines and .*a\.en 1;"):
+        prepare_pairs(files(tmp_path, SENTENCES, "b", validation=HeldOutPairs(source=spec.source, target=spec.target)))
+    assert not kept.exists()
+    assert len(prepare_pairs(good).train) == 48
+
+
+def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    spec = files(tmp_path, SENTENCES)
+    first = prepare_pairs(spec)
+    with monkeypatch.context() as patch:
+        patch.setattr(PairFiles, "pairs", None)
+        again = prepare_pairs(spec)
+    assert (again.hash, again.tokenizer.hash, again.skipped) == (first.hash, first.tokenizer.hash, 0)
+    assert again.validation_texts == first.validation_texts
+    np.testing.assert_array_equal(again.train.source, first.train.source)
+    assert not list(kept.rglob(".*")), "temporary files left behind"
+    expected = first.train.target.tolist()
+    next(kept.rglob("train_target.bin")).write_bytes(b"xx")
+    assert prepare_pairs(spec).train.target.tolist() == expected, "damage is mended"
+
+
+def test_every_change_has_its_own_ids(tmp_path: Path, kept: Path) -> None:
+    spec = files(tmp_path, SENTENCES)
+    hashes = {prepare_pairs(spec).hash}
+    hashes.add(prepare_pairs(files(tmp_path, SENTENCES, validation=Drawn(pairs=2))).hash)
+    hashes.add(prepare_pairs(files(tmp_path, [*SENTENCES, ("neu", "new")])).hash)
+    turned = PairsSpec(source=spec.target or "", target=spec.source, tokenizer=SMALL)
+    hashes.add(prepare_pairs(turned).hash)
+    assert len(hashes) == len(list((kept / "pairs").iterdir())) == 4
+    assert prepare_pairs(files(tmp_path, SENTENCES, tokenizer=Characters())).hash in hashes
+    assert len(list((kept / "pairs").iterdir())) == 5
+
+
+def test_one_file_of_pairs_by_language(tmp_path: Path) -> None:
+    rows = [json.dumps({"de": source, "en": target}) for source, target in SENTENCES]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    path = str(tmp_path / "a.jsonl")
+    there = PairsSpec(source=path, source_language="de", target_language="en", tokenizer=SMALL)
+    back = PairsSpec(source=path, source_language="en", target_language="de", tokenizer=SMALL)
+    assert sorted([*pairs_of(there, "train"), *pairs_of(there, "validation")]) == sorted(SENTENCES)
+    assert pairs_of(back, "validation") != [(b, a) for a, b in pairs_of(there, "validation")], "drawn by the source"
+    assert prepare_pairs(there).hash != prepare_pairs(back).hash
+
+
+def test_given_tokenizers_are_used(tmp_path: Path) -> None:
+    spec = files(tmp_path, SENTENCES)
+    given = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
+    corpus = prepare_pairs(spec, tokenizer=given)
+    assert corpus.tokenizer is corpus.source_tokenizer is given
+    corpus = prepare_pairs(spec, source_tokenizer=given)
+    assert corpus.source_tokenizer is given
+    assert corpus.tokenizer.vocab_size > 259
+    given.save(tmp_path / "tokenizer.json")
+    assert prepare_pairs(files(tmp_path, SENTENCES, tokenizer=TokenizerFile(path=str(tmp_path / "tokenizer.json"))))
+
+
+def test_tokenizers_without_the_tokens_that_pairs_need(tmp_path: Path) -> None:
+    Tokenizer.train(Words(), ["a b"]).save(tmp_path / "tokenizer.json")
+    lacking = TokenizerFile(path=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(
+        UserError, match=r"data\.tokenizer \(words\) has no pad and no bos token, .*use one of the kinds"
+    ):
+        prepare_pairs(files(tmp_path, SENTENCES, tokenizer=lacking))
+    with pytest.raises(UserError, match=r"data\.source_tokenizer \(words\) has no pad"):
+        prepare_pairs(files(tmp_path, SENTENCES, source_tokenizer=lacking))
+    with pytest.raises(ValueError, match="gpt2 has no pad and no bos token, which pairs need; use the kind bpe"):
+        files(tmp_path, SENTENCES, source_tokenizer=GPT2())
+
+
+def test_running_text_has_no_space_put_before_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text " * 9)
+    with pytest.raises(UserError, match="prefix_space is for sentence pairs, not for running text"):
+        prepare(DataSpec(source=str(tmp_path / "a.txt"), tokenizer=BPE(vocab_size=260, prefix_space=True)))
+
+
+def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
+    alphabet = "".join(map(chr, range(0x10000, 0x10000 + (1 << 16))))
+    last = alphabet[-1]
+    spec = files(tmp_path, [(last, last), (last * 2, last)], tokenizer=Characters(alphabet=alphabet))
+    assert prepare_pairs(spec).train.source.dtype == np.uint32
+
+
+def test_half_a_gigabyte_would_not_be_learnt_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cache, "TRAINING_BYTES", 60)
+    corpus = prepare_pairs(files(tmp_path, SENTENCES, tokenizer=Words()))
+    assert corpus.tokenizer.vocab_size < 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
+        ({"validation": {"kind": "drawn", "pairs": 0}}, "validation: pairs must be at least 1"),
+        ({"validation": {"kind": "held_out"}}, "the key 'source' is missing"),
+        ({"validation": "tail"}, "unknown kind 'tail'"),
+        ({"source_language": "de", "target_language": "de"}, "are both 'de'"),
+        ({"tokenizer": "gpt2"}, "gpt2 has no pad"),
+        ({"targt": "b"}, "unknown key 'targt'; did you mean 'target'"),
+    ],
+)
+def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parse(PairsSpec, {"kind": "pairs", "source": "numbers", **settings})
+
+
+def test_settings_come_back_from_plain_data() -> None:
+    spec = PairsSpec(source="a.de", target="a.en", validation=HeldOutPairs(source="b.tsv"), source_tokenizer=Unigram())
+    assert parse(PairsSpec, plain(spec)) == spec
+    assert PairsSpec(source="numbers").tokenizer == BPE(vocab_size=8000)
+    assert plain(DataSpec(source="animals"))["kind"] == "text"
+
+
+def test_whether_documents_are_apart() -> None:
+    rows = {Packed(): False, Packed(document_mask=True): True, Padded(): True}
+    assert {one: DataSpec(source="animals", rows=one).documents_apart for one in rows} == rows

@@ -3,17 +3,28 @@
 import codecs
 from collections.abc import Sequence
 
+import numpy as np
+
 
 class ByteTokenizer:
-    """Ids below 256 are single bytes, then come `pieces`, and the end-of-text token is last."""
+    """Ids below 256 are single bytes, then come `pieces`, and at last those that are no text, the end-of-text token."""
 
-    def __init__(self, pieces: Sequence[bytes] = (), *, eos: bool = True) -> None:
+    unk_id = None
+
+    def __init__(self, pieces: Sequence[bytes] = (), *, eos: bool = True, bos: bool = False) -> None:
         self.vocabulary = [bytes([byte]) for byte in range(256)] + list(pieces)
+        n = len(self.vocabulary)
+        self.pad_id, self.bos_id = (n, n + 1) if bos else (None, None)
+        self.vocabulary += [b""] * (2 * bos)
         self.eos_id = len(self.vocabulary) if eos else None
         self.vocab_size = len(self.vocabulary) + eos
+        self.special_ids = frozenset(range(n, self.vocab_size))
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array(self.encode(text), dtype=np.uint32) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self.vocabulary[id] for id in ids if id != self.eos_id).decode(errors="replace")

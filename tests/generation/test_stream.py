@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from toy_decoder import Rule, ToyDecoder, random_rule, script_rule
+from toy_decoder import Rule, ToyDecoder, ToyTranslator, random_rule, random_source_rule, script_rule
 
 from tercet.generation import Column, Sampling, Token, distribution, draw, stream, window_start
 
@@ -185,3 +185,25 @@ def test_wrong_arguments_are_told_before_the_first_token() -> None:
         stream(model, [[1], []], Sampling())
     with pytest.raises(ValueError, match="2 prompts need as many seeds, got 1"):
         stream(model, [[1], [2]], Sampling(), seeds=[0])
+    with pytest.raises(ValueError, match="2 prompts need as many sources, got 1"):
+        stream(model, [[1], [2]], Sampling(), sources=[[0]])
+
+
+def test_what_is_forbidden_is_never_drawn_and_logprobs_stay_the_models() -> None:
+    row, forbidden = [1, 2], {0, 3, int(RULE([1, 2]).argmax())}
+    for (token,) in stream(ToyDecoder(RULE, CONTEXT), [row], Sampling(max_new_tokens=5), forbidden=forbidden):
+        assert token is not None
+        assert token.id not in forbidden
+        assert token.logprob == pytest.approx(RULE(row).log_softmax(-1)[token.id].item(), abs=1e-5)
+        row.append(token.id)
+
+
+def test_each_row_sees_its_own_source_also_when_its_window_moves() -> None:
+    rule = random_source_rule(VOCAB, CONTEXT, seed=4)
+    prompts, sources = [[1], [1, 2], [1], [1]], [[3, 4], [5], [6, 7, 8], [3, 4]]
+    model = ToyTranslator(rule, CONTEXT, VOCAB)
+    sampling = Sampling(max_new_tokens=12)
+    rows = by_row(stream(model, prompts, sampling, sources=sources, seeds=[1, 2, 3, 4]))
+    for seed, (prompt, source, row) in enumerate(zip(prompts, sources, rows, strict=True), start=1):
+        assert row == by_recomputing(lambda tokens, source=source: rule(source, tokens), prompt, sampling, seed=seed)
+    assert model.calls[0] == ("start", 3)  # two rows have the same prompt and source

@@ -6,15 +6,46 @@ import torch
 from torch import Tensor, nn
 
 Rule = Callable[[list[int]], Tensor]
+SourceRule = Callable[[list[int], list[int]], Tensor]
 
 
 class ToyCache:
-    def __init__(self, rows: list[list[int]], capacity: int) -> None:
+    """Rows as they are, each with the source that its group shares; what a real cache cannot do is refused."""
+
+    def __init__(self, rows: list[list[int]], capacity: int, sources: list[list[int]] | None = None) -> None:
         self.rows = rows
         self.capacity = capacity
+        self.sources = [[] for _ in rows] if sources is None else sources
+        self.group = 1
+        self.calls: list[tuple[str, int]] = []
 
     def reorder(self, rows: Tensor) -> None:
-        self.rows = [list(self.rows[row]) for row in rows.tolist()]
+        assert rows.dtype == torch.int64
+        wanted = rows.tolist()
+        self.calls.append(("reorder", len(wanted)))
+        assert wanted != list(range(len(self.rows))), "there was nothing to reorder"
+        assert len(wanted) % self.group == 0
+        groups = [
+            {row // self.group for row in wanted[start : start + self.group]}
+            for start in range(0, len(wanted), self.group)
+        ]
+        assert all(len(group) == 1 for group in groups), "rows of two sources were mixed"
+        kept = [group.pop() for group in groups]
+        assert self.group == 1 or len(set(kept)) == len(kept), "a group was repeated"
+        self.sources = [self.sources[group] for group in kept]
+        self.rows = [list(self.rows[row]) for row in wanted]
+
+    def spread(self, n: int) -> None:
+        assert self.group == 1
+        assert n > 1, "there was nothing to spread"
+        self.calls.append(("spread", n))
+        self.rows = [list(row) for row in self.rows for _ in range(n)]
+        self.group = n
+
+    def grow(self, capacity: int) -> None:
+        assert capacity > self.capacity
+        self.calls.append(("grow", capacity))
+        self.capacity = capacity
 
 
 class ToyDecoder(nn.Module):
@@ -26,27 +57,64 @@ class ToyDecoder(nn.Module):
         self.max_len = max_len
         self.calls: list[tuple[str, int]] = []
         self.capacities: list[int] = []
+        self.caches: list[ToyCache] = []
 
     def start(self, tokens: Tensor, lengths: Tensor, *, capacity: int) -> tuple[Tensor, ToyCache]:
+        return self._start(tokens, lengths, capacity, None)
+
+    def step(self, tokens: Tensor, cache: ToyCache) -> Tensor:
+        assert tokens.dtype == torch.int64
+        assert tokens.shape == (len(cache.rows),)
+        self.calls.append(("step", len(tokens)))
+        for row, token in zip(cache.rows, tokens.tolist(), strict=True):
+            assert len(row) < cache.capacity <= self.max_len, "the cache has no column left"
+            row.append(token)
+        return self._logits(cache)
+
+    def _start(
+        self, tokens: Tensor, lengths: Tensor, capacity: int, sources: list[list[int]] | None
+    ) -> tuple[Tensor, ToyCache]:
         assert tokens.dtype == lengths.dtype == torch.int64
         assert tokens.shape[1] == lengths.max() <= capacity <= self.max_len
         self.calls.append(("start", len(tokens)))
         self.capacities.append(capacity)
-        cache = ToyCache([row[:n] for row, n in zip(tokens.tolist(), lengths.tolist(), strict=True)], capacity)
-        return self._logits(cache), cache
-
-    def step(self, tokens: Tensor, cache: ToyCache) -> Tensor:
-        assert tokens.shape == (len(cache.rows),)
-        self.calls.append(("step", len(tokens)))
-        for row, token in zip(cache.rows, tokens.tolist(), strict=True):
-            assert len(row) < cache.capacity, "the cache has no column left"
-            row.append(token)
-        return self._logits(cache)
+        rows = [row[:n] for row, n in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+        self.caches.append(ToyCache(rows, capacity, sources))
+        return self._logits(self.caches[-1]), self.caches[-1]
 
     def _logits(self, cache: ToyCache) -> Tensor:
         assert not self.training, "dropout would be on"
         assert torch.is_inference_mode_enabled()
-        return torch.stack([self.rule(row) for row in cache.rows])
+        return torch.stack([self.one(cache, number) for number in range(len(cache.rows))])
+
+    def one(self, cache: ToyCache, number: int) -> Tensor:
+        return self.rule(cache.rows[number])
+
+
+class ToyTranslator(ToyDecoder):
+    """The same with a source, to which the rule is a function as well."""
+
+    def __init__(self, rule: SourceRule, max_len: int, vocab_size: int) -> None:
+        super().__init__(lambda tokens: rule([], tokens), max_len)
+        self.source_rule = rule
+        self.vocab_size = vocab_size
+        self.sources: list[list[list[int]]] = []
+
+    def start(
+        self, tokens: Tensor, lengths: Tensor, *, source: Tensor, source_padding: Tensor, capacity: int
+    ) -> tuple[Tensor, ToyCache]:
+        assert source.dtype == torch.int64
+        assert source_padding.dtype == torch.bool
+        assert source.shape == source_padding.shape
+        assert len(source) == len(tokens)
+        assert source.shape[1] == source_padding.sum(1).max() <= self.max_len
+        assert (source_padding[:, 1:] <= source_padding[:, :-1]).all(), "padding stands on the right"
+        sources = [row[mask].tolist() for row, mask in zip(source, source_padding, strict=True)]
+        self.sources.append(sources)
+        return self._start(tokens, lengths, capacity, sources)
+
+    def one(self, cache: ToyCache, number: int) -> Tensor:
+        return self.source_rule(cache.sources[number // cache.group], cache.rows[number])
 
 
 def random_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: float = 2.0) -> Rule:
@@ -58,6 +126,21 @@ def random_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: float = 
     def rule(tokens: list[int]) -> Tensor:
         hidden = table[torch.arange(len(tokens)), torch.tensor(tokens)].sum(0)
         return scale * torch.sin(hidden) @ out
+
+    return rule
+
+
+def random_source_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: float = 2.0) -> SourceRule:
+    """The same of a source and a target; what was worked out once is remembered."""
+    over_target = random_rule(vocab_size, max_len, seed=2 * seed, scale=scale)
+    over_source = random_rule(vocab_size, max_len, seed=2 * seed + 1, scale=scale)
+    known: dict[tuple[tuple[int, ...], ...], Tensor] = {}
+
+    def rule(source: list[int], tokens: list[int]) -> Tensor:
+        key = (tuple(source), tuple(tokens))
+        if key not in known:
+            known[key] = over_target(tokens) + (over_source(source).roll(len(tokens)) if source else 0.0)
+        return known[key]
 
     return rule
 

@@ -1,24 +1,41 @@
-"""Writing with a trained model: filters of its logits, draws from them, tokens as a stream, and text."""
+"""Writing with a trained model: filters of its logits, draws, streams of tokens, beams, text and translations."""
 
-from tercet.generation.protocol import Cache, Decoder
+from tercet.generation.alignment import align, cross_attention, word_alignment, words_of
+from tercet.generation.beam import Beam, Hypothesis, LengthPenalty, beam_search
+from tercet.generation.ensemble import Ensemble
+from tercet.generation.protocol import Cache, Decoder, SourceDecoder
 from tercet.generation.sampling import Sampling, distribution, draw
 from tercet.generation.stop import StopMatcher
 from tercet.generation.stream import Column, Token, stream, window_start
 from tercet.generation.text import Completion, encode_prompt, generate, stream_text
+from tercet.generation.translate import Translation, translate, translate_stream
 
 __all__ = [
+    "Beam",
     "Cache",
     "Column",
     "Completion",
     "Decoder",
+    "Ensemble",
+    "Hypothesis",
+    "LengthPenalty",
     "Sampling",
+    "SourceDecoder",
     "StopMatcher",
     "Token",
+    "Translation",
+    "align",
+    "beam_search",
+    "cross_attention",
     "distribution",
     "draw",
     "encode_prompt",
     "generate",
     "stream",
     "stream_text",
+    "translate",
+    "translate_stream",
     "window_start",
+    "word_alignment",
+    "words_of",
 ]

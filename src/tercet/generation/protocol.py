@@ -1,7 +1,8 @@
 """What generation asks of a model: read the prompts, then a token a step; the state lives in a cache outside the model.
 
 A column of the cache is a position of the text, so rows of unequal length need no padding on the left: each row goes on
-writing at its own column. The families differ in `start` alone; everything after it is `step`.
+writing at its own column. The families differ in `start` alone, where a translator takes the sources as well;
+everything after it is `step`.
 """
 
 from collections.abc import Generator, Sequence
@@ -9,13 +10,24 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 
 class Cache(Protocol):
     def reorder(self, rows: Int[Tensor, " R"], /) -> None:
         """Become these rows of this cache, in place; a row may be left out or named twice."""
+        ...
+
+    def spread(self, n: int, /) -> None:
+        """Each row becomes a group of `n` equal rows next to each other, which share one source.
+
+        From then on `reorder` keeps groups whole: rows are permuted or repeated within their group, or all of it goes.
+        """
+        ...
+
+    def grow(self, capacity: int, /) -> None:
+        """Make room for `capacity` tokens a row; what is there stays."""
         ...
 
 
@@ -40,6 +52,38 @@ class Decoder(Protocol[CacheType]):
     def step(self, tokens: Int[Tensor, " B"], cache: CacheType, /) -> Float[Tensor, "B V"]:
         """Append one token to each row: the logits after it."""
         ...
+
+
+class SourceDecoder(Protocol[CacheType]):
+    """A decoder that looks at a source, which it encodes once."""
+
+    @property
+    def max_len(self) -> int:
+        """The most tokens of a target, and the most of a source."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def start(
+        self,
+        tokens: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"],
+        /,
+        *,
+        source: Int[Tensor, "B S"],
+        source_padding: Bool[Tensor, "B S"],
+        capacity: int,
+    ) -> tuple[Float[Tensor, "B V"], CacheType]:
+        """Read the sources, whose real tokens `source_padding` marks, and the beginnings of their targets."""
+        ...
+
+    def step(self, tokens: Int[Tensor, " B"], cache: CacheType, /) -> Float[Tensor, "B V"]:
+        """Append one token to each row: the logits after it."""
+        ...
+
+
+AnyDecoder = Decoder[CacheType] | SourceDecoder[CacheType]
 
 
 def parts_of(model: object) -> list[nn.Module]:

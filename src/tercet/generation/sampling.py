@@ -16,6 +16,8 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
 
+DIVERGED = "the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
@@ -86,7 +88,7 @@ def draw(probabilities: Float[Tensor, "B V"], generators: Sequence[torch.Generat
     sums = probabilities.to("cpu", torch.float64).cumsum(-1)  # (B, V)
     total = sums[:, -1:]
     if not bool((total > 0).all()):
-        raise UserError("the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint")
+        raise UserError(DIVERGED)
     uniform = torch.tensor(
         [[torch.rand((), dtype=torch.float64, generator=g).item()] for g in generators], dtype=torch.float64
     )  # (B, 1) in [0, 1)

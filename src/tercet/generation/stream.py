@@ -4,6 +4,7 @@ A row that has ended leaves the batch, so the work shrinks with it. A row that o
 half (`window_start`) and is read anew; until then every step costs one token.
 """
 
+import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tercet.generation.protocol import CacheType, Decoder, at_rest, device_of, parts_of
+from tercet.generation.protocol import AnyDecoder, CacheType, at_rest, device_of, parts_of
+from tercet.generation.reading import read
 from tercet.generation.sampling import Sampling, distribution, draw
 
 
@@ -43,26 +45,31 @@ def window_start(n: int, max_len: int) -> int:
 
 
 def stream(
-    model: Decoder[CacheType],
+    model: AnyDecoder[CacheType],
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
+    sources: Sequence[Sequence[int]] | None = None,
+    source_pad: int = 0,
     stop_ids: Set[int] = frozenset(),
+    forbidden: Set[int] = frozenset(),
     seeds: Sequence[int] | None = None,
     ended: Set[int] = frozenset(),
 ) -> Iterator[Column]:
     """Continue each prompt, yielding one column a step: for each row its next token, or None once it has ended.
 
     Args:
-        model: see `Decoder`; between two columns it is in the mode, training or not, in which it was found.
+        model: see `Decoder` and `SourceDecoder`; between two columns it is in the mode in which it was found.
         prompts: token ids of each row, at least one; longer than the context is well, `window_start` says what is seen.
         sampling: how to draw; its `stop` texts belong to `generate` and `stream_text`.
+        sources: one for each row, where the model is a `SourceDecoder`; `source_pad` is any id of their vocabulary.
         stop_ids: ids that end a row when they are *drawn*; the stop id is the row's last token.
+        forbidden: ids that are never drawn.
         seeds: one for each row; by default `sampling.seed` for every row, as if each were alone.
         ended: a set that the caller may add rows to between two columns; they leave the batch.
 
     Raises:
-        ValueError: for an empty prompt, or where there are not as many seeds as prompts.
+        ValueError: for an empty prompt, or where there are not as many seeds or sources as prompts.
     """
     for row, prompt in enumerate(prompts):
         if len(prompt) == 0:
@@ -71,14 +78,20 @@ def stream(
         seeds = [sampling.seed] * len(prompts)
     if len(seeds) != len(prompts):
         raise ValueError(f"{len(prompts)} prompts need as many seeds, got {len(seeds)}")
-    return _columns(model, [list(prompt) for prompt in prompts], sampling, stop_ids, seeds, ended)
+    if sources is not None and len(sources) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts need as many sources, got {len(sources)}")
+    rows = [list(prompt) for prompt in prompts]
+    return _columns(model, rows, sources, source_pad, sampling, stop_ids, forbidden, seeds, ended)
 
 
 def _columns(
-    model: Decoder[CacheType],
+    model: AnyDecoder[CacheType],
     rows: list[list[int]],
+    sources: Sequence[Sequence[int]] | None,
+    source_pad: int,
     sampling: Sampling,
     stop_ids: Set[int],
+    forbidden: Set[int],
     seeds: Sequence[int],
     ended: Set[int],
 ) -> Iterator[Column]:
@@ -86,14 +99,24 @@ def _columns(
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     live = list(range(len(rows)))  # the row in each slot of the batch
     left = sampling.max_new_tokens
+    never = torch.tensor(sorted(forbidden), dtype=torch.long, device=device)
     if not live or not left:
         return
+
+    def read_anew() -> tuple[Float[Tensor, "B V"], CacheType]:
+        """Read what each live row sees, with room for the tokens left to draw."""
+        visible = [rows[row][window_start(len(rows[row]), model.max_len) :] for row in live]
+        beside = None if sources is None else [sources[row] for row in live]
+        capacity = min(model.max_len, max(map(len, visible)) + left)
+        return read(model, visible, sources=beside, source_pad=source_pad, capacity=capacity, device=device)
+
     with at_rest(parts):
-        logits, cache = _read(model, rows, left, device)
+        logits, cache = read_anew()
     while True:
         with at_rest(parts):
             seen = _seen([rows[row] for row in live], logits) if sampling.repetition_penalty != 1 else None
-            ids = draw(distribution(logits, sampling, seen), [generators[row] for row in live])
+            drawable = logits.index_fill(-1, never, -math.inf) if forbidden else logits
+            ids = draw(distribution(drawable, sampling, seen), [generators[row] for row in live])
             logprobs = logits.float().log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
         left -= 1
         column: Column = [None] * len(rows)
@@ -111,7 +134,7 @@ def _columns(
             return
         with at_rest(parts):
             if any(_moved(len(rows[row]), model.max_len) for row in live):
-                logits, cache = _read(model, [rows[row] for row in live], left, device)
+                logits, cache = read_anew()
             else:
                 if shrunk:
                     cache.reorder(torch.tensor(kept, device=device))
@@ -120,24 +143,6 @@ def _columns(
 
 def _moved(n: int, max_len: int) -> bool:
     return window_start(n, max_len) != window_start(n - 1, max_len)
-
-
-def _read(
-    model: Decoder[CacheType], rows: Sequence[Sequence[int]], left: int, device: torch.device
-) -> tuple[Float[Tensor, "B V"], CacheType]:
-    """Read what each row sees, with room for the tokens left to draw: the next logits and a new cache."""
-    visible = [tuple(row[window_start(len(row), model.max_len) :]) for row in rows]
-    distinct = list(dict.fromkeys(visible))  # samples of one prompt are read once
-    longest = max(map(len, distinct))
-    tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in distinct], device=device)
-    lengths = torch.tensor([len(row) for row in distinct], device=device)
-    logits, cache = model.start(tokens, lengths, capacity=min(model.max_len, longest + left))
-    if len(distinct) < len(rows):
-        number = {row: slot for slot, row in enumerate(distinct)}
-        slots = torch.tensor([number[row] for row in visible], device=device)
-        cache.reorder(slots)
-        logits = logits[slots]
-    return logits, cache
 
 
 def _seen(rows: Sequence[Sequence[int]], logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B V"]:

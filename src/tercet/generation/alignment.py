@@ -1,0 +1,131 @@
+"""What the decoder looked at: cross-attention while a given target is written, and which word comes from which.
+
+Row t of the weights is the look that predicts token t of the target; a row sums to one over the source's real tokens.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from tercet.generation.ensemble import Ensemble
+from tercet.generation.protocol import at_rest, device_of, parts_of
+from tercet.generation.reading import padded
+from tercet.models import EncoderDecoder
+from tercet.nn.attention import Attention, attention_weights
+from tercet.nn.block import Block
+
+
+def cross_attention(
+    model: EncoderDecoder,
+    source: Int[Tensor, "B S"],
+    target_inputs: Int[Tensor, "B T"],
+    source_padding: Bool[Tensor, "B S"] | None = None,
+) -> Float[Tensor, "L B H T S"]:
+    """The weights of all L layers and H heads while the target is read, which is what they were while it was written.
+
+    Args:
+        target_inputs: what the decoder reads: the beginning token and the target without its last token; padded on the
+            right with any id, whose rows mean nothing.
+        source_padding: True at the source's real tokens.
+    """
+    blocks = [block for block in model.decoder.blocks if isinstance(block, Block)]
+    with at_rest(parts_of(model)), _recorded(blocks) as weights:
+        memory = model.encode(source, padding=source_padding)
+        model.hidden(target_inputs, memory, memory_padding=source_padding)
+    return torch.stack(weights)
+
+
+@contextmanager
+def _recorded(blocks: Sequence[Block]) -> Generator[list[Tensor]]:
+    """The weights of each block's cross-attention as it is called; nothing stays hooked, also after an error."""
+    weights: list[Tensor] = []
+
+    def record(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        assert isinstance(attention, Attention)
+        x, memory = args
+        q = attention.query_norm(attention.query(x).unflatten(-1, (attention.n_heads, attention.d_head)))
+        k, _ = attention.keys_values(memory)
+        weights.append(attention_weights(q.transpose(1, 2), k, mask=kwargs.get("mask")))  # (B, H, T, S)
+
+    parts = [block.cross_attention for block in blocks if block.cross_attention is not None]
+    hooks = [part.register_forward_pre_hook(record, with_kwargs=True) for part in parts]
+    try:
+        yield weights
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[Sequence[int]]) -> list[float]:
+    """Wu et al. 2016, equation 14: for each target the sum over source tokens of log(min(attention it got, 1)).
+
+    The attention is that of the last layer, the mean of its heads; in an ensemble the mean of its members.
+
+    Args:
+        targets: whole targets, the beginning token included.
+
+    Raises:
+        ValueError: for a model without cross-attention.
+    """
+    members = model.members if isinstance(model, Ensemble) else (model,)
+    device = device_of(model)
+    inputs, lengths = padded([target[:-1] for target in targets], 0, device)  # (B, T)
+    sources = torch.tensor([list(source)] * len(targets), device=device)  # (B, S)
+    looks: list[Tensor] = []
+    for member in members:
+        if not isinstance(member, EncoderDecoder):
+            raise ValueError(f"coverage needs a model with cross-attention, not {type(member).__name__}; set it to 0")
+        looks.append(cross_attention(member, sources, inputs)[-1].float().mean(1))  # (B, T, S)
+    written = torch.arange(inputs.shape[1], device=device) < lengths[:, None]  # (B, T)
+    attended = (torch.stack(looks).mean(0) * written[..., None]).sum(1)  # (B, S)
+    smallest = torch.finfo(attended.dtype).tiny  # a token that no one looked at costs much, not everything
+    return attended.clamp(min=smallest, max=1.0).log().sum(-1).tolist()
+
+
+def align(weights: Float[Tensor, "L H T S"], *, layer: int | None = None) -> list[int]:
+    """For each target token the source token that it looks at most, by the mean of a layer's heads.
+
+    By default the last layer but one, where there are several: its attention follows human alignments best, while the
+    last one already looks ahead to what comes next (Garg et al. 2019, "Jointly Learning to Align and Translate").
+    """
+    return _mean_of_heads(weights, layer).argmax(-1).tolist()
+
+
+def word_alignment(
+    weights: Float[Tensor, "L H T S"],
+    source_words: Sequence[range],
+    target_words: Sequence[range],
+    *,
+    layer: int | None = None,
+) -> list[int]:
+    """For each target word the source word that its tokens together look at most; words are given as by `words_of`."""
+    mean = _mean_of_heads(weights, layer)  # (T, S)
+    by_source = torch.stack([mean[:, word.start : word.stop].sum(-1) for word in source_words], dim=-1)  # (T, words)
+    return [int(by_source[word.start : word.stop].sum(0).argmax()) for word in target_words]
+
+
+def words_of(pieces: Sequence[str]) -> list[range]:
+    """Which tokens make up each word: one begins with a piece that begins with white space, or that follows some.
+
+    Args:
+        pieces: the text of each token, as from `Tokenizer.tokens`. White space that is a piece by itself belongs to the
+            word after it.
+    """
+    if not pieces:
+        return []
+    starts = [0]
+    for place in range(1, len(pieces)):
+        before, here = pieces[place - 1], pieces[place]
+        blank = not "".join(pieces[starts[-1] : place]).strip()  # so far only white space: the word is still to come
+        if not blank and (here[:1].isspace() or before[-1:].isspace()):
+            starts.append(place)
+    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(pieces)], strict=True)]
+
+
+def _mean_of_heads(weights: Float[Tensor, "L H T S"], layer: int | None) -> Float[Tensor, "T S"]:
+    chosen = max(len(weights) - 2, 0) if layer is None else layer
+    return weights[chosen].float().mean(0)

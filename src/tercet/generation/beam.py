@@ -1,0 +1,322 @@
+"""Beam search: the few most likely beginnings are kept and continued together, until the best endings are known.
+
+    score(Y) = log P(Y | X) / norm(|Y|) + coverage(X, Y)
+
+The norm is |Y|^alpha ("average"), ((5 + |Y|) / 6)^alpha ("gnmt": Wu et al. 2016, equation 14) or 1 ("none"); |Y| counts
+the tokens written, the end included. Live hypotheses compete by log-probability alone, which is fair as all of them are
+equally long; only finished ones are compared by score. What has ended leaves the beam and is never continued.
+
+A sentence is done when `size` hypotheses have ended, or when no live one can still reach the list: a log-probability
+never rises, so log P(now) / norm(longest) bounds every continuation. Stopping there changes nothing but the time.
+"""
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.generation.alignment import coverage_penalties
+from tercet.generation.candidates import best_continuations
+from tercet.generation.protocol import AnyDecoder, CacheType, at_rest, device_of, parts_of
+from tercet.generation.reading import read
+from tercet.generation.sampling import DIVERGED
+
+LengthPenalty = Literal["average", "gnmt", "none"]
+
+ROOM = 16  # columns by which the cache grows: a step costs as much as the cache is wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """How to search. Size 1 is greedy search."""
+
+    size: int = 5
+    n_best: int = 1  # hypotheses returned
+    length_penalty: LengthPenalty = "average"
+    alpha: float = 1.0  # the penalty's power; 0 compares plain log-probabilities
+    coverage: float = 0.0  # above 0, endings that leave source tokens unattended rank lower (Wu et al.'s beta)
+    max_ratio: float = 2.0  # an answer has at most max_ratio * its source's tokens + max_extra tokens, ends included
+    max_extra: int = 10
+    min_ratio: float = 0.0  # and at least min_ratio * its source's tokens + min_extra before its end
+    min_extra: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size={self.size} must be 1 or more; 1 is greedy search")
+        if not 1 <= self.n_best <= self.size:
+            raise ValueError(f"n_best={self.n_best} must be between 1 and size={self.size}; try size={self.n_best}")
+        if self.length_penalty not in ("average", "gnmt", "none"):
+            raise ValueError(f"length_penalty={self.length_penalty!r} must be average, gnmt or none")
+        for name in ("alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra"):
+            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
+                raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
+        if self.max_ratio == self.max_extra == 0:
+            raise ValueError("max_ratio=0 and max_extra=0 leave no room for an answer; try max_ratio=2.0")
+        if self.min_ratio > self.max_ratio or self.min_extra > self.max_extra:
+            raise ValueError(
+                f"min_ratio={self.min_ratio:g} and min_extra={self.min_extra} must not be above "
+                f"max_ratio={self.max_ratio:g} and max_extra={self.max_extra}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The search in words, to stand beside every score that it led to."""
+        search = "greedy" if self.size == 1 else f"beam {self.size}"
+        plain = self.length_penalty == "none" or self.alpha == 0
+        penalty = "no length penalty" if plain else f"{self.length_penalty} length penalty {self.alpha:g}"
+        return f"{search}, {penalty}" + (f", coverage {self.coverage:g}" if self.coverage else "")
+
+    def longest(self, source_tokens: int) -> int:
+        """The most tokens of an answer, its end included."""
+        return max(1, int(self.max_ratio * source_tokens) + self.max_extra)
+
+    def shortest(self, source_tokens: int) -> int:
+        """The fewest tokens of an answer before its end."""
+        return int(self.min_ratio * source_tokens) + self.min_extra
+
+    def score(self, logprob: float, length: int) -> float:
+        """What hypotheses of `length` tokens are ranked by, without coverage."""
+        match self.length_penalty:
+            case "average":
+                return logprob / length**self.alpha
+            case "gnmt":
+                return logprob / ((5 + length) / 6) ** self.alpha
+            case "none":
+                return logprob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """What was written after a prefix. `ids` ends with the end token where the model wrote it, finish "eos", and not
+    where the room ended, finish "length": no end is made up."""
+
+    ids: tuple[int, ...]
+    logprob: float  # the sum of natural logs of the model's own probabilities, added up in float32
+    logprobs: tuple[float, ...]
+    score: float
+    finish: Literal["eos", "length"]
+
+
+def beam_search(
+    model: AnyDecoder[CacheType],
+    prefixes: Sequence[Sequence[int]],
+    beam: Beam,
+    *,
+    eos_id: int,
+    forbidden: Set[int] = frozenset(),
+    sources: Sequence[Sequence[int]] | None = None,
+    source_pad: int = 0,
+    max_new_tokens: Sequence[int] | int,
+    min_new_tokens: Sequence[int] | int = 0,
+) -> list[list[Hypothesis]]:
+    """The `n_best` best continuations of each prefix, fewer only where there are no more, all different.
+
+    First come those that ended, by score, then those cut by their limit, by score: so the first of five is the first of
+    one. Between equals the one that ended earlier, then the likelier one, then the lowest ids come first. Nothing about
+    a sentence depends on its neighbours in the batch.
+
+    Args:
+        model: see `Decoder` and `SourceDecoder`; it is left in the mode, training or not, in which it was found.
+        prefixes: token ids, at least one each; the scores are without them.
+        eos_id: the id that ends a hypothesis.
+        forbidden: ids that are never written. Probabilities stay the model's own.
+        sources: one for each prefix, where the model is a `SourceDecoder`.
+        source_pad: any id of the source's vocabulary.
+        max_new_tokens: the most tokens of each hypothesis, its end included; the model's max_len is kept as well.
+        min_new_tokens: the fewest tokens before the end.
+
+    Raises:
+        ValueError: for arguments that do not fit together.
+        UserError: where the model's outputs are not numbers.
+    """
+    _check(model, prefixes, eos_id, forbidden, sources)
+    limits, shortest = (_each(given, len(prefixes)) for given in (max_new_tokens, min_new_tokens))
+    sentences = [
+        _Sentence(
+            beam=beam,
+            prefix=prefix,
+            source=() if sources is None else sources[number],
+            limit=min(limits[number], model.max_len + 1 - len(prefix)),  # the last token is written, never read
+            shortest=shortest[number],
+        )
+        for number, prefix in enumerate(prefixes)
+    ]
+    with at_rest(parts_of(model)):
+        _search(model, sentences, eos_id, sorted(forbidden), None if sources is None else source_pad)
+        if beam.coverage and sources is not None:
+            for sentence in sentences:
+                _rank_by_coverage(model, sentence)
+    return [sentence.best() for sentence in sentences]
+
+
+@dataclass(kw_only=True)
+class _Sentence:
+    """A sentence, and what its search has come to so far."""
+
+    beam: Beam
+    prefix: Sequence[int]
+    source: Sequence[int]
+    limit: int
+    shortest: int
+    ended: list[Hypothesis] = field(default_factory=list[Hypothesis])
+    cut: list[Hypothesis] = field(default_factory=list[Hypothesis])
+
+    def add(self, ids: Sequence[int], totals: Sequence[float], finish: Literal["eos", "length"]) -> None:
+        logprobs = tuple(after - before for before, after in zip([0.0, *totals[:-1]], totals, strict=True))
+        score = self.beam.score(totals[-1], len(ids))
+        hypothesis = Hypothesis(ids=tuple(ids), logprob=totals[-1], logprobs=logprobs, score=score, finish=finish)
+        (self.ended if finish == "eos" else self.cut).append(hypothesis)
+
+    def done(self, best_total: float) -> bool:
+        """Whether no live hypothesis, the best of which has come to `best_total`, can matter any more."""
+        if len(self.ended) >= self.beam.size or best_total == -math.inf:
+            return True
+        if self.beam.coverage or len(self.ended) < self.beam.n_best:
+            return False  # with coverage any ending may come first: all are waited for
+        to_beat = sorted(hypothesis.score for hypothesis in self.ended)[-self.beam.n_best]
+        return self.beam.score(best_total, self.limit) <= to_beat
+
+    def best(self) -> list[Hypothesis]:
+        if self.limit == 0:
+            return [Hypothesis(ids=(), logprob=0.0, logprobs=(), score=0.0, finish="length")]
+        ranked = [sorted(kind, key=lambda hypothesis: -hypothesis.score) for kind in (self.ended, self.cut)]
+        return (ranked[0] + ranked[1])[: self.beam.n_best]
+
+
+def _search(
+    model: AnyDecoder[CacheType],
+    sentences: Sequence[_Sentence],
+    eos_id: int,
+    forbidden: Sequence[int],
+    source_pad: int | None,
+) -> None:
+    """Fill `sentences`; those still `live` are searched together.
+
+    What each hypothesis has written is kept on the host as (N, H, t) arrays: N live sentences, H hypotheses of each,
+    one before the first step. A step hands the host one tensor and gets the next tokens back.
+    """
+    live = [sentence for sentence in sentences if sentence.limit > 0]
+    if not live:
+        return
+    device, size = device_of(model), live[0].beam.size
+    count = 1 if size == 1 else 2 * size  # at most `size` of them end, so `size` go on
+    never = torch.tensor(forbidden, dtype=torch.long, device=device)
+    most = max(len(sentence.prefix) + sentence.limit - 1 for sentence in live)  # columns, if none ends early
+    capacity = min(most, max(len(sentence.prefix) for sentence in live) + ROOM)
+    logits, cache = read(
+        model,
+        [sentence.prefix for sentence in live],
+        sources=None if source_pad is None else [sentence.source for sentence in live],
+        source_pad=source_pad or 0,
+        capacity=capacity,
+        device=device,
+    )
+    ids = np.zeros((len(live), 1, 0), dtype=np.int64)  # (N, H, t)
+    totals = np.zeros((len(live), 1, 0))  # (N, H, t): log-probabilities up to each token
+    alive = torch.zeros(len(live), 1, device=device)  # (N, H): log-probabilities so far, -inf where there is none
+    written = 0
+    while True:
+        early = [slot for slot, sentence in enumerate(live) if written < sentence.shortest]
+        values, parents, tokens = _candidates(logits, alive, count, never, eos_id, early)  # (N, count), best first
+        written += 1
+        slots = np.arange(len(live))[:, None]
+        ids = np.concatenate((ids[slots, parents], tokens[..., None]), axis=-1)
+        totals = np.concatenate((totals[slots, parents], values[..., None]), axis=-1)
+
+        ends = tokens == eos_id
+        for slot, place in np.argwhere(ends[:, :size] & (values[:, :size] > -math.inf)):
+            live[slot].add(ids[slot, place].tolist(), totals[slot, place].tolist(), "eos")
+        on = np.argsort(ends, axis=1, kind="stable")[:, :size]  # the first `size` that go on
+        ids, totals, parents = ids[slots, on], totals[slots, on], parents[slots, on]
+        values = np.where(ends, -math.inf, values)[slots, on]  # (N, size): where too few go on, some do not exist
+
+        kept: list[int] = []
+        for slot, sentence in enumerate(live):
+            if written == sentence.limit:
+                for place in np.flatnonzero(values[slot] > -math.inf):
+                    sentence.add(ids[slot, place].tolist(), totals[slot, place].tolist(), "length")
+            elif not sentence.done(float(values[slot, 0])):
+                kept.append(slot)
+        if not kept:
+            return
+
+        hypotheses = alive.shape[1]
+        rows = (np.array(kept)[:, None] * hypotheses + parents[kept, :hypotheses]).ravel()
+        if len(rows) < alive.numel() or (rows != np.arange(len(rows))).any():
+            cache.reorder(torch.from_numpy(rows).to(device))
+        if hypotheses < size:
+            cache.spread(size)
+        live, ids, totals = [live[slot] for slot in kept], ids[kept], totals[kept]
+        needed = max(len(sentence.prefix) for sentence in live) + written
+        if needed > capacity:
+            capacity = min(most, needed - 1 + ROOM)
+            cache.grow(capacity)
+        alive = torch.from_numpy(values[kept]).to(device)
+        logits = model.step(torch.from_numpy(ids[:, :, -1].ravel()).to(device), cache)
+
+
+def _candidates(
+    logits: Tensor, alive: Tensor, count: int, never: Tensor, eos_id: int, early: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The best continuations on the host: log-probabilities, the hypotheses they continue and the tokens they add.
+
+    `early` are the sentences that may not end yet. Always `count` columns; what is missing has probability zero.
+    """
+    logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
+    logprobs.index_fill_(-1, never, -math.inf)
+    if early:
+        logprobs[torch.tensor(early, device=logits.device), :, eos_id] = -math.inf
+    values, parents, tokens = best_continuations(logprobs, alive, count)
+    packed = torch.stack((values, parents.float(), tokens.float())).cpu().numpy()  # float32 holds ids up to 2**24
+    if np.isnan(packed[0]).any():
+        raise UserError(DIVERGED)
+    packed = np.pad(packed, ((0, 0), (0, 0), (0, count - packed.shape[2])), constant_values=-1.0)
+    missing = packed[2] < 0
+    packed[0][missing], packed[1:, missing] = -math.inf, 0.0
+    return packed[0], packed[1].astype(np.int64), packed[2].astype(np.int64)
+
+
+def _rank_by_coverage(model: object, sentence: _Sentence) -> None:
+    """Lower each score by what its hypothesis left unattended of the source."""
+    for kind in (sentence.ended, sentence.cut):
+        if kind:
+            targets = [(*sentence.prefix, *hypothesis.ids) for hypothesis in kind]
+            penalties = coverage_penalties(model, sentence.source, targets)
+            kind[:] = [
+                replace(hypothesis, score=hypothesis.score + sentence.beam.coverage * penalty)
+                for hypothesis, penalty in zip(kind, penalties, strict=True)
+            ]
+
+
+def _each(given: Sequence[int] | int, n: int) -> list[int]:
+    """One number a sentence."""
+    numbers = [given] * n if isinstance(given, int) else list(given)
+    if len(numbers) != n:
+        raise ValueError(f"{n} prefixes need as many limits, got {len(numbers)}")
+    if min(numbers, default=0) < 0:
+        raise ValueError(f"a limit of {min(numbers)} tokens must be 0 or more")
+    return numbers
+
+
+def _check(
+    model: AnyDecoder[CacheType],
+    prefixes: Sequence[Sequence[int]],
+    eos_id: int,
+    forbidden: Set[int],
+    sources: Sequence[Sequence[int]] | None,
+) -> None:
+    if eos_id in forbidden:
+        raise ValueError(f"eos_id={eos_id} must not be forbidden: nothing could end; try min_new_tokens")
+    if sources is not None and len(sources) != len(prefixes):
+        raise ValueError(f"{len(prefixes)} prefixes need as many sources, got {len(sources)}")
+    for which, rows in (("prefix", prefixes), ("source", sources or ())):
+        for number, row in enumerate(rows):
+            if not 1 <= len(row) <= model.max_len:
+                raise ValueError(
+                    f"{which} {number} of {len(rows)} has {len(row)} tokens; it needs 1 to max_len={model.max_len}"
+                )

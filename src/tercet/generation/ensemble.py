@@ -1,0 +1,96 @@
+"""Several translators write one translation: at each step their opinions of the next token are put together.
+
+    linear:      log p = log( mean of the p_i )
+    log_linear:  log p = mean of the log p_i, normalised again
+
+The linear mean believes a token that one member believes strongly in; the log-linear one a token that no member doubts.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from tercet.generation.protocol import Cache, SourceDecoder
+
+Combine = Literal["linear", "log_linear"]
+
+
+class EnsembleCache:
+    """The members' caches, side by side."""
+
+    def __init__(self, caches: Sequence[Cache]) -> None:
+        self.caches = tuple(caches)
+
+    def reorder(self, rows: Int[Tensor, " R"]) -> None:
+        for cache in self.caches:
+            cache.reorder(rows)
+
+    def spread(self, n: int) -> None:
+        for cache in self.caches:
+            cache.spread(n)
+
+    def grow(self, capacity: int) -> None:
+        for cache in self.caches:
+            cache.grow(capacity)
+
+
+class Ensemble(nn.Module):
+    """A `SourceDecoder` of several ones with the same vocabularies.
+
+    Args:
+        models: one or more; sizes and depths may differ.
+        combine: how probabilities are put together.
+
+    Raises:
+        ValueError: for no models, or for models with vocabularies of different size.
+    """
+
+    def __init__(self, models: Sequence[SourceDecoder[Any]], combine: Combine = "linear") -> None:
+        super().__init__()
+        sizes = sorted({model.vocab_size for model in models})
+        if len(sizes) != 1:
+            raise ValueError(
+                f"an ensemble needs models with one vocabulary, got vocab_size={sizes}; leave the others out"
+            )
+        if combine not in ("linear", "log_linear"):
+            raise ValueError(f"combine={combine!r} must be linear or log_linear")
+        self.members, self.combine = tuple(models), combine
+        self.modules_of_members = nn.ModuleList(model for model in models if isinstance(model, nn.Module))
+
+    @property
+    def max_len(self) -> int:
+        return min(model.max_len for model in self.members)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.members[0].vocab_size
+
+    def start(
+        self,
+        tokens: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"],
+        *,
+        source: Int[Tensor, "B S"],
+        source_padding: Bool[Tensor, "B S"],
+        capacity: int,
+    ) -> tuple[Float[Tensor, "B V"], EnsembleCache]:
+        """As each member's `start`; the logits are log-probabilities."""
+        started = [
+            model.start(tokens, lengths, source=source, source_padding=source_padding, capacity=capacity)
+            for model in self.members
+        ]
+        return self._combined([logits for logits, _ in started]), EnsembleCache([cache for _, cache in started])
+
+    def step(self, tokens: Int[Tensor, " R"], cache: EnsembleCache) -> Float[Tensor, "R V"]:
+        pairs = zip(self.members, cache.caches, strict=True)
+        return self._combined([model.step(tokens, own) for model, own in pairs])
+
+    def _combined(self, logits: Sequence[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]:
+        logprobs = torch.stack([one.float().log_softmax(-1) for one in logits])  # (models, R, V)
+        if self.combine == "linear":
+            return logprobs.logsumexp(0) - math.log(len(logits))
+        return logprobs.mean(0).log_softmax(-1)

@@ -1,0 +1,232 @@
+"""Text in one language in, text in the other out: lines become ids, are sorted by length and searched in batches.
+
+A source is its ids and the end token, as in training; a target begins with the beginning token. What a line becomes
+does not depend on the lines around it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal
+
+from tercet.config import UserError
+from tercet.generation.beam import Beam, Hypothesis, beam_search
+from tercet.generation.protocol import CacheType, SourceDecoder
+from tercet.generation.sampling import Sampling
+from tercet.generation.stream import Token, stream
+from tercet.tokens import Tokenizer
+
+BEAM = Beam()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation:
+    """What a model made of a line.
+
+    `ids` and `logprobs` are all tokens written after the prefix, the end token included; `text` is without it and
+    begins with the prefix. `logprobs` are natural logs of the model's own probabilities, `logprob` is their sum.
+    """
+
+    source: str  # without outer white space
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    logprob: float
+    score: float  # what the search ranks by; of a sample its mean log-probability
+    finish: Literal["eos", "length"]
+    truncated: bool  # the source was longer than the model takes: its end was not seen
+
+
+def translate(
+    model: SourceDecoder[CacheType],
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    search: Beam | Sampling = BEAM,
+    *,
+    source_tokenizer: Tokenizer | None = None,
+    prefixes: Sequence[str] | None = None,
+    batch_tokens: int = 4096,
+    allow_unknown: bool = False,
+) -> list[list[Translation]]:
+    """The translations of each text: the `n_best` of a beam, best first, or one sample. An empty text gets one, empty.
+
+    Args:
+        model: an `EncoderDecoder`, or an `Ensemble` of them.
+        tokenizer: the target's, and the source's where there is no `source_tokenizer`.
+        search: a sample is at most as long as a `Beam()` allows, and as `max_new_tokens` says; each is drawn with
+            the `seed` of the `Sampling`, as if it were alone.
+        prefixes: for each text how its translation begins.
+        batch_tokens: the most source tokens of a batch, padding included and counted once for each of a beam's
+            hypotheses; a line that is longer stands alone.
+        allow_unknown: the target's unknown token may be written. Padding and other special tokens never are.
+
+    Raises:
+        UserError: where a tokenizer has no token for the beginning or the end, or a text cannot be encoded.
+        ValueError: where there are not as many prefixes as texts, or a prefix is too long for the model.
+    """
+    every = _Lines(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
+    if prefixes is not None and len(prefixes) != len(texts):
+        raise ValueError(f"{len(texts)} texts need as many prefixes, got {len(prefixes)}")
+    return every.translate(texts, prefixes)
+
+
+def translate_stream(
+    model: SourceDecoder[CacheType],
+    tokenizer: Tokenizer,
+    lines: Iterable[str],
+    search: Beam | Sampling = BEAM,
+    *,
+    source_tokenizer: Tokenizer | None = None,
+    batch_tokens: int = 4096,
+    allow_unknown: bool = False,
+    pool: int = 1024,
+) -> Iterator[list[Translation]]:
+    """`translate` for any number of lines: `pool` of them are read, translated together, and yielded in their order.
+
+    Raises:
+        UserError, ValueError: as `translate`.
+    """
+    if pool < 1:
+        raise ValueError(f"pool={pool} must be 1 or more lines")
+    every = _Lines(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
+    return _in_pools(lines, pool, every.translate)
+
+
+def _in_pools(
+    lines: Iterable[str], pool: int, translate: Callable[[Sequence[str]], list[list[Translation]]]
+) -> Iterator[list[Translation]]:
+    rest = iter(lines)
+    while texts := list(islice(rest, pool)):
+        yield from translate(texts)
+
+
+class _Lines:
+    """What translating any lines has in common; everything that can be refused is refused here."""
+
+    def __init__(
+        self,
+        model: SourceDecoder[CacheType],
+        tokenizer: Tokenizer,
+        source_tokenizer: Tokenizer | None,
+        search: Beam | Sampling,
+        batch_tokens: int,
+        allow_unknown: bool,
+    ) -> None:
+        if batch_tokens < 1:
+            raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
+        if isinstance(search, Sampling) and search.stop:
+            raise ValueError(
+                f"stop={search.stop} is for `generate`: a translation ends with its end token; leave it out"
+            )
+        self.model, self.tokenizer, self.search = model, tokenizer, search
+        self.source_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
+        self.bos_id = _required(tokenizer.bos_id, "target", "beginning")
+        self.eos_id = _required(tokenizer.eos_id, "target", "end")
+        self.source_eos_id = _required(self.source_tokenizer.eos_id, "source", "end")
+        never = {tokenizer.pad_id, *tokenizer.special_ids, *([] if allow_unknown else [tokenizer.unk_id])}
+        self.forbidden = frozenset(token for token in never | {self.bos_id} if token is not None) - {self.eos_id}
+        self.batch_tokens = batch_tokens
+
+    def translate(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[list[Translation]]:
+        texts = [text.strip() for text in texts]
+        prefixes = [""] * len(texts) if prefixes is None else prefixes
+        sources = [ids.tolist() for ids in self.source_tokenizer.encode_batch(texts)]
+        rows = [[self.bos_id, *ids.tolist()] for ids in self.tokenizer.encode_batch(prefixes)]
+        if (longest := max(map(len, rows), default=0)) > self.model.max_len:
+            raise ValueError(f"a prefix of {longest} tokens, beginning included, exceeds max_len={self.model.max_len}")
+        answers = [[_nothing(prefix)] for prefix in prefixes]
+        asked = [number for number, text in enumerate(texts) if text]
+        room = self.model.max_len - 1  # for the source, beside its end
+        whole = [[*source[:room], self.source_eos_id] for source in sources]
+        for batch in self._batches(asked, whole):
+            found = self._search([rows[number] for number in batch], [whole[number] for number in batch])
+            for number, hypotheses in zip(batch, found, strict=True):
+                answers[number] = [
+                    Translation(
+                        source=texts[number],
+                        text=self._text(prefixes[number], rows[number], hypothesis),
+                        truncated=len(sources[number]) > room,
+                        **vars(hypothesis),
+                    )
+                    for hypothesis in hypotheses
+                ]
+        return answers
+
+    def _batches(self, asked: Sequence[int], sources: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Lines of like length together, the longest first: what does not fit into memory fails at once."""
+        copies = self.search.size if isinstance(self.search, Beam) else 1
+        rest = sorted(asked, key=lambda number: -len(sources[number]))
+        while rest:
+            lines = max(1, self.batch_tokens // (len(sources[rest[0]]) * copies))
+            yield rest[:lines]
+            rest = rest[lines:]
+
+    def _search(self, rows: Sequence[list[int]], sources: Sequence[list[int]]) -> list[list[Hypothesis]]:
+        if isinstance(self.search, Sampling):
+            return self._sample(rows, sources, self.search)
+        return beam_search(
+            self.model,
+            rows,
+            self.search,
+            eos_id=self.eos_id,
+            forbidden=self.forbidden,
+            sources=sources,
+            max_new_tokens=[self.search.longest(len(source)) for source in sources],
+            min_new_tokens=[self.search.shortest(len(source)) for source in sources],
+        )
+
+    def _sample(
+        self, rows: Sequence[list[int]], sources: Sequence[list[int]], sampling: Sampling
+    ) -> list[list[Hypothesis]]:
+        room = [self.model.max_len + 1 - len(row) for row in rows]
+        limits = [
+            min(sampling.max_new_tokens, left, BEAM.longest(len(source)))
+            for left, source in zip(room, sources, strict=True)
+        ]
+        drawn: list[list[Token]] = [[] for _ in rows]
+        ended: set[int] = set()
+        columns = stream(
+            self.model,
+            rows,
+            replace(sampling, max_new_tokens=max(limits)),
+            sources=sources,
+            stop_ids={self.eos_id},
+            forbidden=self.forbidden,
+            ended=ended,
+        )
+        for column in columns:
+            for number, token in enumerate(column):
+                if token is not None:
+                    drawn[number].append(token)
+                    if len(drawn[number]) == limits[number]:
+                        ended.add(number)
+        return [[_sampled(tokens)] for tokens in drawn]
+
+    def _text(self, prefix: str, row: Sequence[int], hypothesis: Hypothesis) -> str:
+        written = hypothesis.ids[:-1] if hypothesis.finish == "eos" else hypothesis.ids
+        begun = self.tokenizer.decode(row[1:])  # the prefix, as the tokenizer spells it
+        return prefix + self.tokenizer.decode([*row[1:], *written]).removeprefix(begun)
+
+
+def _sampled(tokens: Sequence[Token]) -> Hypothesis:
+    logprob = sum(token.logprob for token in tokens)
+    return Hypothesis(
+        ids=tuple(token.id for token in tokens),
+        logprob=logprob,
+        logprobs=tuple(token.logprob for token in tokens),
+        score=BEAM.score(logprob, len(tokens)) if tokens else 0.0,
+        finish="eos" if tokens and tokens[-1].finish == "eos" else "length",
+    )
+
+
+def _nothing(prefix: str) -> Translation:
+    """The translation of an empty line."""
+    return Translation(
+        source="", text=prefix, ids=(), logprobs=(), logprob=0.0, score=0.0, finish="eos", truncated=False
+    )
+
+
+def _required(token: int | None, side: str, what: str) -> int:
+    if token is None:
+        raise UserError(f"the {side}'s tokenizer has no {what} token: train one for translation")
+    return token

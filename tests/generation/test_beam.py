@@ -1,0 +1,478 @@
+"""Beam search against every sequence there is, against a search written plainly, and its promises one by one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from toy_decoder import SourceRule, ToyDecoder, ToyTranslator, random_rule, random_source_rule, script_rule
+
+from tercet.config import UserError, parse, plain
+from tercet.generation import Beam, Hypothesis, Sampling, beam_search, stream
+from tercet.generation import beam as beam_module
+
+EOS, MAX_LEN = 2, 11
+PENALTIES = [("average", 1.0), ("average", 0.6), ("average", 1.7), ("gnmt", 0.6), ("gnmt", 1.3), ("none", 1.0)]
+
+
+def formula(beam: Beam, logprob: float, length: int) -> float:
+    norms = {"average": length**beam.alpha, "gnmt": ((5 + length) / 6) ** beam.alpha, "none": 1.0}
+    return logprob / norms[beam.length_penalty]
+
+
+def forced(rule: SourceRule, source: list[int], prefix: list[int], ids: Sequence[int]) -> list[float]:
+    """What each token costs when the whole sequence is given."""
+    row, logprobs = list(prefix), []
+    for token in ids:
+        logprobs.append(rule(source, row).double().log_softmax(-1)[token].item())
+        row.append(token)
+    return logprobs
+
+
+def every_sequence(
+    rule: SourceRule,
+    source: list[int],
+    prefix: list[int],
+    beam: Beam,
+    *,
+    vocab_size: int,
+    limit: int,
+    shortest: int = 0,
+) -> list[tuple[tuple[int, ...], float]]:
+    """All sequences that the rules allow, the best first: those that end by score, then those that are cut by score."""
+    ended, cut = [], []
+    words = [token for token in range(vocab_size) if token != EOS]
+    for length in range(limit + 1):
+        for body in product(words, repeat=length):
+            ids = (*body, EOS)
+            if shortest <= length < limit:
+                ended.append((ids, formula(beam, sum(forced(rule, source, prefix, ids)), length + 1)))
+            if length == limit:
+                cut.append((body, formula(beam, sum(forced(rule, source, prefix, body)), length)))
+    return [pair for kind in (ended, cut) for pair in sorted(kind, key=lambda pair: -pair[1])]
+
+
+def mismatches(models: int, *, n_best: int = 3, penalties: Sequence[tuple[Any, float]] = PENALTIES) -> int:
+    """In how many of so many random models a beam as large as the space finds something else than the best."""
+    wrong = 0
+    for seed in range(models):
+        vocab_size, limit = [(5, 3), (4, 4), (7, 2), (3, 4)][seed % 4]
+        penalty, alpha = penalties[seed % len(penalties)]
+        scale, shortest = [0.3, 1.0, 2.5][seed % 3], [0, 0, 1][seed // 3 % 3]
+        beam = Beam(size=vocab_size**limit, n_best=n_best, length_penalty=penalty, alpha=alpha)
+        rule = random_source_rule(vocab_size, MAX_LEN, seed=seed, scale=scale)
+        source, prefix = [seed % vocab_size, 1, EOS][seed % 2 :], [1, 0][: 1 + seed % 2]
+        model = ToyTranslator(rule, MAX_LEN, vocab_size)
+        limits = {"max_new_tokens": limit, "min_new_tokens": shortest}
+        (found,) = beam_search(model, [prefix], beam, eos_id=EOS, sources=[source], **limits)
+        best = every_sequence(rule, source, prefix, beam, vocab_size=vocab_size, limit=limit, shortest=shortest)
+        same = [hypothesis.ids for hypothesis in found] == [ids for ids, _ in best[:n_best]]
+        close = np.allclose(
+            [hypothesis.score for hypothesis in found], [score for _, score in best[:n_best]], atol=1e-4
+        )
+        wrong += not (same and close)
+    return wrong
+
+
+def test_a_beam_as_large_as_the_space_finds_the_best_of_all_sequences() -> None:
+    assert mismatches(200) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+def test_a_beam_as_large_as_the_space_finds_the_best_by_each_penalty(penalty: tuple[Any, float]) -> None:
+    assert mismatches(200, penalties=[penalty]) == 0
+
+
+def test_a_length_that_leaves_the_end_out_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    score = Beam.score
+    monkeypatch.setattr(Beam, "score", lambda self, logprob, length: score(self, logprob, max(1, length - 1)))
+    assert mismatches(12) > 3
+
+
+def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = beam_module._Sentence.done
+    monkeypatch.setattr(
+        beam_module._Sentence, "done", lambda self, best: len(self.ended) >= self.beam.n_best or done(self, best)
+    )
+    assert mismatches(36) > 3
+
+
+def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live hypothesis may still rise: comparing it as long as it is now stops too early."""
+
+    def score_now(self: Any, best_total: float) -> bool:
+        if len(self.ended) < self.beam.n_best:
+            return best_total == -math.inf
+        return self.beam.score(best_total, 1) <= sorted(one.score for one in self.ended)[-self.beam.n_best]
+
+    monkeypatch.setattr(beam_module._Sentence, "done", score_now)
+    assert mismatches(36, n_best=1) > 0
+
+
+def written_plainly(
+    rule: SourceRule, source: list[int], prefix: list[int], beam: Beam, *, limit: int, shortest: int
+) -> list[tuple[tuple[int, ...], float]]:
+    """The same search, one sentence and one hypothesis at a time, and without a bound: it ends when `size` have."""
+    live: list[tuple[tuple[int, ...], np.float32]] = [((), np.float32(0))]
+    ended: list[tuple[tuple[int, ...], float]] = []
+    for written in range(1, limit + 1):
+        candidates = []
+        for place, (ids, total) in enumerate(live):
+            logprobs = rule(source, [*prefix, *ids]).log_softmax(-1).numpy()
+            for token, logprob in enumerate(logprobs):
+                if token != EOS or written > shortest:
+                    candidates.append((total + logprob, place, token))
+        candidates.sort(key=lambda one: (-one[0], one[1], one[2]))
+        following: list[tuple[tuple[int, ...], np.float32]] = []
+        for rank, (total, place, token) in enumerate(candidates[: 2 * beam.size]):
+            ids = (*live[place][0], token)
+            if token != EOS:
+                following.append((ids, total))
+            elif rank < beam.size:
+                ended.append((ids, formula(beam, float(total), len(ids))))
+        live = following[: beam.size]
+        if len(ended) >= beam.size:
+            live = []
+            break
+    cut = [(ids, formula(beam, float(total), len(ids))) for ids, total in live]
+    ranked = sorted(ended, key=lambda pair: -pair[1]) + sorted(cut, key=lambda pair: -pair[1])
+    return ranked[: beam.n_best]
+
+
+def coarse(rule: SourceRule, step: float) -> SourceRule:
+    """Logits on a grid, where many are equal."""
+    return lambda source, tokens: (rule(source, tokens) / step).round() * step
+
+
+searches = st.builds(
+    lambda size, n_best, penalty: Beam(
+        size=size, n_best=min(n_best, size), length_penalty=penalty[0], alpha=penalty[1]
+    ),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.sampled_from(PENALTIES),
+)
+sentences = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 6), min_size=1, max_size=5),  # source
+        st.lists(st.integers(0, 6), min_size=1, max_size=3),  # prefix
+        st.integers(0, 12),  # most
+        st.integers(0, 3),  # fewest
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(beam=searches, batch=sentences, seed=st.integers(0, 50), scale=st.sampled_from([0.5, 1.5, 4.0]))
+def test_any_batch_gets_what_a_plain_search_of_each_sentence_finds(
+    beam: Beam, batch: list[tuple[list[int], list[int], int, int]], seed: int, scale: float
+) -> None:
+    rule = coarse(random_source_rule(7, MAX_LEN, seed=seed, scale=scale), 0.5)
+    sources, prefixes, most, fewest = (list(part) for part in zip(*batch, strict=True))
+    model = ToyTranslator(rule, MAX_LEN, 7)
+    found = beam_search(model, prefixes, beam, eos_id=EOS, sources=sources, max_new_tokens=most, min_new_tokens=fewest)
+    for (source, prefix, limit, shortest), hypotheses in zip(batch, found, strict=True):
+        limit = min(limit, MAX_LEN + 1 - len(prefix))
+        if limit == 0:
+            assert [(one.ids, one.score, one.finish) for one in hypotheses] == [((), 0.0, "length")]
+            continue
+        expected = written_plainly(rule, source, prefix, beam, limit=limit, shortest=shortest)
+        assert [(one.ids, one.score) for one in hypotheses] == expected
+        assert [one.finish for one in hypotheses] == ["eos" if ids[-1] == EOS else "length" for ids, _ in expected]
+
+
+RULE = random_source_rule(7, 30, seed=3, scale=1.0)
+SOURCES = [[3, 2], [4, 5, 6, 2], [1, 1, 2], [2], [6, 5, 4, 3, 2]]
+PREFIXES = [[1], [1, 4], [1], [1, 0, 0], [1]]
+
+
+def search(beam: Beam, numbers: Sequence[int] = range(5), **limits: Any) -> list[list[Hypothesis]]:
+    model = ToyTranslator(RULE, 30, 7)
+    prefixes, sources = [PREFIXES[number] for number in numbers], [SOURCES[number] for number in numbers]
+    limits = {"max_new_tokens": 20, **limits}
+    return beam_search(model, prefixes, beam, eos_id=EOS, sources=sources, **limits)
+
+
+@pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
+def test_scores_are_the_formula_on_what_forced_decoding_gives(penalty: Any, alpha: float) -> None:
+    beam = Beam(size=6, n_best=6, length_penalty=penalty, alpha=alpha)
+    for number, hypotheses in enumerate(search(beam)):
+        for one in hypotheses:
+            logprobs = forced(RULE, SOURCES[number], PREFIXES[number], one.ids)
+            assert one.logprobs == pytest.approx(logprobs, abs=1e-4)
+            assert one.logprob == pytest.approx(sum(logprobs), abs=1e-4)
+            assert one.score == pytest.approx(formula(beam, sum(logprobs), len(one.ids)), abs=1e-4)
+
+
+@pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
+def test_lists_are_real_sorted_without_twins_and_begin_with_shorter_lists(penalty: Any, alpha: float) -> None:
+    beam = Beam(size=6, length_penalty=penalty, alpha=alpha)
+    longest = search(replace(beam, n_best=6), max_new_tokens=5)
+    assert {one.finish for hypotheses in longest for one in hypotheses} == {"eos", "length"}
+    for hypotheses in longest:
+        assert len(hypotheses) == 6
+        assert len({one.ids for one in hypotheses}) == 6
+        order = [(one.finish == "length", -one.score) for one in hypotheses]
+        assert order == sorted(order)
+        assert all(EOS not in one.ids[:-1] for one in hypotheses)
+        assert all((one.ids[-1] == EOS) == (one.finish == "eos") for one in hypotheses)
+        assert all(one.finish == "eos" or len(one.ids) == 5 for one in hypotheses)
+    for n_best in range(1, 6):
+        fewer = search(replace(beam, n_best=n_best), max_new_tokens=5)
+        assert fewer == [hypotheses[:n_best] for hypotheses in longest]
+
+
+@settings(deadline=None, max_examples=40)
+@given(beam=searches, seed=st.integers(0, 500), limit=st.integers(1, 8), more=st.integers(1, 15))
+def test_room_that_is_not_needed_changes_nothing(beam: Beam, seed: int, limit: int, more: int) -> None:
+    rule = random_source_rule(7, 30, seed=seed, scale=1.5)
+
+    def find(limit: int) -> list[Hypothesis]:
+        model = ToyTranslator(rule, 30, 7)
+        return beam_search(model, [[1]], beam, eos_id=EOS, sources=[[3, 2]], max_new_tokens=limit)[0]
+
+    roomy = find(limit + more)
+    assume(all(one.finish == "eos" and len(one.ids) <= limit for one in roomy))
+    assert find(limit) == roomy
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_sentence_gets_in_any_batch_what_it_gets_alone(size: int) -> None:
+    beam = Beam(size=size, n_best=min(2, size))
+    limits = [3, 20, 9, 1, 14]
+    together = search(beam, max_new_tokens=limits)
+    assert together == [search(beam, [number], max_new_tokens=limits[number])[0] for number in range(5)]
+    backwards = search(beam, [4, 3, 2, 1, 0], max_new_tokens=limits[::-1])
+    assert together == backwards[::-1]
+    twice = search(beam, [1, 1, 4, 1], max_new_tokens=20)
+    assert twice[0] == twice[1] == twice[3]
+
+
+def test_size_one_is_greedy() -> None:
+    for seed in range(20):
+        rule = random_rule(7, MAX_LEN, seed=seed)
+        (one,) = beam_search(ToyDecoder(rule, MAX_LEN), [[1, 3]], Beam(size=1), eos_id=EOS, max_new_tokens=9)[0]
+        greedy = Sampling(temperature=0, max_new_tokens=9)
+        tokens = [token for (token,) in stream(ToyDecoder(rule, MAX_LEN), [[1, 3]], greedy, stop_ids={EOS}) if token]
+        assert one.ids == tuple(token.id for token in tokens)
+        assert one.finish == tokens[-1].finish
+        assert one.logprobs == pytest.approx([token.logprob for token in tokens], abs=1e-5)
+
+
+def test_the_greedy_choice_of_equals_is_the_lowest_id() -> None:
+    model = ToyDecoder(lambda tokens: torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0]), MAX_LEN)
+    (one,) = beam_search(model, [[1]], Beam(size=1), eos_id=EOS, max_new_tokens=3)[0]
+    assert one.ids == (1, 1, 1)
+
+
+def test_the_end_is_forbidden_until_the_fewest_tokens_are_written_and_not_after() -> None:
+    model = ToyDecoder(script_rule(7, [EOS] * 9), MAX_LEN)
+    for shortest in range(5):
+        limits = {"max_new_tokens": 6, "min_new_tokens": shortest}
+        (one,) = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, **limits)[0]
+        assert (len(one.ids), one.ids[-1], one.finish) == (shortest + 1, EOS, "eos")
+    hypotheses = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, max_new_tokens=3, min_new_tokens=3)[0]
+    assert [(len(one.ids), one.finish) for one in hypotheses] == [(3, "length")]
+
+
+def test_no_end_is_made_up_at_the_limit_and_one_in_the_last_place_counts() -> None:
+    for script, finish in (([5, 6, 4], "length"), ([5, 6, EOS], "eos")):
+        model = ToyDecoder(script_rule(7, script), MAX_LEN)
+        (one,) = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, max_new_tokens=3)[0]
+        assert (one.ids, one.finish) == (tuple(script), finish)
+
+
+def test_an_ended_hypothesis_comes_before_a_likelier_one_that_was_cut() -> None:
+    logits = torch.tensor([5.0, -9.0, 1.0, -9.0])
+    model = ToyDecoder(lambda tokens: logits, MAX_LEN)
+    hypotheses = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=1)[0]
+    assert [(one.ids, one.finish) for one in hypotheses] == [((EOS,), "eos"), ((0,), "length")]
+    assert hypotheses[0].score < hypotheses[1].score
+
+
+def test_an_ended_hypothesis_leaves_the_beam_and_one_that_ends_below_it_is_forgotten() -> None:
+    """Size 2. The end is third at first, so it does not count; the first two go on."""
+    first, later = torch.tensor([3.0, 2.0, 1.0, -9.0]), torch.tensor([-9.0, -9.0, 9.0, -9.0])
+    model = ToyDecoder(lambda tokens: first if len(tokens) == 1 else later, MAX_LEN)
+    hypotheses = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=5)[0]
+    assert [one.ids for one in hypotheses] == [(0, EOS), (1, EOS)]
+    assert model.calls == [("start", 1), ("step", 2)]
+
+
+def test_done_sentences_leave_in_whole_groups() -> None:
+    scripts = {3: [5, EOS], 4: [5, 6, 5, EOS], 5: [EOS]}
+
+    def rule(source: list[int], tokens: list[int]) -> torch.Tensor:
+        return script_rule(7, [*scripts[source[0]], *[EOS] * 9])(tokens)
+
+    model = ToyTranslator(rule, MAX_LEN, 7)
+    sources = [[3, EOS], [4, 4, 4, EOS], [5, EOS]]
+    found = beam_search(model, [[1]] * 3, Beam(size=3), eos_id=EOS, sources=sources, max_new_tokens=8)
+    assert [one.ids for (one,) in found] == [(5, EOS), (5, 6, 5, EOS), (EOS,)]
+    assert model.calls == [("start", 3), ("step", 6), ("step", 3), ("step", 3)]
+    assert model.caches[0].calls[:2] == [("reorder", 2), ("spread", 3)]
+    assert model.sources == [sources]
+
+
+def test_rows_that_stay_in_place_are_not_moved() -> None:
+    table = torch.full((7, 7), -60.0)
+    for token, following in ((1, 3), (3, 4), (4, 3)):  # one way for each of the two hypotheses, and they never cross
+        table[token, following] = 0.0
+    table[1, 5], table[5, 6], table[6, 5] = -1.0, 0.0, 0.0
+    model = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
+    found = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=7)[0]
+    assert [one.ids for one in found] == [(3, 4, 3, 4, 3, 4, 3), (5, 6, 5, 6, 5, 6, 5)]
+    assert model.caches[0].calls == [("spread", 2)]
+    greedy = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
+    beam_search(greedy, [[1]], Beam(size=1), eos_id=EOS, max_new_tokens=7)
+    assert greedy.caches[0].calls == []
+
+
+def test_the_cache_starts_small_and_grows_to_what_is_needed() -> None:
+    model = ToyDecoder(lambda tokens: torch.zeros(5), 100)
+    beam_search(model, [[1], [1, 1, 1]], Beam(size=1), eos_id=EOS, max_new_tokens=40)
+    assert model.capacities == [19]
+    assert model.caches[0].calls == [("grow", 35), ("grow", 42)]
+    short = ToyDecoder(lambda tokens: torch.zeros(5), 100)
+    beam_search(short, [[1], [1, 1, 1]], Beam(size=1), eos_id=EOS, max_new_tokens=[7, 2])
+    assert short.capacities == [7]
+
+
+def test_the_context_is_filled_to_its_end_and_no_further() -> None:
+    model = ToyDecoder(lambda tokens: torch.zeros(5), MAX_LEN)
+    prefixes = [[1], [1] * (MAX_LEN - 1), [1] * MAX_LEN]
+    found = beam_search(model, prefixes, Beam(size=2), eos_id=EOS, max_new_tokens=99, min_new_tokens=99)
+    assert [len(one.ids) for (one,) in found] == [MAX_LEN, 2, 1]
+
+
+def test_what_is_forbidden_is_never_written_and_probabilities_stay_the_models() -> None:
+    model = ToyTranslator(RULE, 30, 7)
+    beam = Beam(size=5, n_best=5)
+    limits = {"eos_id": EOS, "max_new_tokens": 12}
+    free = beam_search(model, [[1]], beam, sources=[[3, 2]], **limits)[0]
+    forbidden = {free[0].ids[0], 0}
+    assert EOS not in forbidden
+    found = beam_search(model, [[1]], beam, sources=[[3, 2]], forbidden=forbidden, **limits)[0]
+    for one in found:
+        assert not forbidden & set(one.ids)
+        assert one.logprobs == pytest.approx(forced(RULE, [3, 2], [1], one.ids), abs=1e-4)
+
+
+def test_where_only_the_end_is_allowed_there_is_one_hypothesis() -> None:
+    model = ToyDecoder(lambda tokens: torch.zeros(5), MAX_LEN)
+    everything = {0, 1, 3, 4}
+    limits = {"eos_id": EOS, "forbidden": everything, "max_new_tokens": 4}
+    assert [one.ids for one in beam_search(model, [[1]], Beam(size=3, n_best=3), **limits)[0]] == [(EOS,)]
+    assert beam_search(model, [[1]], Beam(size=3), min_new_tokens=1, **limits)[0] == []
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("size", [1, 3])
+def test_outputs_that_are_not_numbers_are_reported(broken: float, size: int) -> None:
+    def rule(tokens: list[int]) -> torch.Tensor:
+        logits = torch.arange(200.0)
+        if len(tokens) == 4:
+            logits[77] = broken
+        return logits
+
+    with pytest.raises(UserError, match="diverged"):
+        beam_search(ToyDecoder(rule, MAX_LEN), [[1], [1]], Beam(size=size), eos_id=EOS, max_new_tokens=6)
+
+
+def test_removed_tokens_of_a_model_are_no_fault() -> None:
+    logits = torch.tensor([-math.inf, 0.0, 1.0, -math.inf])
+    found = beam_search(
+        ToyDecoder(lambda tokens: logits, MAX_LEN), [[1]], Beam(size=4, n_best=4), eos_id=EOS, max_new_tokens=2
+    )[0]
+    assert [one.ids for one in found] == [(EOS,), (1, EOS), (1, 1)]
+
+
+def test_the_models_logits_are_left_alone() -> None:
+    logits = torch.zeros(1, 5)
+    model = ToyDecoder(lambda tokens: logits[0], MAX_LEN)
+    model._logits = lambda cache: logits.expand(len(cache.rows), -1)  # type: ignore[method-assign]
+    beam_search(model, [[1]], Beam(size=2), eos_id=EOS, forbidden={0}, max_new_tokens=3, min_new_tokens=2)
+    assert torch.equal(logits, torch.zeros(1, 5))
+
+
+def test_the_model_is_found_as_it_was_left() -> None:
+    model = ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN).train()
+    beam_search(model, [[1]], Beam(), eos_id=EOS, max_new_tokens=5)
+    assert model.training
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_nothing_to_do_does_nothing() -> None:
+    model = ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN)
+    assert beam_search(model, [], Beam(), eos_id=EOS, max_new_tokens=5) == []
+    assert beam_search(model, [[1]], Beam(), eos_id=EOS, max_new_tokens=0)[0][0].ids == ()
+    assert model.calls == []
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ({"prefixes": [[1], []]}, "prefix 1 of 2 has 0 tokens; it needs 1 to max_len=11"),
+        ({"prefixes": [[1], [1] * 12]}, "prefix 1 of 2 has 12 tokens"),
+        ({"sources": [[1]]}, "2 prefixes need as many sources, got 1"),
+        ({"sources": [[1], []]}, "source 1 of 2 has 0 tokens"),
+        ({"max_new_tokens": [1]}, "2 prefixes need as many limits, got 1"),
+        ({"max_new_tokens": -1}, "a limit of -1 tokens must be 0 or more"),
+        ({"forbidden": {EOS}}, "eos_id=2 must not be forbidden"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(case: dict[str, Any], words: str) -> None:
+    given = {"prefixes": [[1], [1]], "beam": Beam(), "eos_id": EOS, "max_new_tokens": 5, **case}
+    with pytest.raises(ValueError, match=words):
+        beam_search(ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN), **given)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ({"size": 0}, "size=0 must be 1 or more; 1 is greedy search"),
+        ({"size": 3, "n_best": 4}, "n_best=4 must be between 1 and size=3; try size=4"),
+        ({"n_best": 0}, "n_best=0"),
+        ({"length_penalty": "wu"}, "length_penalty='wu' must be average, gnmt or none"),
+        ({"alpha": -0.5}, "alpha=-0.5 must be 0 or more"),
+        ({"alpha": math.nan}, "alpha=nan"),
+        ({"coverage": -1.0}, "coverage=-1.0"),
+        ({"max_ratio": 0.0, "max_extra": 0}, "leave no room for an answer"),
+        ({"min_ratio": 3.0}, "min_ratio=3 and min_extra=0 must not be above max_ratio=2 and max_extra=10"),
+    ],
+)
+def test_impossible_settings_are_refused_with_the_number_and_the_remedy(case: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Beam(**case)
+
+
+def test_a_search_says_what_it_is() -> None:
+    assert Beam().name == "beam 5, average length penalty 1"
+    assert Beam(size=1, length_penalty="none").name == "greedy, no length penalty"
+    assert Beam(size=4, length_penalty="gnmt", alpha=0.6, coverage=0.2).name == (
+        "beam 4, gnmt length penalty 0.6, coverage 0.2"
+    )
+
+
+def test_limits_follow_the_source() -> None:
+    beam = Beam(max_ratio=1.5, max_extra=2, min_ratio=0.5, min_extra=1)
+    assert [beam.longest(n) for n in (1, 2, 7)] == [3, 5, 12]
+    assert [beam.shortest(n) for n in (1, 2, 7)] == [1, 2, 4]
+    assert Beam(max_ratio=0.1, max_extra=0).longest(3) == 1
+
+
+def test_settings_come_from_a_file_and_go_back() -> None:
+    beam = parse(Beam, {"size": 4, "length_penalty": "gnmt", "alpha": 1})
+    assert beam == Beam(size=4, length_penalty="gnmt", alpha=1.0)
+    assert parse(Beam, plain(beam)) == beam
+    with pytest.raises(UserError, match="n_best=9"):
+        parse(Beam, {"n_best": 9})

@@ -1,0 +1,77 @@
+"""The best continuations against sorting all of them."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tercet.generation import candidates
+from tercet.generation.candidates import best_continuations
+
+
+def by_sorting(logprobs: Tensor, totals: Tensor, count: int) -> list[list[tuple[float, int, int]]]:
+    _, _, v = logprobs.shape
+    sums = (logprobs + totals[..., None]).flatten(1).tolist()
+    found = []
+    for row in sums:
+        order = sorted(range(len(row)), key=lambda place: (-row[place], place))[:count]
+        found.append([(row[place], place // v, place % v) for place in order])
+    return found
+
+
+def as_lists(found: tuple[Tensor, Tensor, Tensor]) -> list[list[tuple[float, int, int]]]:
+    return [list(zip(*row, strict=True)) for row in zip(*(tensor.tolist() for tensor in found), strict=True)]
+
+
+def possible(rows: list[list[tuple[float, int, int]]]) -> list[list[tuple[float, int, int]]]:
+    """Without the continuations that cannot be: of those no order is promised."""
+    return [[entry for entry in row if entry[0] > -math.inf] for row in rows]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    n=st.integers(1, 3),
+    h=st.integers(1, 5),
+    v=st.sampled_from([1, 2, 3, 7, 63, 64, 65, 127, 128, 130, 200, 331]),
+    count=st.integers(1, 17),
+    levels=st.sampled_from([1, 2, 5, 1000]),
+    removed=st.sampled_from([0.0, 0.3, 0.95]),
+    seed=st.integers(0, 999),
+)
+def test_the_best_are_those_of_a_full_sort_ties_by_hypothesis_and_id(
+    n: int, h: int, v: int, count: int, levels: int, removed: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logprobs = -torch.randint(levels, (n, h, v), generator=generator).float() / 7
+    logprobs[torch.rand(n, h, v, generator=generator) < removed] = -math.inf
+    totals = -torch.randint(levels, (n, h), generator=generator).float() / 3
+    totals[torch.rand(n, h, generator=generator) < removed] = -math.inf
+    found = as_lists(best_continuations(logprobs, totals, count))
+    assert all(len(row) == min(count, h * v) for row in found)
+    assert all(0 <= parent < h and 0 <= token < v for row in found for _, parent, token in row)
+    assert possible(found) == possible(by_sorting(logprobs, totals, count))
+
+
+def test_zero_and_minus_zero_are_equal() -> None:
+    logprobs = torch.tensor([[[-0.0, 0.0, -0.0]]])
+    _, _, ids = best_continuations(logprobs, torch.zeros(1, 1), 3)
+    assert ids.tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("place", [0, 70, 199])
+def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_set(place: int) -> None:
+    logprobs = torch.rand(3, 2, 200).log_softmax(-1)
+    logprobs[1, 1, place] = -math.nan
+    values, _, _ = best_continuations(logprobs, torch.zeros(3, 2), 4)
+    assert values.isnan().all(-1).tolist() == [False, True, False]
+
+
+def test_a_chunk_that_is_left_out_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    logprobs, totals = torch.randn(40, 3, 200), torch.zeros(40, 3)
+    assert as_lists(best_continuations(logprobs, totals, 5)) == by_sorting(logprobs, totals, 5)
+    first, left_out = candidates._first, iter([1, 0])
+    monkeypatch.setattr(candidates, "_first", lambda numbers, count: first(numbers, count - next(left_out)))
+    assert as_lists(best_continuations(logprobs, totals, 5)) != by_sorting(logprobs, totals, 5)

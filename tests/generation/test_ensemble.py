@@ -1,0 +1,93 @@
+import math
+
+import pytest
+import torch
+from toy_decoder import ToyTranslator, random_source_rule
+
+from tercet.generation import Beam, Ensemble, Sampling, beam_search, stream
+
+EOS, MAX_LEN, VOCAB = 2, 11, 7
+SOURCES = [[3, EOS], [4, 5, 6, EOS], [EOS]]
+
+
+def toy(seed: int, vocab_size: int = VOCAB, max_len: int = MAX_LEN) -> ToyTranslator:
+    return ToyTranslator(random_source_rule(vocab_size, max_len, seed=seed), max_len, vocab_size)
+
+
+def find(model, **settings):
+    beam = Beam(size=4, n_best=4, **settings)
+    return beam_search(model, [[1], [1, 4], [1]], beam, eos_id=EOS, sources=SOURCES, max_new_tokens=9)
+
+
+@pytest.mark.parametrize("combine", ["linear", "log_linear"])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_model_with_itself_is_the_model(combine, copies: int) -> None:
+    for alone, together in zip(find(toy(1)), find(Ensemble([toy(1)] * copies, combine)), strict=True):
+        assert [one.ids for one in alone] == [one.ids for one in together]
+        for one, other in zip(alone, together, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("combine", ["linear", "log_linear"])
+def test_probabilities_are_the_documented_means(combine) -> None:
+    members = [toy(1), toy(2), toy(3)]
+    for source, hypotheses in zip(SOURCES[:1], find(Ensemble(members, combine)), strict=False):
+        for one in hypotheses:
+            row = [1]
+            for token, logprob in zip(one.ids, one.logprobs, strict=True):
+                each = [member.source_rule(source, row).double().softmax(-1) for member in members]
+                if combine == "linear":
+                    mean = sum(each) / 3
+                else:
+                    mean = (each[0] * each[1] * each[2]) ** (1 / 3)
+                    mean = mean / mean.sum()
+                assert logprob == pytest.approx(math.log(mean[token]), abs=1e-4)
+                row.append(token)
+
+
+@pytest.mark.parametrize("combine", ["linear", "log_linear"])
+@torch.inference_mode()
+def test_its_logits_are_log_probabilities(combine) -> None:
+    ensemble = Ensemble([toy(1), toy(2)], combine).eval()
+    tokens, lengths, source = torch.tensor([[1]]), torch.tensor([1]), torch.tensor([SOURCES[1]])
+    logits, cache = ensemble.start(tokens, lengths, source=source, source_padding=source > 0, capacity=4)
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(1))
+    torch.testing.assert_close(ensemble.step(tokens[0], cache).exp().sum(-1), torch.ones(1))
+
+
+def test_it_is_not_one_of_its_members_and_the_means_differ() -> None:
+    members = [toy(1), toy(2), toy(3)]
+    answers = [find(member) for member in members]
+    answers += [find(Ensemble(members)), find(Ensemble(members, "log_linear"))]
+    assert all(one != other for number, one in enumerate(answers) for other in answers[:number])
+
+
+def test_it_samples_as_well_and_is_at_rest_meanwhile() -> None:
+    members = [toy(1), toy(2)]
+    ensemble = Ensemble(members).train()
+    greedy = Sampling(temperature=0, max_new_tokens=9)
+    columns = list(stream(ensemble, [[1]], greedy, sources=[SOURCES[0]], stop_ids={EOS}))
+    (one,) = beam_search(Ensemble(members), [[1]], Beam(size=1), eos_id=EOS, sources=SOURCES[:1], max_new_tokens=9)[0]
+    assert one.ids == tuple(token.id for (token,) in columns if token)
+    assert all(member.training for member in members)
+
+
+def test_the_smallest_context_holds_for_all() -> None:
+    assert Ensemble([toy(1), toy(2, max_len=8)]).max_len == 8
+    assert Ensemble([toy(1)]).vocab_size == VOCAB
+
+
+def test_members_of_different_vocabularies_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"one vocabulary, got vocab_size=\[7, 9\]"):
+        Ensemble([toy(1), toy(1, vocab_size=9)])
+    with pytest.raises(ValueError, match=r"got vocab_size=\[\]"):
+        Ensemble([])
+    with pytest.raises(ValueError, match="combine='mean' must be linear or log_linear"):
+        Ensemble([toy(1)], "mean")  # type: ignore[arg-type]
+
+
+def test_the_weights_of_its_members_are_its_own() -> None:
+    first, second = toy(1), toy(2)
+    first.weight, second.weight = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
+    assert [len(parameter) for parameter in Ensemble([first, second]).parameters()] == [2, 3]

@@ -1,0 +1,159 @@
+"""Search and translation with the real model, its cache, and real tokenizers."""
+
+from typing import Any
+
+import pytest
+import torch
+from toy_decoder import ToyDecoder, ToyTranslator
+
+from tercet.config import UserError
+from tercet.generation import Beam, Ensemble, Sampling, beam_search, translate, translate_stream
+from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn.positions import Position, Rotary, Sinusoidal
+from tercet.tokens import BPE, Tokenizer
+
+BOS, EOS, V, MAX_LEN = 1, 2, 17, 41
+TEXTS = [
+    "one fish",
+    "two fish, blue fish and a red one",
+    "",
+    "né 🙂",
+    "a fish, longer than the others by far, and blue",
+    " one fish ",
+]
+
+
+def tiny(vocab_size: int = V, *, seed: int = 1, position: Position | None = None, **spec: Any) -> EncoderDecoder:
+    stack = StackSpec(
+        d_model=24, n_heads=4, n_kv_heads=2, n_layers=2, d_ff=31,
+        position=position or Sinusoidal(), dropout=Dropout(residual=0.5),
+    )  # fmt: skip
+    return apart(
+        EncoderDecoder(
+            EncoderDecoderSpec(vocab_size=vocab_size, max_len=MAX_LEN, encoder=stack, decoder=stack, **spec), seed=seed
+        )
+    )
+
+
+def apart(model: Any) -> Any:
+    """Logits far enough apart for rounding to change no choice."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model
+
+
+def without_cache(model: EncoderDecoder) -> ToyTranslator:
+    """The same model, which reads source and target anew at every step, one row at a time."""
+
+    known: dict[str, torch.Tensor] = {}
+
+    def rule(source: list[int], tokens: list[int]) -> torch.Tensor:
+        model.eval()
+        if (key := f"{source} {tokens}") not in known:
+            known[key] = model(torch.tensor([source]), torch.tensor([tokens]))[0, -1]
+        return known[key]
+
+    return ToyTranslator(rule, model.max_len, model.vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("position", "size"),
+    [(Sinusoidal(), 1), (Sinusoidal(), 3), pytest.param(Rotary(), 3, marks=pytest.mark.slow)],
+    ids=["greedy", "sinusoidal", "rotary"],
+)
+def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, size: int) -> None:
+    """Through groups, permutations, rows that leave, and a cache that grows."""
+    model = tiny(position=position).train()
+    beam = Beam(size=size, n_best=size)
+    prefixes, sources = [[BOS], [BOS, 5, 6], [BOS], [BOS, 3]], [[3, 4, EOS], [5, EOS], [6, 7, 8, 9, 10, EOS], [EOS]]
+    settings: Any = {
+        "eos_id": EOS,
+        "sources": sources,
+        "max_new_tokens": [20, 7, 38, 11],
+        "min_new_tokens": [5, 5, 36, 5],
+    }
+    found = beam_search(model, prefixes, beam, **settings)
+    assert model.training
+    expected = beam_search(without_cache(model), prefixes, beam, **settings)
+    assert max(len(one.ids) for hypotheses in found for one in hypotheses) > 33  # the cache has grown twice
+    for hypotheses, others in zip(found, expected, strict=True):
+        assert [(one.ids, one.finish) for one in hypotheses] == [(one.ids, one.finish) for one in others]
+        for one, other in zip(hypotheses, others, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_a_language_model_is_searched_as_well() -> None:
+    stack = StackSpec(d_model=24, n_heads=3, n_layers=2)
+    model = apart(DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=29, stack=stack), seed=3)).eval()
+    prompts = [[1], [3, 4, 5, 6, 7], [8, 9]]
+    settings: Any = {"beam": Beam(size=4, n_best=4), "eos_id": EOS, "max_new_tokens": 19}
+    found = beam_search(model, prompts, **settings)
+    expected = beam_search(ToyDecoder(lambda tokens: model(torch.tensor([tokens]))[0, -1], 29), prompts, **settings)
+    assert [[one.ids for one in one_prompt] for one_prompt in found] == [
+        [one.ids for one in one_prompt] for one_prompt in expected
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(BPE(vocab_size=300, bos=True, pad=True), ["\n".join(TEXTS) * 20])
+
+
+SHORT: Any = {"max_ratio": 0.5, "max_extra": 5}
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        Beam(size=3, n_best=2, **SHORT),
+        pytest.param(Beam(size=1), marks=pytest.mark.slow),
+        pytest.param(Beam(size=2, coverage=0.3, **SHORT), marks=pytest.mark.slow),
+        Sampling(seed=5, max_new_tokens=9),
+    ],
+    ids=["beam", "greedy", "coverage", "sample"],
+)
+def test_a_line_is_translated_alike_in_any_batch(tokenizer: Tokenizer, search: Any) -> None:
+    model = tiny(tokenizer.vocab_size)
+    together = translate(model, tokenizer, TEXTS, search)
+    others = [
+        translate(model, tokenizer, TEXTS, search, batch_tokens=1),
+        translate(model, tokenizer, TEXTS, search, batch_tokens=90),
+        translate(model, tokenizer, TEXTS[::-1], search)[::-1],
+        list(translate_stream(model, tokenizer, TEXTS, search, pool=2)),
+    ]
+    for other in others:
+        for answers, again in zip(together, other, strict=True):
+            assert [(one.ids, one.text) for one in answers] == [(one.ids, one.text) for one in again]
+            for one, two in zip(answers, again, strict=True):
+                assert one.logprob == pytest.approx(two.logprob, abs=1e-4)
+                assert one.score == pytest.approx(two.score, abs=1e-4)
+    assert together[0] == together[5]
+    assert [answers[0].truncated for answers in together] == [len(tokenizer.encode(text)) > 40 for text in TEXTS]
+    for answers in together:
+        for one in answers:
+            assert not set(one.ids) & (tokenizer.special_ids - {tokenizer.eos_id})
+            assert one.text == tokenizer.decode(one.ids)
+
+
+def test_greedy_beams_and_samples_at_zero_agree(tokenizer: Tokenizer) -> None:
+    model = tiny(tokenizer.vocab_size)
+    greedy, cold = (translate(model, tokenizer, TEXTS[:3], one) for one in (Beam(size=1), Sampling(temperature=0)))
+    assert [one.ids for (one,) in greedy] == [one.ids for (one,) in cold]
+    pair = translate(Ensemble([model, model]), tokenizer, TEXTS[:3], Beam(size=1))
+    assert [one.ids for (one,) in greedy] == [one.ids for (one,) in pair]
+
+
+def test_prefixes_begin_the_text(tokenizer: Tokenizer) -> None:
+    prefixes = ["blue", "", "né 🙂", "two fish", "", ","]
+    answers = translate(tiny(tokenizer.vocab_size), tokenizer, TEXTS, Beam(size=2, **SHORT), prefixes=prefixes)
+    assert all(one.text.startswith(prefix) for prefix, (one,) in zip(prefixes, answers, strict=True))
+
+
+def test_weights_that_are_not_numbers_are_reported(tokenizer: Tokenizer) -> None:
+    model = tiny(tokenizer.vocab_size)
+    with torch.no_grad():
+        next(model.decoder.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match="diverged"):
+        translate(model, tokenizer, TEXTS)

@@ -19,6 +19,8 @@ import yaml
 Spec = TypeVar("Spec")
 Plain = dict[str, Any]
 
+TAGS = ("kind", "family")  # the literal field that tells the members of a union apart; a model's is its family
+
 
 class UserError(Exception):
     """A mistake of the user's, told in one line with its remedy. The command line ends with exit code 2."""
@@ -139,12 +141,13 @@ def _build(annotation: Any, data: Any, path: str) -> Any:
         data = {"kind": data}
     if not isinstance(data, Mapping):
         raise UserError(f"{where}expected a mapping of keys, got {data!r}")
-    kind = data.get("kind") if None not in variants else None
+    tag = next((tag for tag in TAGS if tag in data), "kind")
+    kind = data.get(tag, next(iter(variants)) if len(variants) == 1 else None)
     if kind not in variants:
         names = [str(name) for name in variants]
         raise UserError(
-            f"{where}unknown kind {kind!r}{nearest(str(kind), names)}"
-            if "kind" in data
+            f"{where}unknown {tag} {kind!r}{nearest(str(kind), names)}"
+            if tag in data
             else f"{where}needs a `kind`{nearest('', names)}"
         )
     chosen = variants[kind]
@@ -179,11 +182,12 @@ def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def _variants(annotation: Any) -> dict[str | None, type]:
-    """The dataclasses a slot can hold, by `kind`; one without a kind stands alone, under None."""
+    """The dataclasses a slot can hold, by what their tag says; one without a tag stands alone, under None."""
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     found: dict[str | None, type] = {}
     for member in members:
         if dataclasses.is_dataclass(member) and isinstance(member, type):
-            kind = get_type_hints(member).get("kind")
+            hints = get_type_hints(member)
+            kind = next((hints[tag] for tag in TAGS if tag in hints), None)
             found[get_args(kind)[0] if kind else None] = member
     return found

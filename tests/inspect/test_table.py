@@ -13,7 +13,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tercet.inspect import as_dict, as_table, model_table
 from tercet.inspect.view import _bytes, _short  # pyright: ignore[reportPrivateUsage]
-from tercet.models import PRESETS, DecoderOnly, DecoderOnlySpec, StackSpec, model_spec
+from tercet.models import (
+    PRESETS,
+    AnySpec,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    StackSpec,
+    build,
+    model_spec,
+)
 from tercet.nn import Rotary
 
 SMALL = DecoderOnlySpec(
@@ -21,13 +31,22 @@ SMALL = DecoderOnlySpec(
     max_len=7,
     stack=StackSpec(d_model=24, n_layers=2, n_heads=6, n_kv_heads=2, position=Rotary(), gated=True),
 )
+READER = StackSpec(d_model=24, n_layers=1, n_heads=4, d_head=5, d_ff=31)
+WRITER = StackSpec(d_model=24, n_layers=3, n_heads=6, n_kv_heads=2, gated=True, position=Rotary())
+PAIRS = EncoderDecoderSpec(vocab_size=13, max_len=7, encoder=READER, decoder=WRITER)
+
+
+def shrunk(preset: str) -> AnySpec:
+    stacks = ("stack",) if isinstance(PRESETS[preset], DecoderOnlySpec) else ("encoder", "decoder")
+    sizes = {stack: {"d_model": 24, "n_heads": 3} for stack in stacks}
+    return model_spec({"preset": preset, "vocab_size": 13, "max_len": 9, **sizes})
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_parameters_are_those_of_the_model(preset: str) -> None:
     table = model_table(PRESETS[preset])
     with FakeTensorMode():
-        expected = sum(parameter.numel() for parameter in DecoderOnly(PRESETS[preset]).parameters())
+        expected = sum(parameter.numel() for parameter in build(PRESETS[preset]).parameters())
     assert table.parameters == sum(row.parameters for row in table.rows) == expected
 
 
@@ -47,30 +66,60 @@ def test_gpt2_has_as_many_as_published() -> None:
         SMALL,
         replace(SMALL, pad_vocab_to=16, tie_embeddings=False),
         replace(SMALL, stack=replace(SMALL.stack, n_kv_heads=None, gated=False, d_head=8, placement="sandwich")),
-        *(
-            model_spec({"preset": name, "vocab_size": 13, "max_len": 9, "stack": {"d_model": 24, "n_heads": 3}})
-            for name in PRESETS
-        ),
+        PAIRS,
+        replace(PAIRS, share_embeddings=False, source_vocab_size=29),
+        *map(shrunk, PRESETS),
     ],
 )
 @pytest.mark.parametrize("length", [None, 5])
-def test_flops_are_those_that_pytorch_counts(spec: DecoderOnlySpec, length: int | None) -> None:
+def test_flops_are_those_that_pytorch_counts(spec: AnySpec, length: int | None) -> None:
     table = model_table(spec, length=length)
-    model = DecoderOnly(spec)
+    model = build(spec)
     tokens = torch.zeros(2, table.length, dtype=torch.long)
     # The formula's two products: the counter has no entry for the fused kernel of the CPU.
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        model(tokens)
+        model(tokens, tokens) if isinstance(model, EncoderDecoder) else model(tokens)
     assert counter.get_total_flops() == table.flops_forward * tokens.numel()
     assert sum(row.flops for row in table.rows) == table.flops_forward
     assert table.flops_training == 3 * table.flops_forward
 
 
 def test_a_model_and_its_spec_give_the_same_table() -> None:
-    model = DecoderOnly(SMALL)
+    model, pairs = DecoderOnly(SMALL), EncoderDecoder(PAIRS)
     assert model_table(model) == model_table(SMALL)
+    assert model_table(pairs) == model_table(PAIRS)
     assert not model.embedding._forward_hooks
     assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("spec", [SMALL, PAIRS], ids=["language", "pairs"])
+def test_caches_take_what_the_table_says(spec: AnySpec) -> None:
+    memory, model = model_table(spec).memory, build(spec)
+    tokens, source = torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
+    how = {"source": source} if isinstance(model, EncoderDecoder) else {}
+    _, cache = model.start(tokens, torch.ones(2).long(), capacity=6, **how)
+    own = sum(layer.own.keys.nbytes + layer.own.values.nbytes for layer in cache.layers)
+    assert own == memory.cache_per_token_float32 * 2 * (6 + 1)  # a spare column
+    across = sum(table.nbytes for layer in cache.layers for table in layer.cross.pair or ())
+    assert across == memory.cache_per_source_token_float32 * source.numel()
+    assert memory.cache_per_source_token_bfloat16 * 2 == memory.cache_per_source_token_float32
+
+
+def test_a_translator_has_rows_for_both_sides() -> None:
+    table = model_table(PAIRS)
+    rows = {row.name: row for row in table.rows}
+    assert (table.unit, table.length, model_table(SMALL).unit) == ("token pair", 7, "token")
+    assert [row.tied_to for row in table.rows if row.tied_to] == ["source_embedding", "source_embedding"]
+    reads, across = rows["encoder.blocks.*.self_attention"], rows["decoder.blocks.*.cross_attention"]
+    assert (reads.kind, reads.count, reads.shape, reads.flops) == ("Attention", 1, (7, 24), 4 * 7 * 4 * 5)
+    assert (across.kind, across.count, across.shape, across.flops) == ("Attention", 3, (7, 24), 3 * 4 * 7 * 24)
+    key = rows["decoder.blocks.*.cross_attention.key"]
+    assert (key.count, key.shape, key.parameters, key.flops) == (3, (7, 8), 3 * (24 * 8 + 8), 3 * 2 * 24 * 8)
+    assert rows["encoder.final_norm"].parameters == rows["decoder.final_norm"].parameters == 48
+    assert "encoder.blocks.*.cross_attention.key" not in rows
+    separate = model_table(replace(PAIRS, share_embeddings=False, source_vocab_size=29))
+    assert separate.parameters == table.parameters + 29 * 24
+    assert separate.flops_forward == table.flops_forward
 
 
 def test_rows_of_equal_blocks_stand_together() -> None:
@@ -111,6 +160,18 @@ def test_for_programs_and_for_people() -> None:
     Console(file=shown, width=110).print(as_table(table))
     for words in ("124,439,808", "12 x Attention", "= embedding", "1024 x 768", "474.7 MiB", "6 N + 12 L d T"):
         assert words in shown.getvalue()
+
+
+def test_a_translator_for_programs_and_for_people() -> None:
+    table = model_table(PRESETS["transformer-base"])
+    data = json.loads(json.dumps(as_dict(table)))
+    assert (data["parameters"], data["unit"], data["length"]) == (63_082_496, "token pair", 512)
+    assert data["memory"]["cache_per_source_token_bfloat16"] == 2 * 6 * 512 * 2
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(as_table(table))
+    for words in ("63,082,496", "FLOPs/token pair", "6 x Attention", "= source_embedding", "cache per target token"):
+        assert words in shown.getvalue()
+    assert "L = 18 attentions, T = 512 on each side" in " ".join(shown.getvalue().split())
 
 
 def test_a_spec_without_a_vocabulary() -> None:

@@ -4,13 +4,20 @@ import math
 
 import pytest
 import test_ecosystem
+import test_pytorchs_transformer
+import test_translator_decoding as decoding
+import test_translator_masks as masks
 import torch
 import torch.nn.functional as F
+from small import translator
 
+import tercet.models.stack as stack
 import tercet.nn.attention as attention
 import tercet.nn.cache as cache
+from tercet.models import EncoderDecoder
 from tercet.models.stack import Stack
-from tercet.nn import Residual
+from tercet.models.vocabulary import TokenEmbedding
+from tercet.nn import Block, Learned, Residual, Sinusoidal
 
 
 def wrong_attend(q, k, v, *, causal=False, scale=None, axis=-1, future=False):
@@ -116,3 +123,174 @@ def test_the_reference_test_catches(fault: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("preset", PAIRS)
 def test_and_passes_without_a_fault(preset: str) -> None:
     test_ecosystem.test_logits_gradients_and_greedy_tokens_are_theirs(*PAIRS[preset])
+
+
+# A translator's own faults, beside the test that must notice each.
+
+
+def no_memory_mask(patch) -> None:
+    right = Block.forward
+    patch.setattr(Block, "forward", lambda self, x, **how: right(self, x, **how | {"memory_mask": None}))
+
+
+def causality(causal: bool):
+    def plant(patch) -> None:
+        right = Stack.__init__
+        patch.setattr(Stack, "__init__", lambda self, spec, **how: right(self, spec, **how | {"causal": causal}))
+
+    return plant
+
+
+def no_source_mask(patch) -> None:
+    right = Stack._mask
+    patch.setattr(
+        Stack, "_mask", lambda self, x, padding, documents: right(self, x, padding if self.causal else None, documents)
+    )
+
+
+def positions_are_columns(patch) -> None:
+    patch.setattr(stack, "_positions", lambda x, padding, documents: torch.arange(x.shape[1])[None])
+
+
+def memory_before_the_norm(patch) -> None:
+    right = EncoderDecoder.encode
+
+    def wrong(self, source, **how):
+        norm, self.encoder.final_norm = self.encoder.final_norm, torch.nn.Identity()
+        try:
+            return right(self, source, **how)
+        finally:
+            self.encoder.final_norm = norm
+
+    patch.setattr(EncoderDecoder, "encode", wrong)
+
+
+def embeddings_not_scaled(patch) -> None:
+    patch.setattr(TokenEmbedding, "forward", lambda self, tokens: F.embedding(tokens, self.weight))
+
+
+def embeddings_not_shared(patch) -> None:
+    right = TokenEmbedding.forward
+    patch.setattr(TokenEmbedding, "forward", lambda self, tokens: right(self, tokens).detach())
+
+
+def nothing_seen_is_nothing_over_nothing(patch) -> None:
+    def wrong(q, k, v, *, mask=None, bias=None, causal=False, dropout=0.0):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        sees = torch.ones(scores.shape[-2:], dtype=torch.bool).tril() if causal else mask
+        return (scores if sees is None else scores.masked_fill(~sees, -math.inf)).softmax(-1) @ v
+
+    patch.setattr(attention, "attend", wrong)
+
+
+def sources_stay_when_rows_go(patch) -> None:
+    right = cache.FixedKeysValues.reorder
+    patch.setattr(cache.FixedKeysValues, "reorder", lambda self, rows: right(self, torch.arange(len(rows))))
+
+
+def source_padding_stays_when_rows_go(patch) -> None:
+    right = cache.Cache.reorder
+
+    def wrong(self, rows):
+        before = self.memory_padding
+        right(self, rows)
+        if self.memory_padding is not None:
+            self.memory_padding = before[: len(self.memory_padding)]
+
+    patch.setattr(cache.Cache, "reorder", wrong)
+
+
+def rows_spread_in_turn(patch) -> None:
+    """0 1 2 0 1 2 for 0 0 1 1 2 2."""
+
+    def wrong(self, n):
+        rows = torch.arange(len(self.lengths)).repeat(n)
+        self.lengths, self.shared = self.lengths[rows], self.shared * n
+        for layer in self.layers:
+            layer.own.reorder(rows)
+
+    patch.setattr(cache.Cache, "spread", wrong)
+
+
+def shared_rows_mix_their_heads(patch) -> None:
+    patch.setattr(attention, "_together", lambda q, sources: q.reshape(sources, q.shape[1], -1, q.shape[-1]))
+
+
+def growing_loses_a_column(patch) -> None:
+    right = cache.GrowingKeysValues.grow
+
+    def wrong(self, columns):
+        self.keys, self.values = self.keys[:, :, :-1], self.values[:, :, :-1]
+        right(self, columns)
+
+    patch.setattr(cache.GrowingKeysValues, "grow", wrong)
+
+
+def sources_projected_anew_at_each_step(patch) -> None:
+    """From what there is: the target itself."""
+    right = cache.FixedKeysValues.keys_values
+
+    def wrong(self, part, source, rotation):
+        first = right(self, part, source, rotation)
+        return first if source.shape[1] > 1 else part.keys_values(source.expand(-1, first[0].shape[2], -1))
+
+    patch.setattr(cache.FixedKeysValues, "keys_values", wrong)
+
+
+def reference(number: int):
+    return lambda: test_pytorchs_transformer.test_logits_and_gradients_are_theirs(number)
+
+
+def padding_changes_nothing() -> None:
+    masks.check_padded_rows(translator(position=Sinusoidal()))
+
+
+def sight() -> None:
+    masks.check_sight(translator())
+
+
+def an_empty_source() -> None:
+    masks.check_an_empty_source(translator())
+
+
+def beams() -> None:
+    decoding.test_beams_are_their_rows_alone(Learned(), "translator")
+
+
+POST, PRE = reference(0), reference(1)
+TRANSLATION_FAULTS = {
+    "no memory mask": (no_memory_mask, (POST, PRE, padding_changes_nothing, an_empty_source)),
+    "the encoder is causal": (causality(True), (POST, PRE, sight)),
+    "the decoder sees the future": (causality(False), (POST, PRE, sight)),
+    "no source mask": (no_source_mask, (POST, PRE, padding_changes_nothing)),
+    "positions are columns": (positions_are_columns, (padding_changes_nothing,)),
+    "the memory is not normed": (memory_before_the_norm, (PRE,)),
+    "embeddings are not scaled": (embeddings_not_scaled, (POST, PRE)),
+    "the matrix learns at the top only": (embeddings_not_shared, (POST, PRE)),
+    "an empty source is 0 / 0": (nothing_seen_is_nothing_over_nothing, (an_empty_source,)),
+    "other sources stay than rows": (sources_stay_when_rows_go, (beams,)),
+    "source padding stays where it was": (source_padding_stays_when_rows_go, (beams,)),
+    "rows are spread in turn": (rows_spread_in_turn, (beams,)),
+    "rows that share a source mix their heads": (shared_rows_mix_their_heads, (beams,)),
+    "growing loses a column": (growing_loses_a_column, (beams,)),
+    "a translator's steps skip a column": (steps_in_the_wrong_column, (beams,)),
+    "the source is projected anew": (sources_projected_anew_at_each_step, (beams,)),
+}
+CAUGHT = [
+    pytest.param(plant, guard, id=f"{fault}-{i}")
+    for fault, (plant, guards) in TRANSLATION_FAULTS.items()
+    for i, guard in enumerate(guards)
+]
+
+
+@pytest.mark.parametrize(("plant", "guard"), CAUGHT)
+def test_a_translators_fault_is_caught(plant, guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        guard()
+
+
+@pytest.mark.parametrize("guard", [POST, PRE, padding_changes_nothing, sight, an_empty_source, beams])
+def test_and_a_sound_translator_passes(guard) -> None:
+    guard()

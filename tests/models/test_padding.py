@@ -2,23 +2,9 @@
 
 import pytest
 import torch
-from small import GROUPS, MAX_LEN, POSITIONS, V, model
+from small import GROUPS, MAX_LEN, POSITIONS, V, model, padded
 
 LENGTHS = (MAX_LEN, 1, 5, 8)
-
-
-def padded(sequences: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random ids where the padding stands: it must not matter which."""
-    tokens = torch.randint(V, (len(sequences), MAX_LEN))
-    padding = torch.zeros_like(tokens, dtype=torch.bool)
-    for row, sequence in enumerate(sequences):
-        if side == "scattered":
-            place = torch.randperm(MAX_LEN)[: len(sequence)].sort().values
-        else:
-            place = torch.arange(len(sequence)) + (MAX_LEN - len(sequence) if side == "left" else 0)
-        tokens[row, place] = sequence
-        padding[row, place] = True
-    return tokens, padding
 
 
 @pytest.mark.parametrize("side", ["left", "right", "scattered"])
@@ -28,7 +14,7 @@ def padded(sequences: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torc
 def test_padded_rows_are_the_rows_alone(position, groups: int, side: str) -> None:
     decoder = model(position=position, n_kv_heads=groups)
     sequences = [torch.randint(V, (length,)) for length in LENGTHS]
-    tokens, padding = padded(sequences, side)
+    tokens, padding = padded(sequences, side, MAX_LEN)
     logits = decoder(tokens, padding=padding)
     assert logits.isfinite().all()
     for row, sequence in enumerate(sequences):
@@ -38,7 +24,7 @@ def test_padded_rows_are_the_rows_alone(position, groups: int, side: str) -> Non
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_padding_sends_back_finite_gradients(position) -> None:
     decoder = model(position=position)
-    tokens, padding = padded([torch.randint(V, (length,)) for length in LENGTHS], "left")
+    tokens, padding = padded([torch.randint(V, (length,)) for length in LENGTHS], "left", MAX_LEN)
     decoder(tokens, padding=padding)[padding].logsumexp(-1).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in decoder.parameters())
 

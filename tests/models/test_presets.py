@@ -6,19 +6,45 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small import V, model
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tercet.config import UserError, parse, plain
-from tercet.models import PRESETS, DecoderOnly, DecoderOnlySpec, StackSpec, model_spec
-from tercet.models.specs import Dropout
+from tercet.models import (
+    PRESETS,
+    SPECS,
+    AnyModel,
+    DecoderOnly,
+    DecoderOnlySpec,
+    Dropout,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    StackSpec,
+    build,
+    model_spec,
+)
 
 SMALL = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 50}
+LANGUAGE = [name for name, spec in PRESETS.items() if isinstance(spec, DecoderOnlySpec)]
+TRANSLATION = [name for name, spec in PRESETS.items() if isinstance(spec, EncoderDecoderSpec)]
 
 
-def first_loss(preset: str, vocab_size: int, stack) -> float:
-    spec = model_spec({"preset": preset, "vocab_size": vocab_size, "max_len": 64, "stack": stack})
-    tokens = torch.randint(vocab_size, (8, 64))
-    with torch.no_grad():
-        logits = DecoderOnly(spec, seed=1).eval()(tokens)
+def small(preset: str, stack=SMALL, **changes) -> AnyModel:
+    """The preset at these sizes, whatever its family."""
+    stacks = ("stack",) if preset in LANGUAGE else ("encoder", "decoder")
+    return build(
+        model_spec({"preset": preset, "max_len": 64, **dict.fromkeys(stacks, stack), **changes}), seed=1
+    ).eval()
+
+
+def scores(model_: AnyModel, tokens: torch.Tensor) -> torch.Tensor:
+    """Of the tokens, after their own reversal as the source where there is one."""
+    return model_(tokens.flip(1), tokens) if isinstance(model_, EncoderDecoder) else model_(tokens)
+
+
+@torch.no_grad()
+def first_loss(model_: AnyModel, shape: tuple[int, int] = (8, 64)) -> float:
+    tokens = torch.randint(model_.vocab_size, shape)
+    logits = scores(model_, tokens)
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
@@ -26,14 +52,24 @@ CASES = [
     (preset, vocab_size, stack)
     for preset in PRESETS
     for vocab_size, stack in ((65, SMALL), (50_257, SMALL | {"d_model": 12, "n_heads": 2}))
+    if preset in LANGUAGE or vocab_size == 65
 ]
 
 
 @pytest.mark.parametrize(("preset", "vocab_size", "stack"), CASES)
 def test_a_fresh_model_knows_nothing(preset: str, vocab_size: int, stack) -> None:
     # Tied embeddings of variance 1/D and hidden states of variance one give logits of variance one, which cost 1/2.
-    sure = 0.5 if preset == "original-decoder" else 0.0
-    assert first_loss(preset, vocab_size, stack) == pytest.approx(math.log(vocab_size) + sure, abs=0.1 + sure / 2)
+    sure = 0.5 if "original" in preset or "transformer" in preset else 0.0
+    loss = first_loss(small(preset, stack, vocab_size=vocab_size))
+    assert loss == pytest.approx(math.log(vocab_size) + sure, abs=0.1 + sure / 2)
+
+
+@pytest.mark.parametrize(
+    "preset", [pytest.param(name, marks=pytest.mark.slow if "big" in name else ()) for name in TRANSLATION]
+)
+def test_nor_does_a_translator_at_its_full_size(preset: str) -> None:
+    fresh = build(PRESETS[preset], seed=1).eval()
+    assert first_loss(fresh, (2, 11)) == pytest.approx(math.log(fresh.vocab_size), rel=0.1)
 
 
 def test_gpt2_has_gpt2s_parameters_with_the_tied_ones_counted_once() -> None:
@@ -42,10 +78,39 @@ def test_gpt2_has_gpt2s_parameters_with_the_tied_ones_counted_once() -> None:
     assert sum(p.numel() for p in decoder.parameters()) == 124_439_808
 
 
+@pytest.mark.parametrize(
+    ("preset", "vocab_size", "parameters"),
+    [
+        # An attention has 4 (512 * 512 + 512) = 1,050,624, a network 2 * 512 * 2048 + 2048 + 512 = 2,099,712, a norm
+        # 1,024. So 6 (1,050,624 + 2,099,712 + 2 * 1,024) in the encoder, 6 (2 * 1,050,624 + 2,099,712 + 3 * 1,024) in
+        # the decoder, 37,000 * 512 in the one matrix: 63,082,496. The paper says 65 million, of its vocabulary.
+        ("transformer-base", 37_000, 18_914_304 + 25_224_192 + 18_944_000),
+        # The same with 1024 and 4096; the paper says 213 million.
+        ("transformer-big", 37_000, 75_577_344 + 100_780_032 + 37_888_000),
+    ],
+)
+def test_the_transformers_have_the_papers_parameters(preset: str, vocab_size: int, parameters: int) -> None:
+    with torch.device("meta"):
+        made = build(model_spec({"preset": preset, "vocab_size": vocab_size}))
+    assert sum(p.numel() for p in made.parameters()) == parameters
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_go_to_a_file_and_back(preset: str) -> None:
-    assert parse(DecoderOnlySpec, plain(PRESETS[preset])) == PRESETS[preset]
-    assert model_spec({"preset": preset}) == PRESETS[preset]
+    spec = PRESETS[preset]
+    assert parse(SPECS[spec.family], plain(spec)) == spec
+    assert model_spec({"preset": preset}) == spec
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_has_shapes_without_numbers(preset: str) -> None:
+    with torch.device("meta"):
+        made = build(PRESETS[preset])
+    with FakeTensorMode():
+        fake = build(PRESETS[preset])
+    assert all(parameter.is_meta for parameter in made.parameters())
+    shapes = [{name: p.shape for name, p in each.named_parameters()} for each in (made, fake)]
+    assert shapes[0] == shapes[1]
 
 
 def test_a_misspelt_preset_is_told_the_nearest() -> None:
@@ -117,14 +182,12 @@ def test_sizes_that_make_no_sense_are_refused(make, message: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @torch.no_grad()
 def test_half_precision_stays_near_full(preset: str, dtype: torch.dtype) -> None:
-    spec = {"preset": preset, "vocab_size": V, "max_len": 64, "stack": SMALL, "init": "normal"}
-    decoder = DecoderOnly(model_spec(spec))
-    decoder.eval()
+    made = small(preset, vocab_size=V, init="normal")
     tokens = torch.randint(V, (2, 64))
-    full = decoder(tokens)
+    full = scores(made, tokens)
     with torch.autocast("cpu", dtype=dtype):
-        mixed = decoder(tokens)
-    half = decoder.to(dtype)(tokens)
+        mixed = scores(made, tokens)
+    half = scores(made.to(dtype), tokens)
     for logits in (mixed, half):
         assert logits.dtype == torch.float32
         assert torch.cosine_similarity(logits, full, dim=-1).min() > 0.995

@@ -9,5 +9,15 @@ import pytest
 
 @pytest.mark.parametrize("kind", ["learned", "rotary", "alibi"])
 def test_each_pass_is_one_graph_and_stays_one(kind: str) -> None:
-    done = subprocess.run([sys.executable, Path(__file__).with_name("traced.py"), kind], capture_output=True, text=True)
+    run("traced.py", kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sinusoidal", "rotary", "alibi"])
+def test_so_it_is_for_a_translator_whose_rows_spread_and_go(kind: str) -> None:
+    run("traced_translator.py", kind)
+
+
+def run(script: str, kind: str) -> None:
+    done = subprocess.run([sys.executable, Path(__file__).with_name(script), kind], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -174,6 +174,29 @@ def test_equal_groups_are_full_attention_with_the_heads_repeated() -> None:
     torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("groups", [6, 2])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_rows_that_share_a_source_ask_it_as_if_each_had_its_own(n: int, groups: int) -> None:
+    attention, mask = Attention(24, 6, n_kv_heads=groups), padding_mask(1, S)
+    x, source = torch.randn(n * B, T, 24), torch.randn(B, S, 24)
+    shared = source.clone().requires_grad_(), x.clone().requires_grad_()
+    own = source.clone().requires_grad_(), x.clone().requires_grad_()
+    given = attention(shared[1], shared[0], mask=mask)
+    expected = attention(own[1], own[0].repeat_interleave(n, dim=0), mask=mask.repeat_interleave(n, dim=0))
+    torch.testing.assert_close(given, expected, atol=1e-6, rtol=1e-5)
+    for y in (given, expected):
+        (y * x).sum().backward()
+    for one, other in zip(shared, own, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_a_group_for_each_source_or_none() -> None:
+    attention, source = Attention(24, 4), torch.randn(2, S, 24)
+    for rows in (1, 3):
+        with pytest.raises(ValueError, match=rf"{rows} rows of queries cannot share 2 rows of keys equally"):
+            attention(torch.randn(rows, T, 24), source)
+
+
 def test_heads_may_be_wider_than_their_share() -> None:
     attention = Attention(24, 4, d_head=7)
     assert attention.query.weight.shape == (28, 24)

@@ -109,6 +109,15 @@ def test_reorder_takes_the_cross_attention_along() -> None:
     torch.testing.assert_close(given, layer(x, causal=True, memory=memory)[rows, 1:], atol=1e-5, rtol=1e-5)
 
 
+def test_cross_attention_without_anything_to_look_at_is_refused() -> None:
+    layer, x = block("pre", cross=True), torch.randn(B, T, D)
+    with pytest.raises(ValueError, match="nothing to look at: give the memory, or a cache that has met it"):
+        layer(x, causal=True)
+    cache = Cache(n_layers=1, n_kv_heads=4, d_head=6, batch=B, capacity=T)
+    with pytest.raises(ValueError, match="nothing to look at"):
+        layer(x[:, :1], mask=cache.mask(cache.positions(1)), cache=cache.layers[0])
+
+
 def test_no_two_blocks_share_weights() -> None:
     layer = block("sandwich", cross=True)
     parameters = list(layer.parameters())

@@ -1,11 +1,15 @@
 """What each layer of a model is, and what it costs: shape, parameters, arithmetic, memory.
 
     forward   2 · in · out for each matrix and 4 · T · H · K for each attention, FLOPs per token
-    training  6 N + 12 L · H · K · T: three times the forward pass; H · K is d_model in most models
+    training  6 N + 12 L · H · K · T: three times the forward pass; H · K is d_model in most models, L counts attentions
 
 Chowdhery et al., "PaLM" (2022), appendix B. N counts the numbers of the matrices that are multiplied: an unembedding,
 tied or not, and no table that is only looked up. As there, attention is counted as if every token saw all T; a causal
 kernel needs about half of that. Norms, biases and activations are not counted: they are about one part in a thousand.
+
+A translator is counted for a source and a target of T tokens each, and per pair of them: one token read, one written.
+The encoder, and the keys and values of cross-attention, meet the first; all else meets the second. So the formulas
+hold as they stand, each encoder layer having one attention and each decoder layer two.
 
 The model is built of fake tensors, which have shapes and no storage, so that a big one costs nothing to look at.
 """
@@ -13,14 +17,14 @@ The model is built of fake tensors, which have shapes and no storage, so that a 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tercet.models import DecoderOnly, DecoderOnlySpec
-from tercet.nn import Attention
+from tercet.models import AnyModel, AnySpec, DecoderOnly, EncoderDecoder, build
+from tercet.nn import Attention, Block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +32,13 @@ class Row:
     """One layer, or the same layer of all blocks together.
 
     Attributes:
-        name: as in the weights file; `blocks.*` where it is in every block.
+        name: as in the weights file; `blocks.*` where it is in every block of a stack.
         kind: the module's class.
         count: how many there are.
         shape: of one's output for one sequence: (T, width).
         parameters: of all of them; 0 for a matrix counted above.
         tied_to: the layer that has the same matrix.
-        flops: of all of them, forward, for one token.
+        flops: of all of them, forward, for one token, or one pair of them.
     """
 
     name: str
@@ -49,7 +53,8 @@ class Row:
 @dataclass(frozen=True, kw_only=True)
 class Memory:
     """Bytes. Training holds weights, gradients and AdamW's two moments in float32; activations come on top, and are not
-    counted. `cache_per_token` is what decoding keeps of each token of each row."""
+    counted. `cache_per_token` is what decoding keeps of each token of each row, `cache_per_source_token` of each token
+    of a source, once for all the rows that share it; 0 where there is no source."""
 
     weights_float32: int
     weights_bfloat16: int
@@ -58,19 +63,23 @@ class Memory:
     training: int
     cache_per_token_float32: int
     cache_per_token_bfloat16: int
+    cache_per_source_token_float32: int
+    cache_per_source_token_bfloat16: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTable:
     """Attributes:
-    length: T, the tokens of the sequence that the FLOPs are for.
+    length: T, the tokens of the sequence that the FLOPs are for; of source and target alike, where there are both.
+    unit: what the FLOPs are for: a token, or a source's and a target's together.
     parameters: all, tied ones once.
     multiplied: N of the formula above.
-    flops_forward, flops_training: per token.
+    flops_forward, flops_training: per unit.
     """
 
     rows: tuple[Row, ...]
     length: int
+    unit: Literal["token", "token pair"]
     parameters: int
     multiplied: int
     flops_forward: int
@@ -78,46 +87,57 @@ class ModelTable:
     memory: Memory
 
 
-def model_table(model: DecoderOnlySpec | DecoderOnly, *, length: int | None = None) -> ModelTable:
+def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> ModelTable:
     """The table of a model, or of the one that a spec describes; nothing of its size is allocated.
 
     Args:
-        length: tokens of a sequence, the whole context by default.
+        length: tokens of a sequence, and of each side where there are two; the whole context by default.
 
     Raises:
         ValueError: for a spec without vocab_size, or with sizes that do not fit together.
     """
-    spec = model if isinstance(model, DecoderOnlySpec) else model.spec
-    stack = spec.stack
+    spec = model.spec if isinstance(model, DecoderOnly | EncoderDecoder) else model
     length = spec.max_len if length is None else length
     with FakeTensorMode():
-        fake = DecoderOnly(spec).eval()
-        shapes = _output_shapes(fake, torch.zeros(1, length, dtype=torch.long))
-        rows = _rows(fake, shapes, length)
+        fake = build(spec).eval()
+        tokens = torch.zeros(1, length, dtype=torch.long)
+        sides = (tokens, tokens) if isinstance(fake, EncoderDecoder) else (tokens,)
+        rows = _rows(fake, _output_shapes(fake, sides), length)
         parameters = sum(parameter.numel() for parameter in fake.parameters())
         multiplied = sum(part.weight.numel() for part in fake.modules() if isinstance(part, nn.Linear))
-    n_kv_heads = stack.n_heads if stack.n_kv_heads is None else stack.n_kv_heads
-    cached = 2 * stack.n_layers * n_kv_heads * stack.head_width  # keys and values of one token
+    attentions = [part for part in fake.modules() if isinstance(part, Attention)]
+    writer = fake.decoder if isinstance(fake, EncoderDecoder) else fake.stack  # the stack whose state is kept
+    blocks = [part for part in writer.modules() if isinstance(part, Block)]
+    own = sum(_cached(block.self_attention) for block in blocks)
+    across = sum(_cached(block.cross_attention) for block in blocks if block.cross_attention is not None)
     return ModelTable(
         rows=rows,
         length=length,
+        unit="token pair" if isinstance(fake, EncoderDecoder) else "token",
         parameters=parameters,
         multiplied=multiplied,
         flops_forward=sum(row.flops for row in rows),
-        flops_training=6 * multiplied + 12 * stack.n_layers * stack.n_heads * stack.head_width * length,
+        flops_training=6 * multiplied + 12 * length * sum(part.n_heads * part.d_head for part in attentions),
         memory=Memory(
             weights_float32=4 * parameters,
             weights_bfloat16=2 * parameters,
             gradients=4 * parameters,
             optimizer=8 * parameters,
             training=16 * parameters,
-            cache_per_token_float32=4 * cached,
-            cache_per_token_bfloat16=2 * cached,
+            cache_per_token_float32=4 * own,
+            cache_per_token_bfloat16=2 * own,
+            cache_per_source_token_float32=4 * across,
+            cache_per_source_token_bfloat16=2 * across,
         ),
     )
 
 
-def _output_shapes(model: nn.Module, tokens: Tensor) -> dict[str, tuple[int, ...]]:
+def _cached(attention: Attention) -> int:
+    """Numbers kept of one token: its key and its value in each head."""
+    return 2 * attention.n_kv_heads * attention.d_head
+
+
+def _output_shapes(model: nn.Module, sides: tuple[Tensor, ...]) -> dict[str, tuple[int, ...]]:
     """The shape that each layer gives for one sequence, by its name."""
     shapes: dict[str, tuple[int, ...]] = {}
 
@@ -129,7 +149,7 @@ def _output_shapes(model: nn.Module, tokens: Tensor) -> dict[str, tuple[int, ...
 
     for name, part in model.named_modules():
         part.register_forward_hook(note(name))
-    model(tokens)
+    model(*sides)
     return shapes
 
 
@@ -158,7 +178,7 @@ def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> 
 
 
 def _flops(part: nn.Module, length: int) -> int:
-    """Of one forward pass, for one token among `length`."""
+    """Of one forward pass, for one token among `length`, or one pair of them: each layer meets one of the two."""
     if isinstance(part, nn.Linear):
         return 2 * part.in_features * part.out_features
     if isinstance(part, Attention):

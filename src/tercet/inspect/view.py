@@ -18,7 +18,7 @@ def as_dict(table: ModelTable) -> dict[str, Any]:
 
 def as_table(table: ModelTable) -> Group:
     """What rich prints: the layers, then what the whole costs."""
-    layers = Table("layer", "module", "output", "parameters", "FLOPs/token", box=None)
+    layers = Table("layer", "module", "output", "parameters", f"FLOPs/{table.unit}", box=None)
     for row in table.rows:
         shape = " x ".join(map(str, row.shape))
         kind = row.kind if row.count == 1 else f"{row.count} x {row.kind}"
@@ -30,13 +30,20 @@ def as_table(table: ModelTable) -> Group:
     layers.columns[3].justify = layers.columns[4].justify = "right"
     memory = table.memory
     costs = Table("cost", "", box=None)
-    costs.add_row("training, FLOPs/token", f"{_short(table.flops_training)}  (6 N + 12 L d T)")
-    costs.add_row("weights", f"{_bytes(memory.weights_float32)} float32, {_bytes(memory.weights_bfloat16)} bfloat16")
+    costs.add_row(f"training, FLOPs/{table.unit}", f"{_short(table.flops_training)}  (6 N + 12 L d T)")
+    costs.add_row("weights", _both(memory.weights_float32, memory.weights_bfloat16))
     costs.add_row("gradients, AdamW", f"{_bytes(memory.gradients)}, {_bytes(memory.optimizer)}")
     costs.add_row("training", f"{_bytes(memory.training)}, and the activations")
-    cache = f"{_bytes(memory.cache_per_token_float32)} float32, {_bytes(memory.cache_per_token_bfloat16)} bfloat16"
-    costs.add_row("cache per token", cache)
-    costs.caption = f"N = {table.multiplied:,} multiplied, T = {table.length:,}; attention as if not causal"
+    pairs = table.unit == "token pair"
+    cache = _both(memory.cache_per_token_float32, memory.cache_per_token_bfloat16)
+    costs.add_row("cache per target token" if pairs else "cache per token", cache)
+    if pairs:
+        source = _both(memory.cache_per_source_token_float32, memory.cache_per_source_token_bfloat16)
+        costs.add_row("cache per source token", source)
+    attentions = sum(row.count for row in table.rows if row.kind == "Attention")
+    length = f"T = {table.length:,}{' on each side' if pairs else ''}"
+    multiplied = f"N = {table.multiplied:,} multiplied, L = {attentions} attentions"
+    costs.caption = f"{multiplied}, {length}; attention as if not causal"
     return Group(layers, "", costs)
 
 
@@ -44,6 +51,10 @@ def _short(number: int) -> str:
     """Three figures: 85.1 M."""
     power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
     return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
+
+
+def _both(float32: int, bfloat16: int) -> str:
+    return f"{_bytes(float32)} float32, {_bytes(bfloat16)} bfloat16"
 
 
 def _bytes(number: int) -> str:

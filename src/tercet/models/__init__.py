@@ -1,9 +1,16 @@
-"""The models: a frozen spec each, and the modules it makes from the parts in `nn`."""
+"""The families, each built from the same parts, and their presets."""
 
+from tercet.models.building import AnyModel as AnyModel
+from tercet.models.building import blocks_of as blocks_of
+from tercet.models.building import build as build
 from tercet.models.decoder_only import DecoderOnly as DecoderOnly
+from tercet.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from tercet.models.presets import PRESETS as PRESETS
 from tercet.models.presets import model_spec as model_spec
+from tercet.models.specs import SPECS as SPECS
+from tercet.models.specs import AnySpec as AnySpec
 from tercet.models.specs import DecoderOnlySpec as DecoderOnlySpec
 from tercet.models.specs import Dropout as Dropout
+from tercet.models.specs import EncoderDecoderSpec as EncoderDecoderSpec
 from tercet.models.specs import StackSpec as StackSpec
 from tercet.models.stack import Stack as Stack

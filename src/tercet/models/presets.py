@@ -4,11 +4,44 @@ from collections.abc import Mapping
 from typing import Any
 
 from tercet.config import UserError, merge, nearest, parse, plain
-from tercet.models.specs import DecoderOnlySpec, StackSpec
+from tercet.models.specs import SPECS, AnySpec, DecoderOnlySpec, Dropout, EncoderDecoderSpec, StackSpec
 from tercet.nn.init import Xavier, ZeroProjections
 from tercet.nn.positions import Rotary, Sinusoidal
 
-PRESETS: dict[str, DecoderOnlySpec] = {
+
+def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> EncoderDecoderSpec:
+    """Vaswani et al. (2017), section 3, at the sizes given; dropout where they have it (5.4)."""
+    stack = StackSpec(
+        d_model=d_model,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        d_ff=d_ff,
+        position=Sinusoidal(),
+        placement="post",
+        activation="relu",
+        dropout=Dropout(embedding=dropout, residual=dropout),
+    )
+    return EncoderDecoderSpec(
+        vocab_size=37_000, max_len=512, scale_embedding=True, init=Xavier(), encoder=stack, decoder=stack
+    )
+
+
+_MODERN_TRANSLATOR = StackSpec(
+    d_model=256,
+    n_layers=4,
+    n_heads=4,
+    d_ff=768,
+    position=Rotary(),
+    norm="rms",
+    norm_bias=False,
+    bias=False,
+    activation="silu",
+    gated=True,
+    qk_norm=True,
+    dropout=Dropout(embedding=0.1, residual=0.1),
+)
+
+PRESETS: dict[str, AnySpec] = {
     # Radford et al. (2019): the 124M model.
     "gpt2": DecoderOnlySpec(
         vocab_size=50_257,
@@ -61,10 +94,19 @@ PRESETS: dict[str, DecoderOnlySpec] = {
             qk_norm=True,
         ),
     ),
+    # Vaswani et al. (2017), table 3: base and big.
+    "transformer-base": _original(d_model=512, n_layers=6, n_heads=8, d_ff=2048, dropout=0.1),
+    "transformer-big": _original(d_model=1024, n_layers=6, n_heads=16, d_ff=4096, dropout=0.3),
+    # Wu et al. (2021): what some 30,000 pairs can feed.
+    "transformer-tiny": _original(d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3),
+    # Ours: today's parts in the same places.
+    "modern-translator": EncoderDecoderSpec(
+        vocab_size=8_000, max_len=256, embedding_norm=True, encoder=_MODERN_TRANSLATOR, decoder=_MODERN_TRANSLATOR
+    ),
 }
 
 
-def model_spec(data: Mapping[str, Any], *, name: str = "model") -> DecoderOnlySpec:
+def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
     """A spec from a recipe's mapping: `preset` names where to start from, the other keys are laid over it.
 
     Raises:
@@ -74,4 +116,5 @@ def model_spec(data: Mapping[str, Any], *, name: str = "model") -> DecoderOnlySp
     preset = changes.pop("preset", "modern")
     if preset not in PRESETS:
         raise UserError(f"{name}.preset: unknown preset {preset!r}{nearest(str(preset), PRESETS)}")
-    return parse(DecoderOnlySpec, merge(plain(PRESETS[preset]), changes), name=name)
+    base = plain(PRESETS[preset])
+    return parse(SPECS[base["family"]], merge(base, changes), name=name)

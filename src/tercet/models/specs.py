@@ -60,12 +60,12 @@ class StackSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderOnlySpec:
-    """A language model that reads from left to right (GPT).
+class ModelSpec:
+    """What all families have.
 
     Args:
         vocab_size: token ids; 0 in a recipe, where the tokenizer says it.
-        max_len: the context: the most tokens it can look at.
+        max_len: the context: the most tokens it can look at, on each side.
         pad_vocab_to: rows of the embedding are rounded up to a multiple of this; the extra ids get no logits.
         tie_embeddings: one matrix embeds tokens and scores them (Press and Wolf 2017).
         scale_embedding: token embeddings times sqrt(d_model) (Vaswani et al. 2017, 3.4).
@@ -73,10 +73,8 @@ class DecoderOnlySpec:
         logit_softcap: logits become c * tanh(logits / c) (Gemma 2).
     """
 
-    family: Literal["decoder-only"] = "decoder-only"
     vocab_size: int = 0
     max_len: int = 256
-    stack: StackSpec
     pad_vocab_to: int = 1
     tie_embeddings: bool = True
     scale_embedding: bool = False
@@ -92,3 +90,42 @@ class DecoderOnlySpec:
             )
         if self.logit_softcap is not None and self.logit_softcap <= 0:
             raise ValueError(f"logit_softcap={self.logit_softcap} must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderOnlySpec(ModelSpec):
+    """A language model that reads from left to right (GPT)."""
+
+    family: Literal["decoder-only"] = "decoder-only"
+    stack: StackSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderSpec(ModelSpec):
+    """A translator: an encoder reads the source, a decoder writes the target and looks across (Vaswani et al. 2017).
+
+    Args:
+        source_vocab_size: the source's own vocabulary; None where both sides share one.
+        share_embeddings: one embedding for source and target, which needs a shared vocabulary; with tie_embeddings one
+            matrix serves in all three places.
+    """
+
+    family: Literal["encoder-decoder"] = "encoder-decoder"
+    source_vocab_size: int | None = None
+    share_embeddings: bool = True
+    encoder: StackSpec
+    decoder: StackSpec
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.encoder.d_model != self.decoder.d_model:
+            raise ValueError(
+                f"the decoder looks at the encoder's output, so their widths must be equal: "
+                f"encoder.d_model={self.encoder.d_model}, decoder.d_model={self.decoder.d_model}"
+            )
+        if self.share_embeddings and self.source_vocab_size is not None:
+            raise ValueError("share_embeddings needs one vocabulary for both sides; set it to false, or join them")
+
+
+AnySpec = DecoderOnlySpec | EncoderDecoderSpec
+SPECS: dict[str, type[AnySpec]] = {"decoder-only": DecoderOnlySpec, "encoder-decoder": EncoderDecoderSpec}

@@ -69,8 +69,8 @@ class Stack(nn.Module):
         *,
         padding: Bool[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
-        memory: Float[Tensor, "B M D"] | None = None,
-        memory_padding: Bool[Tensor, "B M"] | None = None,
+        memory: Float[Tensor, "N M D"] | None = None,
+        memory_padding: Bool[Tensor, "N M"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Args:
@@ -105,6 +105,19 @@ class Stack(nn.Module):
                 cache=None if cache is None else cache.layers[i],
             )
         return self.final_norm(x)
+
+    def new_cache(self, batch: int, *, capacity: int) -> Cache:
+        """Room for `capacity` tokens in each of `batch` rows, beside the weights and in their dtype."""
+        spec, weight = self.spec, next(self.parameters())
+        return Cache(
+            n_layers=spec.n_layers,
+            n_kv_heads=spec.n_heads if spec.n_kv_heads is None else spec.n_kv_heads,
+            d_head=spec.head_width,
+            batch=batch,
+            capacity=capacity,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
 
     def _mask(self, x: Tensor, padding: Tensor | None, documents: Tensor | None) -> Mask | None:
         """None where causality alone says it all: attention then keeps its fastest path."""

@@ -137,7 +137,7 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "Q T D"],
         source: Float[Tensor, "B S D"] | None = None,
         *,
         mask: Mask | None = None,
@@ -145,10 +145,11 @@ class Attention(nn.Module):
         causal: bool = False,
         rotation: Rotation | None = None,
         cache: KeysValues | None = None,
-    ) -> Float[Tensor, "B T D"]:
+    ) -> Float[Tensor, "Q T D"]:
         """Args:
         x: where the queries come from.
-        source: where keys and values come from: x itself by default, the encoder's output in cross-attention.
+        source: where keys and values come from: x itself by default, the encoder's output in cross-attention. It may
+            have fewer rows, Q = n B: n rows of x, next to each other, then share one of the source's.
         rotation: cosines and sines for queries and keys (Rotary).
         cache: remembers keys and values between calls; S is then what it holds.
         """
@@ -159,7 +160,10 @@ class Attention(nn.Module):
             self.keys_values(source, rotation) if cache is None else cache.keys_values(self, source, rotation)
         )  # (B, G, S, K)
         dropout = self.dropout if self.training else 0.0
-        heads = attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)  # (B, H, T, K)
+        rows = len(q)
+        q = _together(q, len(k))  # beams of one source ask it together: its keys and values are read once
+        heads = attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+        heads = _apart(heads, rows)  # (B, H, T, K)
         return self.out(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
 
     def keys_values(
@@ -169,6 +173,19 @@ class Attention(nn.Module):
         k = self.key_norm(self.key(source).unflatten(-1, heads)).transpose(1, 2)
         v = self.value(source).unflatten(-1, heads).transpose(1, 2)
         return (k if rotation is None else rotate(k, rotation)), v
+
+
+def _together(q: Float[Tensor, "Q H T K"], sources: int) -> Float[Tensor, "B H N K"]:
+    """The queries of all rows that share a source, side by side: Q = n B rows of T become B rows of N = n T."""
+    n = len(q) // sources
+    if n * sources != len(q):
+        raise ValueError(f"{len(q)} rows of queries cannot share {sources} rows of keys equally")
+    return q if n == 1 else q.unflatten(0, (sources, n)).transpose(1, 2).flatten(2, 3)
+
+
+def _apart(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q H T K"]:
+    n = rows // len(heads)
+    return heads if n == 1 else heads.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def _one_per_query_head(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:

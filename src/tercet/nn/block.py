@@ -48,8 +48,8 @@ class Block(nn.Module):
         bias: Bias | None = None,
         causal: bool = False,
         rotation: Rotation | None = None,
-        memory: Float[Tensor, "B M D"] | None = None,
-        memory_mask: Bool[Tensor, "B 1 1 M"] | None = None,
+        memory: Float[Tensor, "N M D"] | None = None,
+        memory_mask: Bool[Tensor, "N 1 1 M"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "B T D"]:
         own, cross = (None, None) if cache is None else (cache.own, cache.cross)
@@ -59,6 +59,8 @@ class Block(nn.Module):
 
         def look_across(h: Tensor) -> Tensor:
             assert self.cross_attention is not None
+            if memory is None and (cross is None or cross.pair is None):
+                raise ValueError("cross-attention has nothing to look at: give the memory, or a cache that has met it")
             return self.cross_attention(h, memory, mask=memory_mask, cache=cross)
 
         x = self.self_residual(x, look_back)

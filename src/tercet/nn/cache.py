@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -43,7 +44,13 @@ class GrowingKeysValues:
         return self.keys, self.values
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None:
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        # Not self.keys[rows], which is four times as slow on a CPU.
+        self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+    def grow(self, columns: int) -> None:
+        old = self.keys.shape[2] - 1  # without the spare one
+        keys, values = (F.pad(table[:, :, :old], (0, 0, 0, columns - old)) for table in (self.keys, self.values))
+        self.keys, self.values = keys, values
 
 
 class FixedKeysValues:
@@ -64,8 +71,8 @@ class FixedKeysValues:
 
 @dataclass
 class LayerCache:
-    own: KeysValues
-    cross: KeysValues
+    own: GrowingKeysValues
+    cross: FixedKeysValues
 
 
 class Cache:
@@ -90,8 +97,8 @@ class Cache:
     ) -> None:
         self.capacity = capacity
         self.lengths: Int[Tensor, " B"] = torch.zeros(batch, dtype=torch.long, device=device)
-        self.memory: Float[Tensor, "B M D"] | None = None  # the encoder's output, where there is an encoder
-        self.memory_padding: Bool[Tensor, "B M"] | None = None
+        self.memory_padding: Bool[Tensor, "B M"] | None = None  # the source's real tokens, where there is a source
+        self.shared = 1  # rows, next to each other, that look at one source
 
         def buffer() -> Tensor:
             return torch.zeros(batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
@@ -113,13 +120,42 @@ class Cache:
     def advance(self, by: Int[Tensor, " B"] | int) -> None:
         self.lengths = self.lengths + by
 
+    def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+        """Count `lengths` tokens of each row as read; the hidden state of the last of them."""
+        self.advance(lengths)
+        return hidden[torch.arange(len(lengths), device=lengths.device), lengths - 1]
+
     def reorder(self, rows: Int[Tensor, " R"]) -> None:
-        """Keep these rows, in this order; a row may be named twice (beams) or not at all (finished)."""
+        """Keep these rows, in this order; a row may be named twice (beams) or not at all (finished).
+
+        Rows that share a source stay together: they change places among themselves, or all of them go. That is not
+        checked, which would wait for the device: with as many rows as before, the sources are not touched.
+        """
+        if self.memory_padding is not None and len(rows) % self.shared:
+            raise ValueError(f"{self.shared} rows share a source, and stay or go together: {len(rows)} rows are named")
+        if self.shared == 1 or len(rows) != len(self.lengths):
+            sources = rows[:: self.shared] // self.shared
+            self.memory_padding = None if self.memory_padding is None else self.memory_padding[sources]
+            for layer in self.layers:
+                layer.cross.reorder(sources)
         self.lengths = self.lengths[rows]
-        if self.memory is not None:
-            self.memory = self.memory[rows]
-        if self.memory_padding is not None:
-            self.memory_padding = self.memory_padding[rows]
         for layer in self.layers:
             layer.own.reorder(rows)
-            layer.cross.reorder(rows)
+
+    def spread(self, n: int) -> None:
+        """Each row becomes `n` rows next to each other; they share its source, kept once."""
+        self.lengths = self.lengths.repeat_interleave(n)
+        rows = torch.arange(len(self.lengths), device=self.lengths.device) // n
+        for layer in self.layers:
+            layer.own.reorder(rows)
+        self.shared *= n
+
+    def grow(self, capacity: int) -> None:
+        """Room for more columns; what is there stays."""
+        if capacity < self.capacity:
+            raise ValueError(
+                f"capacity={capacity} is less than the {self.capacity} that there are; tokens would be lost"
+            )
+        for layer in self.layers:
+            layer.own.grow(capacity + 1)
+        self.capacity = capacity

@@ -1,0 +1,24 @@
+"""From a spec of any family to its model."""
+
+from collections.abc import Iterator
+
+from tercet.models.decoder_only import DecoderOnly
+from tercet.models.encoder_decoder import EncoderDecoder
+from tercet.models.specs import AnySpec, DecoderOnlySpec
+from tercet.nn.block import Block
+
+AnyModel = DecoderOnly | EncoderDecoder
+
+
+def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
+    """The model that `spec` describes, its weights drawn from `seed`.
+
+    Raises:
+        ValueError: for sizes that do not fit together.
+    """
+    return DecoderOnly(spec, seed=seed) if isinstance(spec, DecoderOnlySpec) else EncoderDecoder(spec, seed=seed)
+
+
+def blocks_of(model: AnyModel) -> Iterator[Block]:
+    """Every block: the unit of sharding and of compiling."""
+    return (part for part in model.modules() if isinstance(part, Block))

@@ -1,0 +1,133 @@
+"""The encoder-decoder Transformer: an encoder reads the source, a decoder writes the target and looks across.
+
+    memory = encoder(embedding(source));  hidden = decoder(embedding(target), memory);  logits = hidden @ unembeddingᵀ
+
+Vaswani et al., "Attention Is All You Need" (2017). Source positions that are padding are seen by no one: neither by the
+encoder nor across. It holds no loss, tokenizer, optimizer or decoding state.
+"""
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from tercet.models.specs import EncoderDecoderSpec
+from tercet.models.stack import Stack
+from tercet.models.vocabulary import TokenEmbedding, Unembedding
+from tercet.nn.cache import Cache
+from tercet.nn.init import initialise
+
+
+class EncoderDecoder(nn.Module):
+    """Args:
+    spec: sizes and variants; a vocab_size of at least 1.
+    seed: of the initial weights.
+
+    Raises:
+        ValueError: for sizes that do not fit together.
+    """
+
+    def __init__(self, spec: EncoderDecoderSpec, *, seed: int = 0) -> None:
+        super().__init__()
+        self.spec = spec
+        source_size = spec.vocab_size if spec.source_vocab_size is None else spec.source_vocab_size
+        self.source_embedding = TokenEmbedding(spec, spec.encoder, source_size)
+        self.embedding = TokenEmbedding(spec, spec.decoder, spec.vocab_size)
+        self.encoder = Stack(spec.encoder, causal=False, max_len=spec.max_len)
+        self.decoder = Stack(spec.decoder, causal=True, cross=True, max_len=spec.max_len)
+        self.unembedding = Unembedding(spec, spec.decoder)
+        if spec.share_embeddings:
+            self.source_embedding.weight = self.embedding.weight
+        if spec.tie_embeddings:
+            self.unembedding.weight = self.embedding.weight
+        initialise(self, spec.init, seed=seed)
+
+    @property
+    def max_len(self) -> int:
+        return self.spec.max_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self.spec.vocab_size
+
+    def forward(
+        self,
+        source: Int[Tensor, "B S"],
+        target: Int[Tensor, "B T"],
+        *,
+        source_padding: Bool[Tensor, "B S"] | None = None,
+        target_padding: Bool[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Scores of the token after each target token, which sees those before it and the whole source."""
+        memory = self.encode(source, padding=source_padding)
+        return self.logits(self.hidden(target, memory, padding=target_padding, memory_padding=source_padding))
+
+    def encode(
+        self, source: Int[Tensor, "B S"], *, padding: Bool[Tensor, "B S"] | None = None
+    ) -> Float[Tensor, "B S D"]:
+        """The memory: what the decoder looks at. `padding` is True at real tokens."""
+        _check(source, self.max_len, "source")
+        return self.encoder(self.source_embedding(source), padding=padding)
+
+    def hidden(
+        self,
+        target: Int[Tensor, "B T"],
+        memory: Float[Tensor, "M S D"] | None,
+        *,
+        padding: Bool[Tensor, "B T"] | None = None,
+        memory_padding: Bool[Tensor, "M S"] | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """The decoder's hidden states after its last norm; no memory where the cache has its keys and values."""
+        _check(target, self.max_len, "target")
+        return self.decoder(
+            self.embedding(target), padding=padding, memory=memory, memory_padding=memory_padding, cache=cache
+        )
+
+    def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+        """Scores of the next token, in float32."""
+        return self.unembedding(hidden)
+
+    def start(
+        self,
+        tokens: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"],
+        *,
+        source: Int[Tensor, "B S"],
+        source_padding: Bool[Tensor, "B S"] | None = None,
+        capacity: int,
+    ) -> tuple[Float[Tensor, "B V"], Cache]:
+        """Read the sources and the beginnings of their targets.
+
+        Args:
+            tokens: target beginnings, padded on the right with any id.
+            lengths: real tokens of each, at least one.
+            source, source_padding: one source a row; True at its real tokens.
+            capacity: the most target tokens a row will hold.
+
+        Returns:
+            the logits after each row's last real token, and the state for `step`.
+        """
+        if not tokens.shape[1] <= capacity <= self.max_len:
+            raise ValueError(
+                f"capacity={capacity} must hold the {tokens.shape[1]} tokens given, at most max_len={self.max_len}"
+            )
+        if len(source) != len(tokens):
+            raise ValueError(
+                f"{len(source)} sources for {len(tokens)} target beginnings; there must be as many. "
+                "For several rows of each, start with one and let the cache spread"
+            )
+        memory = self.encode(source, padding=source_padding)
+        cache = self.decoder.new_cache(tokens.shape[0], capacity=capacity)
+        cache.memory_padding = source.new_ones(source.shape).bool() if source_padding is None else source_padding
+        hidden = self.hidden(tokens, memory, memory_padding=cache.memory_padding, cache=cache)
+        return self.logits(cache.read(hidden, lengths)), cache
+
+    def step(self, tokens: Int[Tensor, " B"], cache: Cache) -> Float[Tensor, "B V"]:
+        """Append one token to each row; the logits of the one after it."""
+        hidden = self.hidden(tokens[:, None], None, memory_padding=cache.memory_padding, cache=cache)  # (B, 1, D)
+        cache.advance(1)
+        return self.logits(hidden[:, 0])
+
+
+def _check(tokens: Tensor, max_len: int, side: str) -> None:
+    if tokens.shape[1] > max_len:
+        raise ValueError(f"a {side} of {tokens.shape[1]} tokens does not fit into the context of max_len={max_len}")

@@ -1,0 +1,113 @@
+"""Run by test_learning.py in a process of its own: checking shape annotations takes longer than the learning.
+
+A translator learns to reverse sequences of 4 to 10 symbols. Given a seed, prints as JSON the share of sequences that it
+reverses to the last symbol, and the share of target symbols for which a cross-attention (the mean of a layer's heads,
+or a head) looks most at the place where the symbol stands in the source.
+"""
+
+import json
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn import Sinusoidal
+from tercet.nn.attention import attention_weights
+from tercet.nn.init import Xavier
+
+PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 19
+LONGEST = 10
+
+
+def sequences(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Symbols padded on the right, how many, and the same in reverse."""
+    lengths = torch.randint(4, LONGEST + 1, (rows,), generator=generator)
+    symbols = torch.randint(FIRST, V, (rows, LONGEST), generator=generator)
+    columns = torch.arange(LONGEST)
+    real = columns < lengths[:, None]
+    mirrored = (lengths[:, None] - 1 - columns).clamp(min=0)
+    return symbols * real, lengths, symbols.gather(1, mirrored) * real
+
+
+def ended(symbols: Tensor, lengths: Tensor) -> Tensor:
+    longer = F.pad(symbols, (0, 1), value=PAD)
+    return longer.scatter(1, lengths[:, None], EOS)
+
+
+@torch.no_grad()
+def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
+    """Greedily; what comes after the end is padding."""
+    begin = torch.full((len(source), 1), BOS)
+    logits, cache = model.start(
+        begin, torch.ones(len(source)).long(), source=source, source_padding=source != PAD, capacity=LONGEST + 1
+    )
+    found = [logits.argmax(-1)]
+    for _ in range(LONGEST):
+        found.append(model.step(found[-1], cache).argmax(-1))
+    tokens = torch.stack(found, dim=1)
+    over = (tokens == EOS).cumsum(1) - (tokens == EOS).long() > 0
+    return tokens.masked_fill(over, PAD)
+
+
+@torch.no_grad()
+def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
+    """The weights of each layer's cross-attention, (B, H, T, S)."""
+    found: list[Tensor] = []
+
+    def hook(part, given, how) -> None:
+        h, memory = given
+        q = part.query_norm(part.query(h).unflatten(-1, (part.n_heads, part.d_head))).transpose(1, 2)
+        found.append(attention_weights(q, part.keys_values(memory)[0], mask=how["mask"]))
+
+    hooks = [block.cross_attention.register_forward_pre_hook(hook, with_kwargs=True) for block in model.decoder.blocks]
+    model(source, target, source_padding=source != PAD)
+    for each in hooks:
+        each.remove()
+    return found
+
+
+def trained(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:
+    side = StackSpec(d_model=64, n_layers=2, n_heads=4, d_ff=128, position=Sinusoidal())
+    model = EncoderDecoder(
+        EncoderDecoderSpec(
+            vocab_size=V, max_len=LONGEST + 1, scale_embedding=True, init=Xavier(), encoder=side, decoder=side
+        ),
+        seed=seed,
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 50, 2 - 2 * n / steps))
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        symbols, lengths, mirrored = sequences(rows, draw)
+        source, labels = ended(symbols, lengths), ended(mirrored, lengths)
+        logits = model(source, F.pad(mirrored, (1, 0), value=BOS), source_padding=source != PAD)
+        optimizer.zero_grad()
+        F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD).backward()
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    seed = int(sys.argv[1])
+    model = trained(steps=800, rows=32, rate=3e-3, seed=seed)
+    symbols, lengths, mirrored = sequences(500, torch.Generator().manual_seed(seed + 1_000))
+    source, labels = ended(symbols, lengths), ended(mirrored, lengths)
+    exact = (reversed_by(model, source) == labels).all(1).float().mean().item()
+
+    columns = torch.arange(LONGEST)
+    real = columns < lengths[:, None]  # the token that ends the target stands for no symbol
+    place = lengths[:, None] - 1 - columns  # (B, T): where in the source the target's next symbol stands
+    mirrors = [
+        (seen[:, :LONGEST].argmax(-1) == place)[real].float().mean().item()
+        for weights in looks(model, source, F.pad(mirrored, (1, 0), value=BOS))
+        for seen in (weights.mean(1), *weights.unbind(1))
+    ]
+    print(json.dumps({"exact": exact, "mirrored": max(mirrors)}))
+
+
+if __name__ == "__main__":
+    main()

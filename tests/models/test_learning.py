@@ -1,0 +1,19 @@
+"""A translator learns to reverse a sequence to the last symbol, and can be seen to look where the symbol stands."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_reverse_is_learnt_and_read_along_the_other_diagonal(seed: int) -> None:
+    command = [sys.executable, Path(__file__).with_name("reversing.py"), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["exact"] == 1.0
+    assert found["mirrored"] >= 0.95

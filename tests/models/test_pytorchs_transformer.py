@@ -1,0 +1,166 @@
+"""The translator is `torch.nn.Transformer` between the embeddings of the 2017 paper, with the weights copied over."""
+
+import math
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn import Sinusoidal
+
+V = 19
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Section 3.5 of the paper, number by number."""
+    table = torch.empty(length, width)
+    for p in range(length):
+        for i in range(width // 2):
+            angle = p / 10_000 ** (2 * i / width)
+            table[p, 2 * i], table[p, 2 * i + 1] = math.sin(angle), math.cos(angle)
+    return table
+
+
+class Theirs(nn.Module):
+    """PyTorch's encoder and decoder. It ends both with a norm in any placement; the paper has none after post-norm, its
+    last sublayer being normed already. There they are made without."""
+
+    def __init__(self, spec: EncoderDecoderSpec) -> None:
+        super().__init__()
+        side, pre = spec.encoder, spec.encoder.placement == "pre"
+        how = {
+            "dropout": 0.0,
+            "activation": side.activation,
+            "layer_norm_eps": side.norm_eps,
+            "batch_first": True,
+            "norm_first": pre,
+            "bias": side.bias,
+        }
+        sizes = side.d_model, side.n_heads, side.d_ff
+
+        def norm() -> nn.Module | None:
+            return nn.LayerNorm(side.d_model, eps=side.norm_eps, bias=side.bias) if pre else None
+
+        reader = nn.TransformerEncoderLayer(*sizes, **how)
+        writer = nn.TransformerDecoderLayer(*sizes, **how)
+        self.transformer = nn.Transformer(
+            side.d_model,
+            side.n_heads,
+            batch_first=True,
+            custom_encoder=nn.TransformerEncoder(reader, spec.encoder.n_layers, norm(), enable_nested_tensor=False),
+            custom_decoder=nn.TransformerDecoder(writer, spec.decoder.n_layers, norm()),
+        )
+        self.embedding = nn.Parameter(torch.randn(V, side.d_model))
+
+    def forward(self, source: Tensor, target: Tensor, *, source_padding: Tensor) -> Tensor:
+        width = self.embedding.shape[1]
+        x, y = (
+            F.embedding(tokens, self.embedding) * math.sqrt(width) + sinusoids(tokens.shape[1], width)
+            for tokens in (source, target)
+        )
+        hidden = self.transformer(
+            x,
+            y,
+            tgt_mask=torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1),  # True hides, with them
+            src_key_padding_mask=~source_padding,
+            memory_key_padding_mask=~source_padding,
+        )
+        return hidden @ self.embedding.T
+
+
+def names(theirs: Theirs, values) -> dict[str, Tensor]:
+    """For each of our parameters theirs, or its gradient: what `values` reads."""
+    found = {"source_embedding.weight": values(theirs.embedding)}
+
+    def put(name: str, part: nn.Module) -> None:
+        found.update({f"{name}.{kind}": values(parameter) for kind, parameter in part.named_parameters()})
+
+    for side in ("encoder", "decoder"):
+        stack = getattr(theirs.transformer, side)
+        for i, layer in enumerate(stack.layers):
+            block = f"{side}.blocks.{i}"
+            attentions = {"self": layer.self_attn} | ({"cross": layer.multihead_attn} if side == "decoder" else {})
+            for kind, attention in attentions.items():
+                for all_three, ending in ((attention.in_proj_weight, "weight"), (attention.in_proj_bias, "bias")):
+                    if all_three is not None:
+                        for part, own in zip(("query", "key", "value"), values(all_three).chunk(3), strict=True):
+                            found[f"{block}.{kind}_attention.{part}.{ending}"] = own
+                put(f"{block}.{kind}_attention.out", attention.out_proj)
+            put(f"{block}.feedforward.up", layer.linear1)
+            put(f"{block}.feedforward.down", layer.linear2)
+            place = "before" if layer.norm_first else "after"
+            for number, branch in enumerate((*attentions, "feedforward"), start=1):
+                put(f"{block}.{branch}_residual.{place}", getattr(layer, f"norm{number}"))
+        if stack.norm is not None:
+            put(f"{side}.final_norm", stack.norm)
+    return found
+
+
+@dataclass
+class Pair:
+    ours: EncoderDecoder
+    theirs: Theirs
+
+
+@torch.no_grad()
+def pair(number: int) -> Pair:
+    """The 2017 model where even, norms first where odd; the rest by lot."""
+    draw = random.Random(number)
+    heads = draw.choice([1, 2, 3, 5])
+    bias = draw.random() < 0.7
+    side = StackSpec(
+        d_model=heads * draw.choice([4, 6, 8]),
+        n_heads=heads,
+        n_layers=draw.choice([1, 2, 3]),
+        d_ff=draw.choice([11, 31, 50]),
+        position=Sinusoidal(),
+        placement="pre" if number % 2 else "post",
+        activation="relu" if number // 2 % 2 else "gelu",
+        norm_eps=draw.choice([1e-5, 1e-3]),
+        bias=bias,
+        norm_bias=bias,
+    )
+    writer = replace(side, n_layers=draw.choice([1, 2, 4]))
+    spec = EncoderDecoderSpec(vocab_size=V, max_len=23, scale_embedding=True, encoder=side, decoder=writer)
+    theirs = Theirs(spec)
+    for parameter in theirs.parameters():  # their norms and biases begin as if they were not there
+        parameter.add_(torch.randn_like(parameter) * 0.1)
+    ours, found = EncoderDecoder(spec), names(theirs, lambda parameter: parameter)
+    parameters = dict(ours.named_parameters())
+    assert parameters.keys() == found.keys()
+    for name, parameter in parameters.items():
+        parameter.copy_(found[name])
+    return Pair(ours, theirs)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_logits_and_gradients_are_theirs(number: int) -> None:
+    torch.manual_seed(number)
+    both = pair(number)
+    source, target = torch.randint(V, (3, 13)), torch.randint(V, (3, 11))
+    real = torch.arange(13) < torch.tensor([13, 7, 1])[:, None]
+    ours, theirs = (model(source, target, source_padding=real) for model in (both.ours, both.theirs))
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    for logits in (ours, theirs):
+        F.cross_entropy(logits[:, :-1].flatten(0, 1), target[:, 1:].flatten()).backward()
+    expected = names(both.theirs, lambda parameter: parameter.grad)
+    for name, parameter in both.ours.named_parameters():
+        assert parameter.grad is not None, name
+        # A bias on all keys alike moves no weight: its gradient is zero but for rounding, and has no direction.
+        rounding = 1e-5 if name.endswith("key.bias") else 1e-7
+        assert (parameter.grad - expected[name]).norm() <= 1e-4 * expected[name].norm() + rounding, name
+
+
+def test_the_twenty_are_unlike() -> None:
+    specs = [pair(number).ours.spec for number in range(20)]
+    sides = [spec.encoder for spec in specs]
+    assert {(side.placement, side.activation) for side in sides} == {
+        (placement, activation) for placement in ("pre", "post") for activation in ("relu", "gelu")
+    }
+    assert {side.bias for side in sides} == {True, False}
+    depths = [spec.encoder.n_layers - spec.decoder.n_layers for spec in specs]
+    assert min(depths) < 0 < max(depths)

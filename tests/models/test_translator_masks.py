@@ -1,0 +1,139 @@
+"""Who sees whom in a translator: no target token its future, every one the whole source, no one any padding."""
+
+import pytest
+import torch
+from small import MAX_LEN, POSITIONS, SQUARE, V, padded, translator
+from torch import Tensor
+
+from tercet.models import EncoderDecoder
+
+S, T = 11, 7
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+SIDES = ("left", "right", "scattered")
+OTHER_PARTS = [
+    {"norm": "rms", "norm_bias": False, "gated": True, "activation": "silu", "bias": False},
+    {"qk_norm": True, "activation": "relu_squared"},
+    {"d_head": 10},
+]
+OTHER_SPEC = {
+    "embedding_norm": True,
+    "scale_embedding": True,
+    "logit_softcap": 15.0,
+    "tie_embeddings": False,
+    "share_embeddings": False,
+    "source_vocab_size": V,
+}
+
+
+def another(tokens: Tensor, at: int) -> Tensor:
+    """The same with another token in one column."""
+    other = tokens.clone()
+    other[:, at] = (other[:, at] + 1) % V
+    return other
+
+
+@torch.no_grad()
+def check_sight(model: EncoderDecoder) -> None:
+    source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
+    memory = model.encode(source)
+    for padding in (torch.ones(2, T, dtype=torch.bool), None):
+        before = model.hidden(target, memory, padding=padding)
+        for at in (1, T - 1):
+            after = model.hidden(another(target, at), memory, padding=padding)
+            assert torch.equal(after[:, :at], before[:, :at])
+            assert (after[:, at:] != before[:, at:]).any(-1).all()
+    for at in (0, S - 1):  # each source token is seen by all the others, and by each target token
+        moved = model.encode(another(source, at))
+        assert (moved != memory).any(-1).all()
+        assert (model.hidden(target, moved) != before).any(-1).all()
+        only = memory.clone()
+        only[:, at] = moved[:, at]
+        assert (model.hidden(target, only) != before).any(-1).all()
+
+
+@pytest.mark.parametrize("point", SQUARE)
+def test_the_future_is_not_seen_and_the_whole_source_is(point) -> None:
+    check_sight(translator(**point))
+
+
+@pytest.mark.parametrize("part", OTHER_PARTS, ids=str)
+def test_nor_with_the_other_parts(part) -> None:
+    check_sight(translator(spec=OTHER_SPEC, **part))
+
+
+@torch.no_grad()
+def test_a_mask_of_ones_is_no_mask() -> None:
+    model = translator()
+    source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
+    real = torch.ones(2, S, dtype=torch.bool), torch.ones(2, T, dtype=torch.bool)
+    given = model(source, target, source_padding=real[0], target_padding=real[1])
+    torch.testing.assert_close(given, model(source, target), **CLOSE)
+
+
+@torch.no_grad()
+def check_padded_rows(model: EncoderDecoder) -> None:
+    """Each pair alone, and with others of other lengths, padded on each side with any ids."""
+    sources = [torch.randint(V, (length,)) for length in (S, 1, 5)]
+    targets = [torch.randint(V, (length,)) for length in (2, T, 1)]
+    alone = [model(source[None], target[None])[0] for source, target in zip(sources, targets, strict=True)]
+    for side in SIDES:
+        source, source_padding = padded(sources, side, MAX_LEN)
+        target, target_padding = padded(targets, side, T + 2)
+        logits = model(source, target, source_padding=source_padding, target_padding=target_padding)
+        assert logits.isfinite().all()
+        for row, expected in enumerate(alone):
+            torch.testing.assert_close(logits[row, target_padding[row]], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("point", SQUARE)
+def test_padded_pairs_are_the_pairs_alone(point) -> None:
+    check_padded_rows(translator(**point))
+
+
+@pytest.mark.parametrize("part", OTHER_PARTS, ids=str)
+def test_also_with_the_other_parts(part) -> None:
+    check_padded_rows(translator(spec=OTHER_SPEC, **part))
+
+
+@torch.no_grad()
+def check_an_empty_source(model: EncoderDecoder) -> None:
+    source, target = torch.randint(V, (3, S)), torch.randint(V, (3, T))
+    padding = torch.ones_like(source, dtype=torch.bool)
+    padding[1] = False
+    logits = model(source, target, source_padding=padding)
+    assert logits.isfinite().all()
+    for row in (0, 2):
+        torch.testing.assert_close(logits[row], model(source[row : row + 1], target[row : row + 1])[0], **CLOSE)
+    other = source.clone()
+    other[1] = torch.randint(V, (S,))
+    torch.testing.assert_close(model(other, target, source_padding=padding), logits, **CLOSE)
+    first, cache = model.start(
+        target[:, :3], torch.full((3,), 3), source=source, source_padding=padding, capacity=MAX_LEN
+    )
+    torch.testing.assert_close(first, logits[:, 2], **CLOSE)
+    torch.testing.assert_close(model.step(target[:, 3], cache), logits[:, 3], **CLOSE)
+
+
+@pytest.mark.parametrize("point", SQUARE)
+def test_a_source_of_padding_alone_says_nothing_and_troubles_no_one(point) -> None:
+    check_an_empty_source(translator(**point))
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+def test_padding_sends_back_finite_gradients(position) -> None:
+    """Also from a source, and from a target, of padding alone."""
+    model = translator(position=position)
+    source, source_padding = padded([torch.randint(V, (length,)) for length in (0, 1, 5, S)], "left", S)
+    target, target_padding = padded([torch.randint(V, (length,)) for length in (4, T, 0, 1)], "scattered", T)
+    logits = model(source, target, source_padding=source_padding, target_padding=target_padding)
+    logits[target_padding].logsumexp(-1).sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_sides_that_are_too_long_are_refused() -> None:
+    model, short, long = translator(), torch.randint(V, (2, 5)), torch.randint(V, (2, MAX_LEN + 1))
+    with pytest.raises(ValueError, match=r"a source of 14 tokens does not fit into the context of max_len=13"):
+        model(long, short)
+    with pytest.raises(ValueError, match=r"a target of 14 tokens does not fit into the context of max_len=13"):
+        model(short, long)

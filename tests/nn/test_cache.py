@@ -1,0 +1,102 @@
+"""The bookkeeping of decoding state alone: columns, rows that share a source, room for more."""
+
+import pytest
+import torch
+
+from tercet.nn import Cache
+
+B, G, K, CAPACITY, M = 3, 2, 5, 7, 11
+
+
+def cache() -> Cache:
+    """Every number is another one, so that none can be mistaken."""
+    made = Cache(n_layers=2, n_kv_heads=G, d_head=K, batch=B, capacity=CAPACITY)
+    made.lengths = torch.tensor([4, 1, 6])
+    made.memory_padding = torch.arange(M) < torch.tensor([[M], [2], [5]])
+    for layer in made.layers:
+        layer.own.keys, layer.own.values = torch.randn(2, B, G, CAPACITY + 1, K).unbind()
+        layer.cross.pair = torch.randn(B, G, M, K), torch.randn(B, G, M, K)
+    return made
+
+
+def own(made: Cache) -> list[torch.Tensor]:
+    return [table for layer in made.layers for table in (layer.own.keys, layer.own.values)]
+
+
+def cross(made: Cache) -> list[torch.Tensor]:
+    return [table for layer in made.layers for table in layer.cross.pair or ()]
+
+
+def assert_all_equal(given: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert len(given) == len(expected) > 0
+    assert all(torch.equal(one, other) for one, other in zip(given, expected, strict=True))
+
+
+def test_a_row_writes_at_its_own_length_and_what_is_too_long_in_the_spare_column() -> None:
+    made = cache()
+    assert made.positions(3).tolist() == [[4, 5, 6], [1, 2, 3], [6, 7, 7]]
+    mask = made.mask(made.positions(1))
+    assert mask.shape == (B, 1, 1, CAPACITY + 1)
+    assert mask.sum(-1).flatten().tolist() == [5, 2, 7]
+
+
+def test_read_gives_the_last_real_hidden_state_and_counts() -> None:
+    made, hidden = cache(), torch.randn(B, 4, 24)
+    last = made.read(hidden, torch.tensor([4, 1, 2]))
+    assert torch.equal(last, torch.stack((hidden[0, 3], hidden[1, 0], hidden[2, 1])))
+    assert made.lengths.tolist() == [8, 2, 8]
+
+
+@pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 1], [2]], ids=["permuted", "repeated", "dropped"])
+def test_reorder_takes_whole_rows(rows: list[int]) -> None:
+    made, before = cache(), cache()
+    before.layers, before.memory_padding = made.layers, made.memory_padding
+    tables = own(made), cross(made)
+    made.reorder(torch.tensor(rows))
+    assert made.lengths.tolist() == before.lengths[rows].tolist()
+    assert_all_equal(own(made), [table[rows] for table in tables[0]])
+    assert_all_equal(cross(made), [table[rows] for table in tables[1]])
+    assert torch.equal(made.memory_padding, before.memory_padding[rows])
+
+
+def test_spread_rows_stand_next_to_each_other_and_share_their_source() -> None:
+    made = cache()
+    tables, sources, padding = own(made), cross(made), made.memory_padding
+    made.spread(2)
+    made.spread(3)
+    assert made.shared == 6
+    assert made.lengths.tolist() == [4] * 6 + [1] * 6 + [6] * 6
+    assert_all_equal(own(made), [table.repeat_interleave(6, dim=0) for table in tables])
+    assert all(one is other for one, other in zip(cross(made), sources, strict=True))
+    assert made.memory_padding is padding
+
+
+def test_rows_change_places_within_a_group_and_groups_go_whole() -> None:
+    made = cache()
+    tables, sources, padding = own(made), cross(made), made.memory_padding
+    made.spread(2)
+    made.reorder(torch.tensor([1, 1, 3, 2, 4, 5]))
+    assert all(one is other for one, other in zip(cross(made), sources, strict=True))
+    made.reorder(torch.tensor([5, 4, 0, 1]))  # the middle group goes, the others change places
+    assert made.lengths.tolist() == [6, 6, 4, 4]
+    assert_all_equal(own(made), [table[[2, 2, 0, 0]] for table in tables])
+    assert_all_equal(cross(made), [table[[2, 0]] for table in sources])
+    assert torch.equal(made.memory_padding, padding[[2, 0]])
+    with pytest.raises(ValueError, match="2 rows share a source, and stay or go together: 3 rows are named"):
+        made.reorder(torch.tensor([0, 1, 2]))
+
+
+def test_grown_columns_are_empty_and_the_rest_stays() -> None:
+    made = cache()
+    tables, sources = own(made), cross(made)
+    made.grow(CAPACITY + 4)
+    assert made.capacity == 11
+    for table, before in zip(own(made), tables, strict=True):
+        assert table.shape == (B, G, CAPACITY + 4 + 1, K)
+        assert torch.equal(table[:, :, :CAPACITY], before[:, :, :CAPACITY])
+        assert (table[:, :, CAPACITY:] == 0).all()  # the spare column was a bin: nothing of it is kept
+    assert_all_equal(cross(made), sources)
+    assert made.lengths.tolist() == [4, 1, 6]
+    assert made.positions(2).tolist() == [[4, 5], [1, 2], [6, 7]]
+    with pytest.raises(ValueError, match="capacity=10 is less than the 11 that there are"):
+        made.grow(10)

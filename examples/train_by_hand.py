@@ -11,7 +11,7 @@ from tercet.data import Order, PackedRows, PaddedRows, prepare
 from tercet.models import DecoderOnly
 from tercet.objectives import causal_loss, rows_to_learn
 from tercet.training import Recipe, load_recipe
-from tercet.training.batches import total_steps, training_rows
+from tercet.training.language import total_steps, training_rows
 from tercet.training.module import step_seed
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.schedules import rate_factor
@@ -25,7 +25,7 @@ def train_by_hand(recipe: Recipe) -> DecoderOnly:
     spec = recipe.training
     rows: PackedRows | PaddedRows = training_rows(corpus, recipe.data, recipe.model.max_len)
     order = Order(len(rows), spec.batch_size, spec.seed)
-    steps = total_steps(spec, len(rows))
+    steps = total_steps(spec, len(rows) / spec.batch_size)
 
     model = DecoderOnly(recipe.model, seed=spec.seed)
     optimizer = spec.optimizer.build(model)
@@ -46,7 +46,7 @@ def train_by_hand(recipe: Recipe) -> DecoderOnly:
         # Each loss is a sum. Divided by the targets of the whole step, their gradients add up to that of the mean.
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum().clamp(min=1)
         for batch in batches:
-            (causal_loss(model, batch).total / targets).backward()
+            (causal_loss(model, batch).total * (1 / targets)).backward()
 
         torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm or float("inf"))
         optimizer.step()

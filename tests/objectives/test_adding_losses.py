@@ -7,8 +7,7 @@ from torch import Tensor
 
 from tercet.data import PackedRows, PaddedRows, Windows
 from tercet.models import DecoderOnly, model_spec
-from tercet.objectives import IGNORED, Batch, Loss, causal_loss, rows_to_learn, windows_to_score
-from tercet.objectives.loss import negative_log_likelihood, no_loss
+from tercet.objectives import IGNORED, CausalBatch, Loss, causal_loss, rows_to_learn, windows_to_score
 
 STARTS = np.array([0, 3, 11, 12, 19])
 IDS = np.random.default_rng(0).integers(1, 11, 31).astype(np.uint16)
@@ -19,7 +18,7 @@ def model() -> DecoderOnly:
     return DecoderOnly(model_spec({"preset": "gpt2", "vocab_size": 11, "max_len": 7, "stack": stack}), seed=1)
 
 
-def gradient(batches: list[Batch]) -> Tensor:
+def gradient(batches: list[CausalBatch]) -> Tensor:
     """Of the mean over all batches' targets, as a training step takes it."""
     one = model()
     targets = sum(int((batch.targets != IGNORED).sum()) for batch in batches)
@@ -28,7 +27,7 @@ def gradient(batches: list[Batch]) -> Tensor:
     return torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None])
 
 
-def ignoring(batch: Batch) -> Batch:
+def ignoring(batch: CausalBatch) -> CausalBatch:
     return batch._replace(targets=torch.full_like(batch.targets, IGNORED))
 
 
@@ -43,35 +42,6 @@ def test_four_small_batches_are_one_big_batch(side: str) -> None:
     whole = gradient([big])
     parts = gradient([*small, ignoring(small[0])])
     assert float((whole - parts).norm() / whole.norm()) <= 1e-5
-
-
-def test_losses_add_up() -> None:
-    logits, targets = torch.randn(6, 5, 11), torch.randint(0, 11, (6, 5))
-    targets[1:3] = IGNORED
-    targets[4, 2] = IGNORED
-    whole = negative_log_likelihood(logits, targets)
-    parts = no_loss(logits.device)
-    for i in range(6):
-        parts = parts + negative_log_likelihood(logits[i : i + 1], targets[i : i + 1])
-    assert int(parts.count) == int(whole.count) == 19
-    torch.testing.assert_close(parts.total, whole.total)
-    by_hand = -logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0][targets != IGNORED].mean()
-    torch.testing.assert_close(whole.mean, by_hand)
-
-
-def test_nothing_to_learn_costs_nothing() -> None:
-    logits = torch.randn(2, 5, 11, requires_grad=True)
-    loss = negative_log_likelihood(logits, torch.full((2, 5), IGNORED))
-    loss.mean.backward()
-    assert (float(loss.total.detach()), int(loss.count), float(loss.mean.detach())) == (0.0, 0, 0.0)
-    assert logits.grad is not None
-    assert torch.equal(logits.grad, torch.zeros_like(logits))
-
-
-def test_a_loss_in_bfloat16_is_summed_in_float32() -> None:
-    loss = negative_log_likelihood(torch.zeros(300, 11, dtype=torch.bfloat16), torch.zeros(300, dtype=torch.long))
-    assert loss.total.dtype == torch.float32
-    assert float(loss.total) == pytest.approx(300 * np.log(11), rel=1e-6)
 
 
 def test_a_target_is_the_next_real_token() -> None:
@@ -106,5 +76,9 @@ def test_windows_score_every_target_once() -> None:
 
 
 def test_the_mean_of_many_is_weighted_by_targets() -> None:
-    one, other = Loss(torch.tensor(6.0), torch.tensor(2)), Loss(torch.tensor(1.0), torch.tensor(8))
+    one, other = (
+        Loss(torch.tensor(6.0), torch.tensor(5.0), torch.tensor(2)),
+        Loss(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(8)),
+    )
     assert float((one + other).mean) == pytest.approx(0.7)
+    assert float((one + other).plain_mean) == pytest.approx(0.6)

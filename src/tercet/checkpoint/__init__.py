@@ -7,3 +7,4 @@ from tercet.checkpoint.card import git_commit as git_commit
 from tercet.checkpoint.folder import Trained as Trained
 from tercet.checkpoint.folder import load_model as load_model
 from tercet.checkpoint.folder import save_model as save_model
+from tercet.checkpoint.folder import tokenizer_hash as tokenizer_hash

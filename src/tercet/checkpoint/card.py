@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tercet.config import write_yaml
-from tercet.models import DecoderOnlySpec
+from tercet.models import AnySpec, DecoderOnlySpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,15 @@ class Card:
     git_commit: str | None = None
     recipe: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def to_markdown(self, spec: DecoderOnlySpec, *, n_parameters: int) -> str:
+    def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
         """The model folder's README.md: `n_parameters` counts tied weights once."""
-        stack = spec.stack
+        stacks = (spec.stack,) if isinstance(spec, DecoderOnlySpec) else (spec.encoder, spec.decoder)
         facts = {
             "Family": spec.family,
             "Parameters": f"{n_parameters:,}",
-            "Layers, width, heads": f"{stack.n_layers}, {stack.d_model}, {stack.n_heads}",
+            "Layers, width, heads": "; ".join(
+                f"{stack.n_layers}, {stack.d_model}, {stack.n_heads}" for stack in stacks
+            ),
             "Context": f"{spec.max_len:,} tokens",
             "Vocabulary": f"{spec.vocab_size:,} tokens",
             "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens",

@@ -3,6 +3,7 @@
 config.json             the spec: sizes and variants          model.safetensors   the weights, tied ones once
 tokenizer.json          as the `tokenizers` library reads it  README.md           the card, for people
 generation_config.json  where to stop, how much to write      card.json           the card, for programs
+source_tokenizer.json   where a translator's source has its own vocabulary
 """
 
 import json
@@ -19,7 +20,7 @@ from tercet.checkpoint.atomic import refusal, write_atomically
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, nearest, parse, plain
-from tercet.models import DecoderOnly, DecoderOnlySpec
+from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, build
 from tercet.tokens import Tokenizer
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
@@ -30,18 +31,20 @@ MAX_NEW_TOKENS = 200
 class Trained:
     """A model as it was loaded: in eval mode, on the CPU, with the folder that it came from."""
 
-    model: DecoderOnly
+    model: AnyModel
     tokenizer: Tokenizer
+    source_tokenizer: Tokenizer  # the same, but for a translator whose source has a vocabulary of its own
     card: Card = field(default_factory=Card)
     folder: Path
 
 
 def save_model(
     folder: Path | str,
-    model: DecoderOnly,
+    model: AnyModel,
     tokenizer: Tokenizer,
     card: Card,
     *,
+    source_tokenizer: Tokenizer | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write the model folder, file by file; each is whole or as it was before.
@@ -49,6 +52,7 @@ def save_model(
     Args:
         folder: made where it is not there yet.
         card: metrics that are no finite number are left out of it; JSON has no word for them.
+        source_tokenizer: the source's own, where it does not share the other.
         state: full tensors to write in place of the model's own, by name, as gathered from sharded training.
 
     Raises:
@@ -56,8 +60,9 @@ def save_model(
         ValueError: where tokenizer, state and model do not belong together.
     """
     folder = Path(folder)
-    if tokenizer.vocab_size != model.spec.vocab_size:
-        raise ValueError(f"a tokenizer of {tokenizer.vocab_size} ids, a model of vocab_size={model.spec.vocab_size}")
+    sizes = {name: one.vocab_size for name, one in _tokenizers(tokenizer, source_tokenizer).items()}
+    if sizes != _sizes(model.spec):
+        raise ValueError(f"tokenizers of {sizes} ids, a model of {_sizes(model.spec)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -68,7 +73,7 @@ def save_model(
     config = {**plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
         "config.json": _json(config),
-        "tokenizer.json": tokenizer.to_json(),
+        **{name: one.to_json() for name, one in _tokenizers(tokenizer, source_tokenizer).items()},
         "generation_config.json": _json(_generation(tokenizer)),
         "card.json": _json(plain(card)),
         "README.md": card.to_markdown(model.spec, n_parameters=n_parameters),
@@ -87,28 +92,36 @@ def load_model(path: Path | str) -> Trained:
     folder = find_model(Path(path))
     config = _read_json(folder / "config.json")
     config.pop("tercet_version", None)
-    spec = parse(DecoderOnlySpec, config, name=str(folder / "config.json"))
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    if tokenizer.vocab_size != spec.vocab_size:
-        raise UserError(
-            f"{folder}: tokenizer.json has {tokenizer.vocab_size} ids and config.json vocab_size={spec.vocab_size}; "
-            "put back the tokenizer.json that was saved with the model"
-        )
+    spec = _spec(config, folder / "config.json")
+    tokenizers = {name: Tokenizer.load(folder / name) for name in _sizes(spec)}
+    for name, size in _sizes(spec).items():
+        if tokenizers[name].vocab_size != size:
+            raise UserError(
+                f"{folder}: {name} has {tokenizers[name].vocab_size} ids and config.json vocab_size={size}; "
+                f"put back the {name} that was saved with the model"
+            )
+    tokenizer = tokenizers["tokenizer.json"]
+    source_tokenizer = tokenizers.get("source_tokenizer.json", tokenizer)
     card = Card(name=folder.name)
     if (folder / "card.json").is_file():
         card = parse(Card, _read_json(folder / "card.json"), name=str(folder / "card.json"))
-    if card.tokenizer_hash and card.tokenizer_hash != tokenizer.hash:
+    if card.tokenizer_hash and card.tokenizer_hash != tokenizer_hash(tokenizer, source_tokenizer):
         raise UserError(
             f"{folder}: tokenizer.json is not the one that the model was trained with; "
             "put back the tokenizer.json that was saved with the model"
         )
     try:
         with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
-            model = DecoderOnly(spec)
+            model = build(spec)
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
     read_weights(folder / "model.safetensors", model)
-    return Trained(model=model.eval(), tokenizer=tokenizer, card=card, folder=folder)
+    return Trained(model=model.eval(), tokenizer=tokenizer, source_tokenizer=source_tokenizer, card=card, folder=folder)
+
+
+def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
+    """What a card says of a model's tokenizer, or of both."""
+    return " ".join(dict.fromkeys((tokenizer.hash, source_tokenizer.hash)))
 
 
 def find_model(path: Path) -> Path:
@@ -130,6 +143,24 @@ def find_model(path: Path) -> Path:
         names = " and ".join(_missing(begun[0]))
         raise UserError(f"no whole model in {begun[0]}: {names} missing; copy the whole folder, or train again")
     raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
+
+
+def _spec(config: Plain, path: Path) -> AnySpec:
+    family = str(config.get("family"))
+    if family not in SPECS:
+        raise UserError(f"{path}: unknown family {family!r}{nearest(family, SPECS)}")
+    return parse(SPECS[family], config, name=str(path))
+
+
+def _sizes(spec: AnySpec) -> dict[str, int]:
+    """The tokenizer files of a model, and how many ids each must have."""
+    own = spec.source_vocab_size if isinstance(spec, EncoderDecoderSpec) else None
+    return {"tokenizer.json": spec.vocab_size, **({} if own is None else {"source_tokenizer.json": own})}
+
+
+def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dict[str, Tokenizer]:
+    own = {} if source_tokenizer is None else {"source_tokenizer.json": source_tokenizer}
+    return {"tokenizer.json": tokenizer, **own}
 
 
 def _missing(folder: Path) -> list[str]:

@@ -1,22 +1,18 @@
 """Predict each token from those before it: the loss of a language model is the mean of -ln p(next token)."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from tercet.data import TokenRows
-from tercet.objectives.loss import IGNORED, Loss, negative_log_likelihood
+from tercet.models import DecoderOnly
+from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.loss import IGNORED, Loss
 
 
-class CausalModel(Protocol):
-    def __call__(
-        self, tokens: Tensor, *, padding: Tensor | None = None, documents: Tensor | None = None
-    ) -> Float[Tensor, "B T V"]: ...
-
-
-class Batch(NamedTuple):
+class CausalBatch(NamedTuple):
     """Attributes:
     inputs: (B, T) token ids.
     targets: (B, T) the id after each input, or IGNORED.
@@ -30,23 +26,18 @@ class Batch(NamedTuple):
     documents: Int[Tensor, "B T"] | None = None
 
 
-def rows_to_learn(rows: TokenRows) -> Batch:
+def rows_to_learn(rows: TokenRows) -> CausalBatch:
     """A target counts where it and its input are real and of one document."""
     tokens = torch.from_numpy(rows.tokens)
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    padding = documents = None
-    if rows.mask is not None:
-        real = torch.from_numpy(rows.mask)
-        padding = real[:, :-1]
+    real = None if rows.mask is None else torch.from_numpy(rows.mask)
+    targets = tokens[:, 1:]
+    if real is not None:
         targets = targets.masked_fill(~(real[:, :-1] & real[:, 1:]), IGNORED)
-    if rows.documents is not None:
-        number = torch.from_numpy(rows.documents)
-        documents = number[:, :-1]
-        targets = targets.masked_fill(number[:, :-1] != number[:, 1:], IGNORED)
-    return Batch(inputs, targets, padding, documents)
+    documents, targets = _apart(rows, targets)
+    return CausalBatch(tokens[:, :-1], targets, None if real is None else real[:, :-1], documents)
 
 
-def windows_to_score(rows: TokenRows) -> Batch:
+def windows_to_score(rows: TokenRows) -> CausalBatch:
     """Batches of `Windows`, whose mask marks the targets to score.
 
     Where documents are kept apart, their first tokens are not among them. What pads the last window stands to the
@@ -56,13 +47,18 @@ def windows_to_score(rows: TokenRows) -> Batch:
     targets = tokens[:, 1:]
     if rows.mask is not None:
         targets = targets.masked_fill(~torch.from_numpy(rows.mask)[:, 1:], IGNORED)
-    documents = None
-    if rows.documents is not None:
-        number = torch.from_numpy(rows.documents)
-        documents = number[:, :-1]
-        targets = targets.masked_fill(number[:, :-1] != number[:, 1:], IGNORED)
-    return Batch(tokens[:, :-1], targets, None, documents)
+    documents, targets = _apart(rows, targets)
+    return CausalBatch(tokens[:, :-1], targets, None, documents)
 
 
-def causal_loss(model: CausalModel, batch: Batch) -> Loss:
-    return negative_log_likelihood(model(batch.inputs, padding=batch.padding, documents=batch.documents), batch.targets)
+def causal_loss(model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
+    hidden = model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)  # (B, T, D)
+    return negative_log_likelihood(hidden, model.unembedding, batch.targets, smoothing=smoothing)
+
+
+def _apart(rows: TokenRows, targets: Tensor) -> tuple[Tensor | None, Tensor]:
+    """The inputs' documents, where those are kept apart, and the targets without each document's first token."""
+    if rows.documents is None:
+        return None, targets
+    number = torch.from_numpy(rows.documents)
+    return number[:, :-1], targets.masked_fill(number[:, :-1] != number[:, 1:], IGNORED)

@@ -1,0 +1,90 @@
+"""-ln p(target) from hidden states, with the unembedding and its gradient worked out a few rows at a time.
+
+    z = softcap(h Wᵀ)
+    loss = (1 - ε) (lse(z) - z[target]) + ε (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - ε) 1[target] - ε/V
+
+The scores of all targets over a whole vocabulary are the largest tensor of a training step, and written out they are
+read and written some eight times. A few rows of them stay in the processor's cache, and as their gradient is known at
+once nothing is kept for the backward pass. ε is label smoothing as PyTorch defines it (Szegedy et al. 2016).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tercet.models.vocabulary import Unembedding
+from tercet.objectives.loss import IGNORED, Loss
+
+AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores worked out together: what a cache holds, or what keeps a GPU busy
+
+
+def negative_log_likelihood(
+    hidden: Float[Tensor, "*B D"], unembedding: Unembedding, targets: Int[Tensor, "*B"], *, smoothing: float = 0.0
+) -> Loss:
+    """The loss of `targets` (IGNORED ones cost nothing), in float32 sums.
+
+    Args:
+        smoothing: ε, the share of each target that is spread over the whole vocabulary.
+    """
+    flat, wanted = hidden.flatten(0, -2), targets.flatten()
+    weight = unembedding.weight[: unembedding.vocab_size]
+    if torch.is_autocast_enabled(flat.device.type):  # which does not look into a function of our own
+        dtype = torch.get_autocast_dtype(flat.device.type)
+        flat, weight = flat.to(dtype), weight.to(dtype)
+    total, plain = _LinearCrossEntropy.apply(flat, weight, wanted, smoothing, unembedding.softcap)
+    return Loss(total, plain.detach(), (targets != IGNORED).sum())
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, softcap: float | None
+    ) -> tuple[Tensor, Tensor]:
+        learns = hidden.requires_grad or weight.requires_grad
+        d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
+        total = plain = torch.zeros((), device=hidden.device)
+        n_rows = max(1, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
+        for start in range(0, len(hidden), n_rows):
+            rows = slice(start, start + n_rows)
+            scores, slope = _scores(hidden[rows], weight, softcap)  # (N, V)
+            counts = (targets[rows] != IGNORED)[:, None]  # (N, 1)
+            target = targets[rows, None].clamp(min=0)
+            mean = scores.mean(-1, keepdim=True)
+            likely = scores.gather(-1, target)
+            largest = scores.amax(-1, keepdim=True)
+            # From here on `scores` becomes first the softmax, then the gradient, in place.
+            sums = scores.sub_(largest).exp_().sum(-1, keepdim=True)
+            lse = sums.log() + largest
+            nll = lse - likely
+            plain = plain + (nll * counts).sum()
+            total = total + (((1 - smoothing) * nll + smoothing * (lse - mean)) * counts).sum()
+            if learns:
+                gradient = scores.div_(sums).sub_(smoothing / len(weight))
+                gradient.scatter_add_(-1, target, gradient.new_full(target.shape, smoothing - 1))
+                gradient.mul_(counts if slope is None else slope.mul_(counts))
+                gradient = gradient.to(hidden.dtype)
+                torch.mm(gradient, weight, out=d_hidden[rows])
+                if gradient.dtype == d_weight.dtype:
+                    d_weight.addmm_(gradient.mT, hidden[rows])
+                else:
+                    d_weight.add_(gradient.mT @ hidden[rows])
+        ctx.save_for_backward(d_hidden, d_weight.to(weight.dtype))
+        return total, plain
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        d_hidden, d_weight = ctx.saved_tensors
+        scale = gradients[0]
+        return (d_hidden * scale).to(d_hidden.dtype), (d_weight * scale).to(d_weight.dtype), None, None, None
+
+
+def _scores(hidden: Tensor, weight: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | None]:
+    """Scores in float32, and how much they move with the uncapped ones where they are capped."""
+    scores = F.linear(hidden, weight).float()
+    if softcap is None:
+        return scores, None
+    bent = torch.tanh(scores.div_(softcap))
+    return bent * softcap, 1 - bent.square()

@@ -1,0 +1,134 @@
+"""The likelihood worked out a few rows at a time is cross-entropy written out, in value and gradient."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.models import DecoderOnlySpec, StackSpec
+from tercet.models.vocabulary import Unembedding
+from tercet.objectives import IGNORED, likelihood, no_loss
+from tercet.objectives.likelihood import negative_log_likelihood
+
+D, V = 7, 11
+
+
+def unembedding(*, softcap: float | None = None, pad_to: int = 1) -> Unembedding:
+    spec = DecoderOnlySpec(
+        vocab_size=V, logit_softcap=softcap, pad_vocab_to=pad_to, stack=StackSpec(d_model=D, n_layers=1, n_heads=1)
+    )
+    return Unembedding(spec, spec.stack)
+
+
+def some_targets() -> Tensor:
+    targets = torch.randint(0, V, (6, 5))
+    targets[1:3] = IGNORED
+    targets[4, 2] = IGNORED
+    return targets
+
+
+@pytest.fixture(params=[1, 3 * V, 1 << 20], ids=["row by row", "three rows", "at once"])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(likelihood.AT_ONCE, "cpu", request.param)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | None) -> None:
+    head, hidden, targets = unembedding(softcap=softcap, pad_to=4), torch.randn(6, 5, D), some_targets()
+    grads: list[tuple[Tensor, Tensor]] = []
+    losses: list[Tensor] = []
+    for chunked in (True, False):
+        h = hidden.clone().requires_grad_()
+        head.zero_grad()
+        if chunked:
+            loss = negative_log_likelihood(h, head, targets, smoothing=smoothing)
+            total, plain = loss.total, loss.plain
+        else:
+            logits = head(h).flatten(0, 1)
+            total = F.cross_entropy(
+                logits, targets.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+            )
+            plain = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum").detach()
+        (total * 0.37).backward()
+        losses += [total.detach(), plain]
+        assert h.grad is not None
+        assert head.weight.grad is not None
+        grads.append((h.grad, head.weight.grad.clone()))
+    torch.testing.assert_close(losses[0], losses[2])
+    torch.testing.assert_close(losses[1], losses[3])
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_label_smoothing_is_that_of_torch_and_its_plain_part_has_none() -> None:
+    head, hidden = unembedding(), torch.randn(4, D)
+    targets = torch.randint(0, V, (4,))
+    smoothed = negative_log_likelihood(hidden, head, targets, smoothing=0.1)
+    plain = negative_log_likelihood(hidden, head, targets)
+    torch.testing.assert_close(smoothed.plain, plain.total.detach())
+    torch.testing.assert_close(smoothed.mean, F.cross_entropy(head(hidden), targets, label_smoothing=0.1))
+    assert not torch.isclose(smoothed.mean, plain.mean)
+
+
+def test_losses_add_up() -> None:
+    head, hidden, targets = unembedding(), torch.randn(6, 5, D), some_targets()
+    whole, parts = negative_log_likelihood(hidden, head, targets), no_loss(hidden.device)
+    for i in range(6):
+        parts = parts + negative_log_likelihood(hidden[i : i + 1], head, targets[i : i + 1])
+    assert int(parts.count) == int(whole.count) == 19
+    torch.testing.assert_close(parts.total, whole.total)
+    logs = head(hidden).log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    torch.testing.assert_close(whole.mean, -logs[targets != IGNORED].mean())
+
+
+def test_columns_of_padding_change_neither_loss_nor_gradient() -> None:
+    head, hidden, targets = unembedding(), torch.randn(3, 4, D), torch.randint(0, V, (3, 4))
+    wide = F.pad(hidden, (0, 0, 0, 5), value=3.0).requires_grad_()
+    more = negative_log_likelihood(wide, head, F.pad(targets, (0, 5), value=IGNORED), smoothing=0.1)
+    more.mean.backward()
+    first = head.weight.grad.clone() if head.weight.grad is not None else None
+    head.zero_grad()
+    fewer = negative_log_likelihood(hidden, head, targets, smoothing=0.1)
+    fewer.mean.backward()
+    torch.testing.assert_close(more.mean, fewer.mean)
+    torch.testing.assert_close(first, head.weight.grad)
+    assert wide.grad is not None
+    assert not wide.grad[:, 4:].any()
+
+
+def test_nothing_to_learn_costs_nothing() -> None:
+    hidden = torch.randn(2, 5, D, requires_grad=True)
+    loss = negative_log_likelihood(hidden, unembedding(), torch.full((2, 5), IGNORED), smoothing=0.1)
+    loss.mean.backward()
+    assert (float(loss.total.detach()), int(loss.count), float(loss.mean.detach())) == (0.0, 0, 0.0)
+    assert hidden.grad is not None
+    assert not hidden.grad.any()
+
+
+def test_no_gradient_is_worked_out_where_none_is_asked_for() -> None:
+    hidden, targets = torch.randn(2, 5, D), torch.randint(0, V, (2, 5))
+    with torch.no_grad():
+        loss = negative_log_likelihood(hidden, unembedding(), targets)
+    assert not loss.total.requires_grad
+
+
+def test_a_loss_in_bfloat16_is_summed_in_float32() -> None:
+    head = unembedding().bfloat16()
+    loss = negative_log_likelihood(torch.zeros(300, D, dtype=torch.bfloat16), head, torch.zeros(300, dtype=torch.long))
+    assert loss.total.dtype == torch.float32
+    assert float(loss.total.detach()) == pytest.approx(300 * float(torch.tensor(V).log()), rel=1e-6)
+
+
+def test_autocast_reaches_in() -> None:
+    """Mixed precision multiplies in bfloat16 here as everywhere, and hands float32 gradients to float32 weights."""
+    head, hidden = unembedding(), torch.randn(4, D, requires_grad=True)
+    targets = torch.randint(0, V, (4,))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = negative_log_likelihood(hidden, head, targets)
+        expected = F.cross_entropy(head(hidden), targets, reduction="sum")
+    mixed.total.backward()
+    torch.testing.assert_close(mixed.total, expected)
+    assert head.weight.grad is not None
+    assert (head.weight.grad.dtype, hidden.grad.dtype if hidden.grad is not None else None) == (torch.float32,) * 2

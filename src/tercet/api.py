@@ -2,21 +2,31 @@
 
 run = tercet.train("demo", data="my_texts/", out="runs/mine", set={"training.max_steps": 500})
 print(run.generate("Once upon a time", temperature=0.8))
+
+run = tercet.train("numbers", out="runs/numbers")
+print(run.translate("twenty-seven"))
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 
 from tercet.checkpoint import Card, Trained, load_model
-from tercet.config import Plain, UserError, merge, parse, plain
-from tercet.data import Corpus, DataSpec, HeldOut, Packed, prepare
-from tercet.evaluate import LanguageScores, bigram, compressed, score, unigram
-from tercet.generation import Sampling, generate, stream_text
-from tercet.models import DecoderOnly
+from tercet.config import Plain, UserError, merge
+from tercet.evaluate import (
+    LanguageScores,
+    TranslationScores,
+    language_model,
+    scores_of,
+    text_to_score,
+    translation_scores,
+    translator,
+)
+from tercet.generation import Beam, Sampling, Translation, generate, stream_text, translate
+from tercet.models import AnyModel
 from tercet.tokens import Tokenizer
 
 
@@ -27,7 +37,7 @@ class Run:
     trained: Trained
 
     @property
-    def model(self) -> DecoderOnly:
+    def model(self) -> AnyModel:
         return self.trained.model
 
     @property
@@ -48,22 +58,70 @@ class Run:
         return self
 
     def generate(self, prompt: str = "", **sampling: Any) -> str:
-        """What the model writes after `prompt`; the keywords are those of `Sampling`."""
-        return generate(self.model, self.tokenizer, [prompt], Sampling(**sampling))[0].text
+        """What a language model writes after `prompt`; the keywords are those of `Sampling`."""
+        return generate(language_model(self.trained), self.tokenizer, [prompt], Sampling(**sampling))[0].text
 
     def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
         """The text of `generate`, piece by piece as it is written."""
-        return stream_text(self.model, self.tokenizer, prompt, Sampling(**sampling))
+        return stream_text(language_model(self.trained), self.tokenizer, prompt, Sampling(**sampling))
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> LanguageScores:
-        """Scores on the validation part of the training's data, or on the whole of `data`; settings as in `score`."""
-        return scores(self.trained, text_to_score(self.trained, data), **settings)
+    @overload
+    def translate(self, texts: str, **settings: Any) -> str: ...
+
+    @overload
+    def translate(self, texts: list[str], **settings: Any) -> list[str]: ...
+
+    def translate(self, texts: str | list[str], **settings: Any) -> str | list[str]:
+        """The best translation of a text, or of each in a list; settings as in `translations`."""
+        best = [answers[0].text for answers in self.translations(texts, **settings)]
+        return best[0] if isinstance(texts, str) else best
+
+    def translations(
+        self,
+        texts: str | Sequence[str],
+        *,
+        search: Beam | Sampling | None = None,
+        prefixes: Sequence[str] | None = None,
+        batch_tokens: int = 4096,
+        **beam: Any,
+    ) -> list[list[Translation]]:
+        """For each text its translations, best first, with their scores and tokens.
+
+        Args:
+            search: how to look for them; or, in its place, keywords of `Beam`, such as size=1 or n_best=5.
+            prefixes: for each text how its translation begins.
+            batch_tokens: source tokens at once, counted for each hypothesis.
+        """
+        if search is not None and beam:
+            raise ValueError(f"{', '.join(beam)}: settings of a beam, beside search={search}; give one or the other")
+        return translate(
+            translator(self.trained), self.tokenizer, [texts] if isinstance(texts, str) else texts,
+            Beam(**beam) if search is None else search, source_tokenizer=self.trained.source_tokenizer,
+            prefixes=prefixes, batch_tokens=batch_tokens,
+        )  # fmt: skip
+
+    def evaluate(self, data: str | Path | None = None, **settings: Any) -> LanguageScores | TranslationScores:
+        """How good the model is on text that it has not seen.
+
+        A language model: on the validation part of the training's data, or on the whole of `data`; settings as in
+        `score`. A translator: on its dataset's test part, else its validation part, or on other pairs; settings as in
+        `translation_scores`.
+        """
+        if self.trained.model.spec.family == "encoder-decoder":
+            if data is not None:
+                raise UserError("a translator is scored on pairs: give source=... and target=... in place of data")
+            return translation_scores(self.trained, **settings).scores
+        return scores_of(self.trained, text_to_score(self.trained, data), **settings)
 
 
 def train(
     recipe: str,
     *,
     data: str | Path | None = None,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    validation_source: str | Path | None = None,
+    validation_target: str | Path | None = None,
     out: str | Path | None = None,
     set: Mapping[str, Any] | None = None,  # the name of the command line's flag
     quiet: bool = False,
@@ -72,7 +130,10 @@ def train(
 
     Args:
         recipe: a packaged recipe's name or a YAML file's path.
-        data: a file, folder or named dataset in place of the recipe's.
+        data: a file, folder or named dataset in place of the recipe's, where it trains a language model.
+        source, target: the same where it trains a translator: two files, line by line; or, without target, one .tsv or
+            .jsonl file of pairs or a named dataset.
+        validation_source, validation_target: pairs to validate on, in files of their own.
         out: the run's folder, runs/<recipe> by default; a run that is there already is resumed.
         set: changes such as {"training.max_steps": 500}.
 
@@ -81,11 +142,59 @@ def train(
     """
     from tercet import training
 
-    changes: Plain = {} if data is None else {"data": {"source": str(data)}}
+    changes: Plain = {}
     for path, value in (set or {}).items():
         changes = merge(changes, _nested(path, value))
+    files = {
+        "data": data, "source": source, "target": target,
+        "validation_source": validation_source, "validation_target": validation_target,
+    }  # fmt: skip
+    given = {name: str(path) for name, path in files.items() if path is not None}
     out = default_folder(recipe) if out is None else Path(out)
-    return load(training.train(training.load_recipe(recipe, changes), out, quiet=quiet))
+    return load(training.train(recipe_with(recipe, changes, **given), out, quiet=quiet))
+
+
+def recipe_with(
+    name: str,
+    changes: Plain,
+    *,
+    data: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    validation_source: str | None = None,
+    validation_target: str | None = None,
+) -> Any:
+    """The recipe with `changes` and other data; arguments as in `train`.
+
+    Raises:
+        UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
+    """
+    from tercet.training import load_recipe
+
+    if target is not None and source is None:
+        raise UserError(f"the target {target} needs its source: give --source F as well")
+    if validation_target is not None and validation_source is None:
+        raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
+    other = data if source is None else source
+    given = {"data": {"source": other}} if other is not None else {}
+    changes = merge(changes, given)
+    family = load_recipe(name, {**given, "model": changes.get("model", {})}).model.family
+    if family == "encoder-decoder" and data is not None:
+        raise UserError(
+            f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "
+            "in place of --data (a .tsv or .jsonl file or a named dataset of pairs needs no --target)"
+        )
+    if family != "encoder-decoder" and (source or validation_source) is not None:
+        raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")
+    if source is not None:
+        # The recipe's languages are those of its own data; files that need none to be read may be in any.
+        unknown = target is not None or source.endswith((".tsv", ".tsv.gz"))
+        languages = dict.fromkeys(("source_language", "target_language")) if unknown else {}
+        changes = merge({"data": languages}, merge(changes, {"data": {"target": target}}))
+    if validation_source is not None:
+        held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}
+        changes = merge(changes, {"data": {"validation": held_out}})
+    return load_recipe(name, changes)
 
 
 def load(path: str | Path) -> Run:
@@ -99,60 +208,6 @@ def load(path: str | Path) -> Run:
 
 def default_folder(recipe: str) -> Path:
     return Path("runs", Path(recipe).stem)
-
-
-def text_to_score(trained: Trained, data: str | Path | None = None, *, encoding: str | None = None) -> Corpus:
-    """The corpus whose validation part a model is scored on: its training's, or all of `data`.
-
-    Raises:
-        UserError: where the data is not there, or no longer what the model was trained on.
-    """
-    known = trained.card.recipe.get("data")
-    old = None if known is None else parse(DataSpec, known, name=f"the recipe in {trained.folder / 'card.json'}")
-    if data is not None:
-        settings = {"encoding": encoding or "utf-8", "text_field": old.text_field if old else "text"}
-        spec = parse(DataSpec, {"source": str(data), **settings, "validation": plain(HeldOut(source=str(data)))})
-        return prepare(spec, tokenizer=trained.tokenizer)
-    if old is None:
-        raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
-    corpus = prepare(old, tokenizer=trained.tokenizer)
-    if trained.card.data_hash and corpus.hash != trained.card.data_hash:
-        raise UserError(f"{old.source} has changed since the training, and may hold what was trained on; give --data")
-    return corpus
-
-
-def scores(trained: Trained, corpus: Corpus, **settings: Any) -> LanguageScores:
-    """The model's scores on the validation part of `corpus`; documents stand alone where they did in training."""
-    rows = trained.card.recipe.get("data", {}).get("rows", plain(Packed()))
-    alone = rows["kind"] != "packed" or rows["document_mask"]
-    n_bytes = trained.tokenizer.count_bytes(corpus.validation[1:])
-    if alone:  # a document's first token is not predicted from the one before it
-        n_bytes -= trained.tokenizer.count_bytes(corpus.validation[corpus.validation_documents[1:]])
-    return score(
-        trained.model,
-        corpus.validation,
-        n_bytes=n_bytes,
-        special_ids=trained.tokenizer.special_ids,
-        document_starts=corpus.validation_documents if alone else None,
-        **settings,
-    )
-
-
-def baselines(corpus: Corpus) -> dict[str, LanguageScores | float]:
-    """What counting and compressing reach on the same text: the counts are the training part's."""
-    tokenizer, ids = corpus.tokenizer, corpus.validation
-    counted: Plain = {
-        "vocab_size": tokenizer.vocab_size,
-        "n_bytes": tokenizer.count_bytes(ids[1:]),
-        "special_ids": tokenizer.special_ids,
-    }
-    ends = [*corpus.validation_documents[1:], len(ids)]
-    texts = (tokenizer.decode(ids[start:end]) for start, end in zip(corpus.validation_documents, ends, strict=True))
-    return {
-        "unigram": unigram(corpus.train, ids, **counted),
-        "bigram": bigram(corpus.train, ids, **counted),
-        **compressed(texts),
-    }
 
 
 def _nested(path: str, value: Any) -> Plain:

@@ -6,16 +6,28 @@ import pickletools
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import safetensors
 import safetensors.torch
 import torch
 
-from tercet.checkpoint import Card, load_model, save_model
+from tercet.checkpoint import Card, load_model, save_model, tokenizer_hash
 from tercet.config import UserError
-from tercet.models import PRESETS, DecoderOnly, DecoderOnlySpec, model_spec
+from tercet.models import (
+    PRESETS,
+    AnyModel,
+    AnySpec,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    build,
+    model_spec,
+)
 from tercet.tokens import BPE, Characters, Tokenizer, Words
+
+Model = TypeVar("Model", bound=AnyModel)
 
 TOKENIZER = Tokenizer.train(Characters(), ["größer, ähm: 7 ≠ 8"])
 SIZES = {"d_model": 24, "n_heads": 3, "n_layers": 2}
@@ -31,17 +43,29 @@ CARD = Card(
 )
 
 
-def small(preset: str, **changes: object) -> DecoderOnlySpec:
-    sizes = {"preset": preset, "vocab_size": TOKENIZER.vocab_size, "max_len": 9, "stack": SIZES}
+def small(preset: str, **changes: object) -> AnySpec:
+    stacks = ("stack",) if isinstance(PRESETS[preset], DecoderOnlySpec) else ("encoder", "decoder")
+    sizes = {"preset": preset, "vocab_size": TOKENIZER.vocab_size, "max_len": 9, **dict.fromkeys(stacks, SIZES)}
     return model_spec(sizes | changes)
 
 
-def model_of(preset: str = "gpt2", *, seed: int = 3, **changes: object) -> DecoderOnly:
-    model = DecoderOnly(small(preset, **changes), seed=seed)
+def shaken(model: Model) -> Model:
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter += 0.01 * number  # no tensor is as a fresh model has it
     return model
+
+
+def model_of(preset: str = "gpt2", *, seed: int = 3, **changes: object) -> DecoderOnly:
+    model = build(small(preset, **changes), seed=seed)
+    assert isinstance(model, DecoderOnly)
+    return shaken(model)
+
+
+def translator_of(preset: str = "transformer-tiny", *, seed: int = 3, **changes: object) -> EncoderDecoder:
+    model = build(small(preset, **changes), seed=seed)
+    assert isinstance(model, EncoderDecoder)
+    return shaken(model)
 
 
 @pytest.fixture
@@ -54,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("pad_to", [1, 32])
 def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, tmp_path: Path) -> None:
-    model = model_of(preset, tie_embeddings=tied, pad_vocab_to=pad_to)
+    model = shaken(build(small(preset, tie_embeddings=tied, pad_vocab_to=pad_to), seed=3))
     save_model(tmp_path, model, TOKENIZER, CARD)
     trained = load_model(tmp_path)
     assert trained.model.spec == model.spec
@@ -64,8 +88,10 @@ def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, t
     assert not any(module.training for module in trained.model.modules())
     for name, tensor in model.state_dict().items():
         assert torch.equal(trained.model.state_dict()[name], tensor), name
+    assert trained.source_tokenizer is trained.tokenizer
     tokens = torch.arange(5)[None] % model.vocab_size
-    assert torch.equal(trained.model(tokens), model.eval()(tokens))
+    sides = (tokens,) if isinstance(model, DecoderOnly) else (tokens.flip(1), tokens)
+    assert torch.equal(trained.model(*sides), model.eval()(*sides))
 
 
 def test_a_tied_tensor_is_on_disk_once_and_tied_again_after_loading(folder: Path) -> None:
@@ -163,6 +189,57 @@ def test_the_readme_is_for_people(folder: Path) -> None:
     assert "preset: gpt2" in text
 
 
+class TestTwoTokenizers:
+    """A translator whose source has a vocabulary of its own."""
+
+    OWN = Tokenizer.train(Characters(alphabet="abcdefg"), [])
+    CARD = replace(CARD, tokenizer_hash=tokenizer_hash(TOKENIZER, OWN))
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        save_model(tmp_path / "model", self.model(), TOKENIZER, self.CARD, source_tokenizer=self.OWN)
+        return tmp_path / "model"
+
+    def model(self) -> EncoderDecoder:
+        return translator_of(source_vocab_size=self.OWN.vocab_size, share_embeddings=False)
+
+    def test_both_come_back(self, folder: Path) -> None:
+        trained, model = load_model(folder), self.model().eval()
+        assert (trained.tokenizer.hash, trained.source_tokenizer.hash) == (TOKENIZER.hash, self.OWN.hash)
+        source, target = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[3, 1, 2]])
+        assert torch.equal(trained.model(source, target), model(source, target))
+
+    def test_three_way_tied_weights_are_on_disk_once(self, tmp_path: Path) -> None:
+        save_model(tmp_path, translator_of(), TOKENIZER, CARD)
+        with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
+            names = [name for name in file.keys() if "embedding.weight" in name]  # noqa: SIM118 - not a mapping
+        assert len(names) == 1
+        loaded = load_model(tmp_path).model
+        assert isinstance(loaded, EncoderDecoder)
+        assert loaded.source_embedding.weight is loaded.embedding.weight is loaded.unembedding.weight
+
+    def test_one_of_them_missing(self, folder: Path) -> None:
+        (folder / "source_tokenizer.json").unlink()
+        with pytest.raises(UserError, match=r"cannot read the tokenizer .*source_tokenizer.json: No such file"):
+            load_model(folder)
+
+    def test_one_of_another_size(self, folder: Path) -> None:
+        Tokenizer.train(Characters(), ["ab"]).save(folder / "source_tokenizer.json")
+        with pytest.raises(UserError, match=r"source_tokenizer.json has \d+ ids and config.json vocab_size=\d+; put"):
+            load_model(folder)
+
+    def test_another_of_the_same_size(self, folder: Path) -> None:
+        Tokenizer.train(Characters(alphabet="ABCDEFG"), []).save(folder / "source_tokenizer.json")
+        with pytest.raises(UserError, match=r"is not the one that the model was trained with"):
+            load_model(folder)
+
+    def test_a_model_that_shares_takes_none(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="source_tokenizer"):
+            save_model(tmp_path, translator_of(), TOKENIZER, CARD, source_tokenizer=self.OWN)
+        with pytest.raises(ValueError, match="source_tokenizer"):
+            save_model(tmp_path, self.model(), TOKENIZER, CARD)
+
+
 class TestRunFolders:
     def test_best_comes_before_last(self, tmp_path: Path) -> None:
         save_model(tmp_path / "last", model_of(seed=1), TOKENIZER, CARD)
@@ -251,7 +328,7 @@ class TestWords:
         other.save(folder / "tokenizer.json")
         with pytest.raises(UserError, match=r"tokenizer.json has 4 ids and config.json vocab_size=\d+; put back"):
             load_model(folder)
-        with pytest.raises(ValueError, match=r"a tokenizer of 4 ids, a model of vocab_size="):
+        with pytest.raises(ValueError, match=r"tokenizers of .*'tokenizer.json': 4.* ids, a model of"):
             save_model(folder, model_of(), other, CARD)
 
     def test_another_tokenizer_of_the_same_size(self, folder: Path) -> None:

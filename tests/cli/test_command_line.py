@@ -1,5 +1,6 @@
 """Words in, exit code and one line out: what needs no trained model."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -16,12 +17,25 @@ from tercet.cli.main import VERBS, main
 from tercet.config import UserError
 
 FLAGS = {
-    "train": ["--data", "--encoding", "--out", "--set", "--print-config", "--quiet"],
+    "train": [
+        "--data", "--source", "--target", "--validation-source", "--validation-target", "--encoding", "--out", "--set",
+        "--print-config", "--quiet",
+    ],
     "generate": [
         "--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
         "--stop", "--num-samples", "--seed", "--device", "--json",
     ],
-    "evaluate": ["--data", "--encoding", "--stride", "--json", "--device"],
+    "translate": [
+        "--input", "--beam", "--n-best", "--length-penalty", "--alpha", "--coverage", "--max-ratio", "--max-extra",
+        "--min-ratio", "--min-extra", "--prefix", "--prefix-text", "--combine", "--sample", "--temperature", "--top-k",
+        "--top-p", "--min-p", "--seed", "--scores", "--alignment", "--attention", "--json", "--quiet",
+        "--batch-tokens", "--pool", "--device",
+    ],
+    "evaluate": [
+        "--data", "--encoding", "--stride", "--json", "--device", "--source", "--target", "--part", "--beam",
+        "--length-penalty", "--alpha", "--protocol", "--language", "--output", "--compare", "--batch-tokens",
+    ],
+    "score": ["--source", "--target", "--encoding", "--json", "--batch-tokens", "--device"],
     "inspect": ["--json"],
     "recipes": ["NAME"],
     "data": ["--encoding", "--text-field"],
@@ -63,7 +77,8 @@ def test_every_verb_is_listed_here() -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"tercet {tercet.__version__}\n"
+    assert main(["-V"]) == 0
+    assert capsys.readouterr().out == f"tercet {tercet.__version__}\n" * 2
 
 
 @pytest.mark.parametrize(
@@ -95,7 +110,38 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("generate run --device gpu", "--device gpu is unknown"),
         ("generate run", "no such folder: run"),
         ("evaluate run", "no such folder: run"),
-        ("evaluate run --encoding latin-1", "--encoding is that of the files in --data; give both"),
+        ("evaluate run --encoding latin-1", "--encoding is that of the files in --data, or --source and"),
+        ("evaluate run --beam 0", "--beam 0 must be 1 or more; 1 is greedy search"),
+        ("evaluate run --compare none.json", "--compare none.json: cannot read it: No such file"),
+        ("evaluate run --protocol tokenised", "argument --protocol: invalid choice: 'tokenised'"),
+        ("translate", "the following arguments are required: RUN; see `tercet translate --help`"),
+        ("translate run", "no such folder: run"),
+        ("translate run --beam 0", "--beam 0 must be 1 or more; 1 is greedy search"),
+        ("translate run --beam 2 --n-best 3", "n_best=3 must be between 1 and --beam 2; try --beam 3"),
+        ("translate run --length-penalty wu", "argument --length-penalty: invalid choice: 'wu'"),
+        ("translate run --max-ratio -1", "max_ratio=-1.0 must be 0 or more"),
+        ("translate run --temperature 0.5", "--temperature is for --sample; add it"),
+        ("translate run --top-k 3 --seed 1", "--top-k and --seed are for --sample; add it"),
+        ("translate run --sample --beam 3", "--sample draws one translation; leave --beam out"),
+        ("translate run --sample --top-p 2", "top_p=2.0 must be above 0 and at most 1"),
+        ("translate run --combine linear", "--combine is for several runs; give more of them, or leave it out"),
+        ("translate run --prefix a --prefix-text b", "both say how translations begin; give one of them"),
+        ("translate run --input none.txt", "--input none.txt: cannot read it: No such file"),
+        ("translate run --attention picture.gif", "--attention picture.gif: a picture's name ends in .png, .svg"),
+        ("translate run --attention none/a.png", "there is no folder none; make it first"),
+        ("translate run --batch-tokens 0", "--batch-tokens 0 must be at least 1"),
+        ("translate run --pool 0", "--pool 0 must be at least 1"),
+        ("score run", "the following arguments are required: --source"),
+        ("score run --source a.txt --target b.txt", "no such file or folder: a.txt"),
+        ("score run --source a.txt --encoding nothing", "unknown encoding 'nothing'"),
+        ("data a.txt b.txt", "no such file or folder: a.txt"),
+        ("train numbers --data a.txt", "learns from pairs: give --source F --target F in place of --data"),
+        ("train demo --source a.txt --target b.txt", "learns from text: give --data PATH"),
+        ("train demo --validation-source a.txt", "learns from text: give --data PATH"),
+        ("train numbers --target a.txt", "the target a.txt needs its source: give --source F as well"),
+        ("train numbers --validation-target a.txt", "needs its source: give --validation-source F as well"),
+        ("train numbers --source a.txt --target b.txt", "no such file or folder: a.txt"),
+        ("train numbers --source nubmers", "no dataset of pairs or file is called 'nubmers'; did you mean 'numbers'?"),
         ("inspect gpt3", "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
     ],
 )
@@ -186,7 +232,7 @@ def test_lists_name_what_can_be_asked_for(verb: str, capsys: pytest.CaptureFixtu
     assert main([verb]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == sorted(names)
-    assert {"recipes": "demo", "data": "python-docs"}[verb] in names
+    assert {"recipes": {"demo", "numbers"}, "data": {"python-docs", "multi30k", "numbers"}}[verb] <= set(names)
 
 
 def test_a_printed_recipe_keeps_its_comments(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,6 +247,26 @@ def test_data_counts_what_training_would_read(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert [line.split()[1] for line in out.splitlines()[:3]] == ["2", "15", "13"]
     assert out.endswith("begins with\n  \u00e9t\u00e9\n  two\n  lines\n")
+
+
+def test_data_counts_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.de").write_text("eins\n\nzwei\u2028drei\r\n", encoding="utf-8")
+    (tmp_path / "a.en").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    assert main(["data", str(tmp_path / "a.de"), str(tmp_path / "a.en")]) == 0
+    out = capsys.readouterr().out
+    assert re.match(r"pairs +2; 13 characters of source and 8 of target; 1 more with an empty side\n", out)
+    assert out.endswith("begins with\n  eins\n  one\n  zwei\u2028drei\n  three\n")
+    (tmp_path / "a.tsv").write_text("eins\tone\n", encoding="utf-8")
+    assert main(["data", str(tmp_path / "a.tsv")]) == 0
+    assert capsys.readouterr().out.startswith("pairs             1; 4 characters")
+
+
+def test_data_looks_into_a_named_dataset_of_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "numbers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" pairs ")[0] for line in lines[:3]] == ["train", "validation", "test"]
+    assert lines[3].startswith("languages         en, de; from en to de")
+    assert len(lines[5:]) == 6
 
 
 def test_the_python_api_is_lazy() -> None:

@@ -66,10 +66,11 @@ def run(args: argparse.Namespace) -> int:
     device = pick(args.device)
 
     from tercet.checkpoint import load_model
+    from tercet.evaluate import language_model
     from tercet.generation import encode_prompt, generate, stream_text
 
     trained = load_model(args.run)
-    model, tokenizer = trained.model.to(device), trained.tokenizer
+    model, tokenizer = language_model(trained).to(device), trained.tokenizer
     prompts = prompts or [beginning(tokenizer)]
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:

@@ -14,14 +14,19 @@ from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tercet.cli import data, demo, evaluate, generate, inspect, recipes, train
+from tercet.cli import data, demo, evaluate, generate, inspect, recipes, score, train, translate
 from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
 
-OUT_OF_MEMORY = "out of memory; lower training.micro_batch_size or the model's sizes, or generate fewer samples at once"
+OUT_OF_MEMORY = (
+    "out of memory; lower training.micro_batch_size (of pairs training.micro_batch_tokens) or the model's sizes, "
+    "generate fewer samples at once, or lower --batch-tokens"
+)
 VERBS: dict[str, ModuleType] = {
     "train": train,
     "generate": generate,
+    "translate": translate,
     "evaluate": evaluate,
+    "score": score,
     "inspect": inspect,
     "recipes": recipes,
     "data": data,
@@ -73,7 +78,7 @@ def _run(arguments: list[str]) -> int:
         description="Train a Transformer from scratch on your own text, and see how it works.",
         epilog="Begin with `tercet demo`. Each verb explains itself: `tercet train --help`.",
     )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
     for module in VERBS.values():
         module.register(verbs)

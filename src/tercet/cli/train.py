@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tercet.cli.parser import Verbs
 
-NEXT = ("generate", "evaluate", "inspect")
+NEXT = {"decoder-only": ("generate", "evaluate", "inspect"), "encoder-decoder": ("translate", "evaluate", "inspect")}
+EXAMPLE = {"translate": " < in.txt > out.txt"}
+DATA = ("data", "source", "target", "validation_source", "validation_target")
 
 
 def register(verbs: Verbs) -> None:
@@ -17,10 +19,21 @@ def register(verbs: Verbs) -> None:
         "train",
         help="train a model as a recipe says",
         description="Train a model as a recipe says. The same command again resumes a run that was stopped.",
-        epilog="Example: tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500",
+        epilog="Examples: tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500; "
+        "tercet train numbers --source train.de --target train.en --out runs/de-en",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a name that `tercet recipes` lists, or the path of a .yaml")
-    parser.add_argument("--data", metavar="PATH", help="train on this file, folder or named dataset (data.source)")
+    parser.add_argument(
+        "--data", metavar="PATH", help="train a language model on this file, folder or named dataset (data.source)"
+    )
+    parser.add_argument(
+        "--source",
+        metavar="FILE",
+        help="train a translator on these sentences; or, without --target, on a .tsv, .jsonl or named dataset",
+    )
+    parser.add_argument("--target", metavar="FILE", help="and their translations, line by line (data.target)")
+    parser.add_argument("--validation-source", metavar="FILE", help="validate on these pairs (data.validation)")
+    parser.add_argument("--validation-target", metavar="FILE", help="and their translations")
     parser.add_argument("--encoding", metavar="NAME", help="of text files, such as latin-1 (data.encoding)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<recipe>)")
     parser.add_argument(
@@ -33,18 +46,14 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import assignment, merge, write_yaml
 
-    changes = {}
-    if args.data is not None:
-        changes = merge(changes, {"data": {"source": args.data}})
-    if args.encoding is not None:
-        changes = merge(changes, {"data": {"encoding": args.encoding}})
+    changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
     for text in args.set:
         changes = merge(changes, assignment(text))
 
-    from tercet.api import default_folder
-    from tercet.training import Interrupted, load_recipe, train
+    from tercet.api import default_folder, recipe_with
+    from tercet.training import Interrupted, train
 
-    recipe = load_recipe(args.recipe, changes)
+    recipe = recipe_with(args.recipe, changes, **{name: getattr(args, name) for name in DATA})
     if args.print_config:
         print(write_yaml(recipe), end="")
         return 0
@@ -60,9 +69,12 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(folder: Path) -> str:
     """Where the run is, how good its best model is, and what to do with it."""
-    metrics = json.loads((folder / "best" / "card.json").read_text(encoding="utf-8"))["metrics"]
-    loss = metrics.get("val/loss")
+    card, config = (
+        json.loads((folder / "best" / name).read_text(encoding="utf-8")) for name in ("card.json", "config.json")
+    )
+    loss, bleu = card["metrics"].get("val/loss"), card["metrics"].get("val/bleu")
     best = "" if loss is None else f"; best validation loss {loss:.4f} nats per token"
+    best += "" if bleu is None else f", BLEU {bleu:.2f} (greedy, cased, detokenised)"
     name = shlex.quote(str(folder))
-    lines = [f"The run is in {name}{best}.", "Next:", *(f"  tercet {verb} {name}" for verb in NEXT)]
-    return "\n".join(lines)
+    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in NEXT[config["family"]])
+    return "\n".join([f"The run is in {name}{best}.", "Next:", *verbs])

@@ -17,7 +17,7 @@ from tercet.data import Windows
 from tercet.evaluate.scores import LanguageScores
 from tercet.generation.protocol import at_rest
 from tercet.models import DecoderOnly
-from tercet.objectives import IGNORED, Batch, windows_to_score
+from tercet.objectives import IGNORED, CausalBatch, windows_to_score
 
 LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
 
@@ -79,7 +79,7 @@ def score(
     )
 
 
-def _losses(model: DecoderOnly, batch: Batch) -> Tensor:
+def _losses(model: DecoderOnly, batch: CausalBatch) -> Tensor:
     """-ln p of each target to score, in the order of the text, in float32 on the CPU."""
     device = model.embedding.weight.device
     documents = None if batch.documents is None else batch.documents.to(device)
@@ -91,7 +91,7 @@ def _losses(model: DecoderOnly, batch: Batch) -> Tensor:
     return torch.cat([F.cross_entropy(model.logits(h), t, reduction="none").cpu() for h, t in pairs])
 
 
-def _check(model: DecoderOnly, batch: Batch) -> None:
+def _check(model: DecoderOnly, batch: CausalBatch) -> None:
     largest = max(int(batch.inputs.max()), int(batch.targets.max()))
     if largest >= model.vocab_size:
         raise ValueError(f"the ids go up to {largest}, the model has vocab_size={model.vocab_size}; use its tokenizer")

@@ -105,6 +105,11 @@ PRESETS: dict[str, AnySpec] = {
     ),
 }
 
+OURS = {
+    "decoder-only": "modern",
+    "encoder-decoder": "modern-translator",
+}  # where a family starts from, if none is named
+
 
 def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
     """A spec from a recipe's mapping: `preset` names where to start from, the other keys are laid over it.
@@ -113,7 +118,7 @@ def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
         UserError: for an unknown preset or key, with the nearest known one.
     """
     changes = dict(data)
-    preset = changes.pop("preset", "modern")
+    preset = changes.pop("preset", OURS.get(str(changes.get("family")), "modern"))
     if preset not in PRESETS:
         raise UserError(f"{name}.preset: unknown preset {preset!r}{nearest(str(preset), PRESETS)}")
     base = plain(PRESETS[preset])

@@ -1,0 +1,248 @@
+"""`tercet translate`: a line in, a line out, in the order of the input; as a stream, so that it works in pipes."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice, repeat, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.cli.device import add_device, pick
+from tercet.cli.lines import one_line, read_lines
+from tercet.cli.parser import Verbs
+from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
+
+if TYPE_CHECKING:
+    from tercet.checkpoint import Trained
+    from tercet.generation import Beam, Sampling, SourceDecoder, Translation
+    from tercet.inspect.attention import Look
+    from tercet.models import EncoderDecoder
+
+POOL = 1024  # lines read before any is translated: sorted by length, they fill the batches
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "translate",
+        help="translate lines with a trained translator",
+        description="Translate stdin, or a file, line by line; as many lines come out. Several runs are an ensemble.",
+        epilog="Example: tercet translate runs/mine < in.de > out.en",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folder of a run or of a model")
+    parser.add_argument("--input", metavar="FILE", type=Path, help="read this file in place of stdin")
+    search = parser.add_argument_group("search")
+    add_beam(search.add_argument)
+    search.add_argument(
+        "--n-best", metavar="N", type=int, help="up to N translations a line: number ||| text ||| score"
+    )
+    search.add_argument(
+        "--coverage", metavar="X", type=float, help="above 0: unattended source tokens cost (default: 0)"
+    )
+    search.add_argument("--max-ratio", metavar="X", type=float, help="at most X tokens a source token (default: 2)")
+    search.add_argument("--max-extra", metavar="N", type=int, help="and N more (default: 10)")
+    search.add_argument("--min-ratio", metavar="X", type=float, help="at least X tokens a source token (default: 0)")
+    search.add_argument("--min-extra", metavar="N", type=int, help="and N more (default: 0)")
+    search.add_argument("--prefix", metavar="FILE", type=Path, help="how each translation begins, line by line")
+    search.add_argument("--prefix-text", metavar="TEXT", help="how every translation begins")
+    search.add_argument(
+        "--combine", choices=("linear", "log_linear"), help="several runs: the mean of what (default: linear)"
+    )
+    add_sampling(parser.add_argument_group("sampling").add_argument)
+    output = parser.add_argument_group("output")
+    output.add_argument("--scores", action="store_true", help="after the text, a tab and the score")
+    output.add_argument(
+        "--alignment", action="store_true", help="after the text, a tab and the words' alignment: 0-0 1-2"
+    )
+    output.add_argument("--attention", metavar="FILE", type=Path, help="draw where the model looks: .png, .svg or .pdf")
+    output.add_argument("--json", action="store_true", help="print a JSON object a line: source, text, score, ...")
+    output.add_argument("--quiet", action="store_true", help="nothing on stderr")
+    add_batches(parser.add_argument)
+    parser.add_argument("--pool", metavar="N", type=int, help=f"lines read at once (default: {POOL}; 1 on a terminal)")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.inspect.attention import check_picture, draw_attention
+
+    search = search_of(args)
+    _check(args)
+    if args.attention is not None:
+        check_picture(args.attention)
+    with ExitStack() as files:
+        lines = _with_prefixes(args, files)
+        writer = _Writer.load(args, search)
+        looks = list["Look"]()
+        for translations in writer.translate(_few(lines) if args.attention is not None else lines):
+            for rank, (translation, look) in enumerate(translations):
+                print(writer.shown(translation, look, rank))
+                if look is not None and rank == 0:
+                    looks.append(look)
+    if args.attention is not None:
+        draw_attention(looks, args.attention)
+    if not args.quiet:
+        print(f"tercet: {writer.summary()}", file=sys.stderr)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from tercet.config import UserError
+
+    if args.combine is not None and len(args.runs) == 1:
+        raise UserError("--combine is for several runs; give more of them, or leave it out")
+    if args.prefix is not None and args.prefix_text is not None:
+        raise UserError("--prefix and --prefix-text both say how translations begin; give one of them")
+    for name in ("batch_tokens", "pool"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)} must be at least 1")
+
+
+def _with_prefixes(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
+    """Each line of the input, and how its translation begins. What cannot be opened is told at once."""
+    lines = read_lines(sys.stdin.buffer, "stdin") if args.input is None else _open(args.input, "--input", files)
+    if args.prefix is not None:
+        return _side_by_side(lines, _open(args.prefix, "--prefix", files), args.prefix)
+    return zip(lines, repeat(args.prefix_text or ""))
+
+
+def _open(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
+    from tercet.config import UserError
+
+    try:
+        return read_lines(files.enter_context(path.open("rb")), str(path))
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot read it: {error.strerror}") from None
+
+
+def _side_by_side(lines: Iterator[str], prefixes: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
+    from tercet.config import UserError
+
+    for number, (line, prefix) in enumerate(zip_longest(lines, prefixes)):
+        if line is None:
+            raise UserError(f"--prefix {path} has more lines than the input, which has {number:,}; give one for each")
+        if prefix is None:
+            raise UserError(f"--prefix {path} has {number:,} lines, and the input more; give one for each")
+        yield line, prefix
+
+
+def _few(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The lines, if there are no more than can be drawn."""
+    from tercet.config import UserError
+    from tercet.inspect.attention import MOST_SENTENCES
+
+    few = list(islice(lines, MOST_SENTENCES + 1))
+    if len(few) > MOST_SENTENCES:
+        raise UserError(f"--attention draws up to {MOST_SENTENCES} sentences; give it a few of them")
+    yield from few
+
+
+@dataclass
+class _Writer:
+    """The models, how they are asked, and what there is to tell of the lines so far."""
+
+    args: argparse.Namespace
+    search: "Beam | Sampling"
+    trained: "list[Trained]"
+    models: "list[EncoderDecoder]"
+    lines: int = 0
+    cut: int = 0
+    unfinished: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def load(cls, args: argparse.Namespace, search: "Beam | Sampling") -> "_Writer":
+        """Raises UserError where a run cannot be loaded, is no translator, or its vocabulary is not the first one's."""
+        device = pick(args.device)
+
+        from tercet.checkpoint import load_model, tokenizer_hash
+        from tercet.config import UserError
+        from tercet.evaluate import translator
+
+        trained = [load_model(run) for run in args.runs]
+        models = [translator(one).to(device) for one in trained]
+        hashes = [tokenizer_hash(one.tokenizer, one.source_tokenizer) for one in trained]
+        for run, one in zip(args.runs, hashes, strict=True):
+            if one != hashes[0]:
+                raise UserError(f"{run} has another vocabulary than {args.runs[0]}; an ensemble needs one for all")
+        return cls(args, search, trained, models)
+
+    @property
+    def model(self) -> "SourceDecoder[Any]":
+        from tercet.generation import Ensemble
+
+        if len(self.models) == 1:
+            return self.models[0]
+        return Ensemble(self.models, self.args.combine or "linear")
+
+    def translate(self, lines: Iterator[tuple[str, str]]) -> "Iterator[list[tuple[Translation, Look | None]]]":
+        """For each line its translations, with what was looked at where that is asked for; a pool at a time."""
+        from tercet.config import UserError
+        from tercet.generation import translate
+
+        pool = self.args.pool or (1 if self.args.input is None and sys.stdin.isatty() else POOL)
+        model, tokenizer, own = self.model, self.trained[0].tokenizer, self.trained[0].source_tokenizer
+        while together := list(islice(lines, pool)):
+            began = time.perf_counter()
+            texts, prefixes = [text for text, _ in together], [prefix for _, prefix in together]
+            try:
+                answers = translate(
+                    model, tokenizer, texts, self.search, source_tokenizer=own, prefixes=prefixes,
+                    batch_tokens=self.args.batch_tokens,
+                )  # fmt: skip
+            except ValueError as error:
+                raise UserError(str(error)) from None
+            for answer, prefix in zip(answers, prefixes, strict=True):
+                self.lines += 1
+                self.cut += answer[0].truncated
+                self.unfinished += answer[0].finish == "length"
+                yield [(one, self._look(one, prefix)) for one in answer]
+            sys.stdout.flush()
+            self.seconds += time.perf_counter() - began
+
+    def _look(self, translation: "Translation", prefix: str) -> "Look | None":
+        from tercet.inspect.attention import look
+
+        if not self.args.alignment and self.args.attention is None:
+            return None
+        first = self.trained[0]
+        return look(self.models, first.tokenizer, translation, source_tokenizer=first.source_tokenizer, prefix=prefix)
+
+    def shown(self, translation: "Translation", look: "Look | None", rank: int) -> str:
+        """One line of output."""
+        number, score = self.lines - 1, f"{translation.score:.4f}"
+        aligned = look.pharaoh if look is not None and self.args.alignment else None
+        if self.args.json:
+            told = {
+                "input": number,
+                **({"rank": rank} if self.args.n_best else {}),
+                "source": translation.source,
+                "text": translation.text,
+                "score": translation.score,
+                "logprob": translation.logprob,
+                "tokens": len(translation.ids),
+                "finish": translation.finish,
+                "truncated": translation.truncated,
+            }
+            return json.dumps({**told, **({} if aligned is None else {"alignment": aligned})}, ensure_ascii=False)
+        text = one_line(translation.text)
+        beside = [] if aligned is None else [aligned]
+        if self.args.n_best:
+            return " ||| ".join([str(number), text, score, *beside])
+        return "\t".join([text, *([score] if self.args.scores else []), *beside])
+
+    def summary(self) -> str:
+        """What was done to how many lines."""
+        room = min(model.max_len for model in self.models)
+        facts = [name_of(self.search), f"{_count(self.lines, 'line')} in {self.seconds:.1f} s"]
+        if len(self.models) > 1:
+            facts.insert(0, f"{self.args.combine or 'linear'} ensemble of {len(self.models)}")
+        facts.append(f"{_count(self.cut, 'source')} cut to the {room} tokens that the model takes")
+        facts.append(f"{_count(self.unfinished, 'translation')} stopped by the length limit")
+        return "; ".join(facts)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"

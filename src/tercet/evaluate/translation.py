@@ -1,0 +1,160 @@
+"""How near translations come to references: BLEU and chrF by sacrebleu, always with the signature that says which ones.
+
+    BLEU  Papineni et al. 2002     chrF  Popović 2015     intervals  95 %, by resampling sentences, Koehn 2004
+
+A score stands beside what was done to the text (`protocols`), how the translations were searched for, and a hash of the
+references, so that two scores are set beside each other only where that says something (`comparison`).
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tercet.config import UserError
+from tercet.evaluate.protocols import Protocol, label, looks_tokenised, prepared
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+RESAMPLES = 1000
+LOOKS_TOKENISED = (
+    "the translations look tokenised (100 lines or more end with ' .'), which makes BLEU of detokenised text wrong; "
+    "put their words together as people write them"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationScores:
+    """Attributes:
+    bleu, chrf: of the whole set, 0 to 100.
+    signature, chrf_signature: which BLEU and which chrF; scores with others do not compare.
+    exact: the share of sentences that are the reference to the letter, outer white space aside, under the protocol.
+    bleu_interval, chrf_interval: where 95 of 100 sets of such sentences would fall.
+    nll_nats_per_token, perplexity: of the references' tokens as the model sees them, each sentence's end included and
+        without smoothing; None where no model was asked.
+    tokens: those tokens.
+    references: sha256 of the reference text.
+    search: how the translations were found.
+    notes: what to know before believing the numbers.
+    """
+
+    bleu: float
+    bleu_interval: tuple[float, float]
+    signature: str
+    chrf: float
+    chrf_interval: tuple[float, float]
+    chrf_signature: str
+    exact: float
+    sentences: int
+    protocol: Protocol
+    references: str
+    nll_nats_per_token: float | None = None
+    perplexity: float | None = None
+    tokens: int | None = None
+    search: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
+    """Corpus BLEU of cased, detokenised text, 0 to 100."""
+    metric, _ = metrics("detokenised")
+    return float(metric.corpus_score(list(translations), [list(references)]).score)
+
+
+def metrics(protocol: Protocol) -> "tuple[BLEU, CHRF]":
+    """sacrebleu's, for texts that are `prepared`."""
+    from sacrebleu.metrics.bleu import BLEU  # here: a tenth of a second that most commands need not wait
+    from sacrebleu.metrics.chrf import CHRF
+
+    tokenised = protocol == "lc-tok"
+    # What looks tokenised is told in words of our own, so `force` keeps sacrebleu from its.
+    return BLEU(lowercase=tokenised, tokenize="none" if tokenised else "13a", force=True), CHRF(lowercase=tokenised)
+
+
+def score_translations(
+    translations: Sequence[str],
+    references: Sequence[str],
+    *,
+    protocol: Protocol = "detokenised",
+    language: str | None = None,
+) -> TranslationScores:
+    """BLEU and chrF of `translations`, an empty one included, each against the reference in its place.
+
+    Args:
+        language: of both, such as "de"; the protocol lc-tok asks for it.
+
+    Raises:
+        UserError: where there is nothing to score, or the protocol lacks what it needs.
+        ValueError: for more or fewer references than translations.
+    """
+    if len(translations) != len(references):
+        raise ValueError(f"{len(translations)} translations need as many references, got {len(references)}")
+    if not translations:
+        raise UserError("no sentence to score; give at least one pair")
+    written, wanted = (prepared(texts, protocol, language) for texts in (translations, references))
+    words, characters = metrics(protocol)
+    bleu_score, bleu_interval, signature = _resampled(words, written, wanted)
+    chrf_score, chrf_interval, chrf_signature = _resampled(characters, written, wanted)
+    return TranslationScores(
+        bleu=bleu_score,
+        bleu_interval=bleu_interval,
+        signature=signature + label(protocol, language),
+        chrf=chrf_score,
+        chrf_interval=chrf_interval,
+        chrf_signature=chrf_signature + label(protocol, language),
+        exact=sum(one.strip() == other.strip() for one, other in zip(written, wanted, strict=True)) / len(written),
+        sentences=len(written),
+        protocol=protocol,
+        references=hashlib.sha256(json.dumps(list(references)).encode()).hexdigest(),
+        notes=(LOOKS_TOKENISED,) if protocol == "detokenised" and looks_tokenised(translations) else (),
+    )
+
+
+def perplexity(nats_per_token: float) -> float:
+    return math.inf if nats_per_token > 700 else math.exp(nats_per_token)
+
+
+def translation_dict(scores: TranslationScores) -> dict[str, Any]:
+    """For JSON, which has no word for infinity: it becomes None."""
+    told = asdict(scores)
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in told.items()}
+
+
+def translation_table(scores: TranslationScores) -> Group:
+    """For people: each score with its interval, and below what the scores are."""
+    table = Table("", "score", "95 % of such sets", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    named = "" if scores.protocol == "detokenised" else f" ({scores.protocol})"
+    for name, score, (low, high) in (
+        ("BLEU", scores.bleu, scores.bleu_interval),
+        ("chrF", scores.chrf, scores.chrf_interval),
+    ):
+        table.add_row(name + named, f"{score:.2f}", f"{low:.2f} to {high:.2f}")
+    table.add_row("word for word right", f"{scores.exact:.1%}", "")
+    facts = [f"{scores.sentences:,} sentences", *([scores.search] if scores.search else [])]
+    if scores.nll_nats_per_token is not None and scores.perplexity is not None:
+        table.add_row("nats per token", f"{scores.nll_nats_per_token:.4f}", "")
+        table.add_row("perplexity", f"{scores.perplexity:,.2f}", "")
+        facts.insert(1, f"{scores.tokens:,} tokens of the references, no smoothing")
+    signatures = f"BLEU|{scores.signature}\nchrF|{scores.chrf_signature}"
+    return Group(table, "", Text("; ".join(facts)), Text(signatures, overflow="fold", no_wrap=False))
+
+
+def _resampled(
+    metric: Any, translations: Sequence[str], references: Sequence[str]
+) -> tuple[float, tuple[float, float], str]:
+    """The score, its interval as `sacrebleu --confidence` gives it, and the signature."""
+    score = metric.corpus_score(list(translations), [list(references)], n_bootstrap=RESAMPLES)
+    signature = str(metric.get_signature())
+    told = json.loads(score.format(width=6, is_json=True, signature=signature))
+    mean, spread = told.get("confidence_mean", 0.0), told.get("confidence_var", 0.0)  # left out where all are zero
+    return float(score.score), (mean - spread, mean + spread), signature

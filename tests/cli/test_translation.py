@@ -1,0 +1,530 @@
+"""The verbs of a translator on a real, tiny run: lines in, lines out, scores, and everything that can be wrong."""
+
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tercet
+from tercet.cli.main import main
+from tercet.cli.train import summary
+from tercet.config import UserError, parse_yaml
+from tercet.evaluate import TranslationScores, bleu
+from tercet.generation import Beam, Sampling
+from tercet.models import EncoderDecoder
+
+WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
+DRAWS = np.random.default_rng(6)
+LINES = [DRAWS.choice(list(WORDS), DRAWS.integers(3, 6)).tolist() for _ in range(216)]
+LINES[0] = ["eins", "zwei", "drei"]
+SOURCES = [" ".join(line) for line in LINES]
+TARGETS = [" ".join(WORDS[word] for word in line) for line in LINES]
+TINY = [
+    "data.tokenizer={kind: bpe, vocab_size: 330, prefix_space: true}",
+    "model.max_len=24",
+    "model.encoder={d_model: 32, n_layers: 1, n_heads: 2, d_ff: 48}",
+    "model.decoder={d_model: 32, n_layers: 2, n_heads: 2, d_ff: 48}",
+    "training.max_steps=100",
+    "training.optimizer.lr=0.03",
+    "training.batch_tokens=512",
+    "training.validate_every=100",
+    "training.validation_sentences=4",
+    "training.save_every=100",
+    "training.precision=fp32",
+    "training.compile=never",
+]
+
+
+def write(path: Path, lines: list[str]) -> str:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def training(folder: Path, out: Path, *changes: str) -> list[str]:
+    sets = [word for change in (*TINY, *changes) for word in ("--set", change)]
+    files = ["--source", str(folder / "train.de"), "--target", str(folder / "train.en")]
+    return ["train", "numbers", *files, "--out", str(out), "--quiet", *sets]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few digits at a time from German to English, half learnt."""
+    folder = tmp_path_factory.mktemp("runs")
+    write(folder / "train.de", SOURCES)
+    write(folder / "train.en", TARGETS)
+    assert main(training(folder, folder / "run")) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def other(run: Path) -> Path:
+    """The same with another seed."""
+    assert main(training(run.parent, run.parent / "other", "training.seed=2", "training.max_steps=9")) == 0
+    return run.parent / "other"
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
+    """A language model."""
+    folder = tmp_path_factory.mktemp("writer")
+    sizes = ["model.max_len=8", "model.stack.d_model=8", "model.stack.n_layers=1", "model.stack.n_heads=1"]
+    quick = [
+        "training.max_steps=1",
+        "training.batch_size=2",
+        "data.tokenizer=characters",
+        "training.precision=fp32",
+        "training.sample_prompt=eins",
+    ]
+    sets = [word for change in (*sizes, *quick) for word in ("--set", change)]
+    data = str(run.parent / "train.de")
+    assert main(["train", "demo", "--data", data, "--out", str(folder / "gpt"), "--quiet", *sets]) == 0
+    return folder / "gpt"
+
+
+def translated(arguments: list[str], given: str | bytes) -> tuple[str, str]:
+    """What `tercet translate` says on stdout and stderr of what it gets on stdin."""
+    data = given.encode() if isinstance(given, str) else given
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(data))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        assert main(["translate", *arguments]) == 0, err.getvalue()
+    return out.getvalue(), err.getvalue()
+
+
+def refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], given: bytes = b"eins\n") -> None:
+    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))):
+        assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("tercet: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_training_says_how_good_it_is_and_what_comes_next(run: Path) -> None:
+    out = summary(run)
+    loss = r"best validation loss \d\.\d{4} nats per token, BLEU \d+\.\d\d \(greedy, cased, detokenised\)"
+    assert re.match(rf"The run is in {re.escape(str(run))}; {loss}\.\nNext:\n", out)
+    assert f"  tercet translate {run} < in.txt > out.txt\n  tercet evaluate {run}\n  tercet inspect {run}" in out
+
+
+def test_the_same_command_again_trains_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = (run / "last" / "model.safetensors").read_bytes()
+    assert main(training(run.parent, run)) == 0
+    assert capsys.readouterr().out == summary(run) + "\n"
+    assert (run / "last" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_line_is_what_json_and_python_say(run: Path) -> None:
+    given = "eins zwei drei\n\nvier fünf sechs\n"
+    lines = translated([str(run)], given)[0].splitlines()
+    told = [json.loads(line) for line in translated([str(run), "--json"], given)[0].splitlines()]
+    assert [one["text"] for one in told] == lines
+    assert [one["source"] for one in told] == given.splitlines()
+    expected = {"input", "source", "text", "score", "logprob", "tokens", "finish", "truncated"}
+    assert all(set(one) == expected for one in told)
+    assert told[1] | {"input": 0} == {
+        "input": 0, "source": "", "text": "", "score": 0, "logprob": 0, "tokens": 0, "finish": "eos",
+        "truncated": False,
+    }  # fmt: skip
+    model = tercet.load(run)
+    assert model.translate(given.splitlines()) == lines
+    assert model.translate("eins zwei drei") == lines[0]
+    best = model.translations("eins zwei drei", size=3, n_best=2)
+    assert len(best[0]) == 2
+    assert best[0][0].score >= best[0][1].score
+    assert model.translate("eins", search=Beam(size=1)) == model.translate("eins", search=Sampling(temperature=0))
+    with pytest.raises(ValueError, match="give one or the other"):
+        model.translate("eins", search=Beam(), size=1)
+
+
+def test_it_has_learnt_something(run: Path) -> None:
+    assert bleu(tercet.load(run).translate(SOURCES[:40]), TARGETS[:40]) > 10
+
+
+CHARACTERS = st.characters(exclude_categories=["Cs"]) | st.sampled_from(
+    "\r\x0b\x0c\x1c\x85\u00a0\u2028\u2029\t \ufeff|"
+)
+ODD = st.lists(st.text(CHARACTERS, max_size=9).map(lambda text: text.replace("\n", "")), max_size=6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(ODD, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from([1, 2, 1024]))
+def test_as_many_lines_come_out_as_go_in(run: Path, lines: list[str], end: str, ended: bool, pool: int) -> None:
+    given = end.join(lines) + (end if ended and lines else "")
+    expected = given.count("\n") + (not given.endswith("\n") and given != "")
+    flags = ["--beam", "1", "--max-ratio", "0", "--max-extra", "2", "--quiet", "--pool", str(pool)]
+    out, err = translated([str(run), *flags], given)
+    assert out.count("\n") == expected
+    assert not err
+    assert "\r" not in out
+    texts = out.split("\n")
+    assert all(
+        not text for text, line in zip(texts, given.split("\n"), strict=False) if not line.strip("\ufeff").strip()
+    )
+
+
+def test_what_divides_lines_elsewhere_does_not_here(run: Path) -> None:
+    lines = ["eins\u2028zwei", "drei\u00a0vier", "fünf\x0bsechs", "eins\rzwei", "\ufeffeins"]
+    assert translated([str(run)], "\n".join(lines))[0].count("\n") == 5
+
+
+def test_a_line_does_not_depend_on_its_neighbours(run: Path) -> None:
+    alone = [translated([str(run)], f"{line}\n")[0] for line in SOURCES[:3]]
+    for flags in (["--pool", "1"], ["--batch-tokens", "1"], []):
+        assert translated([str(run), *flags], "\n".join(SOURCES[:6]))[0].startswith("".join(alone)), flags
+
+
+def test_a_file_in_place_of_stdin(run: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.txt", SOURCES[:3])
+    assert translated([str(run), "--input", path], "")[0] == translated([str(run)], "\n".join(SOURCES[:3]))[0]
+
+
+class Terminal(io.RawIOBase):
+    """Somebody who types a line when the last one is answered."""
+
+    def __init__(self, lines: list[bytes], out: io.StringIO) -> None:
+        self.lines, self.out, self.typed = lines, out, 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        assert self.out.getvalue().count("\n") == self.typed, "the last line is not answered yet"
+        self.typed += 1
+        return self.lines[self.typed - 1] if self.typed <= len(self.lines) else b""
+
+
+def test_a_person_is_answered_line_by_line(run: Path) -> None:
+    out = io.StringIO()
+    terminal = Terminal([b"eins zwei\n", b"drei\n", b"vier\n"], out)
+    stdin = mock.Mock(buffer=terminal, isatty=terminal.isatty)
+    with mock.patch.object(sys, "stdin", stdin), redirect_stdout(out), redirect_stderr(io.StringIO()):
+        assert main(["translate", str(run)]) == 0
+    assert out.getvalue().count("\n") == 3
+
+
+def test_n_best(run: Path) -> None:
+    lines = translated([str(run), "--n-best", "3", "--beam", "4"], "eins zwei drei\n\nvier\n")[0].splitlines()
+    parts = [line.split(" ||| ") for line in lines]
+    assert [number for number, *_ in parts] == ["0", "0", "0", "1", "2", "2", "2"]
+    for number in "02":
+        scores = [float(score) for n, _, score in parts if n == number]
+        assert scores == sorted(scores, reverse=True)
+        assert len({text for n, text, _ in parts if n == number}) > 1
+    best = translated([str(run), "--beam", "4"], "eins zwei drei\n\nvier\n")[0].splitlines()
+    assert [parts[0][1], parts[3][1], parts[4][1]] == best
+
+
+def test_scores_and_the_penalty_that_makes_them(run: Path) -> None:
+    for flags, norm in ((["--alpha", "0.5"], 0.5), (["--length-penalty", "none"], 0.0)):
+        told = json.loads(translated([str(run), *flags, "--json"], SOURCES[7])[0])
+        assert told["score"] == pytest.approx(told["logprob"] / told["tokens"] ** norm, abs=1e-4)
+        text, score = translated([str(run), *flags, "--scores"], SOURCES[7])[0].rstrip("\n").split("\t")
+        assert (text, score) == (told["text"], f"{told['score']:.4f}")
+
+
+def test_the_search_is_told_once_and_what_was_cut(run: Path) -> None:
+    given = "eins zwei\n" + " ".join(SOURCES[:9]) + "\n"
+    err = translated([str(run), "--max-ratio", "0", "--max-extra", "3", "--min-extra", "3"], given)[1]
+    assert re.fullmatch(
+        r"tercet: beam 5, average length penalty 1; 2 lines in \d+\.\d s; 1 source cut to the 24 tokens that the model "
+        r"takes; 2 translations stopped by the length limit\n",
+        err,
+    )
+    assert translated([str(run), "--quiet"], given)[1] == ""
+    told = [json.loads(line) for line in translated([str(run), "--json"], given)[0].splitlines()]
+    assert [one["truncated"] for one in told] == [False, True]
+    assert "greedy" in translated([str(run), "--beam", "1"], "eins")[1]
+    flags = ["--sample", "--top-k", "3", "--seed", "4"]
+    assert "sample, temperature 1, top-k 3, seed 4" in translated([str(run), *flags], "eins")[1]
+
+
+def test_prefixes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = "eins zwei drei\nvier\n"
+    assert all(line.startswith("six") for line in translated([str(run), "--prefix-text", "six"], given)[0].splitlines())
+    path = write(tmp_path / "prefixes", ["two", "five"])
+    lines = translated([str(run), "--prefix", path], given)[0].splitlines()
+    assert [line[:3] for line in lines] == ["two", "fiv"]
+    refused(["translate", str(run), "--prefix", path], "has more lines than the input", capsys)
+    refused(["translate", str(run), "--prefix", path], "has 2 lines, and the input more", capsys, b"a\nb\nc\n")
+    refused(["translate", str(run), "--prefix-text", "six " * 30], "exceeds max_len=24", capsys)
+
+
+def test_sampling(run: Path) -> None:
+    drawn = [translated([str(run), "--sample", "--seed", seed], SOURCES[5])[0] for seed in ("1", "1", "2", "3")]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) > 1
+    greedy = translated([str(run), "--beam", "1"], SOURCES[5])[0]
+    assert translated([str(run), "--sample", "--temperature", "0"], SOURCES[5])[0] == greedy
+
+
+def test_an_ensemble_of_a_run_with_itself_is_the_run(run: Path) -> None:
+    given = "\n".join(SOURCES[::30])
+    alone = translated([str(run), "--json"], given)[0]
+    for combine in ("linear", "log_linear"):
+        out, err = translated([str(run), str(run), "--combine", combine, "--json"], given)
+        assert f"{combine} ensemble of 2; beam 5" in err
+        for one, two in zip(map(json.loads, alone.splitlines()), map(json.loads, out.splitlines()), strict=True):
+            assert one["text"] == two["text"]
+            assert one["logprob"] == pytest.approx(two["logprob"], abs=1e-4)
+
+
+def test_an_ensemble_of_two(run: Path, other: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = translated([str(run), str(other), "--alignment"], "eins zwei drei\n")[0]
+    assert re.fullmatch(r"[a-z ]+\t(\d-\d ?)+\n", out)
+    refused(["translate", str(run), str(writer)], "is a language model, no translator: use `tercet generate", capsys)
+
+
+def test_alignments_are_of_words(run: Path, tmp_path: Path) -> None:
+    text, aligned = translated([str(run), "--alignment"], "eins zwei drei\n")[0].rstrip("\n").split("\t")
+    pairs = [tuple(map(int, pair.split("-"))) for pair in aligned.split()]
+    assert sorted(target for _, target in pairs) == list(range(len(text.split())))
+    assert all(0 <= source < 3 for source, _ in pairs)
+    told = json.loads(translated([str(run), "--alignment", "--json"], "eins zwei drei\n")[0])
+    assert told["alignment"] == aligned
+    best = translated([str(run), "--alignment", "--n-best", "2"], "\neins\n")[0].splitlines()
+    assert best[0].split(" ||| ") == ["0", "", "0.0000", ""]
+    assert all(len(line.split(" ||| ")) == 4 for line in best)
+
+
+def test_a_picture_of_a_few_sentences(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = "\n".join(SOURCES[:3]) + "\n"
+    out, _ = translated([str(run), "--attention", str(tmp_path / "a.png")], given)
+    assert out == translated([str(run)], given)[0]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    nine = "\n".join(SOURCES[:9]).encode()
+    flags = ["--attention", str(tmp_path / "b.svg")]
+    refused(["translate", str(run), *flags], "--attention draws up to 8 sentences", capsys, nine)
+    assert not (tmp_path / "b.svg").exists()
+
+
+def test_bytes_that_are_no_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(
+        ["translate", str(run)], "stdin line 2 is not UTF-8 text (byte 5 of the line)", capsys, b"eins\ndrei \xff\n"
+    )
+
+
+def test_the_right_verb_is_named(run: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(["generate", str(run)], f"is a translator, which needs a source: use `tercet translate {run}", capsys)
+    for verb in (["translate", str(writer)], ["score", str(writer), "--source", str(run.parent / "train.de"),
+                                              "--target", str(run.parent / "train.en")]):  # fmt: skip
+        refused(verb, f"is a language model, no translator: use `tercet generate {writer}", capsys)
+    refused(["evaluate", str(run), "--data", "x"], f"--data does not fit {run}, which is a translator", capsys)
+    refused(
+        ["evaluate", str(writer), "--beam", "2"], f"--beam does not fit {writer}, which is a language model", capsys
+    )
+    with pytest.raises(UserError, match="use `tercet translate"):
+        tercet.load(run).generate("eins")
+    with pytest.raises(UserError, match="use `tercet translate"):
+        tercet.load(run).stream("eins")
+    with pytest.raises(UserError, match="use `tercet generate"):
+        tercet.load(writer).translate("eins")
+
+
+def evaluated(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["evaluate", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = evaluated([str(run), "--output", str(tmp_path / "out")], capsys)
+    expected = "bleu chrf signature chrf_signature bleu_interval nll_nats_per_token perplexity sentences protocol"
+    assert set(told) >= {*expected.split(), "references", "search", "tokens", "exact"}
+    assert told["protocol"] == "detokenised"
+    assert told["search"] == "beam 5, average length penalty 1"
+    assert told["perplexity"] == pytest.approx(math.exp(told["nll_nats_per_token"]))
+    card = json.loads((run / "best" / "card.json").read_text())
+    assert told["nll_nats_per_token"] == pytest.approx(card["metrics"]["val/loss"], abs=1e-4)  # the same pairs
+    scores = tercet.load(run).evaluate()
+    assert isinstance(scores, TranslationScores)
+    assert scores.bleu == told["bleu"]
+    written = (tmp_path / "out").read_bytes().decode().split("\n")[:-1]
+    assert len(written) == told["sentences"] == 21  # a tenth of 216 kept for validation
+    assert main(["evaluate", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert f"{told['bleu']:.2f}" in out
+    assert f"BLEU|{told['signature']}" in out
+
+
+def test_evaluation_on_files_takes_every_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = write(tmp_path / "a.de", [*SOURCES[:5], ""]), write(tmp_path / "a.en", [*TARGETS[:5], "six"])
+    out = tmp_path / "out"
+    told = evaluated([str(run), "--source", source, "--target", target, "--beam", "1", "--output", str(out)], capsys)
+    written = out.read_text(encoding="utf-8").split("\n")[:-1]
+    assert told["sentences"] == len(written) == 6
+    assert told["bleu"] == bleu(written, [*TARGETS[:5], "six"])
+    assert told["search"].startswith("greedy")
+    assert (
+        "".join(text + "\n" for text in written)
+        == translated([str(run), "--beam", "1"], "\n".join(SOURCES[:5]) + "\n\n")[0]
+    )
+    write(tmp_path / "a.tsv", [f"{a}\t{b}" for a, b in zip(SOURCES[:5], TARGETS[:5], strict=True)])
+    assert evaluated([str(run), "--source", str(tmp_path / "a.tsv")], capsys)["sentences"] == 5
+    labelled = evaluated(
+        [str(run), "--source", source, "--target", target, "--protocol", "lc-tok", "--language", "en"], capsys
+    )
+    assert "prep:lc.norm.tok-en" in labelled["signature"]
+
+
+def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worse = evaluated([str(other), "--output", str(tmp_path / "out")], capsys)
+    path = tmp_path / "worse.json"
+    path.write_text(json.dumps(worse))
+    better = evaluated([str(run), "--compare", str(path)], capsys)
+    assert better["compared"]["bleu"] == better["bleu"] - worse["bleu"]
+    assert better["compared"]["p_value"] < 0.05
+    (tmp_path / "out").write_text("changed\n")  # so what would be compared is no longer what was scored
+    assert evaluated([str(run), "--compare", str(path)], capsys)["compared"]["p_value"] is None
+    assert main(["evaluate", str(run), "--compare", str(path)]) == 0
+    assert re.search(rf"against {re.escape(str(path))}: BLEU \+\d", capsys.readouterr().out)
+    flags = ["--compare", str(path), "--protocol", "lc-tok", "--language", "en"]
+    refused(["evaluate", str(run), *flags], "the results do not compare: their signature differ", capsys)
+    source, target = str(run.parent / "train.de"), str(run.parent / "train.en")
+    flags = ["--compare", str(path), "--source", source, "--target", target, "--beam", "1"]
+    refused(["evaluate", str(run), *flags], "the results do not compare: their references differ", capsys)
+    path.write_text("[]")
+    refused(["evaluate", str(run), "--compare", str(path)], "is no result; write one with", capsys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--target {a}", "needs its source: give --source as well"),
+        ("--source {a}", "neither .tsv nor .jsonl"),
+        ("--source {a} --target {b}", "has 216 lines and"),
+        ("--source {a} --target {a} --part test", "has no parts, all of it is scored; leave --part out"),
+        ("--part test", "has no test part of its own"),
+        ("--output {none}/out", "there is no folder"),
+        ("--protocol lc-tok", "needs the language of the translations, such as --language de"),
+        ("--batch-tokens 0", "--batch-tokens 0 must be at least 1"),
+        ("--n-best 2", "unknown argument '--n-best'"),
+    ],
+)
+def test_evaluations_that_cannot_be(
+    flags: str, words: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"a": str(run.parent / "train.de"), "b": write(tmp_path / "b", TARGETS[1:]), "none": str(tmp_path / "none")}
+    refused(["evaluate", str(run), *flags.format(**names).split()], words, capsys)
+
+
+def test_changed_pairs_are_not_scored_as_if_they_were_the_old(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run.parent / "train.en"
+    try:
+        write(path, [*TARGETS[:-1], "seven"])
+        refused(["evaluate", str(run)], "has changed since the training", capsys)
+    finally:
+        write(path, TARGETS)
+
+
+def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = write(tmp_path / "a", SOURCES[:3]), write(tmp_path / "b", TARGETS[:3])
+    assert main(["score", str(run), "--source", source, "--target", target]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    loaded = tercet.load(run)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    assert isinstance(model, EncoderDecoder)
+    for (logprob, tokens, nats), read, wanted in zip(lines, SOURCES, TARGETS, strict=False):
+        ids = [*tokenizer.encode(wanted), tokenizer.eos_id]
+        inputs = torch.tensor([[tokenizer.bos_id, *ids[:-1]]])
+        with torch.no_grad():
+            logits = model(torch.tensor([[*tokenizer.encode(read), tokenizer.eos_id]]), inputs)
+        expected = float(logits[0].log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).sum())
+        assert float(logprob) == pytest.approx(expected, abs=1e-4)
+        assert int(tokens) == len(ids)
+        assert float(nats) == pytest.approx(-expected / len(ids), abs=1e-4)
+    assert main(["score", str(run), "--source", source, "--target", target, "--json", "--batch-tokens", "9"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["target"] for one in told] == TARGETS[:3]
+    assert [one["logprob"] for one in told] == pytest.approx([float(line[0]) for line in lines], abs=1e-4)
+    shorter = write(tmp_path / "c", TARGETS[:2])
+    refused(["score", str(run), "--source", source, "--target", shorter], "has 3 lines and", capsys)
+
+
+def test_a_translation_scores_as_its_search_said(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = [json.loads(line) for line in translated([str(run), "--json"], "\n".join(SOURCES[:20]))[0].splitlines()]
+    told = [one for one in told if one["finish"] == "eos"]
+    source = write(tmp_path / "a", [one["source"] for one in told])
+    target = write(tmp_path / "b", [one["text"] for one in told])
+    assert main(["score", str(run), "--source", source, "--target", target, "--json"]) == 0
+    again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    same = [(one, two) for one, two in zip(told, again, strict=True) if one["tokens"] == two["tokens"]]
+    assert len(same) > len(told) / 2  # the others are spelt with other tokens than the tokenizer would
+    for one, two in same:
+        assert one["logprob"] == pytest.approx(two["logprob"], abs=1e-3)
+
+
+def test_inspecting_a_translator(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told: dict[str, int] = {}
+    for name in (str(run), "transformer-base", "numbers"):
+        assert main(["inspect", name, "--json"]) == 0
+        told[name] = json.loads(capsys.readouterr().out)["parameters"]
+        assert main(["inspect", name]) == 0
+        assert f"{told[name]:,}" in capsys.readouterr().out
+    assert told[str(run)] == sum(p.numel() for p in tercet.load(run).model.parameters())
+    assert told["transformer-base"] > 60_000_000
+
+
+def test_files_are_not_taken_for_the_languages_of_a_recipes_own_data(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--source", str(run.parent / "train.de"), "--target", str(run.parent / "train.en"), "--print-config"]
+    for flags, languages in (
+        ([], ("en", "de")),
+        (["--source", "numbers", "--print-config"], ("en", "de")),
+        (files, (None, None)),
+        ([*files, "--set", "data.target_language=en"], (None, "en")),
+    ):
+        assert main(["train", "numbers", "--print-config", *flags]) == 0
+        data = parse_yaml(capsys.readouterr().out, name="printed")["data"]
+        assert (data["source_language"], data["target_language"]) == languages
+
+
+def test_training_from_python_takes_pairs(run: Path) -> None:
+    settings: dict[str, Any] = {}
+    for change in TINY:
+        key, value = change.split("=", 1)
+        settings[key] = parse_yaml(f"value: {value}", name=key)["value"]
+    settings["training.max_steps"] = 3
+    files = {side: run.parent / f"train.{language}" for side, language in (("source", "de"), ("target", "en"))}
+    held_out = {f"validation_{side}": path for side, path in files.items()}
+    trained = tercet.train("numbers", **files, **held_out, out=run.parent / "api", set=settings, quiet=True)
+    assert trained.card.recipe["data"]["validation"]["kind"] == "held_out"
+    assert trained.card.step == 3
+
+
+def test_a_reader_who_leaves_early_is_no_error(run: Path) -> None:
+    command = f"{sys.executable} -m tercet translate {run} --beam 1 --pool 1 | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], input="eins zwei\n" * 3000, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 141
+    assert done.stdout == translated([str(run), "--beam", "1"], "eins zwei")[0]
+    assert done.stderr == ""

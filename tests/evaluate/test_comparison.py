@@ -1,0 +1,56 @@
+"""Two results are set beside each other only where that says something."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.config import UserError
+from tercet.evaluate import chance, compare, score_translations
+
+DRAWS = np.random.default_rng(3)
+REFERENCES = [" ".join(DRAWS.choice(list("abcdefgh"), 11)) for _ in range(40)]
+
+
+def damaged(share: float, seed: int) -> list[str]:
+    draws = np.random.default_rng(seed)
+    return [" ".join(word for word in text.split() if draws.random() > share) for text in REFERENCES]
+
+
+def result(texts: list[str]) -> dict[str, Any]:
+    return asdict(score_translations(texts, REFERENCES))
+
+
+def test_the_difference() -> None:
+    good, bad = result(damaged(0.05, 1)), result(damaged(0.3, 2))
+    difference = compare(good, bad)
+    assert difference.bleu == good["bleu"] - bad["bleu"] > 0
+    assert difference.chrf == good["chrf"] - bad["chrf"] > 0
+    assert compare(bad, good).bleu == -difference.bleu
+
+
+@pytest.mark.parametrize("key", ["signature", "chrf_signature", "protocol", "references"])
+def test_results_that_do_not_compare(key: str) -> None:
+    one = result(REFERENCES)
+    words = key.replace("_", " ")
+    with pytest.raises(UserError, match=rf"the results do not compare: their {words} differ \(.* and other.*\); score"):
+        compare(one, one | {key: "other"})
+
+
+@pytest.mark.parametrize("key", ["bleu", "chrf", "signature", "references"])
+def test_what_is_no_result(key: str) -> None:
+    one = result(REFERENCES)
+    with pytest.raises(UserError, match=f"a result without {key} cannot be compared; write it with"):
+        compare(one, {name: value for name, value in one.items() if name != key})
+
+
+def test_chance() -> None:
+    good, bad = damaged(0.05, 1), damaged(0.3, 2)
+    assert chance(good, bad, REFERENCES) < 0.01
+    assert chance(bad, good, REFERENCES) < 0.01
+    assert chance(good, damaged(0.05, 4), REFERENCES) > 0.05
+    assert chance(good, good, REFERENCES) == 1
+    capitals = [text.upper() for text in good]
+    assert chance(good, capitals, REFERENCES) < 0.01
+    assert chance(good, capitals, REFERENCES, protocol="lc-tok", language="de") == 1

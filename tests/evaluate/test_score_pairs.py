@@ -1,0 +1,114 @@
+"""Forced decoding is the formula, pair by pair, whatever stands beside a pair in its batch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_translator import OTHER, TOKENIZER, small
+
+from tercet.config import UserError
+from tercet.evaluate import pairs as pairs_module
+from tercet.evaluate import score_pairs
+from tercet.models import EncoderDecoder
+from tercet.tokens import Characters, Tokenizer
+
+DRAWS = np.random.default_rng(5)
+
+
+def text(letters: str, longest: int = 11) -> str:
+    return "".join(DRAWS.choice(list(letters), DRAWS.integers(1, longest))).strip() or letters[0]
+
+
+PAIRS = [(text("abcdefghij ."), text("abcdefghij .")) for _ in range(23)]
+
+
+def by_formula(model: EncoderDecoder, source: str, target: str, of_source: Tokenizer = TOKENIZER) -> float:
+    """The sum of ln p(token), token by token, each from a pass of its own."""
+    read = torch.tensor([[*of_source.encode(source), of_source.eos_id]])
+    total, so_far = 0.0, [TOKENIZER.bos_id]
+    for token in [*TOKENIZER.encode(target), TOKENIZER.eos_id]:
+        with torch.no_grad():
+            total += model(read, torch.tensor([so_far]))[0, -1].double().log_softmax(-1)[token].item()
+        so_far.append(token)
+    return total
+
+
+def test_equal_to_the_formula() -> None:
+    model = small()
+    for (source, target), score in zip(PAIRS[:7], score_pairs(model, TOKENIZER, PAIRS[:7]), strict=True):
+        assert score.logprob == pytest.approx(by_formula(model, source, target), abs=1e-4)
+        assert score.tokens == len(target) + 1
+        assert score.nats_per_token == -score.logprob / score.tokens
+        assert not score.truncated
+
+
+def test_two_vocabularies() -> None:
+    model, pairs = small(joint=False), [("uvw xyz", "abc"), ("z", "jih gfe")]
+    for (source, target), score in zip(
+        pairs, score_pairs(model, TOKENIZER, pairs, source_tokenizer=OTHER), strict=True
+    ):
+        assert score.logprob == pytest.approx(by_formula(model, source, target, OTHER), abs=1e-4)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 64])
+def test_batch_mates_change_nothing(batch_tokens: int) -> None:
+    model = small()
+    whole = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
+    again = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS, batch_tokens=batch_tokens)]
+    backwards = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS[::-1])][::-1]
+    assert again == pytest.approx(whole, abs=1e-4)
+    assert backwards == pytest.approx(whole, abs=1e-4)
+
+
+def test_a_forgotten_mask_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    right = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
+    forward = model.encode
+    monkeypatch.setattr(model, "encode", lambda source, padding: forward(source))
+    wrong = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
+    assert wrong != pytest.approx(right, abs=1e-2)
+
+
+def test_a_few_logits_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    whole = score_pairs(model, TOKENIZER, PAIRS)
+    monkeypatch.setattr(pairs_module, "LOGITS_AT_ONCE", 1)
+    for one, other in zip(score_pairs(model, TOKENIZER, PAIRS), whole, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+
+
+def test_what_does_not_fit_is_cut_and_told() -> None:
+    model = small(max_len=7)
+    pairs = [("abcdef", "abcdef"), ("abcdefg", "ab"), ("ab", "abcdefg"), ("", "")]
+    scores = score_pairs(model, TOKENIZER, pairs)
+    assert [score.truncated for score in scores] == [False, True, True, False]
+    assert [score.tokens for score in scores] == [7, 3, 7, 1]
+    assert scores[1].logprob == pytest.approx(by_formula(model, "abcdef", "ab"), abs=1e-4)
+    assert all(np.isfinite(score.logprob) for score in scores)
+
+
+def test_outer_white_space_is_no_text() -> None:
+    model = small()
+    one, other = score_pairs(model, TOKENIZER, [("ab c", "de"), (" ab c\u00a0", "\u2028de\r")])
+    assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = small().train()
+    score_pairs(model, TOKENIZER, PAIRS)
+    assert all(module.training for module in model.modules())
+    assert not score_pairs(model, TOKENIZER, [])
+
+
+def test_words() -> None:
+    model = small()
+    with pytest.raises(ValueError, match="batch_tokens=0 must be 1 or more"):
+        score_pairs(model, TOKENIZER, PAIRS, batch_tokens=0)
+    settings: dict[str, Any] = {"alphabet": "ab", "eos": True}
+    with pytest.raises(UserError, match="no token for the beginning or the end"):
+        score_pairs(model, Tokenizer.train(Characters(**settings), []), PAIRS)
+    with torch.no_grad():
+        model.embedding.weight[TOKENIZER.encode("a")[0]] = torch.nan
+    with pytest.raises(UserError, match="not numbers"):
+        score_pairs(model, TOKENIZER, [("a", "b")])

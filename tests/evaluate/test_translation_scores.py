@@ -1,0 +1,172 @@
+"""BLEU and chrF are the sacrebleu program's, and never stand without what they are."""
+
+import gzip
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tercet.config import UserError
+from tercet.evaluate import Protocol, bleu, score_translations, translation_dict, translation_table
+from tercet.evaluate.protocols import looks_tokenised, prepared
+
+WORDS = [
+    "Der",
+    "kleine",
+    "Hund",
+    "läuft,",
+    "der",
+    "„große“",
+    "(alte)",
+    "Mann",
+    "sieht's",
+    "nicht",
+    "-",
+    "über",
+    "3.5",
+    "Straßen",
+    "hinweg",
+    ".",
+    "&",
+    "so",
+]
+
+
+def sentences(seed: int, n: int = 61) -> list[str]:
+    draws = np.random.default_rng(seed)
+    return [" ".join(draws.choice(WORDS, draws.integers(4, 17))) for _ in range(n)]
+
+
+REFERENCES = sentences(1)
+DRAWS = np.random.default_rng(2)
+WRITTEN = [" ".join(word for word in text.split() if DRAWS.random() < 0.8) for text in REFERENCES]
+WRITTEN[5] = ""
+
+
+def by_program(written: list[str], references: list[str], folder: Path, *flags: str) -> list[dict[str, Any]]:
+    for name, lines in (("written", written), ("references", references)):
+        (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    command = ["references", "-i", "written", "-m", "bleu", "chrf", "-w", "4", "--confidence", *flags]
+    done = subprocess.run(
+        [sys.executable, "-m", "sacrebleu", *command], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("protocol", ["detokenised", "lc-tok"])
+def test_equal_to_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> None:
+    scores = score_translations(WRITTEN, REFERENCES, protocol=protocol, language="de")
+    texts = [prepared(texts, protocol, "de") for texts in (WRITTEN, REFERENCES)]
+    words, characters = by_program(*texts, tmp_path, *(["-tok", "none", "-lc"] if protocol == "lc-tok" else []))
+    assert scores.bleu == pytest.approx(words["score"], abs=0.01)
+    assert scores.chrf == pytest.approx(characters["score"], abs=0.01)
+    for (low, high), told in ((scores.bleu_interval, words), (scores.chrf_interval, characters)):
+        assert (low + high) / 2 == pytest.approx(told["confidence_mean"], abs=0.01)
+        assert (high - low) / 2 == pytest.approx(told["confidence_var"], abs=0.01)
+    if protocol == "detokenised":
+        assert scores.signature == words["signature"]
+        assert scores.chrf_signature == characters["signature"]
+        assert bleu(WRITTEN, REFERENCES) == scores.bleu
+    else:
+        assert scores.signature.startswith(words["signature"] + "|prep:lc.norm.tok-de|sacremoses:")
+
+
+def test_scores_are_the_same_twice_and_lie_in_their_interval() -> None:
+    scores = score_translations(WRITTEN, REFERENCES)
+    assert scores == score_translations(WRITTEN, REFERENCES)
+    assert scores.bleu_interval[0] < scores.bleu < scores.bleu_interval[1]
+    assert scores.chrf_interval[0] < scores.chrf < scores.chrf_interval[1]
+    assert "bs:1000|seed:" in scores.signature
+
+
+def test_a_worse_translation_scores_lower() -> None:
+    worse = [" ".join(reversed(text.split())) for text in WRITTEN]
+    assert bleu(worse, REFERENCES) < bleu(WRITTEN, REFERENCES) - 5
+
+
+def test_the_literatures_reference_has_the_literatures_words() -> None:
+    """12,103 German words in test_2016_flickr: what papers report as the length of their reference."""
+    given = os.environ.get("TERCET_DATA")
+    path = Path(given or "", "multi30k", "test_2016_flickr.de.gz")
+    if not given or not path.is_file():
+        pytest.skip("TERCET_DATA has no multi30k/test_2016_flickr.de.gz")
+    lines = gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
+    assert sum(len(line.split()) for line in prepared(lines, "lc-tok", "de")) == 12_103
+
+
+def test_the_protocols_differ_and_say_so() -> None:
+    texts = ["Der Hund; die „Katze“."]
+    assert prepared(texts, "detokenised", None) == texts
+    assert prepared(texts, "lc-tok", "de") == ["der hund ; die &quot; katze &quot; ."]
+    shown = io.StringIO()
+    scores = score_translations(WRITTEN, REFERENCES, protocol="lc-tok", language="de")
+    Console(file=shown, width=150).print(translation_table(scores))
+    assert "BLEU (lc-tok)" in shown.getvalue()
+    assert scores.signature in shown.getvalue()
+    assert scores.chrf_signature in shown.getvalue()
+
+
+def test_tokenised_text_is_noticed() -> None:
+    tokenised = ["ein Hund ."] * 100
+    assert looks_tokenised([*tokenised, ""])
+    assert not looks_tokenised(tokenised[1:])
+    assert not looks_tokenised(["ein Hund."] * 200)
+    assert "look tokenised" in score_translations(tokenised, tokenised).notes[0]
+    assert not score_translations(tokenised, tokenised, protocol="lc-tok", language="de").notes
+
+
+def test_sacrebleu_says_nothing_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    score_translations(["ein Hund ."] * 100, ["ein Hund ."] * 100)
+    assert not caplog.records
+
+
+def test_nothing_written_at_all() -> None:
+    scores = score_translations([""] * 3, ["ein Hund", "zwei", "drei"])
+    assert (scores.bleu, scores.chrf, scores.exact) == (0, 0, 0)
+    assert scores.bleu_interval == (0, 0)
+    json.dumps(translation_dict(scores), allow_nan=False)
+
+
+@given(st.lists(st.lists(st.sampled_from(WORDS), min_size=4).map(" ".join), min_size=1, max_size=5))
+def test_the_reference_itself_is_perfect(texts: list[str]) -> None:
+    assert bleu(texts, texts) == pytest.approx(100)
+
+
+def test_exact_counts_sentences() -> None:
+    assert score_translations(["eins", "zwei ", "drei"], ["eins", "zwei", "vier"]).exact == pytest.approx(2 / 3)
+    assert score_translations(["EINS"], ["eins"], protocol="lc-tok", language="de").exact == 1
+
+
+def test_references_are_told_apart() -> None:
+    hashes = [score_translations(["a"], [reference]).references for reference in ("a", "b", "a")]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_for_programs_infinity_is_none() -> None:
+    scores = replace(score_translations(["a"], ["a"]), perplexity=math.inf, nll_nats_per_token=800.0)
+    told = json.loads(json.dumps(translation_dict(scores), allow_nan=False))
+    assert told["perplexity"] is None
+    assert told["nll_nats_per_token"] == 800
+
+
+def test_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="no sentence to score"):
+        score_translations([], [])
+    with pytest.raises(ValueError, match="2 translations need as many references, got 1"):
+        score_translations(["a", "b"], ["a"])
+    with pytest.raises(UserError, match=r"lc-tok needs the language .* --language de"):
+        score_translations(["a"], ["a"], protocol="lc-tok")
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(UserError, match=r"needs sacremoses; pip install 'tercet\[moses\]'"):
+        score_translations(["a"], ["a"], protocol="lc-tok", language="de")

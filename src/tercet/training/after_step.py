@@ -16,9 +16,9 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from tercet.checkpoint import write_atomically
-from tercet.objectives import Batch, Loss, causal_loss
-from tercet.objectives.loss import no_loss
+from tercet.objectives import Loss, no_loss
 from tercet.training.module import TrainingModule
+from tercet.training.task import Task
 
 Export = Callable[[str, TrainingModule, int, dict[str, float]], None]  # folder, module, step, metrics
 
@@ -57,27 +57,32 @@ class Remembering:
 
 
 class Validation(Remembering):
-    """The loss on the validation set, every `every` steps; stops the run after `patience` times without a better one.
+    """The loss on the validation set and the task's own scores, every `every` steps.
 
-    `now` is the loss where this step was one to validate at, else None.
+    It stops the run after `patience` times without a better one.
+
+    `now` holds the figures where this step was one to validate at, else nothing.
     """
 
-    def __init__(self, batches: Callable[[], list[Batch]], every: int, patience: int | None) -> None:
-        self.batches, self.every, self.patience = batches, every, patience
+    def __init__(self, task: Task) -> None:
+        spec = task.recipe.training
+        self.task, self.every, self.patience, self.best_by = task, spec.validate_every, spec.patience, spec.best_by
         self.state = {"best": float("inf"), "best_step": 0, "without_better": 0}
-        self.now: float | None = None
+        self.now: dict[str, float] = {}
 
     @property
     def improved(self) -> bool:
-        return self.now is not None and self.state["without_better"] == 0
+        return bool(self.now) and self.state["without_better"] == 0
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        self.now = None
+        self.now = {}
         if trainer.global_step % self.every and trainer.global_step != module.total_steps:
             return
-        self.now = self._measure(trainer, module)
-        if self.now < self.state["best"]:
-            self.state = {"best": self.now, "best_step": trainer.global_step, "without_better": 0}
+        self.now = {"val/loss": self._loss(trainer, module), **self._scores(trainer, module)}
+        # Of a loss less is better, of all else more.
+        value = self.now["val/loss"] if self.best_by == "loss" else -self.now[f"val/{self.best_by}"]
+        if value < self.state["best"]:
+            self.state = {"best": value, "best_step": trainer.global_step, "without_better": 0}
         else:
             self.state = {**self.state, "without_better": self.state["without_better"] + 1}
         if self.out_of_patience:
@@ -88,44 +93,51 @@ class Validation(Remembering):
         return self.patience is not None and self.state["without_better"] >= self.patience
 
     @torch.no_grad()
-    def _measure(self, trainer: pl.Trainer, module: TrainingModule) -> float:
+    def _loss(self, trainer: pl.Trainer, module: TrainingModule) -> float:
+        """Without label smoothing, so that its exponential is the perplexity."""
         module.eval()
         loss = no_loss(module.device)
-        # Windows have other shapes than training rows: not worth a compilation of their own.
+        # These batches have other shapes than training ones: not worth a compilation of their own.
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
-            for batch in self.batches():
-                loss = loss + causal_loss(module.model, module.transfer_batch_to_device(batch, module.device, 0))
+            for batch in self.task.validation(trainer.global_rank, trainer.world_size):
+                on_device = module.transfer_batch_to_device(batch, module.device, 0)
+                loss = loss + self.task.loss(module.judged, on_device)
         module.train()
+        total, count = (cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum")) for x in (loss.plain, loss.count))
+        return float(Loss(total, total, count).mean)
 
-        def over_all_devices(value: Tensor) -> Tensor:
-            return cast(Tensor, trainer.strategy.reduce(value, reduce_op="sum"))
-
-        return float(Loss(over_all_devices(loss.total), over_all_devices(loss.count)).mean)
+    def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
+        if module.spec.strategy == "fsdp":  # no device has the whole model to write with
+            return {}
+        with torch.compiler.set_stance("force_eager"):
+            scores = self.task.scores(module.judged) if trainer.is_global_zero else {}
+        return trainer.strategy.broadcast(scores)
 
 
 class Figures:
     """A line of figures to every logger, every `every` steps and at each validation."""
 
-    def __init__(self, validation: Validation, tokens_per_step: int, steps_per_epoch: float, every: int) -> None:
-        self.validation, self.every = validation, every
-        self.tokens_per_step, self.steps_per_epoch = tokens_per_step, steps_per_epoch
-        self.started = self.since = time.perf_counter()
-        self.since_step: int | None = None
+    def __init__(self, validation: Validation, steps_per_epoch: float, every: int, *, spent: float = 0.0) -> None:
+        self.validation, self.every, self.steps_per_epoch = validation, every, steps_per_epoch
+        self.since = time.perf_counter()
+        self.started = self.since - spent
+        self.since_tokens: int | None = None
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step, now = trainer.global_step, time.perf_counter()
         figures = {"epoch": (step - 1) / self.steps_per_epoch, "seconds": now - self.started}
-        if self.validation.now is not None:
-            figures["val/loss"] = self.validation.now
+        figures |= self.validation.now
         if step % self.every == 0 or step in (1, module.total_steps):
             figures["train/loss"] = float(module.last.mean)
             figures["lr"] = trainer.optimizers[0].param_groups[0]["lr"]
-            figures["tokens"] = float(step * self.tokens_per_step)
+            figures["tokens"] = float(module.tokens_seen)
+            if module.spec.label_smoothing:
+                figures["train/nll"] = float(module.last.plain_mean)
             if module.last_norm is not None:
                 figures["grad_norm"] = float(module.last_norm)
-            if self.since_step is not None:
-                figures["tokens_per_second"] = (step - self.since_step) * self.tokens_per_step / (now - self.since)
-            self.since, self.since_step = now, step
+            if self.since_tokens is not None:
+                figures["tokens_per_second"] = (module.tokens_seen - self.since_tokens) / (now - self.since)
+            self.since, self.since_tokens = now, module.tokens_seen
         if len(figures) > 2:
             for logger in trainer.loggers:
                 logger.log_metrics(figures, step)
@@ -134,16 +146,14 @@ class Figures:
 class Samples:
     """Text by the model as it is at each validation, in `samples/step-000250.txt`."""
 
-    def __init__(self, validation: Validation, folder: Path, write: Callable[[], str]) -> None:
+    def __init__(self, validation: Validation, folder: Path, write: Callable[[TrainingModule], str]) -> None:
         self.validation, self.folder, self.write = validation, folder, write
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        if self.validation.now is None:
-            return
-        if trainer.is_global_zero:
+        if self.validation.now and trainer.is_global_zero:
             self.folder.mkdir(exist_ok=True)
             with torch.compiler.set_stance("force_eager"):
-                text = self.write()
+                text = self.write(module)
             write_atomically(self.folder / f"step-{trainer.global_step:06d}.txt", text.encode())
 
 
@@ -155,11 +165,10 @@ class Checkpoints:
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step = trainer.global_step
-        metrics = {} if self.validation.now is None else {"val/loss": self.validation.now}
         if self.validation.improved:
-            self.export("best", module, step, metrics)
+            self.export("best", module, step, self.validation.now)
         if step % self.every == 0 or step == module.total_steps or trainer.should_stop:
-            self.export("last", module, step, metrics)
+            self.export("last", module, step, self.validation.now)
             trainer.save_checkpoint(self.out / "resume.ckpt")
 
 

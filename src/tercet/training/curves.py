@@ -1,21 +1,36 @@
-"""`loss.png`: training and validation loss against steps, on a logarithmic scale."""
+"""`loss.png`: training and validation loss against steps, on a logarithmic scale, and BLEU against minutes."""
 
 from pathlib import Path
+from typing import Any
 
 from tercet.training.metrics import read_metrics
 
+Columns = dict[str, list[tuple[int, float]]]
+
 
 def draw_loss(metrics: Path, picture: Path, *, title: str) -> None:
-    """Draw the `train/loss` and `val/loss` of a metrics.csv; with several epochs, each epoch's mean as well."""
+    """Draw the `train/loss` and `val/loss` of a metrics.csv; with several epochs, each epoch's mean as well.
+
+    Where there is a `val/bleu`, it is drawn beside them, against minutes.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     columns = read_metrics(metrics)
-    train, validation = columns["train/loss"], columns["val/loss"]
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    translates = bool(columns["val/bleu"])
+    figure = Figure(figsize=(13 if translates else 8, 5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    panels = figure.subplots(1, 2 if translates else 1, squeeze=False)[0]
+    _draw_losses(panels[0], columns, title)
+    if translates:
+        _draw_bleu(panels[1], columns)
+    figure.savefig(picture, dpi=120, metadata={"Software": None})
+
+
+def _draw_losses(axes: Any, columns: Columns, title: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    train, validation = columns["train/loss"], columns["val/loss"]
     axes.plot(*_xy(train), color="#9db4c8", linewidth=0.8, label="training, each logged batch")
     means = _epoch_means(train, dict(columns["epoch"]))
     if len(means) > 2:
@@ -26,14 +41,28 @@ def draw_loss(metrics: Path, picture: Path, *, title: str) -> None:
             *_xy(validation), color="#c0504d", linewidth=1.6, marker="o", markersize=3,
             label=f"validation, lowest {best[1]:.4f} at step {best[0]}",
         )  # fmt: skip
-    axes.set(xlabel="optimizer step", ylabel="loss (nats a token)", title=title)
+    smoothed = ", training with label smoothing" if columns["train/nll"] else ""
+    axes.set(xlabel="optimizer step", ylabel=f"loss (nats a token{smoothed})", title=title)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(which="major", color="#e4e4e4")
     axes.legend()
-    figure.savefig(picture, dpi=120, metadata={"Software": None})
+
+
+def _draw_bleu(axes: Any, columns: Columns) -> None:
+    seconds, scores = dict(columns["seconds"]), columns["val/bleu"]
+    best = max(scores, key=lambda point: point[1])
+    axes.plot(
+        [seconds[step] / 60 for step, _ in scores], [score for _, score in scores],
+        color="#1f4e79", linewidth=1.6, marker="o", markersize=3,
+        label=f"highest {best[1]:.2f} at step {best[0]}",
+    )  # fmt: skip
+    axes.set(xlabel="minutes of training", ylabel="BLEU", title="greedy translations of the validation part")
+    axes.set_ylim(bottom=0)
+    axes.grid(color="#e4e4e4")
+    axes.legend(loc="lower right")
 
 
 def _xy(points: list[tuple[int, float]]) -> tuple[list[int], list[float]]:

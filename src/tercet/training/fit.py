@@ -14,9 +14,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 
 from tercet.config import UserError, plain
-from tercet.data import Corpus
-from tercet.generation import Sampling, generate
-from tercet.models import DecoderOnly
+from tercet.models import AnyModel
 from tercet.training.after_step import AfterStep, AtomicCheckpoints, Checkpoints, Export, Figures, Samples, Validation
 from tercet.training.batches import Batches
 from tercet.training.interruption import Interruption
@@ -24,13 +22,13 @@ from tercet.training.machine import PRECISIONS, accelerator, compile_blocks
 from tercet.training.metrics import Metrics
 from tercet.training.module import TrainingModule
 from tercet.training.progress import Bar
-from tercet.training.recipe import Recipe, TrainingSpec
+from tercet.training.recipe import Recipe
+from tercet.training.task import Task
 
 
 def fit(
-    recipe: Recipe,
-    model: DecoderOnly,
-    batches: Batches,
+    task: Task,
+    model: AnyModel,
     out: Path,
     *,
     precision: str,
@@ -43,23 +41,23 @@ def fit(
     Returns:
         the number of the signal that stopped it, or None.
     """
-    spec, steps = recipe.training, batches.steps
+    recipe, steps = task.recipe, task.steps
+    spec = recipe.training
     if compiled:
         compile_blocks(model)
-    module = TrainingModule(model, spec, steps)
-    tokens_per_step = spec.batch_size * recipe.model.max_len
+    module = TrainingModule(model, task)
     metrics = Metrics(out / "metrics.csv")
     resume = out / "resume.ckpt"
     metrics.cut(_saved_step(resume))
 
-    validation = Validation(batches.validation_batches, spec.validate_every, spec.patience)
+    validation = Validation(task)
     interruption = Interruption()
-    bar = Bar(validation, steps, tokens_per_step)
+    bar = Bar(validation, steps)
     actions: list[Any] = [
         validation,
-        Figures(validation, tokens_per_step, len(batches.rows) / spec.batch_size, spec.log_every),
+        Figures(validation, task.steps_per_epoch, spec.log_every, spent=metrics.spent()),
         *([] if quiet else [bar]),
-        *([Samples(validation, out / "samples", lambda: _sample(model, batches.corpus, recipe))]
+        *([Samples(validation, out / "samples", lambda module: task.sample(module.judged))]
           if spec.sample_tokens and spec.strategy != "fsdp" else []),
         interruption,
         Checkpoints(validation, out, spec.save_every, export),
@@ -87,7 +85,7 @@ def fit(
         stack.enter_context(interruption)
         if not quiet:
             stack.enter_context(bar)
-        trainer.fit(module, datamodule=batches, ckpt_path=resume if resume.exists() else None, weights_only=True)
+        trainer.fit(module, datamodule=Batches(task), ckpt_path=resume if resume.exists() else None, weights_only=True)
     return interruption.signal
 
 
@@ -95,19 +93,6 @@ def _saved_step(resume: Path) -> int:
     if not resume.exists():
         return 0
     return int(torch.load(resume, map_location="cpu", weights_only=True, mmap=True)["global_step"])
-
-
-def _sample(model: DecoderOnly, corpus: Corpus, recipe: Recipe) -> str:
-    spec = recipe.training
-    sampling = Sampling(max_new_tokens=spec.sample_tokens, seed=spec.seed)
-    prompt = sample_prompt(spec, corpus)
-    completion = generate(model, corpus.tokenizer, [prompt], sampling)[0]
-    return completion.prompt + completion.text
-
-
-def sample_prompt(spec: TrainingSpec, corpus: Corpus) -> str:
-    """What samples begin with: the recipe's own prompt, else text that the tokenizer is sure to know."""
-    return corpus.tokenizer.decode(corpus.validation[:8].tolist()) if spec.sample_prompt is None else spec.sample_prompt
 
 
 def _strategy(recipe: Recipe) -> str | Strategy:

@@ -1,15 +1,18 @@
-"""Which rows each step sees, as Lightning wants them. All of it is a function of the step, so nothing need be saved."""
+"""The task of a language model: predict each token of a text from those before it."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from math import ceil
-from typing import Any
+from pathlib import Path
 
 import numpy as np
-import pytorch_lightning as pl
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch import Tensor
 
-from tercet.data import Corpus, DataSpec, Order, Packed, PackedRows, PaddedRows, Windows
-from tercet.objectives import Batch, rows_to_learn, windows_to_score
+from tercet.checkpoint import Card, save_model
+from tercet.config import UserError
+from tercet.data import Corpus, DataSpec, Order, Packed, PackedRows, PaddedRows, Windows, prepare
+from tercet.generation import Sampling, encode_prompt, generate
+from tercet.models import DecoderOnly, DecoderOnlySpec
+from tercet.objectives import CausalBatch, Loss, causal_loss, rows_to_learn, windows_to_score
 from tercet.training.recipe import Recipe, TrainingSpec
 
 VALIDATION_TOKENS = 16_384  # in a batch
@@ -28,76 +31,84 @@ def training_rows(corpus: Corpus, data: DataSpec, length: int) -> PackedRows | P
     )
 
 
-def total_steps(spec: TrainingSpec, n_rows: int) -> int:
+def total_steps(spec: TrainingSpec, steps_per_epoch: float) -> int:
     """Optimizer steps of the whole run; an epoch's last batch is filled up from the next."""
     if spec.max_steps is not None:
         return spec.max_steps
     assert spec.max_epochs is not None
-    return ceil(spec.max_epochs * n_rows / spec.batch_size)
+    return ceil(spec.max_epochs * steps_per_epoch)
 
 
-class Batches(pl.LightningDataModule):
-    def __init__(self, corpus: Corpus, recipe: Recipe) -> None:
-        super().__init__()
-        self.corpus, self.recipe = corpus, recipe
-        self.rows = training_rows(corpus, recipe.data, recipe.model.max_len)
-        self.steps = total_steps(recipe.training, len(self.rows))
+class LanguageTask:
+    static = True
+
+    def __init__(self, recipe: Recipe, *, progress: bool = False) -> None:
+        assert isinstance(recipe.data, DataSpec)
+        assert isinstance(recipe.model, DecoderOnlySpec)
+        spec, self.length = recipe.training, recipe.model.max_len
+        if spec.batch_tokens is not None:
+            raise UserError("training.batch_tokens is for sentence pairs; text comes in equal rows: set batch_size")
+        if spec.best_by != "loss":
+            raise UserError(f"training.best_by={spec.best_by} is for translation; set it to loss")
+        if spec.validation_sentences is not None:
+            raise UserError("training.validation_sentences is for translation; for text set validation_tokens")
+        self.corpus = prepare(recipe.data, progress=progress)
+        self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
+        self.rows = training_rows(self.corpus, recipe.data, self.length)
+        self.steps_per_epoch = len(self.rows) / spec.batch_size
+        self.steps = total_steps(spec, self.steps_per_epoch)
+        self.order = Order(len(self.rows), spec.batch_size, spec.seed)
+        self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
+        self.tokenizer_hash = self.corpus.tokenizer.hash
         # A model that never saw one document after another is not asked to go on from one to the next.
-        together = isinstance(recipe.data.rows, Packed) and not recipe.data.rows.document_mask
-        starts = None if together else corpus.validation_documents
-        windows = Windows(corpus.validation, recipe.model.max_len, document_starts=starts)
-        tokens = recipe.training.validation_tokens
-        some = len(windows) if tokens is None else max(1, min(len(windows), tokens // recipe.model.max_len))
-        self.windows, self.chosen = windows, np.linspace(0, len(windows) - 1, some).astype(np.int64)
+        starts = self.corpus.validation_documents if recipe.data.documents_apart else None
+        self.windows = Windows(self.corpus.validation, self.length, document_starts=starts)
+        wanted = spec.validation_tokens
+        some = len(self.windows) if wanted is None else max(1, min(len(self.windows), wanted // self.length))
+        self.chosen = np.linspace(0, len(self.windows) - 1, some).astype(np.int64)
+        if spec.sample_tokens and spec.sample_prompt is not None:
+            encode_prompt(self.corpus.tokenizer, spec.sample_prompt)  # refused now, not after an hour
 
-    def train_dataloader(self) -> "DataLoader[list[Batch]]":
-        assert self.trainer is not None
-        steps = _Steps(self.rows, self.recipe, self.trainer.global_rank, self.trainer.world_size)
-        return DataLoader(steps, sampler=_From(self.trainer, self.steps), batch_size=None)
+    def describe(self) -> str:
+        return f"{len(self.corpus.train):,} training tokens"
 
-    def validation_batches(self) -> list[Batch]:
-        """This device's share of the validation windows; every device has equally many batches."""
-        assert self.trainer is not None
-        world = self.trainer.world_size
-        mine = self.chosen[self.trainer.global_rank :: world]
-        each = max(1, VALIDATION_TOKENS // self.recipe.model.max_len)
-        most = ceil(len(self.chosen) / world)
-        groups = np.array_split(mine, ceil(most / each))
-        return [windows_to_score(self.windows.batch(group)) for group in groups]
-
-    def first(self) -> list[Batch]:
-        """The first device's first step, to measure speed with."""
-        return _Steps(self.rows, self.recipe, 0, self.recipe.training.devices * self.recipe.training.nodes)[0]
-
-
-class _Steps(Dataset[list[Batch]]):
-    """Item `step` is this device's share of that step's rows, in micro-batches."""
-
-    def __init__(self, rows: PackedRows | PaddedRows, recipe: Recipe, rank: int, world: int) -> None:
-        spec = recipe.training
-        self.rows, self.length, self.rank, self.world = rows, recipe.model.max_len, rank, world
-        self.order = Order(len(rows), spec.batch_size, spec.seed)
-        self.micro = spec.micro_batch_size or spec.batch_size // world
-
-    def __getitem__(self, step: int) -> list[Batch]:
+    def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
         numbers, epochs = self.order.rows(step)
-        numbers, epochs = numbers[self.rank :: self.world], epochs[self.rank :: self.world]
+        numbers, epochs = numbers[rank::world], epochs[rank::world]
         shift = {epoch: self.order.shift(int(epoch), self.length) for epoch in np.unique(epochs)}
         shifts = np.array([shift[epoch] for epoch in epochs])
+        spec = self.recipe.training
+        micro = spec.micro_batch_size or spec.batch_size // world
         return [
-            rows_to_learn(self.rows.batch(numbers[i : i + self.micro], shifts[i : i + self.micro]))
-            for i in range(0, len(numbers), self.micro)
+            rows_to_learn(self.rows.batch(numbers[i : i + micro], shifts[i : i + micro]))
+            for i in range(0, len(numbers), micro)
         ]
 
+    def tokens(self, step: int) -> int:
+        return self.recipe.training.batch_size * self.length
 
-class _From(Sampler[int]):
-    """The steps that are left. The length is that of the whole run: Lightning compares it with its own count."""
+    def validation(self, rank: int, world: int) -> list[CausalBatch]:
+        mine = self.chosen[rank::world]
+        each = max(1, VALIDATION_TOKENS // self.length)
+        most = ceil(len(self.chosen) / world)
+        return [windows_to_score(self.windows.batch(group)) for group in np.array_split(mine, ceil(most / each))]
 
-    def __init__(self, trainer: Any, steps: int) -> None:
-        self.trainer, self.steps = trainer, steps
+    def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
+        return causal_loss(model, batch, smoothing=smoothing)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.trainer.global_step, self.steps))
+    def scores(self, model: DecoderOnly) -> dict[str, float]:
+        return {}
 
-    def __len__(self) -> int:
-        return self.steps
+    def sample(self, model: DecoderOnly) -> str:
+        spec = self.recipe.training
+        sampling = Sampling(max_new_tokens=spec.sample_tokens, seed=spec.seed)
+        completion = generate(model, self.corpus.tokenizer, [self.sample_prompt()], sampling)[0]
+        return completion.prompt + completion.text
+
+    def sample_prompt(self) -> str:
+        """What samples begin with: the recipe's own prompt, else text that the tokenizer is sure to know."""
+        prompt = self.recipe.training.sample_prompt
+        return self.corpus.tokenizer.decode(self.corpus.validation[:8].tolist()) if prompt is None else prompt
+
+    def save(self, folder: Path, model: DecoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
+        save_model(folder, model, self.corpus.tokenizer, card, state=state)

@@ -4,16 +4,16 @@ import copy
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from tercet.config import UserError
-from tercet.models import DecoderOnly
-from tercet.objectives import Batch, causal_loss
+from tercet.models import AnyModel, blocks_of
 from tercet.training.recipe import TrainingSpec
+from tercet.training.task import Task
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -63,23 +63,28 @@ def choose_precision(spec: TrainingSpec) -> str:
     return "fp32"
 
 
-def choose_compile(spec: TrainingSpec, model: DecoderOnly, batches: list[Batch], steps: int) -> tuple[str, str]:
-    """`always` or `never`, and why, in a few words. The model itself is left as it is.
-
-    Args:
-        batches: a step's micro-batches.
-    """
+def choose_compile(task: Task, model: AnyModel) -> tuple[str, str]:
+    """`always` or `never`, and why, in a few words. The model itself is left as it is."""
+    spec, steps = task.recipe.training, task.steps
     if spec.compile != "auto":
         return spec.compile, "as asked"
+    if not task.static:
+        return "never", "the shapes change from step to step"
+    batches = task.batches(0, 0, spec.devices * spec.nodes)
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
-    batch = cast(Batch, move_data_to_device(batches[0], device))
-    eager = len(batches) * _pass_seconds(trial, batch)
+    batch = move_data_to_device(batches[0], device)
+
+    def there_and_back() -> None:
+        task.loss(trial, batch).mean.backward()
+        trial.zero_grad()
+
+    eager = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
     if eager * steps < WORTH_COMPILING:
         return "never", f"about {eager * steps:.0f} s of training, too short to pay for it"
     try:
         compile_blocks(trial)
-        compiled = len(batches) * _pass_seconds(trial, batch)
+        compiled = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
     finally:
@@ -88,18 +93,10 @@ def choose_compile(spec: TrainingSpec, model: DecoderOnly, batches: list[Batch],
     return verdict, f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
 
 
-def compile_blocks(model: DecoderOnly) -> None:
+def compile_blocks(model: AnyModel) -> None:
     """Compile each block in place. They are alike, so the first one's graph serves all; names stay as they are."""
-    for block in model.stack.blocks:
+    for block in blocks_of(model):
         block.compile()
-
-
-def _pass_seconds(model: DecoderOnly, batch: Batch) -> float:
-    def there_and_back() -> None:
-        causal_loss(model, batch).mean.backward()
-        model.zero_grad()
-
-    return _seconds(there_and_back, warmup=3, repeats=8)
 
 
 def _matmul_seconds(dtype: torch.dtype) -> float:

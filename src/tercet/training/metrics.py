@@ -15,7 +15,10 @@ from pytorch_lightning.loggers import Logger
 
 from tercet.checkpoint import write_atomically
 
-COLUMNS = ("step", "epoch", "train/loss", "val/loss", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds")
+COLUMNS = (
+    "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "lr", "grad_norm", "tokens",
+    "tokens_per_second", "seconds",
+)  # fmt: skip
 
 
 class Metrics(Logger):
@@ -54,6 +57,11 @@ class Metrics(Logger):
             write_atomically(self.path, b"".join([*lines[:1], *kept]))
         else:
             self.path.unlink()
+
+    def spent(self) -> float:
+        """Seconds of training behind the last line: a resumed run counts on from there."""
+        seconds = read_metrics(self.path)["seconds"] if self.path.exists() else []
+        return seconds[-1][1] if seconds else 0.0
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tercet.models import DecoderOnly
-from tercet.objectives import Batch, Loss, causal_loss
-from tercet.objectives.loss import no_loss
+from tercet.models import AnyModel, blocks_of
+from tercet.objectives import Loss, no_loss
 from tercet.training.optimizers import base_rates, set_rates
-from tercet.training.recipe import TrainingSpec
 from tercet.training.schedules import rate_factor
+from tercet.training.task import Task
 
 
 class Diverged(Exception):
@@ -28,14 +28,15 @@ class Diverged(Exception):
 class TrainingModule(pl.LightningModule):
     """Args:
     model: what to train.
-    spec: how.
-    total_steps: optimizer steps of the whole run.
+    task: on what, and how.
     """
 
-    def __init__(self, model: DecoderOnly, spec: TrainingSpec, total_steps: int) -> None:
+    def __init__(self, model: AnyModel, task: Task) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.model, self.spec, self.total_steps = model, spec, total_steps
+        self.model, self.task, self.spec, self.total_steps = model, task, task.recipe.training, task.steps
+        self.average = _moving_average(model, self.spec.ema) if self.spec.ema else None
+        self.tokens_seen = 0
         self.last = no_loss(torch.device("cpu"))  # of the last step, over all devices
         self.last_norm: Tensor | None = None
         self.base_rates: list[float] = []
@@ -49,7 +50,15 @@ class TrainingModule(pl.LightningModule):
         self.base_rates = base_rates(optimizer)
         return optimizer
 
-    def training_step(self, batches: list[Batch], step: int) -> None:
+    @property
+    def judged(self) -> AnyModel:
+        """The model that is validated and exported: the mean of its steps where there is one, else as it is."""
+        return self.model if self.average is None else cast(AnyModel, self.average.module)
+
+    def on_train_start(self) -> None:
+        self.tokens_seen = sum(self.task.tokens(step) for step in range(self.global_step))
+
+    def training_step(self, batches: list[Any], step: int) -> None:
         optimizer = cast(Optimizer, self.optimizers())
         step = self.global_step
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=self.total_steps)
@@ -59,14 +68,17 @@ class TrainingModule(pl.LightningModule):
         targets = self._over_all_devices(targets).clamp(min=1)
         loss = no_loss(self.device)
         for batch in batches:
-            part = causal_loss(self.model, batch)
+            part = self.task.loss(self.model, batch, smoothing=self.spec.label_smoothing)
             # Strategies take the mean of the devices' gradients; times their number makes it the sum again.
             self.manual_backward(part.total * (self.trainer.world_size / targets))
-            loss = loss + Loss(part.total.detach(), part.count)
-        self.last = Loss(self._over_all_devices(loss.total), targets)
+            loss = loss + part.detached()
+        self.last = Loss(self._over_all_devices(loss.total), self._over_all_devices(loss.plain), targets)
         self._check(self.last.total, "the loss")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        self.tokens_seen += self.task.tokens(step)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # Here gradients are complete, and unscaled where fp16 scales them.
@@ -103,9 +115,21 @@ def step_seed(seed: int, step: int, rank: int) -> int:
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**63
 
 
-def _shard(model: DecoderOnly, mesh: Any) -> None:
-    from torch.distributed.fsdp import fully_shard
+def _moving_average(model: AnyModel, decay: float) -> AveragedModel:
+    """Weights averaged step by step; young averages forget faster, or they would long be those of the beginning."""
 
-    for block in model.stack.blocks:
+    def update(averages: Any, weights: Any, n: Tensor | int) -> None:
+        get_ema_multi_avg_fn(min(decay, (1 + int(n)) / (10 + int(n))))(averages, weights, n)
+
+    return AveragedModel(model, multi_avg_fn=update).requires_grad_(False)
+
+
+def _shard(model: AnyModel, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    for method in ("encode", "hidden", "logits"):  # ways into the model besides its forward
+        if hasattr(model, method):
+            register_fsdp_forward_method(model, method)

@@ -13,10 +13,10 @@ from tercet.training.module import TrainingModule
 
 
 class Bar:
-    def __init__(self, validation: Validation, total: int, tokens_per_step: int, *, line_every: float = 10.0) -> None:
+    def __init__(self, validation: Validation, total: int, *, line_every: float = 10.0) -> None:
         console = Console(stderr=True)
         self.terminal = console.is_terminal
-        self.validation, self.total, self.tokens_per_step = validation, total, tokens_per_step
+        self.validation, self.total = validation, total
         self.every = 0.25 if self.terminal else line_every
         self.bar = Progress(
             TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[figures]}"),
@@ -25,7 +25,7 @@ class Bar:
         self.task = self.bar.add_task("", total=total, figures="")
         self.last_validation = ""
         self.started = self.shown = time.perf_counter()
-        self.first: int | None = None
+        self.first: tuple[int, int] | None = None  # step and tokens
 
     def __enter__(self) -> "Bar":
         self.bar.start()
@@ -37,14 +37,15 @@ class Bar:
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         now, step = time.perf_counter(), trainer.global_step
         if self.first is None:  # the first step is slower than all others, and says nothing about them
-            self.first, self.started = step, now
-        if self.validation.now is not None:
-            self.last_validation = f"  validation {self.validation.now:.3f}"
+            self.first, self.started = (step, module.tokens_seen), now
+        if self.validation.now:
+            figures = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.now.items())
+            self.last_validation = f"  validation {', '.join(figures)}"
         if now - self.shown < self.every and step != self.total:
             return
         self.shown = now
-        done, spent = step - self.first, max(now - self.started, 1e-9)
-        rate = done * self.tokens_per_step / spent
+        done, spent = step - self.first[0], max(now - self.started, 1e-9)
+        rate = (module.tokens_seen - self.first[1]) / spent
         figures = f"loss {float(module.last.mean):.3f}{self.last_validation}  {rate:,.0f} tokens/s"
         if self.terminal:
             self.bar.update(self.task, completed=step, figures=figures)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tercet.config import UserError, merge, nearest, parse, parse_yaml, plain, read_yaml
-from tercet.data import DataSpec
-from tercet.models import DecoderOnlySpec, model_spec
+from tercet.data import DataSpec, PairsSpec
+from tercet.models import AnySpec, EncoderDecoderSpec, model_spec
 from tercet.training.optimizers import Muon, OptimizerSpec
-from tercet.training.schedules import WSD, Noam, Schedule
+from tercet.training.schedules import WSD, InverseSquareRoot, Noam, Schedule
+
+STARTS = {"decoder-only": "modern", "encoder-decoder": "modern-translator"}  # where no preset is named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,9 @@ class TrainingSpec:
         max_steps, max_epochs: the length of the run; exactly one of them.
         batch_size: rows of an optimizer step, over all devices: the same run on one device or on eight.
         micro_batch_size: rows that go through the model at once on one device; all of its share by default.
+        batch_tokens, micro_batch_tokens: the same for sentence pairs, in tokens: rows times the longest of them.
+        label_smoothing: the share of each target that is spread over the whole vocabulary; never in validation.
+        ema: validate and export a moving average of the weights with this decay, such as 0.999; null for none.
         seed: of weights, data order and dropout.
         warmup_steps: over which the learning rate rises from near zero.
         clip_norm: the gradient's largest norm; null for none.
@@ -30,6 +35,8 @@ class TrainingSpec:
         validation_tokens: how many tokens to validate on, spread over the whole set; all of them by default.
         sample_prompt, sample_tokens: text written at each validation, by default after the first characters of the
             validation text; 0 tokens for none.
+        validation_sentences: how many validation sentences to translate for BLEU; all by default, 0 for none.
+        best_by: what makes a validation better: the loss, or BLEU.
         patience: stop after so many validations without a better one; null for never.
         accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one.
     """
@@ -38,6 +45,10 @@ class TrainingSpec:
     max_epochs: int | None = None
     batch_size: int = 32
     micro_batch_size: int | None = None
+    batch_tokens: int | None = None
+    micro_batch_tokens: int | None = None
+    label_smoothing: float = 0.0
+    ema: float | None = None
     seed: int = 1
     optimizer: OptimizerSpec = field(default_factory=Muon)
     schedule: Schedule = field(default_factory=WSD)
@@ -47,6 +58,8 @@ class TrainingSpec:
     compile: Literal["auto", "always", "never"] = "auto"
     validate_every: int = 250
     validation_tokens: int | None = None
+    validation_sentences: int | None = None
+    best_by: Literal["loss", "bleu"] = "loss"
     save_every: int = 250
     log_every: int = 10
     sample_prompt: str | None = None
@@ -61,22 +74,42 @@ class TrainingSpec:
         if (self.max_steps is None) == (self.max_epochs is None):
             raise ValueError("set exactly one of max_steps and max_epochs; null takes the other back")
         for name in (
-            "max_steps", "max_epochs", "batch_size", "micro_batch_size", "validate_every", "validation_tokens",
-            "save_every", "log_every", "patience", "devices", "nodes",
+            "max_steps", "max_epochs", "batch_size", "micro_batch_size", "batch_tokens", "micro_batch_tokens",
+            "validate_every", "validation_tokens", "save_every", "log_every", "patience", "devices", "nodes",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        for name in ("seed", "warmup_steps", "sample_tokens"):
-            if getattr(self, name) < 0:
+        for name in ("seed", "warmup_steps", "sample_tokens", "validation_sentences"):
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise ValueError(f"clip_norm={self.clip_norm} must be positive; null for none")
-        world = self.devices * self.nodes
-        if self.batch_size % world:
-            raise ValueError(f"batch_size={self.batch_size} must be divisible by the {world} devices that share it")
-        if isinstance(self.schedule, Noam) and not self.warmup_steps:
-            raise ValueError("the noam schedule needs warmup_steps, such as 4000")
+        self._check_batches()
+        if isinstance(self.schedule, Noam | InverseSquareRoot) and not self.warmup_steps:
+            raise ValueError(f"the {self.schedule.kind} schedule needs warmup_steps, such as 4000")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema={self.ema} must be between 0 and 1, such as 0.999; null for none")
+        if self.strategy == "fsdp" and (self.ema is not None or self.best_by == "bleu"):
+            raise ValueError("with fsdp no device has the whole model: ema and best_by=bleu need another strategy")
+        if self.best_by == "bleu" and self.validation_sentences == 0:
+            raise ValueError("best_by=bleu needs translations; leave validation_sentences out, or set it above 0")
+
+    def _check_batches(self) -> None:
+        world, tokens, micro = self.devices * self.nodes, self.batch_tokens, self.micro_batch_tokens
+        if tokens is None:
+            if self.batch_size % world:
+                raise ValueError(f"batch_size={self.batch_size} must be divisible by the {world} devices that share it")
+            if micro is not None:
+                raise ValueError(f"micro_batch_tokens={micro} divides batch_tokens; set that as well")
+            return
+        if self.micro_batch_size is not None:
+            raise ValueError(f"micro_batch_size={self.micro_batch_size} divides batch_size; with batch_tokens set "
+                             "micro_batch_tokens")  # fmt: skip
+        if micro is not None and tokens % micro:
+            raise ValueError(f"batch_tokens={tokens} must be a multiple of micro_batch_tokens={micro}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +123,23 @@ class LoggingSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    data: DataSpec
-    model: DecoderOnlySpec
+    data: DataSpec | PairsSpec
+    model: AnySpec
     training: TrainingSpec
     logging: LoggingSpec = field(default_factory=LoggingSpec)
 
-    def with_vocabulary(self, size: int) -> "Recipe":
-        """The tokenizer knows the size, so a recipe need not say it."""
-        return replace(self, model=replace(self.model, vocab_size=size))
+    def __post_init__(self) -> None:
+        translates = isinstance(self.model, EncoderDecoderSpec)
+        if translates != isinstance(self.data, PairsSpec):
+            wanted = "pairs" if translates else "text"
+            raise ValueError(f"the {self.model.family} family learns from {wanted}; set data.kind to {wanted}")
+
+    def with_vocabulary(self, size: int, *, source_size: int | None = None) -> "Recipe":
+        """The tokenizers know the sizes, so a recipe need not say them; `source_size` where the source has its own."""
+        model = replace(self.model, vocab_size=size)
+        if isinstance(model, EncoderDecoderSpec):
+            model = replace(model, source_vocab_size=source_size)
+        return replace(self, model=model)
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -114,7 +156,11 @@ def parse_recipe(data: Mapping[str, Any], *, name: str) -> Recipe:
     model = spelt.pop("model", {})
     if not isinstance(model, Mapping):
         raise UserError(f"{name}: model: expected a mapping of keys, got {model!r}")
-    spelt["model"] = plain(model_spec(model, name=f"{name}: model"))
+    # A run's own recipe names no preset: it has every key, the family among them.
+    spec = model_spec({"preset": STARTS.get(str(model.get("family")), "modern"), **model}, name=f"{name}: model")
+    spelt["model"] = plain(spec)
+    if isinstance(spelt.get("data"), Mapping):  # what a model learns from follows from what it is
+        spelt["data"] = {"kind": "pairs" if isinstance(spec, EncoderDecoderSpec) else "text", **spelt["data"]}
     return parse(Recipe, spelt, name=name)
 
 

@@ -8,16 +8,17 @@ Lightning is imported last, when everything that a user can have got wrong has b
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tercet.checkpoint import Card, current_versions, git_commit, save_model, write_atomically
+from tercet.checkpoint import Card, current_versions, git_commit, write_atomically
 from tercet.config import UserError, differences, plain, read_yaml, write_yaml
-from tercet.data import Corpus, prepare
-from tercet.generation import encode_prompt
-from tercet.models import DecoderOnly
+from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, build
 from tercet.training.recipe import Recipe, parse_recipe
+
+if TYPE_CHECKING:
+    from tercet.training.task import Task
 
 
 class Interrupted(Exception):
@@ -44,24 +45,19 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False) -> Path:
     """
     out = Path(out)
     _check_same(out, recipe)
-    corpus = prepare(recipe.data, progress=not quiet)
-    full = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
+
+    from tercet.training.task import task_of
+
+    task = task_of(recipe, progress=not quiet)
     try:
-        model = DecoderOnly(full.model, seed=recipe.training.seed)
+        model = build(task.recipe.model, seed=recipe.training.seed)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
-
-    if recipe.training.sample_tokens and recipe.training.sample_prompt is not None:
-        encode_prompt(corpus.tokenizer, recipe.training.sample_prompt)  # refused now, not after an hour
-
-    from tercet.training.batches import Batches
-
-    batches = Batches(corpus, full)
-    facts = _facts(out, full, corpus, model, batches, quiet)
+    facts = _facts(out, task, model, quiet)
     if facts["finished"]:
         _say(f"{out} is already finished; give another --out to train again", quiet)
         return out
-    _train(full, model, batches, out, facts, quiet)
+    _train(task, model, out, facts, quiet)
     return out
 
 
@@ -75,16 +71,17 @@ def read_recipe(run: Path | str) -> Recipe:
     return parse_recipe(read_yaml(path), name=str(path))
 
 
-def _train(recipe: Recipe, model: DecoderOnly, batches: Any, out: Path, facts: dict[str, Any], quiet: bool) -> None:
+def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quiet: bool) -> None:
     from tercet.training.curves import draw_loss
     from tercet.training.fit import fit
     from tercet.training.machine import rank
     from tercet.training.module import Diverged
 
+    recipe = task.recipe
     try:
         signal = fit(
-            recipe, model, batches, out, precision=facts["precision"], compiled=facts["compile"] == "always",
-            export=_exporter(recipe, batches.corpus, out), quiet=quiet,
+            task, model, out, precision=facts["precision"], compiled=facts["compile"] == "always",
+            export=_exporter(task, out), quiet=quiet,
         )  # fmt: skip
     except Diverged as error:
         raise UserError(
@@ -108,67 +105,75 @@ def _check_same(out: Path, recipe: Recipe) -> None:
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return
     old, new = plain(read_recipe(out)), plain(recipe)
-    old["model"]["vocab_size"] = new["model"]["vocab_size"]
+    for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
+        old["model"].pop(size, None)
+        new["model"].pop(size, None)
     changed = [line for line in differences(old, new) if not line.startswith("logging.")]
     if changed:
         raise UserError(f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out")
 
 
-def _facts(out: Path, recipe: Recipe, corpus: Corpus, model: DecoderOnly, batches: Any, quiet: bool) -> dict[str, Any]:
+def _facts(out: Path, task: "Task", model: AnyModel, quiet: bool) -> dict[str, Any]:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
     from tercet.training.machine import choose_compile, choose_precision, rank, wait_for
-    from tercet.training.recipe import TrainingSpec
 
+    spec = task.recipe.training
     path = out / "run.json"
-    if rank(recipe.training):
+    if rank(spec):
         wait_for(path)
     if path.exists():
         facts: dict[str, Any] = json.loads(path.read_text())
-        if (facts["data"], facts["tokenizer"]) != (corpus.hash, corpus.tokenizer.hash):
+        if (facts["data"], facts["tokenizer"]) != (task.data_hash, task.tokenizer_hash):
             raise UserError(f"the data has changed since {out} was begun; give another --out")
         return facts
-    spec: TrainingSpec = recipe.training
     precision = choose_precision(spec)
-    compiled, why = choose_compile(spec, model, batches.first(), batches.steps)
+    compiled, why = choose_compile(task, model)
     parameters = sum(p.numel() for p in model.parameters())
-    _say(f"{parameters:,} parameters, {len(corpus.train):,} training tokens, {batches.steps:,} steps; {precision}, "
+    _say(f"{parameters:,} parameters, {task.describe()}, {task.steps:,} steps; {precision}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
+    if _post_norm(task.recipe.model) and not spec.warmup_steps:
+        _say("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
+             "or placement to pre", quiet)  # fmt: skip
     facts = {
-        "finished": False, "data": corpus.hash, "tokenizer": corpus.tokenizer.hash,
+        "finished": False, "data": task.data_hash, "tokenizer": task.tokenizer_hash,
         "precision": precision, "compile": compiled,
     }  # fmt: skip
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {out}: {error.strerror}; give another --out") from None
-    write_atomically(out / "recipe.yaml", write_yaml(recipe).encode())
+    write_atomically(out / "recipe.yaml", write_yaml(task.recipe).encode())
     _write_facts(out, facts)
     return facts
+
+
+def _post_norm(spec: AnySpec) -> bool:
+    stacks = (spec.stack,) if isinstance(spec, DecoderOnlySpec) else (spec.encoder, spec.decoder)
+    return any(stack.placement == "post" for stack in stacks)
 
 
 def _write_facts(out: Path, facts: dict[str, Any]) -> None:
     write_atomically(out / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
 
 
-def _exporter(recipe: Recipe, corpus: Corpus, out: Path) -> Any:
+def _exporter(task: "Task", out: Path) -> Any:
     commit, versions = git_commit(), current_versions()
-    tokens_per_step = recipe.training.batch_size * recipe.model.max_len
 
     def export(folder: str, module: Any, step: int, metrics: dict[str, float]) -> None:
-        state = whole_state(module.model)
+        state = whole_state(module.judged)
         if not module.trainer.is_global_zero:
             return
         card = Card(
-            name=out.name, step=step, tokens_seen=step * tokens_per_step, metrics=metrics, data_name=corpus.name,
-            data_hash=corpus.hash, tokenizer_hash=corpus.tokenizer.hash, versions=versions, git_commit=commit,
-            recipe=plain(recipe),
+            name=out.name, step=step, tokens_seen=module.tokens_seen, metrics=metrics, data_name=task.data_name,
+            data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
+            recipe=plain(task.recipe),
         )  # fmt: skip
-        save_model(out / folder, module.model, corpus.tokenizer, card, state=state)
+        task.save(out / folder, module.judged, card, state)
 
     return export
 
 
-def whole_state(model: DecoderOnly) -> dict[str, torch.Tensor]:
+def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The state dict, gathered on the first device where it is sharded over several."""
     from torch.distributed.tensor import DTensor
 

@@ -67,7 +67,18 @@ class Noam:
         return self.d_model**-0.5 * (step + 1) ** -0.5
 
 
-Schedule = Constant | Linear | Cosine | WSD | Noam
+@dataclass(frozen=True, kw_only=True)
+class InverseSquareRoot:
+    """sqrt(warmup / step) after the warm-up: Noam's shape, with the optimizer's rate as its peak. Needs
+    training.warmup_steps."""
+
+    kind: Literal["inverse_square_root"] = "inverse_square_root"
+
+    def decay(self, step: int, warmup: int, total: int) -> float:
+        return math.sqrt(warmup / (step + 1))
+
+
+Schedule = Constant | Linear | Cosine | WSD | Noam | InverseSquareRoot
 
 
 def rate_factor(schedule: Schedule, *, step: int, warmup: int, total: int) -> float:

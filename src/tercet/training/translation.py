@@ -1,0 +1,131 @@
+"""The task of a translator: predict each token of a sentence from its source and the tokens before it.
+
+A step takes a few buckets of pairs of like length, drawn from all of an epoch's; which ones is a function of the seed
+and the step, as everywhere.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from tercet.checkpoint import Card, save_model, tokenizer_hash
+from tercet.config import UserError
+from tercet.data import Buckets, Order, Pairs, PairsSpec, gather, prepare_pairs
+from tercet.evaluate import bleu
+from tercet.generation import Beam, translate
+from tercet.models import EncoderDecoder, EncoderDecoderSpec
+from tercet.objectives import Loss, PairBatch, pairs_to_learn, seq2seq_loss
+from tercet.training.language import total_steps
+from tercet.training.recipe import Recipe
+
+VALIDATION_TOKENS = 8_192  # in a batch
+SAMPLES = 5  # sentences
+
+
+class TranslationTask:
+    static = False
+
+    def __init__(self, recipe: Recipe, *, progress: bool = False) -> None:
+        assert isinstance(recipe.data, PairsSpec)
+        assert isinstance(recipe.model, EncoderDecoderSpec)
+        spec = recipe.training
+        if spec.batch_tokens is None:
+            raise UserError("sentence pairs come in buckets of like length: set training.batch_tokens, such as 4096")
+        if spec.validation_tokens is not None:
+            raise UserError("training.validation_tokens is for text; all validation pairs are taken: leave it out")
+        if spec.sample_prompt is not None:
+            raise UserError("training.sample_prompt is for text; a translator is shown sentences: leave it out")
+        world = spec.devices * spec.nodes
+        bucket_tokens = spec.micro_batch_tokens or spec.batch_tokens // world
+        self.buckets_per_step = max(1, spec.batch_tokens // bucket_tokens)
+        if self.buckets_per_step % world:
+            raise UserError(
+                f"training.batch_tokens={spec.batch_tokens} in micro-batches of {bucket_tokens} make "
+                f"{self.buckets_per_step}, which {world} devices cannot share evenly; make it a multiple"
+            )
+        corpus = self.corpus = prepare_pairs(recipe.data, progress=progress)
+        joint = corpus.source_tokenizer is corpus.tokenizer
+        if not joint and recipe.model.share_embeddings:
+            raise UserError("model.share_embeddings needs one vocabulary: set it to false, or drop source_tokenizer")
+        self.recipe = recipe.with_vocabulary(
+            corpus.tokenizer.vocab_size, source_size=None if joint else corpus.source_tokenizer.vocab_size
+        )
+        max_len = recipe.model.max_len
+        self.buckets = Buckets(corpus.train, tokens=bucket_tokens, max_len=max_len, seed=spec.seed)
+        self.order = Order(len(self.buckets), self.buckets_per_step, spec.seed)
+        self.steps_per_epoch = len(self.buckets) / self.buckets_per_step
+        self.steps = total_steps(spec, self.steps_per_epoch)
+        self.data_name, self.data_hash = corpus.name, corpus.hash
+        self.tokenizer_hash = tokenizer_hash(corpus.tokenizer, corpus.source_tokenizer)
+        lengths = np.maximum(corpus.validation.source_lengths, corpus.validation.target_lengths)
+        self.held_out = np.argsort(lengths, kind="stable")[: int((lengths <= max_len).sum())]
+        if len(self.held_out) < world:
+            few = (
+                f"{len(self.held_out)} validation pairs fit into"
+                if len(self.held_out)
+                else "no validation pair fits into"
+            )
+            raise UserError(f"{few} model.max_len={max_len}, and each of {world} devices needs one; set max_len larger")
+
+    def describe(self) -> str:
+        left_out = [
+            *([f"{self.corpus.skipped:,} with an empty side left out"] if self.corpus.skipped else []),
+            *([f"{self.buckets.skipped:,} longer than max_len left out"] if self.buckets.skipped else []),
+        ]
+        facts = [f"{len(self.corpus.train):,} training pairs", *left_out, f"{self.buckets.padding:.1%} padding"]
+        return ", ".join(facts)
+
+    def batches(self, step: int, rank: int, world: int) -> list[PairBatch]:
+        numbers, epochs = self.order.rows(step)
+        mine = zip(numbers[rank::world].tolist(), epochs[rank::world].tolist(), strict=True)
+        return [self._batch(self.corpus.train, self.buckets.numbers(bucket, epoch)) for bucket, epoch in mine]
+
+    def tokens(self, step: int) -> int:
+        return int(self.buckets.real_tokens[self.order.rows(step)[0]].sum())
+
+    def validation(self, rank: int, world: int) -> list[PairBatch]:
+        slots = 2 * int(self.corpus.validation.target_lengths.max()) * len(self.held_out)
+        groups = max(1, ceil(slots / VALIDATION_TOKENS / world))
+        groups = min(groups, max(1, len(self.held_out) // world))
+        return [
+            self._batch(self.corpus.validation, group) for group in np.array_split(self.held_out[rank::world], groups)
+        ]
+
+    def loss(self, model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
+        return seq2seq_loss(model, batch, smoothing=smoothing)
+
+    def scores(self, model: EncoderDecoder) -> dict[str, float]:
+        """BLEU of greedy translations, cased and detokenised."""
+        pairs = self.corpus.validation_texts[: self.recipe.training.validation_sentences]
+        if not pairs:
+            return {}
+        written = self._translate(model, [source for source, _ in pairs])
+        return {"val/bleu": bleu(written, [reference for _, reference in pairs])}
+
+    def sample(self, model: EncoderDecoder) -> str:
+        pairs = self.corpus.validation_texts[:SAMPLES]
+        written = self._translate(model, [source for source, _ in pairs])
+        return "\n\n".join(
+            f"source     {source}\nreference  {reference}\nwritten    {text}"
+            for (source, reference), text in zip(pairs, written, strict=True)
+        )
+
+    def save(self, folder: Path, model: EncoderDecoder, card: Card, state: Mapping[str, Tensor]) -> None:
+        corpus = self.corpus
+        own = None if corpus.source_tokenizer is corpus.tokenizer else corpus.source_tokenizer
+        save_model(folder, model, corpus.tokenizer, card, source_tokenizer=own, state=state)
+
+    def _batch(self, pairs: Pairs, numbers: np.ndarray) -> PairBatch:
+        source, target = self.corpus.source_tokenizer, self.corpus.tokenizer
+        assert source.pad_id is not None
+        assert target.pad_id is not None
+        assert target.bos_id is not None
+        return pairs_to_learn(gather(pairs, numbers, source_pad=source.pad_id, bos=target.bos_id, pad=target.pad_id))
+
+    def _translate(self, model: EncoderDecoder, texts: list[str]) -> list[str]:
+        source, target = self.corpus.source_tokenizer, self.corpus.tokenizer
+        answers = translate(model, target, texts, Beam(size=1), source_tokenizer=source)
+        return [answer[0].text for answer in answers]

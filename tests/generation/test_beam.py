@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from toy_decoder import SourceRule, ToyDecoder, ToyTranslator, random_rule, random_source_rule, script_rule
 
 from tercet.config import UserError, parse, plain
@@ -99,7 +100,9 @@ def test_a_length_that_leaves_the_end_out_would_be_noticed(monkeypatch: pytest.M
 def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     done = beam_module._Sentence.done
     monkeypatch.setattr(
-        beam_module._Sentence, "done", lambda self, best: len(self.ended) >= self.beam.n_best or done(self, best)
+        beam_module._Sentence,
+        "done",
+        lambda self, best, written: len(self.ended) >= self.beam.n_best or done(self, best, written),
     )
     assert mismatches(36) > 3
 
@@ -107,7 +110,7 @@ def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPa
 def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A live hypothesis may still rise: comparing it as long as it is now stops too early."""
 
-    def score_now(self: Any, best_total: float) -> bool:
+    def score_now(self: Any, best_total: float, written: int) -> bool:
         if len(self.ended) < self.beam.n_best:
             return best_total == -math.inf
         return self.beam.score(best_total, 1) <= sorted(one.score for one in self.ended)[-self.beam.n_best]
@@ -119,7 +122,7 @@ def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyP
 def written_plainly(
     rule: SourceRule, source: list[int], prefix: list[int], beam: Beam, *, limit: int, shortest: int
 ) -> list[tuple[tuple[int, ...], float]]:
-    """The same search, one sentence and one hypothesis at a time, and without a bound: it ends when `size` have."""
+    """The same search, one sentence and one hypothesis at a time, and without a bound."""
     live: list[tuple[tuple[int, ...], np.float32]] = [((), np.float32(0))]
     ended: list[tuple[tuple[int, ...], float]] = []
     for written in range(1, limit + 1):
@@ -138,12 +141,30 @@ def written_plainly(
             elif rank < beam.size:
                 ended.append((ids, formula(beam, float(total), len(ids))))
         live = following[: beam.size]
-        if len(ended) >= beam.size:
+        best = sorted((score for _, score in ended), reverse=True)
+        if len(ended) >= beam.size and live and formula(beam, float(live[0][1]), written) <= best[beam.n_best - 1]:
             live = []
+        if not live:
             break
     cut = [(ids, formula(beam, float(total), len(ids))) for ids, total in live]
     ranked = sorted(ended, key=lambda pair: -pair[1]) + sorted(cut, key=lambda pair: -pair[1])
     return ranked[: beam.n_best]
+
+
+def test_a_sure_long_answer_is_waited_for() -> None:
+    """Five unlikely short endings are found first; stopping there would return the best of them."""
+
+    def sure(source: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        right = 3 if len(tokens) < 9 else EOS
+        logits = torch.zeros(7)
+        logits[EOS] = 4.0
+        logits[right] = 12.0
+        return logits
+
+    model = ToyTranslator(sure, MAX_LEN, 7)
+    (found,) = beam_search(model, [[1]], Beam(size=5), eos_id=EOS, sources=[[2]], max_new_tokens=11)
+    (greedy,) = beam_search(model, [[1]], Beam(size=1), eos_id=EOS, sources=[[2]], max_new_tokens=11)
+    assert found[0].ids == greedy[0].ids == (*[3] * 8, EOS)
 
 
 def coarse(rule: SourceRule, step: float) -> SourceRule:

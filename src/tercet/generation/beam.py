@@ -6,8 +6,10 @@ The norm is |Y|^alpha ("average"), ((5 + |Y|) / 6)^alpha ("gnmt": Wu et al. 2016
 the tokens written, the end included. Live hypotheses compete by log-probability alone, which is fair as all of them are
 equally long; only finished ones are compared by score. What has ended leaves the beam and is never continued.
 
-A sentence is done when `size` hypotheses have ended, or when no live one can still reach the list: a log-probability
-never rises, so log P(now) / norm(longest) bounds every continuation. Stopping there changes nothing but the time.
+A sentence is done when `size` hypotheses have ended and the best live one, as it stands, would not come before them;
+to stop at `size` alone returns unlikely short endings where a sure, long one is on its way. It is done as well when no
+live one can still reach the list: a log-probability never rises, so log P(now) / norm(longest) bounds every
+continuation. Stopping there changes nothing but the time.
 """
 
 import math
@@ -172,14 +174,17 @@ class _Sentence:
         hypothesis = Hypothesis(ids=tuple(ids), logprob=totals[-1], logprobs=logprobs, score=score, finish=finish)
         (self.ended if finish == "eos" else self.cut).append(hypothesis)
 
-    def done(self, best_total: float) -> bool:
-        """Whether no live hypothesis, the best of which has come to `best_total`, can matter any more."""
-        if len(self.ended) >= self.beam.size or best_total == -math.inf:
+    def done(self, best_total: float, written: int) -> bool:
+        """Whether the live hypotheses, the best of which has come to `best_total`, need not be followed any further."""
+        if best_total == -math.inf:
             return True
-        if self.beam.coverage or len(self.ended) < self.beam.n_best:
-            return False  # with coverage any ending may come first: all are waited for
+        if len(self.ended) < self.beam.n_best:
+            return False
         to_beat = sorted(hypothesis.score for hypothesis in self.ended)[-self.beam.n_best]
-        return self.beam.score(best_total, self.limit) <= to_beat
+        if len(self.ended) >= self.beam.size:
+            return self.beam.score(best_total, written) <= to_beat
+        # With coverage any ending may come first: all are waited for.
+        return not self.beam.coverage and self.beam.score(best_total, self.limit) <= to_beat
 
     def best(self) -> list[Hypothesis]:
         if self.limit == 0:
@@ -240,7 +245,7 @@ def _search(
             if written == sentence.limit:
                 for place in np.flatnonzero(values[slot] > -math.inf):
                     sentence.add(ids[slot, place].tolist(), totals[slot, place].tolist(), "length")
-            elif not sentence.done(float(values[slot, 0])):
+            elif not sentence.done(float(values[slot, 0]), written):
                 kept.append(slot)
         if not kept:
             return

@@ -4,10 +4,11 @@ import dataclasses
 import re
 import types
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
+from tercet.models import PRESETS
 from tercet.training import Recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parent.parent
@@ -26,10 +27,32 @@ def keys(spec: type) -> set[str]:
     return found
 
 
-def test_every_setting_is_explained() -> None:
+def choices(spec: type) -> set[str]:
+    """All words that a recipe can hold where only certain ones will do."""
+    found: set[str] = set()
+    for hint in get_type_hints(spec).values():
+        for member in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
+            if get_origin(member) is Literal:
+                found |= set(get_args(member))
+            elif dataclasses.is_dataclass(member) and isinstance(member, type):
+                found |= choices(member)
+    return found
+
+
+def documented() -> set[str]:
+    """Every word in code marks."""
     text = (ROOT / "docs" / "settings.md").read_text()
-    words = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`]*)`", text))))
-    assert keys(Recipe) - words - {"logging"} == set()
+    return set(re.findall(r"[a-z_0-9-]+", " ".join(re.findall(r"`([^`]*)`", text))))
+
+
+def test_every_setting_is_explained() -> None:
+    assert keys(Recipe) - documented() - {"logging"} == set()
+
+
+def test_every_choice_is_named() -> None:
+    assert {"bleu", "encoder-decoder", "held_out", "inverse_square_root", "relu_squared"} <= choices(Recipe)
+    assert choices(Recipe) - documented() == set()
+    assert set(PRESETS) - documented() == set()
 
 
 def test_defaults_in_the_settings_are_the_real_ones() -> None:

@@ -177,7 +177,6 @@ def test_sizes_that_make_no_sense_are_refused(make, message: str) -> None:
         make()
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight:UserWarning")  # slower, not wrong
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @torch.no_grad()

@@ -1,14 +1,49 @@
 """What these tests prepare goes with them, and nothing waits for the disk: processes die here, power does not."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
+from tiny_runs import TINY
+
+from tercet.training import curves, train
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(folder))
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield folder
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("TERCET_CACHE", str(folder))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    return folder
+def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes as long as training here, so pictures are blank; tests of pictures have a fixture of this name."""
+
+    def blank(metrics: Path, picture: Path, *, title: str) -> None:
+        picture.write_bytes(b"")
+
+    monkeypatch.setattr(curves, "draw_loss", blank)
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of shape annotations take half of a tiny run. `finished` has them, and so have the tests of the parts."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)  # of functions within functions
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The tiny run of a family, trained once for all tests that only look at it."""
+    folder = tmp_path_factory.mktemp("finished")
+
+    def run(family: str) -> Path:
+        out = folder / family
+        return out if out.exists() else train(TINY[family](folder), out, quiet=True)
+
+    return run

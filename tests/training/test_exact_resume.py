@@ -2,82 +2,111 @@
 
 import os
 import random
+import shutil
 import signal
 import time
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_runs import ADAMW, MUON, assert_same_run, child, dies_at_rename, exit_code, resume_state, tiny_recipe
+from tiny_runs import (
+    MUON,
+    PAIRS_MUON,
+    TINY,
+    assert_same_run,
+    child,
+    dies_at_rename,
+    exit_code,
+    figures,
+    resume_state,
+    tiny_recipe,
+    weights,
+)
 
 from tercet.checkpoint import load_model
 from tercet.training import Recipe, train
 from tercet.training.after_step import Checkpoints
+from tercet.training.metrics import read_metrics
 
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {}
-
-
-def uninterrupted(whole: dict[str, Path], tmp_path: Path, name: str, recipe: Recipe) -> Path:
-    """The run to compare with, once for all tests of this file."""
-    if name not in whole:
-        whole[name] = train(recipe, tmp_path.parent / f"whole-{name}", quiet=True)
-    return whole[name]
-
-
-def recipe_of(tmp_path: Path, optimizer: dict[str, Any]) -> Recipe:
-    return tiny_recipe(tmp_path.parent, optimizer=optimizer)
-
-
-@pytest.mark.parametrize(
-    "optimizer", [ADAMW, pytest.param(MUON, marks=pytest.mark.slow)], ids=lambda spec: spec["kind"]
+CASES: dict[str, dict[str, Any]] = {
+    "text": {},
+    "pairs": {},
+    "text-muon": {"optimizer": MUON},
+    "pairs-muon": {"optimizer": PAIRS_MUON},
+}
+SLOW = pytest.mark.slow
+each_case = pytest.mark.parametrize(
+    "case", [name if "muon" not in name else pytest.param(name, marks=SLOW) for name in CASES]
 )
-def test_killed_in_the_middle_of_saving(whole: dict[str, Path], tmp_path: Path, optimizer: dict[str, Any]) -> None:
-    recipe = recipe_of(tmp_path, optimizer)
-    reference = uninterrupted(whole, tmp_path, optimizer["kind"], recipe)
-    chance, deaths, out = random.Random(7), 0, tmp_path / "run"
 
-    def dying(n: int, after: bool) -> None:
-        dies_at_rename(n, after=after)()
+Whole = Callable[[str], Path]
+
+
+def recipe_of(case: str, folder: Path) -> Recipe:
+    return TINY[case.partition("-")[0]](folder, **CASES[case])
+
+
+@pytest.fixture(scope="session")
+def whole(finished: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The run that was never killed, and beside it its data."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    def run(case: str) -> Path:
+        if case in TINY:
+            return finished(case)
+        out = folder / case
+        return out if out.exists() else train(recipe_of(case, folder), out, quiet=True)
+
+    return run
+
+
+def dying(recipe: Recipe, out: Path, n: int, *, after: bool, name: str = "") -> int:
+    """Train in a process of its own, which may kill itself at its n-th rename; its exit code."""
+
+    def work() -> None:
+        dies_at_rename(n, after=after, name=name)()
         train(recipe, out, quiet=True)
 
-    for _ in range(8):
-        code = exit_code(child(partial(dying, chance.randint(1, 20), chance.random() < 0.5)))
+    return exit_code(child(work))
+
+
+@each_case
+@pytest.mark.parametrize("attempts", [4, pytest.param(10, marks=SLOW)])
+def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str, attempts: int) -> None:
+    reference = whole(case)
+    recipe = recipe_of(case, reference.parent)
+    chance, deaths, out = random.Random(7), 0, tmp_path / "run"
+    for _ in range(attempts):
+        code = dying(recipe, out, chance.randint(1, 20), after=chance.random() < 0.5)
         assert code in (0, -signal.SIGKILL)
         deaths += code != 0
         if (out / "best" / "model.safetensors").exists():
             load_model(out)  # whatever there is can be used
         if (out / "resume.ckpt").exists():
             resume_state(out)
-    assert deaths >= 3
+    assert deaths >= 2
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_killed_at_its_very_first_files(whole: dict[str, Path], tmp_path: Path, after: bool) -> None:
-    recipe = recipe_of(tmp_path, ADAMW)
-    reference = uninterrupted(whole, tmp_path, "adamw", recipe)
+@pytest.mark.parametrize(("case", "after"), [("text", False), ("pairs", True)])
+def test_killed_at_its_very_first_files(whole: Whole, tmp_path: Path, case: str, after: bool) -> None:
+    reference = whole(case)
+    recipe = recipe_of(case, reference.parent)
     out = tmp_path / "run"
-
-    def dying(n: int) -> None:
-        dies_at_rename(n, after=after)()
-        train(recipe, out, quiet=True)
-
     for n in (1, 2, 3):
-        assert exit_code(child(partial(dying, n))) == -signal.SIGKILL
+        assert dying(recipe, out, n, after=after) == -signal.SIGKILL
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
 
 
 @pytest.mark.slow
-def test_killed_at_any_time(whole: dict[str, Path], tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, MUON)
-    reference = uninterrupted(whole, tmp_path, "muon", recipe)
+@pytest.mark.parametrize("case", CASES)
+def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str) -> None:
+    reference = whole(case)
+    recipe = recipe_of(case, reference.parent)
     started = time.perf_counter()
     train(recipe, tmp_path / "timed", quiet=True)
     takes, chance, out = time.perf_counter() - started, random.Random(3), tmp_path / "run"
@@ -90,10 +119,18 @@ def test_killed_at_any_time(whole: dict[str, Path], tmp_path: Path) -> None:
     assert_same_run(reference, out)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_politely(whole: dict[str, Path], tmp_path: Path, number: signal.Signals) -> None:
-    recipe = recipe_of(tmp_path, ADAMW)
-    reference = uninterrupted(whole, tmp_path, "adamw", recipe)
+@pytest.mark.parametrize(
+    ("case", "number"),
+    [
+        ("text", signal.SIGTERM),
+        ("pairs", signal.SIGINT),
+        pytest.param("text", signal.SIGINT, marks=SLOW),
+        pytest.param("pairs", signal.SIGTERM, marks=SLOW),
+    ],
+)
+def test_stopped_politely(whole: Whole, tmp_path: Path, case: str, number: signal.Signals) -> None:
+    reference = whole(case)
+    recipe = recipe_of(case, reference.parent)
     out = tmp_path / "run"
     pid = child(lambda: train(recipe, out, quiet=True))
     wait_for(out / "metrics.csv")
@@ -104,6 +141,84 @@ def test_stopped_politely(whole: dict[str, Path], tmp_path: Path, number: signal
     assert (out / "last" / "model.safetensors").exists()
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
+    seconds = [value for _, value in read_metrics(out / "metrics.csv")["seconds"]]
+    assert seconds == sorted(seconds)  # the time before the stop counts
+
+
+def forgets_the_average(state: dict[str, Any]) -> None:
+    state["state_dict"]["average.module.embedding.weight"].zero_()
+
+
+def forgets_its_age(state: dict[str, Any]) -> None:
+    state["state_dict"]["average.n_averaged"].zero_()
+
+
+def forgets_the_weights(state: dict[str, Any]) -> None:
+    state["state_dict"]["model.embedding.weight"][0] += 1e-4
+
+
+def forgets_the_moments(state: dict[str, Any]) -> None:
+    for moments in state["optimizer_states"][0]["state"].values():
+        moments["exp_avg"].zero_()
+
+
+def remembers_another_best(state: dict[str, Any]) -> None:
+    state["callbacks"]["AfterStep"]["Validation"]["best"] = -99.0
+
+
+@pytest.fixture(scope="module")
+def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A translation run that was killed right after its first save, at step 4 and 4 buckets into an epoch of 11."""
+    out = tmp_path_factory.mktemp("killed") / "run"
+    recipe = recipe_of("pairs", whole("pairs").parent)
+    assert dying(recipe, out, 1, after=True, name="resume.ckpt") == -signal.SIGKILL
+    assert resume_state(out)["global_step"] == 4
+    return out
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        None,
+        forgets_its_age,
+        pytest.param(forgets_the_average, marks=SLOW),
+        pytest.param(forgets_the_weights, marks=SLOW),
+        pytest.param(forgets_the_moments, marks=SLOW),
+        pytest.param(remembers_another_best, marks=SLOW),
+    ],
+)
+def test_whatever_is_not_restored_is_noticed(
+    whole: Whole, killed_in_an_epoch: Path, tmp_path: Path, fault: Callable[[dict[str, Any]], None] | None
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(killed_in_an_epoch, out)
+    if fault is not None:
+        state = resume_state(out)
+        fault(state)
+        torch.save(state, out / "resume.ckpt")
+    train(recipe_of("pairs", whole("pairs").parent), out, quiet=True)
+    if fault is None:
+        assert_same_run(whole("pairs"), out)
+    else:
+        with pytest.raises(AssertionError):
+            assert_same_run(whole("pairs"), out)
+
+
+@pytest.mark.parametrize("case", ["text", "pairs"])
+def test_a_run_killed_out_of_patience_stops_at_once(tmp_path: Path, case: str) -> None:
+    """A rate of zero learns nothing: neither loss nor BLEU gets better, and the run saves and stops at step 6."""
+    recipe = TINY[case](
+        tmp_path, optimizer={"kind": "adam", "lr": 0.0}, patience=2, validate_every=2, save_every=30, max_steps=30
+    )
+    out = tmp_path / "run"
+    assert dying(recipe, out, 1, after=True, name="resume.ckpt") == -signal.SIGKILL
+    assert resume_state(out)["global_step"] == 6
+    before = figures(out), weights(out), weights(out, "best")
+    assert '"finished": false' in (out / "run.json").read_text()
+    train(recipe, out, quiet=True)
+    assert resume_state(out)["global_step"] == 6
+    assert (figures(out), weights(out), weights(out, "best")) == before
+    assert '"finished": true' in (out / "run.json").read_text()
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
@@ -125,8 +240,9 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert time.perf_counter() - started < 30  # not the 60 that the step would take
 
 
-def test_nothing_in_the_resume_file_needs_pickle(whole: dict[str, Path], tmp_path: Path) -> None:
-    reference = uninterrupted(whole, tmp_path, "muon", recipe_of(tmp_path, MUON))
+@pytest.mark.parametrize("case", ["text-muon", "pairs"])
+def test_nothing_in_the_resume_file_needs_pickle(whole: Whole, case: str) -> None:
+    reference = whole(case)
     state = torch.load(reference / "resume.ckpt", weights_only=True)
     assert state["global_step"] == 12
     assert {"state_dict", "optimizer_states", "callbacks"} <= state.keys()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tercet.checkpoint import load_model
-from tercet.generation import Sampling, generate
+from tercet.generation import Beam, Sampling, generate, translate
+from tercet.models import EncoderDecoder
 from tercet.training import load_recipe, parse_recipe, train
 
 pytestmark = pytest.mark.slow
@@ -51,6 +52,55 @@ def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
     prompts = [f"{word}>" for word in unseen]
     answers = generate(trained.model, trained.tokenizer, prompts, Sampling(max_new_tokens=5, temperature=0.0))
     assert [answer.prompt + answer.text for answer in answers] == [line(word) for word in unseen]
+
+
+@pytest.mark.parametrize("task", ["copy", "reverse"])
+def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
+    """With all that a translation run can have: lengths that vary, micro-batches, smoothing, an average, BLEU."""
+    chance = random.Random(0)
+    letters = string.ascii_lowercase[:7]
+    lines = sorted({" ".join(chance.choices(letters, k=chance.randint(4, 7))) for _ in range(2000)})
+    chance.shuffle(lines)
+
+    def pair(line: str) -> str:
+        return f"{line}\t{line if task == 'copy' else line[::-1]}\n"
+
+    (tmp_path / "seen.tsv").write_text("".join(pair(line) for line in lines[80:]))
+    (tmp_path / "unseen.tsv").write_text("".join(pair(line) for line in lines[:80]))
+    stack = {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64, "dropout": {"embedding": 0.0, "residual": 0.0}}
+    recipe = parse_recipe(
+        {
+            "data": {
+                "source": str(tmp_path / "seen.tsv"),
+                "validation": {"kind": "held_out", "source": str(tmp_path / "unseen.tsv")},
+                "tokenizer": {"kind": "words", "prefix_space": True},
+            },
+            "model": {"preset": "modern-translator", "max_len": 8, "encoder": stack, "decoder": stack},
+            "training": {
+                "max_steps": 300,
+                "batch_tokens": 1024,
+                "micro_batch_tokens": 512,
+                "label_smoothing": 0.1,
+                "ema": 0.98,
+                "optimizer": {"kind": "muon", "lr": 0.02, "adam_lr": 0.01},
+                "precision": "fp32",
+                "compile": "never",
+                "accelerator": "cpu",
+                "validate_every": 150,
+                "best_by": "bleu",
+                "save_every": 300,
+                "sample_tokens": 0,
+            },
+        },
+        name=task,
+    )
+    trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "best")
+    assert isinstance(trained.model, EncoderDecoder)
+    answers = translate(trained.model, trained.tokenizer, lines[:80], Beam(size=1))
+    assert [f"{line}\t{answer[0].text}\n" for line, answer in zip(lines, answers, strict=False)] == [
+        pair(line) for line in lines[:80]
+    ]
+    assert trained.card.metrics["val/bleu"] == pytest.approx(100)
 
 
 def test_the_animals_are_learnt_by_heart(tmp_path: Path) -> None:

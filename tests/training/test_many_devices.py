@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import MUON, figures, tiny_recipe
+from tiny_runs import MUON, PAIRS_MUON, TINY, UNDROPPED, figures
 
 from tercet.checkpoint import load_model
 from tercet.config import write_yaml
@@ -17,16 +17,23 @@ from tercet.training import train
 
 PROGRAM = Path(__file__).with_name("train_one.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-# Without biases too: the gradient of a key's bias is nothing but rounding, which Adam blows up to a step.
-NO_DROPOUT = {
-    "model": {"stack": {"bias": False, "dropout": {"embedding": 0.0, "attention": 0.0, "residual": 0.0}}},
+ALIKE: dict[str, dict[str, Any]] = {
+    # Without biases too: the gradient of a key's bias is nothing but rounding, which Adam blows up to a step.
+    "text": {"model": {"stack": {"bias": False, "dropout": UNDROPPED}}},
+    "pairs": {
+        "model": {"encoder": {"dropout": UNDROPPED}, "decoder": {"dropout": UNDROPPED}},
+        "training": {"batch_tokens": 256},  # four buckets, which two can share
+    },
 }
+WHOLE = {"ema": None, "best_by": "loss", "validation_sentences": 0}  # what sharded models can do
 
 pytestmark = pytest.mark.slow
 
 
-def run_two(tmp_path: Path, launcher: list[str], **training: Any) -> Path:
-    recipe = tiny_recipe(tmp_path, NO_DROPOUT, devices=2, micro_batch_size=2, **training)
+def run_two(tmp_path: Path, launcher: list[str], family: str, **training: Any) -> Path:
+    if family == "text":
+        training["micro_batch_size"] = 2
+    recipe = TINY[family](tmp_path, ALIKE[family], devices=2, **training)
     (tmp_path / "two.yaml").write_text(write_yaml(recipe))
     out = tmp_path / "two"
     command = [sys.executable, *launcher, str(PROGRAM), str(tmp_path / "two.yaml"), str(out)]
@@ -37,9 +44,10 @@ def run_two(tmp_path: Path, launcher: list[str], **training: Any) -> Path:
 
 
 def assert_nearly_same(one: Path, two: Path) -> None:
-    a, b = (load_model(run / "last").model.state_dict() for run in (one, two))
-    for name in a:
-        torch.testing.assert_close(a[name], b[name], atol=1e-5, rtol=1e-4)
+    for folder in ("last", "best"):
+        a, b = (load_model(run / folder).model.state_dict() for run in (one, two))
+        for name in a:
+            torch.testing.assert_close(a[name], b[name], atol=1e-5, rtol=1e-4)
     there, here = figures(one), figures(two)
     for name in there:
         assert [step for step, _ in there[name]] == [step for step, _ in here[name]], name
@@ -49,37 +57,51 @@ def assert_nearly_same(one: Path, two: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "training"),
+    ("launcher", "family", "training"),
     [
-        (TORCHRUN, {"strategy": "ddp"}),
-        ([], {"optimizer": MUON}),  # a plain call: the first process starts the second
-        (TORCHRUN, {"strategy": "fsdp"}),
-        (TORCHRUN, {"strategy": "fsdp", "optimizer": MUON}),
+        (TORCHRUN, "text", {"strategy": "ddp"}),
+        ([], "text", {"optimizer": MUON}),  # a plain call: the first process starts the second
+        (TORCHRUN, "text", {"strategy": "fsdp"}),
+        (TORCHRUN, "text", {"strategy": "fsdp", "optimizer": MUON}),
+        ([], "pairs", {}),
+        (TORCHRUN, "pairs", {"strategy": "ddp", "optimizer": PAIRS_MUON}),
+        (TORCHRUN, "pairs", {"strategy": "fsdp", **WHOLE}),
     ],
-    ids=["ddp-adamw", "plain-call-muon", "fsdp-adamw", "fsdp-muon"],
+    ids=[
+        "text-ddp-adamw",
+        "text-plain-call-muon",
+        "text-fsdp-adamw",
+        "text-fsdp-muon",
+        "pairs-plain-call-adamw",
+        "pairs-ddp-muon",
+        "pairs-fsdp-adamw",
+    ],
 )
-def test_two_processes_are_one(tmp_path: Path, launcher: list[str], training: dict[str, Any]) -> None:
-    one = train(tiny_recipe(tmp_path, NO_DROPOUT, **training | {"strategy": "auto"}), tmp_path / "one", quiet=True)
-    two = run_two(tmp_path, launcher, **training)
+def test_two_processes_are_one(tmp_path: Path, launcher: list[str], family: str, training: dict[str, Any]) -> None:
+    recipe = TINY[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"})
+    one = train(recipe, tmp_path / "one", quiet=True)
+    two = run_two(tmp_path, launcher, family, **training)
     assert_nearly_same(one, two)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_go_on_where_they_stopped(tmp_path: Path, strategy: str) -> None:
-    one = train(tiny_recipe(tmp_path, NO_DROPOUT), tmp_path / "one", quiet=True)
+@pytest.mark.parametrize(
+    ("family", "training"),
+    [("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), ("pairs", {"strategy": "ddp"})],
+    ids=["text-ddp", "text-fsdp", "pairs-ddp"],
+)
+def test_two_processes_go_on_where_they_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, training: dict[str, Any]
+) -> None:
+    one = train(TINY[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"}), tmp_path / "one", quiet=True)
     stop = tmp_path / "sitecustomize.py"
     stop.write_text(DIES)
-    recipe = tiny_recipe(tmp_path, NO_DROPOUT, devices=2, micro_batch_size=2, strategy=strategy)
-    (tmp_path / "two.yaml").write_text(write_yaml(recipe))
-    command = [sys.executable, *TORCHRUN, str(PROGRAM), str(tmp_path / "two.yaml"), str(tmp_path / "two")]
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    died = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert died.returncode != 0
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with pytest.raises(AssertionError):
+        run_two(tmp_path, TORCHRUN, family, **training)
     assert (tmp_path / "two" / "resume.ckpt").exists()
     assert not json.loads((tmp_path / "two" / "run.json").read_text())["finished"]
     stop.unlink()
-    assert_nearly_same(one, run_two(tmp_path, TORCHRUN, strategy=strategy))
+    assert_nearly_same(one, run_two(tmp_path, TORCHRUN, family, **training))
 
 
 DIES = """

@@ -2,22 +2,24 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_runs import MUON, figures, resume_state, tiny_recipe, weights
+from tiny_runs import MUON, TINY, figures, resume_state, tiny_recipe, weights
 from torch import Tensor, nn
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError, write_yaml
 from tercet.data import Windows, prepare
 from tercet.evaluate.language import score
-from tercet.objectives import Batch, Loss, causal_loss, windows_to_score
-from tercet.training import machine, module, read_recipe, train
-from tercet.training.recipe import TrainingSpec
+from tercet.models import build
+from tercet.objectives import CausalBatch, Loss, causal_loss, windows_to_score
+from tercet.training import language, machine, read_recipe, train
+from tercet.training.task import task_of
 
 EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 30, "validation_tokens": 20}
 
@@ -91,7 +93,7 @@ def test_validation_on_some_of_the_windows(tmp_path: Path) -> None:
 def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, steps = tmp_path / "run", 0
 
-    def poisoned(model: nn.Module, batch: Batch) -> Loss:
+    def poisoned(model: nn.Module, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
         nonlocal steps
         if model.training and torch.is_grad_enabled():
             steps += 1
@@ -100,7 +102,7 @@ def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                     model.get_parameter("stack.blocks.0.feedforward.up.weight")[0, 0] = float("nan")
         return causal_loss(model, batch)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(module, "causal_loss", poisoned)
+    monkeypatch.setattr(language, "causal_loss", poisoned)
     words = r"the loss is not a number at step 6: stack\.blocks\.0\.feedforward\.up\.weight has 1 bad values; .*lr"
     with pytest.raises(UserError, match=words):
         train(tiny_recipe(tmp_path), out, quiet=True)
@@ -114,12 +116,12 @@ def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_bad_gradient_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def poisoned(model: nn.Module, batch: Batch) -> Loss:
+    def poisoned(model: nn.Module, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
         loss = causal_loss(model, batch)  # pyright: ignore[reportArgumentType]
         embedding = model.get_parameter("embedding.weight")
-        return Loss(loss.total + _nan_gradient(embedding), loss.count)
+        return Loss(loss.total + _nan_gradient(embedding), loss.plain, loss.count)
 
-    monkeypatch.setattr(module, "causal_loss", poisoned)
+    monkeypatch.setattr(language, "causal_loss", poisoned)
     with pytest.raises(UserError, match=r"the gradient is not a number at step 1: the gradient of embedding\.weight"):
         train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "last").exists()
@@ -129,11 +131,16 @@ def _nan_gradient(x: Tensor) -> Tensor:
     return torch.where(x.sum() > 1e9, x.sum(), 0.0) * float("inf") if x.numel() == 0 else (x * 0).sum().sqrt()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_every_precision_learns(tmp_path: Path, precision: str) -> None:
-    out = train(tiny_recipe(tmp_path, precision=precision, log_every=1), tmp_path / "run", quiet=True)
-    losses = [y for _, y in figures(out)["train/loss"]]
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("family", [pytest.param("text", marks=pytest.mark.slow), "pairs"])
+def test_every_precision_learns(tmp_path: Path, finished: Callable[[str], Path], family: str, precision: str) -> None:
+    out = train(TINY[family](tmp_path, precision=precision), tmp_path / "run", quiet=True)
+    whole, half = figures(finished(family)), figures(out)
+    losses = [y for _, y in half["train/loss"]]
     assert losses[-1] < losses[0] - 0.05
+    assert losses == pytest.approx([y for _, y in whole["train/loss"]], rel=0.03)
+    # Clipped after it is unscaled: a norm as large as in fp32.
+    assert half["grad_norm"][0][1] == pytest.approx(whole["grad_norm"][0][1], rel=0.05)
     assert load_model(out / "last").model.embedding.weight.dtype == torch.float32
 
 
@@ -166,15 +173,15 @@ def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     def broken(model: nn.Module) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
-    def seconds(*_: object) -> float:
+    def seconds(*_: object, **__: object) -> float:
         return 1.0
 
+    def choice(**training: Any) -> tuple[str, str]:
+        task = task_of(tiny_recipe(tmp_path, **training), progress=False)
+        return machine.choose_compile(task, build(task.recipe.model))
+
     monkeypatch.setattr(machine, "compile_blocks", broken)
-    monkeypatch.setattr(machine, "_pass_seconds", seconds)
-    batch, model = Batch(torch.zeros(1, 1), torch.zeros(1, 1)), nn.Linear(1, 1)
-    spec = TrainingSpec(max_steps=1, compile="auto", accelerator="cpu")
-    chosen: Any = machine.choose_compile
-    assert chosen(spec, model, [batch] * 4, 10) == ("never", "about 40 s of training, too short to pay for it")
-    assert chosen(spec, model, [batch], 1000) == ("never", "the compiler failed: RuntimeError: no C++ compiler")
-    asked = TrainingSpec(max_steps=1, compile="always")
-    assert chosen(asked, model, [batch], 10) == ("always", "as asked")
+    monkeypatch.setattr(machine, "_seconds", seconds)
+    assert choice(compile="auto", max_steps=10) == ("never", "about 40 s of training, too short to pay for it")
+    assert choice(compile="auto", max_steps=1000) == ("never", "the compiler failed: RuntimeError: no C++ compiler")
+    assert choice(compile="always") == ("always", "as asked")

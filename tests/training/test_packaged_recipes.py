@@ -3,34 +3,58 @@
 import csv
 import importlib.util
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_runs import tiny_recipe
+from tiny_runs import tiny_pairs_recipe, tiny_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError, parse_yaml, write_yaml
-from tercet.models import DecoderOnly
-from tercet.training import load_recipe, parse_recipe, recipe_names, recipe_text, train
+from tercet.data import PAIR_DATASETS
+from tercet.models import DecoderOnly, EncoderDecoderSpec, build
+from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
 from tercet.training.metrics import COLUMNS
 
+FEW: dict[str, Any] = {"max_steps": 1, "max_epochs": None, "sample_tokens": 3, "accelerator": "cpu"}
+STACK = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16}
 SMALL: dict[str, Any] = {
     "data": {"tokenizer": {"kind": "characters", "byte_fallback": True, "pad": True}, "validation": {"kind": "tail"}},
-    "model": {"max_len": 8, "stack": {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16}},
-    "training": {
-        "max_steps": 1,
-        "max_epochs": None,
-        "batch_size": 2,
-        "micro_batch_size": 1,
-        "sample_tokens": 3,
-        "validation_tokens": 64,
-        "accelerator": "cpu",
-    },
+    "model": {"max_len": 8, "stack": STACK},
+    "training": {**FEW, "batch_size": 2, "micro_batch_size": 1, "validation_tokens": 64},
     "logging": {"wandb": "none"},
 }
+SMALL_TRANSLATOR: dict[str, Any] = {
+    "model": {"max_len": 32, "encoder": STACK, "decoder": STACK},
+    "training": {**FEW, "batch_tokens": 64, "devices": 1, "validation_sentences": 2},
+}
+TRANSLATORS = [name for name in recipe_names() if isinstance(load_recipe(name).model, EncoderDecoderSpec)]
+# Tokenizers learnt on a toy's sixty words have no room for more.
+WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
+
+
+def small(name: str, folder: Path) -> Recipe:
+    """The recipe with its own choices, at sizes and on data of a toy."""
+    if name not in TRANSLATORS:
+        tiny_recipe(folder)  # writes the text
+        return load_recipe(name, {**SMALL, "data": {**SMALL["data"], "source": str(folder / "text.txt")}})
+    tiny_pairs_recipe(folder)
+    data: dict[str, Any] = {
+        "source": str(folder / "pairs.tsv"),
+        "target": None,
+        "source_language": None,
+        "target_language": None,
+        "validation": {"kind": "drawn", "pairs": 6},
+        "tokenizer": WORDS,
+    }
+    if load_recipe(name).data.source_tokenizer:  # pyright: ignore[reportAttributeAccessIssue]
+        data["source_tokenizer"] = WORDS
+    return load_recipe(name, {**SMALL_TRANSLATOR, "data": data})
+
 
 has_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb")
 has_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="needs tensorboard")
@@ -42,21 +66,38 @@ def test_it_builds_at_its_own_size(name: str) -> None:
     assert parse_recipe(parse_yaml(write_yaml(recipe), name=name), name=name) == recipe
     assert recipe_names()[name]  # its first line says what it is
     assert recipe_text(name).startswith("# ")
+    own = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
     with torch.device("meta"):
-        DecoderOnly(recipe.with_vocabulary(recipe.model.vocab_size or 100).model)
+        build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **own).model)
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
-    changes = {**SMALL, "data": {**SMALL["data"], "source": str(tmp_path / "text.txt")}}
-    tiny_recipe(tmp_path)  # writes the text
-    out = train(load_recipe(name, changes), tmp_path / "run", quiet=True)
+    out = train(small(name, tmp_path), tmp_path / "run", quiet=True)
     assert load_model(out).card.step == 1
     with (out / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["1"]
     assert list(rows[0]) == list(COLUMNS)
     assert all(float(rows[0][name]) > 0 for name in ("train/loss", "val/loss", "lr", "grad_norm", "seconds"))
+    spec = load_recipe(name).training
+    assert bool(rows[0]["val/bleu"]) == (name in TRANSLATORS)
+    assert bool(rows[0]["train/nll"]) == bool(spec.label_smoothing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_translator_takes_a_step_on_its_own_data(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(name, SMALL_TRANSLATOR)
+    monkeypatch.setenv("TERCET_OFFLINE", "1")
+    if recipe.data.source != "numbers" and not os.environ.get("TERCET_DATA"):
+        pytest.skip(f"TERCET_DATA is not set: no {recipe.data.source} to read")
+    if recipe.data.source not in PAIR_DATASETS:
+        pytest.skip(f"{recipe.data.source} is the reader's to bring")
+    out = train(recipe, tmp_path / "run", quiet=True)
+    assert load_model(out).card.step == 1
+    text = (out / "samples" / "step-000001.txt").read_text()
+    assert text.count("reference") == 5
 
 
 def test_an_unknown_recipe() -> None:
@@ -76,15 +117,10 @@ def test_its_own_gpt2_parameters() -> None:
 @has_wandb
 @pytest.mark.slow
 def test_nutshell_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny_recipe(tmp_path)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    changes = {
-        **SMALL,
-        "data": {**SMALL["data"], "source": str(tmp_path / "text.txt")},
-        "logging": {"wandb": "offline"},
-    }
-    out = train(load_recipe("nutshell", changes), tmp_path / "my run", quiet=True)
+    recipe = replace(small("nutshell", tmp_path), logging=LoggingSpec(wandb="offline"))
+    out = train(recipe, tmp_path / "my run", quiet=True)
     assert list(out.glob("wandb/offline-run-*/*.wandb"))
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import ADAMW, MUON, tiny_recipe
+from by_hand import steps_by_hand
+from tiny_runs import ADAMW, MUON, PAIRS_MUON, resume_state, tiny_pairs_recipe, tiny_recipe
 
 from tercet.checkpoint import load_model
 from tercet.training import train
+from tercet.training.task import task_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_by_hand.py"
 
@@ -22,7 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_by_hand.py"
         {"optimizer": "adam", "max_steps": None, "max_epochs": 2, "micro_batch_size": 5, "clip_norm": 0.1},
     ],
 )
-@pytest.mark.parametrize("rows", ["packed", "padded"])
+@pytest.mark.parametrize("rows", ["packed", pytest.param("padded", marks=pytest.mark.slow)])
 def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> None:
     tokenizer = {"kind": "characters", "eos": False, "pad": True}
     recipe = tiny_recipe(tmp_path, {"data": {"rows": rows, "tokenizer": tokenizer}}, **training)
@@ -33,6 +35,22 @@ def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> No
     by_hand = _example().train_by_hand(recipe).state_dict()
     trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last").model.state_dict()
     assert all(torch.equal(by_hand[name], trained[name]) for name in trained)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"optimizer": PAIRS_MUON, "schedule": "wsd", "micro_batch_tokens": None, "clip_norm": None},
+        {"optimizer": "adam", "max_steps": None, "max_epochs": 2, "clip_norm": 0.1, "label_smoothing": 0.0},
+    ],
+    ids=["muon", "adam"],
+)
+def test_same_weights_of_a_translator(tmp_path: Path, training: dict[str, Any]) -> None:
+    recipe = tiny_pairs_recipe(tmp_path, **training, sample_tokens=0, validation_sentences=0, best_by="loss")
+    out = train(recipe, tmp_path / "run", quiet=True)
+    *_, last = steps_by_hand(task_of(recipe, progress=False))
+    state = resume_state(out)["state_dict"]
+    assert all(torch.equal(state[f"model.{name}"], x) for name, x in last.weights.items())
 
 
 def _example() -> Any:

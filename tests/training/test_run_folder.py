@@ -18,6 +18,11 @@ from tercet.training.metrics import COLUMNS, Metrics, read_metrics
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
 
+@pytest.fixture(autouse=True)
+def pictures() -> None:
+    """Here they are drawn."""
+
+
 def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_recipe(tmp_path)
     out = train(recipe, tmp_path / "deep" / "run")
@@ -150,6 +155,27 @@ def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch
     draw_loss(metrics.path, tmp_path / "loss.png", title="run")
     assert scales == ["log"]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tercet.training.curves import draw_loss
+
+    drawn: list[tuple[list[float], list[float]]] = []
+    plot = matplotlib.axes.Axes.plot
+
+    def seen(self: Any, x: Any, y: Any, **kwargs: Any) -> Any:
+        drawn.append((list(x), list(y)))
+        return plot(self, x, y, **kwargs)
+
+    monkeypatch.setattr(matplotlib.axes.Axes, "plot", seen)
+    metrics = Metrics(tmp_path / "metrics.csv")
+    for step in (1, 2, 3):
+        metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step, "seconds": 90.0 * step}, step)
+    metrics.log_metrics({"epoch": 2, "val/loss": 1.5, "val/bleu": 7.0, "seconds": 300.0}, 4)
+    draw_loss(metrics.path, tmp_path / "loss.png", title="run")
+    assert ([5.0], [7.0]) in drawn  # against minutes
+    assert ([4], [1.5]) in drawn
+    assert matplotlib.image.imread(tmp_path / "loss.png").shape == (600, 1560, 4)
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:

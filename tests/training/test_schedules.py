@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.training.schedules import WSD, Constant, Cosine, Linear, Noam, Schedule, rate_factor
+from tercet.training.schedules import WSD, Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule, rate_factor
 
 ALL = [Constant(), Linear(final=0.1), Cosine(final=0.1), WSD(cooldown=0.6), WSD(cooldown=1.0, final=0.2)]
 shares = st.floats(0.0, 1.0)
@@ -54,6 +54,24 @@ def test_noam_is_the_papers_formula() -> None:
     for step in (1, 2, 399, 400, 401, 5000):
         paper = 512**-0.5 * min(step**-0.5, step * 400**-1.5)
         assert rate_factor(Noam(d_model=512), step=step - 1, warmup=400, total=5000) == pytest.approx(paper)
+
+
+@given(st.integers(1, 300), st.integers(1, 600), st.sampled_from([24, 512]))
+def test_the_inverse_square_root_is_noams_shape_with_a_peak_of_one(warmup: int, total: int, d_model: int) -> None:
+    to_noam = (d_model * warmup) ** -0.5
+    for step in range(total):
+        factor = rate_factor(InverseSquareRoot(), step=step, warmup=warmup, total=total)
+        noam = rate_factor(Noam(d_model=d_model), step=step, warmup=warmup, total=total)
+        assert factor * to_noam == pytest.approx(noam)
+        assert 0.0 < factor <= 1.0
+
+
+def test_the_inverse_square_root_rises_to_one_and_halves_at_four_times_the_warm_up() -> None:
+    factors = [rate_factor(InverseSquareRoot(), step=step, warmup=5, total=80) for step in range(80)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factors[19] == pytest.approx(0.5)
+    assert factors[79] == pytest.approx(0.25)
+    assert factors[4:] == sorted(factors[4:], reverse=True)
 
 
 def test_a_cooldown_is_a_share() -> None:

@@ -17,6 +17,8 @@ TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in rang
 
 MUON: dict[str, Any] = {"kind": "muon", "lr": 0.01, "adam_lr": 0.005}
 ADAMW: dict[str, Any] = {"kind": "adamw", "lr": 0.01}
+PAIRS_ADAMW: dict[str, Any] = {"kind": "adamw", "lr": 0.06}
+PAIRS_MUON: dict[str, Any] = {"kind": "muon", "lr": 0.05, "adam_lr": 0.06}
 
 
 def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
@@ -57,6 +59,65 @@ def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **traini
         },
     }
     return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny")
+
+
+COLOURS = {"red": "rote", "blue": "blaue", "green": "grüne", "black": "schwarze", "small": "kleine"}
+ANIMALS = {"cat": "Katze", "mouse": "Maus", "cow": "Kuh", "duck": "Ente", "bee": "Biene"}
+DEEDS = {"sleeps": "schläft", "eats": "isst alles auf", "sings well": "singt sehr gut", "is here again": "ist da"}
+PAIRS = [
+    (f"the {colour} {animal} {deed}", f"die {colours} {animals} {deeds}")
+    for colour, colours in COLOURS.items()
+    for animal, animals in ANIMALS.items()
+    for deed, deeds in DEEDS.items()
+]
+
+
+def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+    """One layer a side and all that a translation run can have; 12 steps of 192 tokens a side in three micro-batches.
+
+    An epoch is 3.67 steps: saves fall inside of epochs, and steps reach from one into the next.
+    """
+    pairs = folder / "pairs.tsv"
+    if not pairs.exists():
+        pairs.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    stack: dict[str, Any] = {
+        "d_model": 16,
+        "n_layers": 1,
+        "n_heads": 2,
+        "d_ff": 32,
+        "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
+    }
+    init = {"kind": "normal", "std": 0.2}  # large enough for BLEU to move within 12 steps
+    base: dict[str, Any] = {
+        "data": {
+            "source": str(pairs),
+            "validation": {"kind": "drawn", "pairs": 6},
+            "tokenizer": {"kind": "words", "prefix_space": True},
+        },
+        "model": {"preset": "modern-translator", "max_len": 8, "encoder": stack, "decoder": stack, "init": init},
+        "training": {
+            "max_steps": 12,
+            "batch_tokens": 192,
+            "micro_batch_tokens": 64,
+            "label_smoothing": 0.1,
+            "ema": 0.4,
+            "optimizer": PAIRS_ADAMW,
+            "schedule": {"kind": "inverse_square_root"},
+            "warmup_steps": 2,
+            "precision": "fp32",
+            "compile": "never",
+            "accelerator": "cpu",
+            "validate_every": 3,
+            "best_by": "bleu",
+            "save_every": 4,
+            "log_every": 1,
+        },
+    }
+    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny pairs")
+
+
+TINY: dict[str, Callable[..., Recipe]] = {"text": tiny_recipe, "pairs": tiny_pairs_recipe}
+UNDROPPED: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
 
 
 def weights(run: Path, folder: str = "last") -> bytes:
@@ -122,19 +183,23 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def dies_at_rename(n: int, *, after: bool) -> Callable[[], None]:
-    """For a child: makes it kill itself just before or just after its n-th rename, the moment a file appears."""
+def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]:
+    """For a child: makes it kill itself just before or just after its n-th rename, the moment a file appears.
+
+    With a `name`, only the renames to files of that name count.
+    """
 
     def prepare() -> None:
         rename, count = os.replace, 0
 
         def replace(source: Any, target: Any) -> None:
             nonlocal count
-            count += 1
-            if count == n and not after:
+            counts = not name or os.path.basename(target) == name
+            count += counts
+            if counts and count == n and not after:
                 os.kill(os.getpid(), signal.SIGKILL)
             rename(source, target)
-            if count == n and after:
+            if counts and count == n and after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         os.replace = replace

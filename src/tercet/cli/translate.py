@@ -239,8 +239,10 @@ class _Writer:
         facts = [name_of(self.search), f"{_count(self.lines, 'line')} in {self.seconds:.1f} s"]
         if len(self.models) > 1:
             facts.insert(0, f"{self.args.combine or 'linear'} ensemble of {len(self.models)}")
-        facts.append(f"{_count(self.cut, 'source')} cut to the {room} tokens that the model takes")
-        facts.append(f"{_count(self.unfinished, 'translation')} stopped by the length limit")
+        if self.cut:
+            facts.append(f"{_count(self.cut, 'source')} cut to the {room} tokens that the model takes")
+        if self.unfinished:
+            facts.append(f"{_count(self.unfinished, 'translation')} stopped by the length limit")
         return "; ".join(facts)
 
 

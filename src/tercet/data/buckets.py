@@ -58,7 +58,7 @@ class Buckets:
         self.skipped = len(longest) - len(self._kept)
         if not len(self._kept):
             raise UserError(
-                f"every pair is longer than max_len={max_len} tokens, the shortest has {longest.min(initial=max_len)}; "
+                f"every pair is longer than max_len={max_len} tokens, the shortest has {min(longest, default=0)}; "
                 "set model.max_len higher"
             )
         source, target, longest = source[self._kept], target[self._kept], longest[self._kept]

@@ -105,10 +105,8 @@ PRESETS: dict[str, AnySpec] = {
     ),
 }
 
-OURS = {
-    "decoder-only": "modern",
-    "encoder-decoder": "modern-translator",
-}  # where a family starts from, if none is named
+# Where a family starts from if no preset is named, as in the recipe that a run writes down.
+OURS = {"decoder-only": "modern", "encoder-decoder": "modern-translator"}
 
 
 def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:

@@ -177,15 +177,17 @@ class Attention(nn.Module):
 
 def _together(q: Float[Tensor, "Q H T K"], sources: int) -> Float[Tensor, "B H N K"]:
     """The queries of all rows that share a source, side by side: Q = n B rows of T become B rows of N = n T."""
-    n = len(q) // sources
-    if n * sources != len(q):
+    if len(q) == sources:
+        return q
+    if len(q) % sources:
         raise ValueError(f"{len(q)} rows of queries cannot share {sources} rows of keys equally")
-    return q if n == 1 else q.unflatten(0, (sources, n)).transpose(1, 2).flatten(2, 3)
+    return q.unflatten(0, (sources, len(q) // sources)).transpose(1, 2).flatten(2, 3)
 
 
 def _apart(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q H T K"]:
-    n = rows // len(heads)
-    return heads if n == 1 else heads.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)
+    if rows == len(heads):
+        return heads
+    return heads.unflatten(2, (rows // len(heads), -1)).transpose(1, 2).flatten(0, 1)
 
 
 def _one_per_query_head(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:

@@ -30,7 +30,7 @@ def draw_loss(metrics: Path, picture: Path, *, title: str) -> None:
 def _draw_losses(axes: Any, columns: Columns, title: str) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    train, validation = columns["train/loss"], columns["val/loss"]
+    train, validation = columns["train/nll"] or columns["train/loss"], columns["val/loss"]  # both without smoothing
     axes.plot(*_xy(train), color="#9db4c8", linewidth=0.8, label="training, each logged batch")
     means = _epoch_means(train, dict(columns["epoch"]))
     if len(means) > 2:
@@ -41,8 +41,7 @@ def _draw_losses(axes: Any, columns: Columns, title: str) -> None:
             *_xy(validation), color="#c0504d", linewidth=1.6, marker="o", markersize=3,
             label=f"validation, lowest {best[1]:.4f} at step {best[0]}",
         )  # fmt: skip
-    smoothed = ", training with label smoothing" if columns["train/nll"] else ""
-    axes.set(xlabel="optimizer step", ylabel=f"loss (nats a token{smoothed})", title=title)
+    axes.set(xlabel="optimizer step", ylabel="loss (nats a token)", title=title)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

@@ -12,8 +12,6 @@ from tercet.models import AnySpec, EncoderDecoderSpec, model_spec
 from tercet.training.optimizers import Muon, OptimizerSpec
 from tercet.training.schedules import WSD, InverseSquareRoot, Noam, Schedule
 
-STARTS = {"decoder-only": "modern", "encoder-decoder": "modern-translator"}  # where no preset is named
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
@@ -156,8 +154,7 @@ def parse_recipe(data: Mapping[str, Any], *, name: str) -> Recipe:
     model = spelt.pop("model", {})
     if not isinstance(model, Mapping):
         raise UserError(f"{name}: model: expected a mapping of keys, got {model!r}")
-    # A run's own recipe names no preset: it has every key, the family among them.
-    spec = model_spec({"preset": STARTS.get(str(model.get("family")), "modern"), **model}, name=f"{name}: model")
+    spec = model_spec(model, name=f"{name}: model")
     spelt["model"] = plain(spec)
     if isinstance(spelt.get("data"), Mapping):  # what a model learns from follows from what it is
         spelt["data"] = {"kind": "pairs" if isinstance(spec, EncoderDecoderSpec) else "text", **spelt["data"]}

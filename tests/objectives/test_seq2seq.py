@@ -1,0 +1,131 @@
+"""The loss of sentence pairs: of each target token once, whatever stands beside a pair and behind its end."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.data import PairRows, Pairs, gather
+from tercet.models import EncoderDecoder, model_spec
+from tercet.objectives import IGNORED, PairBatch, pairs_to_learn, seq2seq_loss
+
+PAD, BOS, EOS, V = 0, 1, 2, 13
+DRAWS = np.random.default_rng(3)
+SENTENCES = [  # five pairs of unequal lengths, each side ended by eos
+    [[*DRAWS.integers(3, V, n).tolist(), EOS], [*DRAWS.integers(3, V, m).tolist(), EOS]]
+    for n, m in ((2, 5), (5, 1), (3, 3), (1, 4), (5, 5))
+]
+
+
+STACK: dict[str, Any] = {
+    "d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 31, "dropout": {"embedding": 0.0, "residual": 0.0},
+}  # fmt: skip
+
+
+def pairs() -> Pairs:
+    sides: list[np.ndarray] = []
+    for side in zip(*SENTENCES, strict=True):
+        sides += [np.concatenate([np.array(ids, np.uint16) for ids in side])]
+        sides += [np.cumsum([0, *map(len, side)], dtype=np.int64)]
+    return Pairs(source=sides[0], source_starts=sides[1], target=sides[2], target_starts=sides[3])
+
+
+def rows(*numbers: int) -> PairRows:
+    return gather(pairs(), np.array(numbers), source_pad=PAD, bos=BOS, pad=PAD)
+
+
+def model(**changes: Any) -> EncoderDecoder:
+    small = {"vocab_size": V, "max_len": 11, "encoder": STACK, "decoder": STACK}
+    spec = model_spec({"preset": "modern-translator", **small, **changes})
+    built = EncoderDecoder(spec, seed=5)  # pyright: ignore[reportArgumentType]
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.mul_(3)  # far enough from nothing for a fault to show
+    return built
+
+
+def gradient(one: EncoderDecoder, batches: list[PairBatch], *, smoothing: float = 0.0) -> Tensor:
+    """Of the mean over all batches' targets, as a training step takes it."""
+    one.zero_grad()
+    targets = sum(int((batch.targets != IGNORED).sum()) for batch in batches)
+    for batch in batches:
+        (seq2seq_loss(one, batch, smoothing=smoothing).total / targets).backward()
+    return torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None])
+
+
+def test_the_decoder_reads_its_target_one_token_late() -> None:
+    batch = pairs_to_learn(rows(0, 1, 3))
+    for row, number in enumerate((0, 1, 3)):
+        source, target = SENTENCES[number]
+        n, m = len(source), len(target)
+        assert batch.source[row, :n].tolist() == source
+        assert batch.source_padding is not None
+        assert batch.source_padding[row].tolist() == [True] * n + [False] * (6 - n)
+        assert batch.inputs[row, :m].tolist() == [BOS, *target[:-1]]
+        assert batch.targets[row].tolist() == target + [IGNORED] * (6 - m)
+    assert batch.inputs.shape == batch.targets.shape == (3, 6)
+
+
+def test_no_mask_where_nothing_is_padded() -> None:
+    assert pairs_to_learn(rows(1, 4)).source_padding is None  # both sources are six long
+    assert pairs_to_learn(rows(1, 0)).source_padding is not None
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_it_is_the_sum_of_each_pair_alone_by_the_formula(smoothing: float) -> None:
+    one, total, plain, count = model(), 0.0, 0.0, 0
+    for source, target in SENTENCES:
+        logs = one(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]]))[0].log_softmax(-1).detach()
+        nll = -logs[torch.arange(len(target)), torch.tensor(target)]
+        plain += float(nll.sum())
+        total += float(((1 - smoothing) * nll - smoothing * logs.mean(-1)).sum())
+        count += len(target)
+    loss = seq2seq_loss(one, pairs_to_learn(rows(*range(5))), smoothing=smoothing)
+    assert int(loss.count) == count
+    assert float(loss.total.detach()) == pytest.approx(total, rel=1e-5)
+    assert float(loss.plain) == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_small_batches_are_one_big_batch(smoothing: float) -> None:
+    one = model()
+    big = [pairs_to_learn(rows(0, 1, 2, 3, 4))]
+    small = [pairs_to_learn(rows(3)), pairs_to_learn(rows(1, 0)), pairs_to_learn(rows(4, 2))]
+    assert len({int((batch.targets != IGNORED).sum()) // len(batch.source) for batch in small}) > 1
+    whole, parts = gradient(one, big, smoothing=smoothing), gradient(one, small, smoothing=smoothing)
+    assert float((whole - parts).norm() / whole.norm()) <= 1e-5
+
+
+@pytest.mark.parametrize("junk", [PAD, BOS, 7])
+@pytest.mark.parametrize("position", ["rotary", "sinusoidal", "learned", "alibi"])
+def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk: int) -> None:
+    kind = {"position": position}
+    one = model(encoder=STACK | kind, decoder=STACK | kind)
+    batch = pairs_to_learn(rows(0, 1, 3))
+    assert batch.source_padding is not None
+    wider = PairBatch(
+        F.pad(batch.source.masked_fill(~batch.source_padding, junk), (0, 3), value=junk),
+        F.pad(batch.source_padding, (0, 3)),
+        F.pad(batch.inputs.masked_fill(batch.targets == IGNORED, junk), (0, 2), value=junk),
+        F.pad(batch.targets, (0, 2), value=IGNORED),
+    )
+    losses = [seq2seq_loss(one, some) for some in (batch, wider)]
+    torch.testing.assert_close(losses[0].total, losses[1].total)
+    assert int(losses[0].count) == int(losses[1].count)
+    before, after = gradient(one, [batch]), gradient(one, [wider])
+    assert float((before - after).norm() / before.norm()) <= 1e-5
+
+
+def test_a_source_without_its_mask_is_noticed() -> None:
+    one, batch = model(), pairs_to_learn(rows(0, 1, 3))
+    right, wrong = (float(seq2seq_loss(one, b).total.detach()) for b in (batch, batch._replace(source_padding=None)))
+    assert abs(right - wrong) > 1e-2
+
+
+def test_the_source_is_learnt_from() -> None:
+    one = model()
+    seq2seq_loss(one, pairs_to_learn(rows(0, 2, 4)), smoothing=0.1).mean.backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in one.parameters())

@@ -1,0 +1,52 @@
+"""A run written out as a loop over any task's steps, with the moving average as its formula says."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tercet.models import build
+from tercet.objectives import Loss, no_loss
+from tercet.training.module import step_seed
+from tercet.training.optimizers import base_rates, set_rates
+from tercet.training.schedules import rate_factor
+from tercet.training.task import Task
+
+State = dict[str, Tensor]
+
+
+class Step(NamedTuple):
+    """After an optimizer step, on the CPU in float32."""
+
+    loss: Loss  # of the batch, before the weights moved
+    weights: State
+    average: State  # of all steps' weights so far
+
+
+def steps_by_hand(task: Task) -> Iterator[Step]:
+    """Each step of a run on one device."""
+    spec = task.recipe.training
+    model = build(task.recipe.model, seed=spec.seed)
+    optimizer = spec.optimizer.build(model)
+    base, average = base_rates(optimizer), dict[str, Tensor]()
+    for step in range(task.steps):
+        factor = rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=task.steps)
+        set_rates(optimizer, base, factor)
+        torch.manual_seed(step_seed(spec.seed, step, rank=0))
+        batches = task.batches(step, 0, 1)
+        targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum().clamp(min=1)
+        loss = no_loss(torch.device("cpu"))
+        for batch in batches:
+            part = task.loss(model, batch, smoothing=spec.label_smoothing)
+            (part.total * (1 / targets)).backward()
+            loss = loss + part.detached()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm or float("inf"))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        decay = (
+            min(spec.ema or 0.0, (1 + step) / (10 + step)) if step else 0.0
+        )  # the first average is the first weights
+        average = {name: decay * average.get(name, x) + (1 - decay) * x for name, x in weights.items()}
+        yield Step(loss, weights, average)

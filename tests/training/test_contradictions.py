@@ -1,0 +1,126 @@
+"""Settings that contradict each other are refused in one line, which names the key and the remedy."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import TINY, tiny_pairs_recipe, tiny_recipe
+
+from tercet.config import UserError
+from tercet.training import train
+from tercet.training.task import task_of
+
+
+def refused(recipe: Any, folder: Path, words: str) -> None:
+    """By `train`, before a folder is made."""
+    with pytest.raises(UserError, match=words) as refusal:
+        train(recipe, folder / "run", quiet=True)
+    assert "\n" not in str(refusal.value)
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"micro_batch_tokens": 60}, "batch_tokens=192 must be a multiple of micro_batch_tokens=60"),
+        ({"micro_batch_tokens": 384}, "batch_tokens=192 must be a multiple of micro_batch_tokens=384"),
+        ({"batch_tokens": None}, "micro_batch_tokens=64 divides batch_tokens; set that as well"),
+        ({"micro_batch_size": 4}, "micro_batch_size=4 divides batch_size; with batch_tokens set micro_batch_tokens"),
+        ({"batch_tokens": 0, "micro_batch_tokens": None}, "batch_tokens=0 must be at least 1"),
+        ({"label_smoothing": 1.0}, r"label_smoothing=1\.0 must be at least 0 and below 1"),
+        ({"label_smoothing": -0.1}, r"label_smoothing=-0\.1 must be at least 0 and below 1"),
+        ({"ema": 0.0}, r"ema=0\.0 must be between 0 and 1, such as 0\.999; null for none"),
+        ({"ema": 1.0}, r"ema=1\.0 must be between 0 and 1"),
+        ({"strategy": "fsdp"}, "with fsdp no device has the whole model: ema and best_by=bleu need another strategy"),
+        ({"strategy": "fsdp", "ema": None}, "ema and best_by=bleu need another strategy"),
+        ({"strategy": "fsdp", "best_by": "loss"}, "ema and best_by=bleu need another strategy"),
+        ({"validation_sentences": 0}, "best_by=bleu needs translations; leave validation_sentences out, or set it"),
+        ({"warmup_steps": 0}, "the inverse_square_root schedule needs warmup_steps, such as 4000"),
+        ({"best_by": "blue"}, "training.best_by: .*'loss' or 'bleu'"),
+        ({"validation_sentences": -1}, "validation_sentences=-1 must not be negative"),
+    ],
+)
+def test_by_the_recipe(tmp_path: Path, training: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        tiny_pairs_recipe(tmp_path, **training)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "words"),
+    [
+        ("pairs", "text", "the encoder-decoder family learns from pairs; set data.kind to pairs"),
+        ("text", "pairs", "the decoder-only family learns from text; set data.kind to text"),
+    ],
+)
+def test_a_family_and_what_it_does_not_learn_from(tmp_path: Path, family: str, kind: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        TINY[family](tmp_path, {"data": {"kind": kind, "source": "a.tsv"}})
+
+
+def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
+    own = {"data": {"source_tokenizer": {"kind": "characters"}}}
+    words = "model.share_embeddings needs one vocabulary: set it to false, or drop source_tokenizer"
+    refused(tiny_pairs_recipe(tmp_path, own), tmp_path, words)
+    with pytest.raises(UserError, match="share_embeddings needs one vocabulary for both sides; set it to false"):
+        tiny_pairs_recipe(tmp_path, {"model": {"source_vocab_size": 50}})
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"batch_tokens": None, "micro_batch_tokens": None}, "pairs come in buckets .*set training.batch_tokens, such"),
+        ({"batch_tokens": 14, "micro_batch_tokens": 7}, "a pair may have 8 tokens a side, more than the 7 of a batch"),
+        ({"devices": 2, "micro_batch_tokens": None, "batch_tokens": 14}, "8 tokens a side, more than the 7 of a batch"),
+        ({"devices": 2}, "192 in micro-batches of 64 make 3, which 2 devices cannot share evenly; make it a multiple"),
+        ({"devices": 7, "micro_batch_tokens": None}, "6 validation pairs fit into model.max_len=8, and each of 7 dev"),
+        ({"validation_tokens": 100}, "training.validation_tokens is for text; .*leave it out"),
+        ({"sample_prompt": "the"}, "training.sample_prompt is for text; .*leave it out"),
+    ],
+)
+def test_of_pairs_with_their_data(tmp_path: Path, training: dict[str, Any], words: str) -> None:
+    refused(tiny_pairs_recipe(tmp_path, **training), tmp_path, words)
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"batch_tokens": 64, "micro_batch_size": None}, "training.batch_tokens is for sentence pairs; .*batch_size"),
+        ({"best_by": "bleu"}, "training.best_by=bleu is for translation; set it to loss"),
+        ({"validation_sentences": 5}, "training.validation_sentences is for translation; .*validation_tokens"),
+    ],
+)
+def test_of_text_with_its_data(tmp_path: Path, training: dict[str, Any], words: str) -> None:
+    refused(tiny_recipe(tmp_path, **training), tmp_path, words)
+
+
+def test_sentences_that_do_not_fit(tmp_path: Path) -> None:
+    words = "every pair is longer than max_len=4 tokens, .*; set model.max_len higher"
+    refused(tiny_pairs_recipe(tmp_path, {"model": {"max_len": 4}}), tmp_path, words)
+    task = task_of(tiny_pairs_recipe(tmp_path, {"model": {"max_len": 6}}), progress=False)
+    assert "longer than max_len left out" in task.describe()
+
+
+def test_any_number_of_devices_may_share_tokens(tmp_path: Path) -> None:
+    """`batch_size` stands at its default, which three devices could not share; pairs do not ask for it."""
+    recipe = tiny_pairs_recipe(tmp_path, devices=3)
+    assert len(task_of(recipe, progress=False).batches(0, 1, 3)) == 1
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_post_norm_without_a_warm_up_is_warned_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    changes = {"stack": {"placement": "post"}} if family == "text" else {"decoder": {"placement": "post"}}
+    short: dict[str, Any] = {"max_steps": 1, "sample_tokens": 0, "schedule": "constant"}
+    warning = "post-norm without warm-up seldom learns .*; set training.warmup_steps, such as 400"
+    for model, warmup in ((changes, 0), (changes, 2), ({}, 0)):
+        recipe = TINY[family](tmp_path, {"model": model}, **short, warmup_steps=warmup)
+        out = train(recipe, tmp_path / f"{family} {warmup} {len(model)}")
+        told = [line for line in capsys.readouterr().err.splitlines() if "post-norm" in line]
+        assert len(told) == (model == changes and not warmup)
+        if told:
+            assert re.search(warning, told[0])
+            train(recipe, out)
+            assert "post-norm" not in capsys.readouterr().err

@@ -1,0 +1,100 @@
+"""The moving average is what is judged and exported; the run itself goes on from the weights as they are."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from by_hand import Step, steps_by_hand
+from tiny_runs import TINY, figures, resume_state, tiny_pairs_recipe, weights
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from tercet.checkpoint import load_model
+from tercet.models import build
+from tercet.training import module as module_file
+from tercet.training import train
+from tercet.training.module import TrainingModule
+from tercet.training.task import task_of
+
+
+def raw(run: Path) -> dict[str, Tensor]:
+    """The weights that a run goes on from."""
+    state = resume_state(run)["state_dict"]
+    return {name.removeprefix("model."): x for name, x in state.items() if name.startswith("model.")}
+
+
+def assert_is_average(run: Path, folder: str, step: Step) -> None:
+    held = load_model(run / folder).model.state_dict()
+    assert held.keys() == step.average.keys()
+    for name, average in step.average.items():
+        torch.testing.assert_close(held[name], average, atol=1e-6, rtol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_best_and_last_are_averages_of_the_steps(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
+    recipe = TINY[family](tmp_path, ema=0.4, sample_tokens=0)
+    out = finished(family) if family == "pairs" else train(recipe, tmp_path / "run", quiet=True)
+    steps = list(steps_by_hand(task_of(recipe, progress=False)))
+    assert_is_average(out, "last", steps[-1])
+    assert_is_average(out, "best", steps[load_model(out / "best").card.step - 1])
+    held = raw(out)
+    assert all(torch.equal(held[name], x) for name, x in steps[-1].weights.items())
+    name = "embedding.weight"
+    assert not torch.allclose(steps[-1].average[name], steps[-1].weights[name], atol=1e-5)
+
+
+def test_an_average_that_forgets_too_slowly_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(model: Any, decay: float) -> AveragedModel:
+        return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
+
+    monkeypatch.setattr(module_file, "_moving_average", plain)
+    recipe = tiny_pairs_recipe(tmp_path, max_steps=3)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    *_, last = steps_by_hand(task_of(recipe, progress=False))
+    with pytest.raises(AssertionError, match="not close"):
+        assert_is_average(out, "last", last)
+
+
+def test_a_young_average_is_not_the_beginning(tmp_path: Path) -> None:
+    """With 0.999 and no warm-up of it, five steps would leave the average at the first step's weights."""
+    out = train(tiny_pairs_recipe(tmp_path, ema=0.999, max_steps=5), tmp_path / "run", quiet=True)
+    first = train(tiny_pairs_recipe(tmp_path, max_steps=1), tmp_path / "first", quiet=True)
+    average = load_model(out / "last").model.state_dict()["embedding.weight"]
+    begun, now = raw(first)["embedding.weight"], raw(out)["embedding.weight"]
+    assert float((average - now).norm()) < 0.5 * float((begun - now).norm())
+    assert load_model(first / "last").model.state_dict().keys() == raw(first).keys()
+    assert torch.equal(load_model(first / "last").model.state_dict()["embedding.weight"], begun)
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_an_average_changes_nothing_but_what_is_judged(
+    tmp_path: Path, finished: Callable[[str], Path], family: str
+) -> None:
+    other_recipe = TINY[family](tmp_path, ema={"text": 0.4, "pairs": None}[family])
+    runs = finished(family), train(other_recipe, tmp_path / "other", quiet=True)
+    with_it, without = runs if family == "pairs" else reversed(runs)
+    assert not any("average" in name for name in resume_state(without)["state_dict"])
+    one, other = raw(with_it), raw(without)
+    assert all(torch.equal(one[name], x) for name, x in other.items())
+    there, here = figures(without), figures(with_it)
+    assert here["train/loss"] == there["train/loss"]
+    assert here["grad_norm"] == there["grad_norm"]
+    assert here["val/loss"] != there["val/loss"]
+    held = load_model(without / "last").model.state_dict()
+    assert all(torch.equal(held[name], x) for name, x in other.items())
+    assert weights(with_it) != weights(without)
+
+
+def test_tied_weights_stay_tied_in_the_average(tmp_path: Path) -> None:
+    task = task_of(tiny_pairs_recipe(tmp_path), progress=False)
+    module = TrainingModule(build(task.recipe.model), task)
+    assert module.judged is not module.model
+    assert module.judged.embedding.weight is not module.model.embedding.weight
+    assert module.judged.unembedding.weight is module.judged.embedding.weight
+    sizes = [sum(p.numel() for p in model.parameters()) for model in (module.model, module.judged)]
+    assert sizes[0] == sizes[1]
+    assert not any(p.requires_grad for p in module.judged.parameters())
+    held = [p for group in module.spec.optimizer.build(module.model).param_groups for p in group["params"]]
+    assert len(held) == len(list(module.model.parameters()))

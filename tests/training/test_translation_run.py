@@ -1,0 +1,278 @@
+"""A translation run: its figures counted again by hand, and what its steps must not depend on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+import torch.nn.functional as F
+from by_hand import Step, steps_by_hand
+from tiny_runs import UNDROPPED, figures, resume_state, tiny_pairs_recipe
+from torch import Tensor
+
+from tercet.checkpoint import Trained, load_model
+from tercet.data import ParallelCorpus, prepare_pairs
+from tercet.evaluate import score_pairs
+from tercet.generation import Beam, translate
+from tercet.models import EncoderDecoder
+from tercet.objectives import IGNORED, PairBatch
+from tercet.training import read_recipe, train
+from tercet.training.task import task_of
+from tercet.training.translation import TranslationTask
+
+Finished = Callable[[str], Path]
+
+
+def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> TranslationTask:
+    task = task_of(tiny_pairs_recipe(folder, changes, **training), progress=False)
+    assert isinstance(task, TranslationTask)
+    return task
+
+
+@pytest.fixture(scope="module")
+def by_hand(finished: Finished) -> list[Step]:
+    return list(steps_by_hand(task_for(finished("pairs").parent)))
+
+
+def corpus_of(run: Path) -> ParallelCorpus:
+    data: Any = read_recipe(run).data
+    return prepare_pairs(data)
+
+
+def loaded(run: Path, folder: str) -> tuple[EncoderDecoder, Trained]:
+    trained = load_model(run / folder)
+    assert isinstance(trained.model, EncoderDecoder)
+    return trained.model.eval(), trained
+
+
+def test_training_figures_are_those_of_the_steps(finished: Finished, by_hand: list[Step]) -> None:
+    out = finished("pairs")
+    columns = figures(out)
+    assert [y for _, y in columns["train/loss"]] == pytest.approx([float(s.loss.mean) for s in by_hand], rel=1e-7)
+    assert [y for _, y in columns["train/nll"]] == pytest.approx([float(s.loss.plain_mean) for s in by_hand], rel=1e-7)
+    assert all(abs(x - y) > 1e-4 for (_, x), (_, y) in zip(columns["train/loss"], columns["train/nll"], strict=True))
+    assert columns["epoch"] == [(step, pytest.approx((step - 1) * 3 / 11)) for step in range(1, 13)]
+    rates = [0.06 * min(step / 2, (2 / step) ** 0.5) for step in range(1, 13)]
+    assert [y for _, y in columns["lr"]] == pytest.approx(rates)
+
+
+def test_tokens_are_counted_exactly(finished: Finished) -> None:
+    out = finished("pairs")
+    task, counted, seen = task_for(out.parent), list[float](), 0
+    pad = task.corpus.tokenizer.pad_id
+    for step in range(12):
+        for batch in task.batches(step, 0, 1):
+            seen += int((batch.source != pad).sum()) + int((batch.targets != IGNORED).sum())
+        counted.append(seen)
+    assert [y for _, y in figures(out)["tokens"]] == counted
+    assert load_model(out / "last").card.tokens_seen == seen
+
+
+def test_validation_loss_is_that_of_each_pair_alone_without_smoothing(finished: Finished) -> None:
+    out = finished("pairs")
+    model, trained = loaded(out, "last")
+    tokenizer, nats, tokens = trained.tokenizer, 0.0, 0
+    texts = corpus_of(out).validation_texts
+    for source, target in texts:
+        inputs = torch.tensor([[*tokenizer.encode(source), tokenizer.eos_id]])
+        wanted = torch.tensor([[*tokenizer.encode(target), tokenizer.eos_id]])
+        with torch.no_grad():
+            logits = model(inputs, F.pad(wanted[:, :-1], (1, 0), value=tokenizer.bos_id))
+        nats -= float(logits.log_softmax(-1).gather(-1, wanted[..., None]).sum())
+        tokens += wanted.numel()
+    logged = figures(out)["val/loss"][-1]
+    assert logged == (12, pytest.approx(nats / tokens, rel=1e-5))
+    scores = score_pairs(model, tokenizer, texts)
+    assert -sum(score.logprob for score in scores) / sum(score.tokens for score in scores) == pytest.approx(
+        logged[1], rel=1e-5
+    )
+
+
+def greedy(run: Path, folder: str, sources: list[str]) -> list[str]:
+    model, trained = loaded(run, folder)
+    return [answer[0].text for answer in translate(model, trained.tokenizer, sources, Beam(size=1))]
+
+
+def test_validation_bleu_is_sacrebleus_of_what_the_best_model_writes(finished: Finished) -> None:
+    out = finished("pairs")
+    logged = dict(figures(out)["val/bleu"])
+    best = load_model(out / "best").card
+    assert best.step == max(logged, key=lambda step: logged[step])
+    assert len(set(logged.values())) > 2  # a figure that moves
+    sources, references = zip(*corpus_of(out).validation_texts, strict=True)
+    expected = sacrebleu.corpus_bleu(greedy(out, "best", list(sources)), [list(references)], force=True).score
+    assert logged[best.step] == pytest.approx(expected, rel=1e-8)
+    assert best.metrics["val/bleu"] == pytest.approx(expected, rel=1e-8)
+
+
+def test_bleu_of_the_first_sentences_alone(tmp_path: Path) -> None:
+    out = train(tiny_pairs_recipe(tmp_path, max_steps=3, validation_sentences=2), tmp_path / "run", quiet=True)
+    sources, references = zip(*corpus_of(out).validation_texts[:2], strict=True)
+    expected = sacrebleu.corpus_bleu(greedy(out, "last", list(sources)), [list(references)], force=True).score
+    assert figures(out)["val/bleu"] == [(3, pytest.approx(expected, rel=1e-8))]
+
+
+def test_the_best_by_loss_is_another_than_by_bleu(tmp_path: Path) -> None:
+    out = train(tiny_pairs_recipe(tmp_path, best_by="loss", max_steps=6, sample_tokens=0), tmp_path / "run", quiet=True)
+    columns = figures(out)
+    losses, scores = dict(columns["val/loss"]), dict(columns["val/bleu"])
+    assert load_model(out / "best").card.step == min(losses, key=lambda step: losses[step]) == 6
+    assert max(scores, key=lambda step: scores[step]) == 3
+
+
+def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = train(tiny_pairs_recipe(tmp_path, max_steps=3), tmp_path / "run")
+    told = capsys.readouterr().err
+    assert "94 training pairs, 3.3% padding, 3 steps; fp32, not compiled (as asked)" in told
+    assert "bleu " in told
+    names = {path.name for path in out.iterdir()}
+    assert names == {"recipe.yaml", "run.json", "metrics.csv", "loss.png", "samples", "best", "last", "resume.ckpt"}
+    sample = (out / "samples" / "step-000003.txt").read_text().split("\n\n")
+    texts = corpus_of(out).validation_texts
+    assert len(sample) == 5
+    for text, (source, reference), written in zip(
+        sample, texts, greedy(out, "last", [source for source, _ in texts]), strict=False
+    ):
+        assert text.splitlines() == [f"source     {source}", f"reference  {reference}", f"written    {written}"]
+
+
+def test_two_vocabularies(tmp_path: Path) -> None:
+    changes = {
+        "data": {"source_tokenizer": {"kind": "characters"}},
+        "model": {"share_embeddings": False, "max_len": 32},
+    }
+    out = train(tiny_pairs_recipe(tmp_path, changes, max_steps=3), tmp_path / "run", quiet=True)
+    model, trained = loaded(out, "last")
+    assert trained.source_tokenizer is not trained.tokenizer
+    assert model.source_embedding.weight.shape[0] == trained.source_tokenizer.vocab_size
+    assert model.vocab_size == trained.tokenizer.vocab_size
+    recipe = read_recipe(out)
+    assert recipe.model == model.spec
+    assert figures(out)["val/bleu"]
+
+
+def test_devices_share_a_steps_pairs_and_see_each_pair_once_an_epoch(tmp_path: Path) -> None:
+    task = task_for(tmp_path)
+    buckets: list[list[str]] = []
+    for step in range(11):  # three epochs of eleven buckets
+        whole = [in_words(task, batch) for batch in task.batches(step, 0, 1)]
+        shares = [[in_words(task, batch) for batch in task.batches(step, rank, 3)] for rank in range(3)]
+        assert [len(share) for share in shares] == [1, 1, 1]
+        assert sorted(bucket for share in shares for bucket in share) == sorted(whole)
+        buckets += whole
+    epochs = [buckets[i : i + 11] for i in (0, 11, 22)]
+    for epoch in epochs:
+        seen = [pair for bucket in epoch for pair in bucket]
+        assert len(seen) == len(set(seen)) == 94
+    # Each epoch brings them together anew.
+    companies = {frozenset(frozenset(bucket) for bucket in epoch) for epoch in epochs}
+    assert len(companies) == 3
+
+
+def in_words(task: TranslationTask, batch: PairBatch) -> list[str]:
+    source, target = task.corpus.source_tokenizer, task.corpus.tokenizer
+    return [
+        f"{source.decode(one.tolist())} | {target.decode(other.tolist())}"
+        for one, other in zip(batch.source, batch.inputs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_devices_share_the_validation_set(tmp_path: Path, world: int) -> None:
+    task = task_for(tmp_path)
+    shares = [task.validation(rank, world) for rank in range(world)]
+    assert len({len(share) for share in shares}) == 1  # as many batches on each
+    targets = [row[row != IGNORED].tolist() for share in shares for batch in share for row in batch.targets]
+    eos = task.corpus.tokenizer.eos_id
+    expected = [[*task.corpus.tokenizer.encode(text), eos] for _, text in task.corpus.validation_texts]
+    assert sorted(targets) == sorted(expected)
+
+
+ALIKE: dict[str, Any] = {
+    "model": {"encoder": {"dropout": UNDROPPED}, "decoder": {"dropout": UNDROPPED}},
+    "training": {"sample_tokens": 0, "validation_sentences": 0, "best_by": "loss", "max_steps": 20},
+}
+
+
+def together(batches: list[PairBatch], *, pad: int, more: int = 0) -> PairBatch:
+    """All pairs in one batch, with `more` columns of padding on each side."""
+    s, t = (max(batch[i].shape[1] for batch in batches) + more for i in (0, 2))
+
+    def wide(x: Tensor, length: int, value: int) -> Tensor:
+        return F.pad(x, (0, length - x.shape[1]), value=value)
+
+    source = torch.cat([wide(batch.source, s, pad) for batch in batches])
+    inputs = torch.cat([wide(batch.inputs, t, pad) for batch in batches])
+    targets = torch.cat([wide(batch.targets, t, IGNORED) for batch in batches])
+    return PairBatch(source, source != pad, inputs, targets)
+
+
+def reshaped(monkeypatch: pytest.MonkeyPatch, change: Callable[[TranslationTask, list[PairBatch]], Any]) -> None:
+    batches = TranslationTask.batches
+    monkeypatch.setattr(TranslationTask, "batches", lambda self, *place: change(self, batches(self, *place)))
+
+
+@pytest.fixture(scope="module")
+def in_micro_batches(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("micro")
+    return train(tiny_pairs_recipe(folder, ALIKE), folder / "run", quiet=True)
+
+
+def assert_same_after_20_updates(one: Path, other: Path, atol: float = 1e-6) -> None:
+    assert resume_state(other)["global_step"] == 20
+    a, b = (resume_state(run)["state_dict"] for run in (one, other))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=atol, rtol=1e-5)
+    there, here = figures(one), figures(other)
+    for name in ("train/loss", "train/nll", "grad_norm", "val/loss", "tokens"):
+        assert [y for _, y in here[name]] == pytest.approx([y for _, y in there[name]], rel=1e-5), name
+
+
+def test_micro_batches_are_one_batch(tmp_path: Path, in_micro_batches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reshaped(monkeypatch, lambda task, batches: [together(batches, pad=task.corpus.tokenizer.pad_id)])
+    assert len(task_for(tmp_path, ALIKE).batches(0, 0, 1)) == 1
+    other = train(tiny_pairs_recipe(tmp_path, ALIKE), tmp_path / "run", quiet=True)
+    assert_same_after_20_updates(in_micro_batches, other)
+
+
+def test_padding_changes_nothing(tmp_path: Path, in_micro_batches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wider(task: TranslationTask, batches: list[PairBatch]) -> list[PairBatch]:
+        return [together([batch], pad=task.corpus.tokenizer.pad_id, more=1) for batch in batches]
+
+    reshaped(monkeypatch, wider)
+    other = train(tiny_pairs_recipe(tmp_path, ALIKE), tmp_path / "run", quiet=True)
+    assert_same_after_20_updates(in_micro_batches, other)
+
+
+def test_means_of_means_are_noticed(tmp_path: Path, in_micro_batches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = TranslationTask.loss
+
+    def weighed(self: TranslationTask, model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Any:
+        one = loss(self, model, batch, smoothing=smoothing)
+        return type(one)(one.total * (30 / one.count), one.plain, one.count)
+
+    monkeypatch.setattr(TranslationTask, "loss", weighed)
+    other = train(tiny_pairs_recipe(tmp_path, ALIKE), tmp_path / "run", quiet=True)
+    with pytest.raises(AssertionError):
+        assert_same_after_20_updates(in_micro_batches, other, atol=1e-3)
+
+
+def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> None:
+    """They are never a target, so what is learnt first of all is not to say them."""
+    model, trained = loaded(finished("pairs"), "last")
+    task = task_for(finished("pairs").parent)
+    never = {trained.tokenizer.pad_id, trained.tokenizer.bos_id}
+    with torch.no_grad():
+        for batch in task.validation(0, 1):
+            logits = model(batch.source, batch.inputs, source_padding=batch.source_padding)
+            assert not never & set(logits.argmax(-1).flatten().tolist())
+        rows = torch.full((6, 1), trained.tokenizer.bos_id)
+        for _ in range(7):
+            logits = model(batch.source, rows, source_padding=batch.source_padding)[:, -1]
+            rows = torch.cat([rows, logits.argmax(-1, keepdim=True)], dim=1)
+            share = logits.softmax(-1)[:, sorted(never)]
+            assert float(share.max()) < 1 / model.vocab_size
+    assert not never & set(np.unique(rows[:, 1:]).tolist())

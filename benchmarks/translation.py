@@ -39,7 +39,6 @@ from tercet.training.translation import TranslationTask
 SIZES = {"d_model": 256, "n_layers": 4, "n_heads": 4, "d_ff": 1024}
 SMOOTHING = 0.1
 BEAM = 5
-AT_ONCE = 32  # sentences, for the peers
 PAD, BOS, EOS = 0, 1, 2  # the ids of our tokenizers
 
 
@@ -266,8 +265,8 @@ def decode(args: argparse.Namespace) -> dict[str, Any]:
         ids = [[*tokenizer.encode(text), EOS] for text in texts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # a favour: less padding
         written = [""] * len(ids)
-        for start in range(0, len(order), AT_ONCE):
-            some = order[start : start + AT_ONCE]
+        for start in range(0, len(order), args.at_once):
+            some = order[start : start + args.at_once]
             source = nn.utils.rnn.pad_sequence([torch.tensor(ids[i]) for i in some], batch_first=True)
             for i, answer in zip(some, peer.search(source, source != PAD), strict=True):
                 ended = answer[: answer.index(EOS)] if EOS in answer else answer
@@ -365,6 +364,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="training steps in a round")
     parser.add_argument("--tokens", type=int, default=4096, help="batch_tokens")
     parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--at-once", type=int, default=32, help="sentences in the peers' batches")
     parser.add_argument("--json", metavar="FILE", help="write every round's figure there")
     args = parser.parse_args()
     result = {"train": train, "decode": decode, "invariance": invariance}[args.what](args)

@@ -32,7 +32,11 @@ def add_sampling(add: Add) -> None:
 
 def add_batches(add: Add) -> None:
     add(
-        "--batch-tokens", metavar="N", type=int, default=4096, help="of a batch; fewer need less memory (default: 4096)"
+        "--batch-tokens",
+        metavar="N",
+        type=int,
+        default=16_384,
+        help="of a batch; fewer need less memory (default: 16384)",
     )
 
 

@@ -45,7 +45,7 @@ def translate(
     *,
     source_tokenizer: Tokenizer | None = None,
     prefixes: Sequence[str] | None = None,
-    batch_tokens: int = 4096,
+    batch_tokens: int = 16_384,
     allow_unknown: bool = False,
 ) -> list[list[Translation]]:
     """The translations of each text: the `n_best` of a beam, best first, or one sample. An empty text gets one, empty.
@@ -77,7 +77,7 @@ def translate_stream(
     search: Beam | Sampling = BEAM,
     *,
     source_tokenizer: Tokenizer | None = None,
-    batch_tokens: int = 4096,
+    batch_tokens: int = 16_384,
     allow_unknown: bool = False,
     pool: int = 1024,
 ) -> Iterator[list[Translation]]:

@@ -1,4 +1,4 @@
-"""Run by test_learning.py in a process of its own: checking shape annotations takes longer than the learning.
+"""Run by test_reversing.py in a process of its own: checking shape annotations takes longer than the learning.
 
 A translator learns to reverse sequences of 4 to 10 symbols. Given a seed, prints as JSON the share of sequences that it
 reverses to the last symbol, and the share of target symbols for which a cross-attention (the mean of a layer's heads,

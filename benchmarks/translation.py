@@ -33,6 +33,7 @@ from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder, EncoderDecoderSpec
 from tercet.objectives import IGNORED, PairBatch, seq2seq_loss
+from tercet.tokens import Tokenizer
 from tercet.training.recipe import parse_recipe
 from tercet.training.translation import TranslationTask
 
@@ -251,11 +252,7 @@ def _step(contender: Any) -> Callable[[PairBatch], None]:
 
 @torch.no_grad()
 def decode(args: argparse.Namespace) -> dict[str, Any]:
-    run = load_model(args.run)
-    model, tokenizer = run.model, run.tokenizer
-    assert isinstance(model, EncoderDecoder)
-    pairs, references = _test_set(run, args.sentences)
-    texts = [source for source, _ in pairs]
+    model, tokenizer, texts, references = _opened(args)
     peers = contenders(replace(model.spec, max_len=512), args.joeynmt)
     for peer in peers:
         peer.take(model)
@@ -292,11 +289,7 @@ def decode(args: argparse.Namespace) -> dict[str, Any]:
 @torch.no_grad()
 def invariance(args: argparse.Namespace) -> dict[str, Any]:
     """Each way of asking beside all sentences asked at once: how many translations have the same ids."""
-    run = load_model(args.run)
-    model, tokenizer = run.model, run.tokenizer
-    assert isinstance(model, EncoderDecoder)
-    pairs, _ = _test_set(run, args.sentences)
-    texts = [source for source, _ in pairs]
+    model, tokenizer, texts, _ = _opened(args)
 
     def ids(size: int, beam: int, order: list[int]) -> list[tuple[int, ...]]:
         found: dict[int, tuple[int, ...]] = {}
@@ -317,19 +310,19 @@ def invariance(args: argparse.Namespace) -> dict[str, Any]:
                 equal = sum(a == b for a, b in zip(found, reference, strict=True))
                 same[f"beam {beam}, {size} at once, {name}"] = equal / len(texts)
         if beam == 1:
-            equal = sum(_without_cache(run, text) == b for text, b in zip(texts, reference, strict=True))
+            equal = sum(_without_cache(model, tokenizer, text) == b for text, b in zip(texts, reference, strict=True))
             same["beam 1, without a cache"] = equal / len(texts)
     for name, share in same.items():
         print(f"  {name:36} {share:8.2%} of {len(texts):,} translations have the same ids")
     return {"same": same}
 
 
-def _without_cache(run: Any, text: str) -> tuple[int, ...]:
+def _without_cache(model: EncoderDecoder, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """Greedy search that reads everything anew for each token."""
-    source = torch.tensor([[*run.tokenizer.encode(text), EOS]])
+    source = torch.tensor([[*tokenizer.encode(text), EOS]])
     written = [BOS]
     while len(written) <= Beam().longest(source.shape[1]):
-        scores = run.model(source, torch.tensor([written]))[0, -1]
+        scores = model(source, torch.tensor([written]))[0, -1]
         scores[[PAD, BOS]] = float("-inf")
         written.append(int(scores.argmax()))
         if written[-1] == EOS:
@@ -337,13 +330,16 @@ def _without_cache(run: Any, text: str) -> tuple[int, ...]:
     return tuple(written[1:])
 
 
-def _test_set(run: Any, sentences: int) -> tuple[list[tuple[str, str]], list[str]]:
+def _opened(args: argparse.Namespace) -> tuple[EncoderDecoder, Tokenizer, list[str], list[str]]:
+    """The run's model and tokenizer, and the sources and references of its dataset's test part."""
+    run = load_model(args.run)
+    assert isinstance(run.model, EncoderDecoder)
     data = run.card.recipe["data"]
     spec = PairsSpec(
         source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
     )
-    pairs = pairs_of(spec, "test")[:sentences]
-    return pairs, [target for _, target in pairs]
+    pairs = pairs_of(spec, "test")[: args.sentences]
+    return run.model, run.tokenizer, [source for source, _ in pairs], [target for _, target in pairs]
 
 
 def _report(speeds: dict[str, list[float]], unit: str, **more: dict[str, float]) -> dict[str, Any]:

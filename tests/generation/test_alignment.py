@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -5,7 +6,16 @@ import torch
 from torch import Tensor
 from toy_decoder import ToyTranslator, random_source_rule
 
-from tercet.generation import Beam, Ensemble, align, beam_search, cross_attention, word_alignment, words_of
+from tercet.generation import (
+    Beam,
+    Ensemble,
+    Hypothesis,
+    align,
+    beam_search,
+    cross_attention,
+    word_alignment,
+    words_of,
+)
 from tercet.generation.alignment import coverage_penalties
 from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
 
@@ -118,19 +128,32 @@ def test_the_penalty_is_the_formula() -> None:
     assert coverage_penalties(Ensemble([made, made]), SOURCES[0], targets) == pytest.approx(found, abs=1e-5)
 
 
-@pytest.mark.parametrize(("n_best", "seed"), [(1, 2), (1, 3), (1, 4), (1, 5), (4, 2)])
-def test_coverage_ranks_the_ends_anew(n_best: int, seed: int) -> None:
-    made, prefixes = model(seed=seed), [[BOS], [BOS, 5], [BOS]]
-    limits = {"eos_id": EOS, "sources": SOURCES, "max_new_tokens": 9}
-    plain = beam_search(made, prefixes, Beam(size=4, n_best=4, alpha=0.5), **limits)
-    weighed = beam_search(made, prefixes, Beam(size=4, n_best=n_best, alpha=0.5, coverage=0.7), **limits)
-    for prefix, source, before, after in zip(prefixes, SOURCES, plain, weighed, strict=True):
-        known = {one.ids: one.score for one in before}
-        scores = {ids: score + 0.7 * penalty_by_hand(made, source, [*prefix, *ids]) for ids, score in known.items()}
-        ended = sorted((ids for ids in scores if ids[-1] == EOS), key=lambda ids: -scores[ids])
-        cut = sorted((ids for ids in scores if ids[-1] != EOS), key=lambda ids: -scores[ids])
-        assert [one.ids for one in after] == [*ended, *cut][:n_best]
-        assert [one.score for one in after] == pytest.approx([scores[one.ids] for one in after], abs=1e-4)
+def rank_by_hand(made: EncoderDecoder, source: list[int], prefix: list[int], one: Hypothesis) -> tuple[bool, float]:
+    """Whether it has ended, and its score with alpha 0.5 and coverage 0.7."""
+    penalty = penalty_by_hand(made, source, [*prefix, *one.ids])
+    return one.ids[-1] == EOS, one.logprob / len(one.ids) ** 0.5 + 0.7 * penalty
+
+
+@pytest.mark.parametrize("n_best", [1, 4])
+def test_coverage_ranks_the_ends_anew(n_best: int) -> None:
+    anew = 0
+    for seed in range(2, 8):
+        made, prefixes = model(seed=seed), [[BOS], [BOS, 5], [BOS]]
+        limits = {"eos_id": EOS, "sources": SOURCES, "max_new_tokens": 9}
+        plain = beam_search(made, prefixes, Beam(size=4, n_best=4, alpha=0.5), **limits)
+        weighed = beam_search(made, prefixes, Beam(size=4, n_best=n_best, alpha=0.5, coverage=0.7), **limits)
+        for prefix, source, before, after in zip(prefixes, SOURCES, plain, weighed, strict=True):
+            ranks = [rank_by_hand(made, source, prefix, one) for one in after]
+            assert len(after) == n_best
+            assert [one.score for one in after] == pytest.approx([score for _, score in ranks], abs=1e-4)
+            for one, following in itertools.pairwise(ranks):
+                assert one[0] > following[0] or (one[0] == following[0] and one[1] >= following[1] - 1e-4)
+            chosen = {one.ids for one in after}
+            for one in before:  # the ends that a search without coverage knows do not come before the last of these
+                ended, score = rank_by_hand(made, source, prefix, one)
+                assert one.ids in chosen or (ended, score) <= (ranks[-1][0], ranks[-1][1] + 1e-4)
+            anew += [one.ids for one in before[:n_best]] != [one.ids for one in after]
+    assert anew
 
 
 def test_coverage_needs_cross_attention() -> None:

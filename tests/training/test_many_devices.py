@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,11 @@ def run_two(tmp_path: Path, launcher: list[str], family: str, **training: Any) -
     command = [sys.executable, *launcher, str(PROGRAM), str(tmp_path / "two.yaml"), str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    if "exitcode: -6" in done.stderr:
+        # Once in some hundred sharded runs a thread of gloo aborts its process, and only then. Anything of ours raises.
+        shutil.rmtree(out, ignore_errors=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[:3000] + "\n...\n" + done.stderr[-3000:]
     return out
 
 

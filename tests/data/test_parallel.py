@@ -104,7 +104,7 @@ def test_equal_sources_are_drawn_together_whatever_the_order(
     pairs: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("drawn")
-    spec = files(folder, pairs, validation=Drawn(pairs=wanted))
+    spec = files(folder, pairs, validation=Drawn(count=wanted))
     if len({source for source, _ in pairs}) == 1:
         with pytest.raises(UserError, match=r"cannot be divided; set data\.validation"):
             pairs_of(spec, "train")
@@ -124,7 +124,7 @@ def test_equal_sources_are_drawn_together_whatever_the_order(
 def test_about_as_many_are_drawn_as_asked_for(tmp_path: Path) -> None:
     many = [(f"Satz {number}", f"sentence {number}") for number in range(4000)]
     assert len(pairs_of(files(tmp_path, many), "validation")) == 400
-    drawn = pairs_of(files(tmp_path, many, validation=Drawn(pairs=37)), "validation")
+    drawn = pairs_of(files(tmp_path, many, validation=Drawn(count=37)), "validation")
     assert len(drawn) == 37
     assert drawn not in (many[:37], many[-37:])
 
@@ -184,7 +184,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 def test_every_change_has_its_own_ids(tmp_path: Path, kept: Path) -> None:
     spec = files(tmp_path, SENTENCES)
     hashes = {prepare_pairs(spec).hash}
-    hashes.add(prepare_pairs(files(tmp_path, SENTENCES, validation=Drawn(pairs=2))).hash)
+    hashes.add(prepare_pairs(files(tmp_path, SENTENCES, validation=Drawn(count=2))).hash)
     hashes.add(prepare_pairs(files(tmp_path, [*SENTENCES, ("neu", "new")])).hash)
     turned = PairsSpec(source=spec.target or "", target=spec.source, tokenizer=SMALL)
     hashes.add(prepare_pairs(turned).hash)
@@ -252,7 +252,7 @@ def test_half_a_gigabyte_would_not_be_learnt_on(monkeypatch: pytest.MonkeyPatch,
     ("settings", "words"),
     [
         ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
-        ({"validation": {"kind": "drawn", "pairs": 0}}, "validation: pairs must be at least 1"),
+        ({"validation": {"kind": "drawn", "count": 0}}, "validation: count must be at least 1"),
         ({"validation": {"kind": "held_out"}}, "the key 'source' is missing"),
         ({"validation": "tail"}, "unknown kind 'tail'"),
         ({"source_language": "de", "target_language": "de"}, "are both 'de'"),

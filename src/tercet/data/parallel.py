@@ -4,7 +4,6 @@ Everything is read through before a vocabulary is learnt or a file written, so t
 told at once.
 """
 
-import hashlib
 import json
 import sys
 from array import array
@@ -34,6 +33,7 @@ from tercet.data.cache import (
 from tercet.data.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages, pair_files
 from tercet.data.pairs import Pair, PairSource, nothing_in, read_pairs
 from tercet.data.specs import Drawn, HeldOutPairs, PairsSpec
+from tercet.data.splitting import draw, place
 from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec
 
 Side = Literal["train", "validation"]
@@ -197,7 +197,7 @@ class _Divided:
             return
         _, drawn = self._survey
         for pair in read_pairs(self._train):
-            if (_place(pair[0]) in drawn) == (side == "validation"):
+            if (place(pair[0]) in drawn) == (side == "validation"):
                 yield pair
 
     @cached_property
@@ -213,30 +213,14 @@ class _Divided:
                     continue
                 complete += 1
                 if self._drawn:
-                    places.append(_place(pair[0]))
+                    places.append(place(pair[0]))
             if source and not complete:
                 raise nothing_in(source)
-        return skipped, _draw(places, self._drawn.pairs, self._spec.source) if self._drawn else frozenset()
-
-
-def _place(sentence: str) -> int:
-    """A number from 0 to 2^64 - 1 that looks random, the same for the same sentence."""
-    return int.from_bytes(hashlib.blake2b(sentence.encode(), digest_size=8).digest())
-
-
-def _draw(places: "array[int]", wanted: int, name: str) -> frozenset[int]:
-    """The sentences with the smallest places, as many as give `wanted` pairs, or a tenth of all where that is less."""
-    each, counts = np.unique(np.frombuffer(places, dtype=np.uint64), return_counts=True)
-    if len(each) < 2:
-        raise UserError(
-            f"{name} has one source sentence alone, which cannot be divided; set data.validation to "
-            "{kind: held_out, source: ...}, or give more pairs"
-        )
-    most = max(1, min(wanted, len(places) // 10))
-    fits = counts <= most
-    if not fits.any():  # a handful of sentences, each many times
-        return frozenset([int(each[counts.argmin()])])
-    return frozenset(each[fits][np.cumsum(counts[fits]) <= most].tolist())
+        if not self._drawn:
+            return skipped, frozenset()
+        remedy = "set data.validation to {kind: held_out, source: ...}, or give more pairs"
+        told = f"{self._spec.source} has one source sentence alone, which cannot be divided; {remedy}"
+        return skipped, draw(places, self._drawn.count, told)
 
 
 def _check_special(tokenizer: Tokenizer, setting: str) -> None:

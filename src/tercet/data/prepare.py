@@ -75,7 +75,8 @@ def prepare(spec: DataSpec, *, tokenizer: Tokenizer | None = None, progress: boo
         )
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
-        key = digest(FORMAT, content, reading, plain(spec.validation), tokenizer.hash, sys.byteorder)
+        begun = ["bos"] if _beginning(tokenizer) else []
+        key = digest(FORMAT, content, reading, plain(spec.validation), tokenizer.hash, sys.byteorder, *begun)
         folder = cache_folder() / "corpora" / key[:32]
         if not whole(folder):
             with appearing(folder) as new, progress_bar(shown=progress) as bar:
@@ -115,19 +116,22 @@ def _write(
 
 
 def _encode(source: Source, tokenizer: Tokenizer, path: Path, bar: Progress) -> tuple[np.ndarray, np.ndarray]:
-    """Write the ids of all documents, each ended by eos where there is one.
+    """Write the ids of all documents, each ended by eos where there is one, and begun by bos where tokens are masked.
 
     Returns:
         of each document, where it starts and how many UTF-8 bytes of text it has.
     """
     ends, sizes, size, written = [0], list[int](), 0, 0
-    eos = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    bos, eos = _beginning(tokenizer), [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     dtype = id_type(tokenizer)
     task = bar.add_task(f"tokenising {source.name}", total=source.size())
     with path.open("wb") as file:
         for pieces in _together(source.pieces()):
             texts = [piece.text for piece in pieces]
             for piece, ids in zip(pieces, tokenizer.encode_batch(texts), strict=True):
+                if written == ends[-1]:  # nothing of this document yet
+                    file.write(np.array(bos, dtype).tobytes())
+                    written += len(bos)
                 file.write(ids.astype(dtype).tobytes())
                 n_bytes = len(piece.text.encode())
                 written, size = written + len(ids), size + n_bytes
@@ -139,6 +143,11 @@ def _encode(source: Source, tokenizer: Tokenizer, path: Path, bar: Progress) -> 
                     sizes.append(size)
                     size = 0
     return np.array(ends[:-1], dtype=np.int64), np.array(sizes, dtype=np.int64)
+
+
+def _beginning(tokenizer: Tokenizer) -> list[int]:
+    """What stands before each document: bos for a model that fills masks, which reads a text between bos and eos."""
+    return [] if tokenizer.mask_id is None or tokenizer.bos_id is None else [tokenizer.bos_id]
 
 
 def _together(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:

@@ -1,6 +1,7 @@
 """Rows of `length` + 1 tokens out of one long array of ids: `length` inputs, and each one's next token as its target.
 
-Every batch is one gather: a (B, T+1) matrix of places, taken from the memory-mapped ids at once.
+A model that fills masks takes all of a row's tokens as inputs, so its rows are made with a `length` one less than its
+context. Every batch is one gather: a (B, T+1) matrix of places, taken from the memory-mapped ids at once.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ class TokenRows:
     """A batch of rows.
 
     Attributes:
-        tokens: (B, length + 1) int64; the inputs are [:, :-1], the targets [:, 1:].
+        tokens: (B, length + 1) int64; to a language model the inputs are [:, :-1], the targets [:, 1:]. `Blocks` have
+            `length` columns.
         mask: (B, length + 1) bool, or None where all would be True. True is a real token; for `Windows`, one to score.
         documents: (B, length + 1) int64 number of each token's document, or None where rows do not keep them apart.
     """
@@ -158,6 +160,33 @@ class Windows:
         tokens = np.where(real, self._ids[np.where(real, places, 0)].astype(np.int64), 0)
         documents = None if self._starts is None else _document_numbers(self._starts, places)
         return TokenRows(tokens=tokens, mask=real & (places > scored_before[:, None]), documents=documents)
+
+
+class Blocks:
+    """`ids` cut side by side into rows of `length` tokens, every token in one of them; the last row is padded.
+
+    For evaluating a model that fills masks, to which all tokens are inputs.
+    """
+
+    def __init__(
+        self, ids: np.ndarray, length: int, *, document_starts: np.ndarray | None = None, pad_id: int = 0
+    ) -> None:
+        """`ids` (N,); with `document_starts` the batches tell the documents apart."""
+        _check_length(length)
+        if not len(ids):
+            raise UserError("the data has no tokens, so there is nothing to predict; give more text")
+        self._ids, self._starts, self._length, self._pad_id = np.asarray(ids), document_starts, length, pad_id
+
+    def __len__(self) -> int:
+        return -(-len(self._ids) // self._length)
+
+    def batch(self, numbers: np.ndarray) -> TokenRows:
+        """Rows `numbers` (B,), counted from the start of the ids."""
+        places = (numbers * self._length)[:, None] + np.arange(self._length)
+        real = places < len(self._ids)
+        tokens = np.where(real, self._ids[np.where(real, places, 0)].astype(np.int64), self._pad_id)
+        documents = None if self._starts is None else _document_numbers(self._starts, places)
+        return TokenRows(tokens=tokens, mask=real, documents=documents)
 
 
 def _document_numbers(starts: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -97,18 +97,18 @@ class DataSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Some of the pairs, about `pairs` and at most a tenth, are kept for validation.
+    """Some of the pairs or labelled texts, about `count` and at most a tenth, are kept for validation.
 
-    They are drawn by a hash of the source sentence: equal source sentences fall on one side, and in whatever order the
+    They are drawn by a hash of the source sentence or the text: equal ones fall on one side, and in whatever order the
     lines stand, the same ones are drawn.
     """
 
     kind: Literal["drawn"] = "drawn"
-    pairs: int = 1000
+    count: int = 1000
 
     def __post_init__(self) -> None:
-        if self.pairs < 1:
-            raise ValueError(f"pairs must be at least 1, got {self.pairs}")
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,3 +152,42 @@ class PairsSpec:
             raise ValueError(f"source_language and target_language are both {self.source_language!r}; set two")
         if isinstance(self.tokenizer, GPT2) or isinstance(self.source_tokenizer, GPT2):
             raise ValueError("gpt2 has no pad and no bos token, which pairs need; use the kind bpe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutLabels:
+    """A second file of labelled texts, or a named set's training part, is for validation."""
+
+    kind: Literal["held_out"] = "held_out"
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsSpec:
+    """Texts and what each is, or words and what each of them is.
+
+    Args:
+        source: a named set of labelled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, also as `.gz`.
+        text_field, label_field: the keys or columns of the text and of its label. Over tokens they hold two lists of
+            equal length, and where there is no "text" or "label", "tokens" and "labels" are taken for them.
+        over: "texts" for a label a text, "tokens" for one a word.
+        validation: null is the named set's own validation part; for files, some of their texts.
+        tokenizer: learnt on the training texts.
+        encoding: of the files.
+    """
+
+    kind: Literal["labels"] = "labels"
+    source: str
+    text_field: str = "text"
+    label_field: str = "label"
+    over: Literal["texts", "tokens"] = "texts"
+    validation: Drawn | HeldOutLabels | None = None
+    tokenizer: TokenizerSpec = field(default_factory=BPE)
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        _check_encoding(self.encoding)
+        if self.text_field == self.label_field:
+            raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two")
+        if isinstance(self.tokenizer, GPT2):
+            raise ValueError("gpt2 has no pad and no bos token, which labelled texts need; use the kind wordpiece")

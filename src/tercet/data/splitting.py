@@ -1,6 +1,8 @@
-"""Dividing ids that are all in `train.bin` into `train.bin` and `validation.bin`, without holding them in memory."""
+"""Training and validation parted: ids that are all in `train.bin`, without holding them in memory, and sentences by
+their hash."""
 
 import hashlib
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,27 @@ def split_documents(
     everything.unlink()
     lengths = ends - starts
     return (_starts(lengths[~moved]), _starts(lengths[moved])), moved
+
+
+def place(text: str) -> int:
+    """A number from 0 to 2^64 - 1 that looks random, the same for the same text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def draw(places: "array[int]", wanted: int, undivided: str) -> frozenset[int]:
+    """The smallest places, as many as stand for `wanted` texts, or for a tenth of all where that is less.
+
+    Raises:
+        UserError: `undivided`, where all texts are one.
+    """
+    each, counts = np.unique(np.frombuffer(places, dtype=np.uint64), return_counts=True)
+    if len(each) < 2:
+        raise UserError(undivided)
+    most = max(1, min(wanted, len(places) // 10))
+    fits = counts <= most
+    if not fits.any():  # a handful of texts, each many times
+        return frozenset([int(each[counts.argmin()])])
+    return frozenset(each[fits][np.cumsum(counts[fits]) <= most].tolist())
 
 
 def _copy(ids: np.ndarray, ranges: Any, path: Path) -> None:

@@ -30,7 +30,7 @@ from tercet.generation.sampling import DIVERGED
 
 LengthPenalty = Literal["average", "gnmt", "none"]
 
-ROOM = 16  # columns by which the cache grows: a step costs as much as the cache is wide
+ROOM = 8  # columns by which the cache grows: a step costs as much as the cache is wide
 
 
 @dataclass(frozen=True, kw_only=True)

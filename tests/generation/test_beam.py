@@ -361,8 +361,8 @@ def test_rows_that_stay_in_place_are_not_moved() -> None:
 def test_the_cache_starts_small_and_grows_to_what_is_needed() -> None:
     model = ToyDecoder(lambda tokens: torch.zeros(5), 100)
     beam_search(model, [[1], [1, 1, 1]], Beam(size=1), eos_id=EOS, max_new_tokens=40)
-    assert model.capacities == [19]
-    assert model.caches[0].calls == [("grow", 35), ("grow", 42)]
+    assert model.capacities == [11]
+    assert model.caches[0].calls == [("grow", 19), ("grow", 27), ("grow", 35), ("grow", 42)]
     short = ToyDecoder(lambda tokens: torch.zeros(5), 100)
     beam_search(short, [[1], [1, 1, 1]], Beam(size=1), eos_id=EOS, max_new_tokens=[7, 2])
     assert short.capacities == [7]

@@ -1,7 +1,7 @@
-"""Text to ids and back: one `Tokenizer` for characters, words, BPE and Unigram, kept in one `tokenizer.json`."""
+"""Text to ids and back: one `Tokenizer` for characters, words and pieces of them, kept in one `tokenizer.json`."""
 
 from tercet.tokens.decoding import TextStream
-from tercet.tokens.specs import BPE, GPT2, Characters, Learnt, TokenizerFile, TokenizerSpec, Unigram, Words
+from tercet.tokens.specs import BPE, GPT2, Characters, Learnt, TokenizerFile, TokenizerSpec, Unigram, WordPiece, Words
 from tercet.tokens.tokenizer import Tokenizer
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "TokenizerFile",
     "TokenizerSpec",
     "Unigram",
+    "WordPiece",
     "Words",
 ]

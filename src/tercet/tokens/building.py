@@ -11,9 +11,9 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tercet.config import UserError
-from tercet.tokens.specs import BPE, Characters, Learnt, Unigram, Words
+from tercet.tokens.specs import BPE, Characters, Unigram, Words
 
-PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
 WORD = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"  # pieces that join up to the whole text
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -111,5 +111,6 @@ def _join(built: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: dec
         built.decoder = decoders.Sequence([decoder, decoders.Strip(" ", 1, 0)])
 
 
-def _special(spec: Learnt) -> list[str]:
-    return [name for name, wanted in ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos)) if wanted]
+def _special(spec: Characters | Words | BPE | Unigram) -> list[str]:
+    wanted = ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos), (MASK, spec.mask))
+    return [name for name, is_wanted in wanted if is_wanted]

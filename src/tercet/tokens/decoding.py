@@ -1,5 +1,6 @@
 """Ids back to text: every id stands for some bytes, and text is those bytes joined and read as UTF-8.
 
+Some tokens lose the space before them where they begin a text, so there is a second table for those that do.
 A token may hold half a character, so bytes are joined before they are read, and a stream holds back an unfinished
 character until it is whole. What is not UTF-8 (a model may say anything) is read as U+FFFD, the replacement character.
 """
@@ -9,6 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tercet.tokens.building import BYTE_TOKENS
+
+TIDIED = [
+    *((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m")),
+    *((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
+]
 
 
 class TextStream(Protocol):
@@ -20,18 +26,18 @@ class TextStream(Protocol):
 
 
 class ByteStream:
-    """A `TextStream` over a table of bytes per id; `prefix` is taken off the first of them."""
+    """A `TextStream` over two tables of bytes per id: for the `first` token that stands for any, and for the others."""
 
-    def __init__(self, table: Sequence[bytes], special: frozenset[int], prefix: bytes = b"") -> None:
-        self._table, self._special, self._prefix = table, special, prefix
+    def __init__(self, table: Sequence[bytes], first: Sequence[bytes], special: frozenset[int]) -> None:
+        self._table, self._next, self._special = table, first, special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
         if not 0 <= token < len(self._table) or token in self._special:
             return ""
-        piece = self._table[token]
-        if piece:
-            piece, self._prefix = piece.removeprefix(self._prefix), b""
+        piece = self._next[token]
+        if self._table[token]:
+            self._next = self._table
         return self._decoder.decode(piece)
 
     def flush(self) -> str:
@@ -39,7 +45,7 @@ class ByteStream:
 
 
 class WholeStream:
-    """A `TextStream` for a tokenizer whose decoder only the library knows (WordPiece, sentencepiece's spaces).
+    """A `TextStream` for a tokenizer whose decoder only the library knows (sentencepiece's spaces).
 
     The whole text is decoded at every token, and what is new in it is said. The library's own stream raises an error
     where a byte that is no UTF-8 changes how the bytes before it are read, so a run of bytes is held back to its end.
@@ -89,8 +95,26 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
             return [value.get(name, name.encode()) for name in names]
         case ["Fuse"]:
             return [name.encode() for name in names]
+        case ["WordPiece"]:
+            inside, tidy = structure["decoder"]["prefix"], structure["decoder"]["cleanup"]
+            pieces = [name.removeprefix(inside) if name.startswith(inside) else f" {name}" for name in names]
+            return [_tidied(piece, tidy).encode() if name else b"" for name, piece in zip(names, pieces, strict=True)]
         case _:
             return None
+
+
+def first_table(structure: dict[str, Any], names: Sequence[str], table: list[bytes]) -> list[bytes]:
+    """The bytes of every id where it is the first of a text, beside its `table` elsewhere."""
+    if joining(structure) == ["WordPiece"]:  # a piece from inside a word then shows that it is one
+        return [_tidied(name, structure["decoder"]["cleanup"]).encode() for name in names]
+    return [piece.removeprefix(b" ") for piece in table] if prefix_space(structure) else table
+
+
+def _tidied(piece: str, tidy: bool) -> str:
+    """The library's `cleanup`, one token at a time: no space before a full stop, and English contractions joined."""
+    for spaced, joined in TIDIED if tidy else ():
+        piece = piece.replace(spaced, joined)
+    return piece
 
 
 def joining(structure: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ class Characters:
 
     `alphabet` lists the characters, ids in that order; None takes every character of the training text, sorted.
     `byte_fallback` adds the 256 byte values, so that a character outside the alphabet becomes its UTF-8 bytes;
-    without it such a character is an error.
+    without it such a character is an error. `mask` adds `<mask>`, for masked language models.
     """
 
     kind: Literal["characters"] = "characters"
@@ -19,6 +19,7 @@ class Characters:
     eos: bool = True
     pad: bool = False
     bos: bool = False
+    mask: bool = False
 
     def __post_init__(self) -> None:
         if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
@@ -44,10 +45,11 @@ class Words:
     eos: bool = True
     pad: bool = False
     bos: bool = False
+    mask: bool = False
     prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        least = 4 + self.bos  # <pad>, <eos>, <unk> and a word
+        least = 4 + self.bos + self.mask  # <pad>, <eos>, <unk> and a word
         if self.vocab_size < least or self.min_count < 1:
             raise ValueError(
                 f"words need vocab_size >= {least} and min_count >= 1, got {self.vocab_size}, {self.min_count}"
@@ -66,10 +68,11 @@ class BPE:
     eos: bool = True
     pad: bool = False
     bos: bool = False
+    mask: bool = False
     prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        least = 256 + self.eos + self.pad + self.bos
+        least = 256 + self.eos + self.pad + self.bos + self.mask
         if self.vocab_size < least:
             raise ValueError(
                 f"bpe needs vocab_size >= {least} (256 bytes and {least - 256} special), got {self.vocab_size}"
@@ -90,12 +93,30 @@ class Unigram:
     eos: bool = True
     pad: bool = False
     bos: bool = False
+    mask: bool = False
     prefix_space: bool = False
 
     def __post_init__(self) -> None:
-        least = 4 + self.bos
+        least = 4 + self.bos + self.mask
         if self.vocab_size < least:
             raise ValueError(f"unigram needs vocab_size >= {least}, got {self.vocab_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordPiece:
+    """BERT's own way: words cut into the longest known pieces, `play ##ing`.
+
+    `[PAD] [UNK] [CLS] [SEP] [MASK]` are always there, as ids 0 to 4. Text does not come back exactly: white space
+    becomes one space, and `lowercase` takes off capitals and accents.
+    """
+
+    kind: Literal["wordpiece"] = "wordpiece"
+    vocab_size: int = 8000
+    lowercase: bool = True
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 6:
+            raise ValueError(f"wordpiece needs vocab_size >= 6 (5 special and a character), got {self.vocab_size}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,5 +134,5 @@ class TokenizerFile:
     path: str
 
 
-Learnt = Characters | Words | BPE | Unigram  # from a text of one's own
-TokenizerSpec = Characters | Words | BPE | Unigram | GPT2 | TokenizerFile
+Learnt = Characters | Words | BPE | Unigram | WordPiece  # from a text of one's own
+TokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | GPT2 | TokenizerFile

@@ -5,7 +5,9 @@ Characters skip the library when encoding: a table from code point to id does a 
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import tokenizers
 
 from tercet.config import UserError
 from tercet.tokens import building
-from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, joining, prefix_space
+from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, first_table, joining, prefix_space
 from tercet.tokens.gpt2 import gpt2
-from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, Words
+from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, WordPiece, Words
+from tercet.tokens.starts import WHITE, NameStarts, TextStarts
+from tercet.tokens.wordpiece import wordpiece
 
 Ids = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -24,15 +28,18 @@ PADS = ("<pad>", "[PAD]", "<|padding|>")
 STARTS = ("<bos>", "<s>", "<|begin_of_text|>", "[CLS]")
 ENDS = ("<eos>", "<|endoftext|>", "</s>", "<|end_of_text|>", "[SEP]")
 UNKNOWNS = (building.UNKNOWN, "[UNK]")
+MASKS = (building.MASK, "[MASK]")
+SPACE_BEFORE = ("words", "bpe", "unigram", "gpt2")  # the kinds whose words carry the space before them
 
 
 class Tokenizer:
     """Text to ids and back.
 
     Attributes:
-        kind: "characters", "words", "bpe", "unigram", "gpt2", or "file" for one that Tercet did not make.
+        kind: "characters", "words", "bpe", "unigram", "wordpiece", "gpt2", or "file" for one that Tercet did not make.
         vocab_size: how many ids there are, special ones included.
-        pad_id, bos_id, eos_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
+        pad_id, bos_id, eos_id, mask_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
+        mask_token: how the mask is written in a text for `encode_masked`, None where the vocabulary has none.
         special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
         prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
         hash: sha256 of the canonical JSON, as 64 hex digits.
@@ -49,19 +56,25 @@ class Tokenizer:
         names = [library.id_to_token(token) or "" for token in range(self.vocab_size)]
         added = library.get_added_tokens_decoder()
         special = {token.content: number for number, token in added.items() if token.special}
-        self.pad_id, self.bos_id, self.eos_id = (_first(special, known) for known in (PADS, STARTS, ENDS))
+        usual = (PADS, STARTS, ENDS, MASKS)
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = (_first(special, known) for known in usual)
+        self.mask_token = None if self.mask_id is None else names[self.mask_id]
         by_name = {name: token for token, name in enumerate(names)}
         self.unk_id = _first(by_name, UNKNOWNS)
         self.special_ids = frozenset(special.values()) - {self.unk_id}
         self.kind = _kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = prefix_space(structure)
-        self._prefix = b" " if self.prefix_space else b""
+        self._names = names
         self._table = byte_table(structure, names)
+        self._first = first_table(structure, names, self._table) if self._table is not None else []
         lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
         self._lengths = np.array(lengths, dtype=np.int64)
         self._byte_ids = frozenset(by_name[name] for name in building.BYTE_TOKENS if name in by_name)
         self._characters = _CharacterTable(names) if self.kind == "characters" else None
+        self._continues: str = structure["model"].get("continuing_subword_prefix") or ""
+        self._mask_strips = self.mask_id is not None and added[self.mask_id].lstrip  # RoBERTa's takes all white space
+        self._word_starts = self._starts()
 
     @classmethod
     def train(cls, spec: TokenizerSpec, texts: Iterable[str]) -> "Tokenizer":
@@ -80,6 +93,8 @@ class Tokenizer:
                     return cls(building.bpe(spec, texts))
                 case Unigram():
                     return cls(building.unigram(spec, texts))
+                case WordPiece():
+                    return cls(wordpiece(spec, texts))
                 case GPT2():
                     return cls(gpt2())
                 case TokenizerFile():
@@ -130,46 +145,114 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text as uint32 arrays; texts are shared out over the processor's cores."""
         for text in texts:
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise _not_unicode(error) from None
+            _check_unicode(text)
         if self._characters is not None:
             return [self._characters.encode(text) for text in texts]
-        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        return _encoded(self._library, texts)
+
+    def encode_masked(self, text: str) -> Ids:
+        """The ids of `text`, in which `[MASK]`, `<mask>`, or what this tokenizer calls it, is the mask token.
+
+        Where words carry the space before them, the mask does too: "The <mask> sat" hides " cat", space and all. White
+        space that is no part of a word stays. Other special tokens are text, as for `encode`.
+
+        Raises:
+            UserError: where `text` has a mask and the vocabulary has none, and as `encode` does.
+        """
+        _check_unicode(text)
+        parts = re.split("|".join(re.escape(name) for name in {*MASKS, self.mask_token or MASKS[0]}), text)
+        if len(parts) == 1:
+            return self.encode_batch(parts)[0]
+        if self.mask_id is None:
+            raise UserError(
+                "the text has a mask, but the tokenizer has no mask token; "
+                "train one with mask: true, or use the kind wordpiece"
+            )
+        if self.prefix_space:
+            parts[0] = f" {parts[0]}"
+        cut: list[str | None] = []  # None is a mask
+        for part in parts[:-1]:
+            cut += [*self._before_mask(part), None]
+        texts = [*(part for part in cut if part is not None), parts[-1]]
+        encoded = iter(self.encode_batch(texts) if self._characters is not None else _encoded(self._as_is, texts))
+        mask = np.array([self.mask_id], dtype=np.uint32)
+        return np.concatenate([mask if part is None else next(encoded) for part in [*cut, parts[-1]]])
+
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """Whether each token of `ids` (..., T) begins a word; special and unknown ones do, and what follows them."""
+        return self._word_starts(ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of `ids`; ids that the vocabulary does not have stand for nothing."""
+        """The text of `ids`; ids that the vocabulary does not have stand for nothing.
+
+        The kind wordpiece writes a space between words and none before . , ! ?, whatever the text had; a piece from
+        inside a word keeps its ## where it comes first.
+        """
         known = [token for token in map(int, ids) if 0 <= token < self.vocab_size]
         if self._table is None:
             return self._library.decode(known, skip_special_tokens=skip_special)
         skipped = self.special_ids if skip_special else frozenset[int]()
-        joined = b"".join(self._table[token] for token in known if token not in skipped)
-        return joined.removeprefix(self._prefix).decode("utf-8", "replace")
+        shown = [token for token in known if token not in skipped and self._table[token]]
+        pieces = [(self._table if number else self._first)[token] for number, token in enumerate(shown)]
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each id by itself in readable form, the space before it too; half a character is written `\\xe2`."""
-        if self._table is None:
-            return [self._library.id_to_token(int(token)) or "" for token in ids]
-        return [self._table[int(token)].decode("utf-8", "backslashreplace") for token in ids]
+        """Each id by itself in readable form, the space before it too; half a character is written `\\xe2`.
+
+        The kind wordpiece shows no spaces but `##ing`. Ids that the vocabulary does not have are empty.
+        """
+        known = [token if 0 <= token < self.vocab_size else None for token in map(int, ids)]
+        if self._table is None or self._continues:
+            return ["" if token is None else self._names[token] for token in known]
+        return ["" if token is None else self._table[token].decode("utf-8", "backslashreplace") for token in known]
 
     def stream(self) -> TextStream:
         """A decoder for ids that come one at a time; special ids are silent."""
         if self._table is None:
             return WholeStream(self.decode, self._byte_ids)
-        return ByteStream(self._table, self.special_ids, self._prefix)
+        return ByteStream(self._table, self._first, self.special_ids)
 
     def count_bytes(self, ids: np.ndarray) -> int:
-        """How many UTF-8 bytes of text `ids` stand for, special ids 0; exact even where they end inside a character."""
+        """How many UTF-8 bytes of text `ids` stand for, special ids 0; exact even where they end inside a character.
+
+        It is the text that `decode` gives, which for the kind wordpiece is not the one that went in.
+        """
         if self._table is None:
             return len(self.decode(ids.tolist()).encode())
+        ids = ids[(ids >= 0) & (ids < self.vocab_size)]
         lengths = self._lengths[ids]
         n_bytes = int(lengths.sum())
-        if self.prefix_space and n_bytes:
+        if n_bytes and self._first is not self._table:
             first = int(ids[(lengths > 0).argmax()])
-            n_bytes -= self._table[first].startswith(self._prefix)
+            n_bytes += len(self._first[first]) - len(self._table[first])
         return n_bytes
+
+    @cached_property
+    def _as_is(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer for a part of a text, before which no space is put."""
+        if not self.prefix_space:
+            return self._library
+        library = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self._library.to_str()) | {"normalizer": None}))
+        library.encode_special_tokens = True
+        return library
+
+    def _starts(self) -> Callable[[np.ndarray], np.ndarray]:
+        if self._table is not None and not self._continues:
+            as_gpt2 = self.kind not in ("characters", "words", "unigram")
+            return TextStarts(self._table, self.special_ids, self.unk_id, as_gpt2=as_gpt2)
+        if self._continues:
+            begins = [not name.startswith(self._continues) for name in self._names]
+        else:
+            begins = [name.startswith(("▁", " ")) for name in self._names]
+        return NameStarts(begins, self.special_ids, self.unk_id)
+
+    def _before_mask(self, part: str) -> list[str]:
+        """The text before a mask, cut as it would be if a word stood there."""
+        if self._mask_strips:
+            return [part.rstrip()]
+        if self.kind not in SPACE_BEFORE or part[-1:] not in WHITE:
+            return [part]
+        return [part[:-1]] if part.endswith(" ") else [part[:-1], part[-1]]
 
 
 class _CharacterTable:
@@ -204,7 +287,15 @@ def _kind(structure: dict[str, Any], vocab_size: int) -> str:
     model, split = structure["model"], structure.get("pre_tokenizer") or {}
     splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
     steps = joining(structure)
-    if structure.get("normalizer"):
+    normalizer = (structure.get("normalizer") or {}).get("type")
+    if (model["type"], normalizer, splits, steps) == (
+        "WordPiece",
+        "BertNormalizer",
+        ["BertPreTokenizer"],
+        ["WordPiece"],
+    ):
+        return "wordpiece"
+    if normalizer:
         if not prefix_space(structure):
             return "file"
         steps.pop()
@@ -219,6 +310,11 @@ def _kind(structure: dict[str, Any], vocab_size: int) -> str:
     return "file"
 
 
+def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
+    encodings = library.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+
 def _first(ids: dict[str, int], names: Iterable[str]) -> int | None:
     return next((ids[name] for name in names if name in ids), None)
 
@@ -229,6 +325,13 @@ def _unknown(characters: Sequence[str]) -> UserError:
     return UserError(
         f"the vocabulary has no {named}{more}; set byte_fallback: true, or use the kind bpe, and train again"
     )
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _not_unicode(error) from None
 
 
 def _not_unicode(error: UnicodeEncodeError) -> UserError:

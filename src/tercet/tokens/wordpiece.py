@@ -1,0 +1,93 @@
+"""BERT's tokenizer: words cut into the longest known pieces, a piece inside a word written with `##` before it.
+
+Text is cleaned as BERT cleans it (Devlin et al. 2018, arXiv:1810.04805): control characters go, white space becomes a
+space, Chinese characters and punctuation stand alone, and `lowercase` takes accents off too. None of it comes back.
+
+    unaffable -> un ##aff ##able
+
+Pieces are learnt by merging the commonest pair, as the `tokenizers` library does it. The library numbers the characters
+inside words in no certain order, and settles equally common pairs by number, so it learns another vocabulary every
+time. Here words are counted first, which shows all characters, and the library is given their numbers.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from tercet.config import UserError
+from tercet.tokens.specs import WordPiece
+
+PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+INSIDE = "##"
+AT_ONCE = 10_000  # words that are handed to the library together
+
+
+def wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """The same tokenizer from the same words, in whatever order and pieces the texts come.
+
+    Raises:
+        UserError: where the text has more characters than the vocabulary has room for.
+    """
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=spec.lowercase), pre_tokenizers.BertPreTokenizer()
+    counts = Counter[str]()
+    for chunk, count in _chunks(texts).items():
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
+            counts[word] += count
+    names = [*SPECIAL, *_learn(counts, spec.vocab_size)]
+    built = tokenizers.Tokenizer(
+        models.WordPiece(
+            {name: number for number, name in enumerate(names)},
+            unk_token=UNKNOWN,
+            continuing_subword_prefix=INSIDE,
+            max_input_chars_per_word=100,  # BERT's: a longer word is unknown
+        )
+    )
+    built.normalizer, built.pre_tokenizer = normalizer, splitter
+    built.decoder = decoders.WordPiece(INSIDE)
+    ends = [(name, names.index(name)) for name in (START, END)]
+    built.post_processor = processors.TemplateProcessing(  # for who opens the file elsewhere; `encode` adds nothing
+        single=f"{START}:0 $A:0 {END}:0", pair=f"{START}:0 $A:0 {END}:0 $B:1 {END}:1", special_tokens=ends
+    )
+    built.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    return built
+
+
+def _chunks(texts: Iterable[str]) -> Counter[str]:
+    """What stands between spaces and line ends, counted: each is cleaned once, however often it comes."""
+    counts = Counter[str]()
+    for text in texts:
+        text.encode()  # half a surrogate pair is refused here, as the library would
+        counts.update(text.replace("\n", " ").split(" "))
+    return counts
+
+
+def _learn(counts: Counter[str], vocab_size: int) -> list[str]:
+    """The pieces in the order of their ids: characters inside words, characters, then merges from the commonest on."""
+    characters = set[str]().union(*counts)
+    inside = [INSIDE + character for character in sorted(set[str]().union(*(word[1:] for word in counts)))]
+    if len(SPECIAL) + len(inside) + len(characters) > vocab_size:
+        raise UserError(
+            f"the text has more different characters ({len(characters)}, {len(inside)} of them inside words) than "
+            f"vocab_size={vocab_size} holds; set tokenizer.vocab_size higher, or use the kind bpe"
+        )
+    learning = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    learning.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size - len(SPECIAL),
+        min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
+        special_tokens=inside,
+        continuing_subword_prefix=INSIDE,
+        show_progress=False,
+    )
+    learning.train_from_iterator(_repeated(counts), trainer)
+    learnt = learning.get_vocab(with_added_tokens=False)
+    return sorted(learnt, key=learnt.__getitem__)
+
+
+def _repeated(counts: Counter[str]) -> Iterator[str]:
+    """Each word as often as it was counted: the library counts for itself."""
+    for word, count in sorted(counts.items()):
+        for start in range(0, count, AT_ONCE):
+            yield f"{word} " * min(AT_ONCE, count - start)

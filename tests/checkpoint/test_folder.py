@@ -20,8 +20,8 @@ from tercet.models import (
     AnyModel,
     AnySpec,
     DecoderOnly,
-    DecoderOnlySpec,
     EncoderDecoder,
+    EncoderDecoderSpec,
     build,
     model_spec,
 )
@@ -44,7 +44,7 @@ CARD = Card(
 
 
 def small(preset: str, **changes: object) -> AnySpec:
-    stacks = ("stack",) if isinstance(PRESETS[preset], DecoderOnlySpec) else ("encoder", "decoder")
+    stacks = ("encoder", "decoder") if isinstance(PRESETS[preset], EncoderDecoderSpec) else ("stack",)
     sizes = {"preset": preset, "vocab_size": TOKENIZER.vocab_size, "max_len": 9, **dict.fromkeys(stacks, SIZES)}
     return model_spec(sizes | changes)
 
@@ -90,7 +90,7 @@ def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, t
         assert torch.equal(trained.model.state_dict()[name], tensor), name
     assert trained.source_tokenizer is trained.tokenizer
     tokens = torch.arange(5)[None] % model.vocab_size
-    sides = (tokens,) if isinstance(model, DecoderOnly) else (tokens.flip(1), tokens)
+    sides = (tokens.flip(1), tokens) if isinstance(model, EncoderDecoder) else (tokens,)
     assert torch.equal(trained.model(*sides), model.eval()(*sides))
 
 

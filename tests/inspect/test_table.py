@@ -16,10 +16,13 @@ from tercet.inspect.view import _bytes, _short  # pyright: ignore[reportPrivateU
 from tercet.models import (
     PRESETS,
     AnySpec,
+    Classifier,
     DecoderOnly,
     DecoderOnlySpec,
     EncoderDecoder,
     EncoderDecoderSpec,
+    EncoderOnlySpec,
+    MaskedHead,
     StackSpec,
     build,
     model_spec,
@@ -36,8 +39,21 @@ WRITER = StackSpec(d_model=24, n_layers=3, n_heads=6, n_kv_heads=2, gated=True, 
 PAIRS = EncoderDecoderSpec(vocab_size=13, max_len=7, encoder=READER, decoder=WRITER)
 
 
+ENCODER = EncoderOnlySpec(
+    vocab_size=13,
+    max_len=7,
+    n_segments=2,
+    embedding_norm=True,
+    masked_head=MaskedHead(transform=True, bias=True),
+    pooler=True,
+    next_sentence=True,
+    classifier=Classifier(labels=("a", "b", "c"), pooling="pooler"),
+    stack=READER,
+)
+
+
 def shrunk(preset: str) -> AnySpec:
-    stacks = ("stack",) if isinstance(PRESETS[preset], DecoderOnlySpec) else ("encoder", "decoder")
+    stacks = ("encoder", "decoder") if isinstance(PRESETS[preset], EncoderDecoderSpec) else ("stack",)
     sizes = {stack: {"d_model": 24, "n_heads": 3} for stack in stacks}
     return model_spec({"preset": preset, "vocab_size": 13, "max_len": 9, **sizes})
 
@@ -68,6 +84,7 @@ def test_gpt2_has_as_many_as_published() -> None:
         replace(SMALL, stack=replace(SMALL.stack, n_kv_heads=None, gated=False, d_head=8, placement="sandwich")),
         PAIRS,
         replace(PAIRS, share_embeddings=False, source_vocab_size=29),
+        replace(ENCODER, stack=replace(WRITER, placement="post")),
         *map(shrunk, PRESETS),
     ],
 )
@@ -120,6 +137,29 @@ def test_a_translator_has_rows_for_both_sides() -> None:
     separate = model_table(replace(PAIRS, share_embeddings=False, source_vocab_size=29))
     assert separate.parameters == table.parameters + 29 * 24
     assert separate.flops_forward == table.flops_forward
+
+
+def test_an_encoder_is_counted_as_if_every_place_were_scored() -> None:
+    table = model_table(ENCODER)
+    rows = {row.name: row for row in table.rows}
+    assert table.parameters == sum(row.parameters for row in table.rows)
+    assert table.parameters == sum(parameter.numel() for parameter in build(ENCODER).parameters())
+    assert (rows["unembedding"].tied_to, rows["unembedding"].parameters) == ("embedding", 13)  # the bias is its own
+    assert (rows["unembedding"].shape, rows["unembedding"].flops) == ((7, 13), 2 * 24 * 13)
+    assert (rows["transform.dense"].shape, rows["transform.dense"].flops) == ((7, 24), 2 * 24 * 24)
+    once = rows["pooler.dense"], rows["next_sentence"], rows["classifier"]  # of a text, not of each token
+    assert [(row.shape, row.flops) for row in once] == [((24,), 0), ((2,), 0), ((3,), 0)]
+    over_tokens = replace(ENCODER, classifier=Classifier(labels=("a", "b"), over="tokens"))
+    assert model_table(over_tokens).flops_forward == table.flops_forward + 2 * 24 * 2
+    bare = replace(ENCODER, masked_head=None)
+    assert model_table(bare).flops_forward == table.flops_forward - 2 * 24 * (24 + 13)
+    assert table.memory.cache_per_token_float32 == table.memory.cache_per_source_token_float32 == 0
+    console = Console(file=io.StringIO(), width=120)
+    console.print(as_table(table))
+    shown = console.file.getvalue()  # pyright: ignore
+    assert "= embedding + 13" in shown
+    assert "every place scored" in " ".join(shown.split())
+    assert "cache" not in shown
 
 
 def test_rows_of_equal_blocks_stand_together() -> None:

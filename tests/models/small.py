@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.models import (
+    AnyModel,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    StackSpec,
+)
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
 
 V, MAX_LEN = 17, 13
@@ -29,6 +38,11 @@ def translator(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderDe
     encoder = replace(STACK, **stack)
     sides = {"encoder": encoder, "decoder": replace(encoder, n_layers=3)}
     return shaken(EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, **sides | (spec or {})))).eval()
+
+
+def encoder(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderOnly:
+    made = EncoderOnlySpec(vocab_size=V, max_len=MAX_LEN, stack=replace(STACK, **stack), **(spec or {}))
+    return shaken(EncoderOnly(made)).eval()
 
 
 @torch.no_grad()

@@ -99,7 +99,7 @@ def test_capacities_that_do_not_fit_are_refused() -> None:
         decoder.start(tokens, lengths, capacity=4)
     with pytest.raises(ValueError, match=r"capacity=14 .* at most max_len=13"):
         decoder.start(tokens, lengths, capacity=14)
-    with pytest.raises(ValueError, match=r"14 tokens do not fit into the context of max_len=13"):
+    with pytest.raises(ValueError, match=r"a text of 14 tokens does not fit into the context of max_len=13"):
         decoder(torch.randint(V, (1, 14)))
 
 

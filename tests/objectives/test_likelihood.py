@@ -13,11 +13,11 @@ from tercet.objectives.likelihood import negative_log_likelihood
 D, V = 7, 11
 
 
-def unembedding(*, softcap: float | None = None, pad_to: int = 1) -> Unembedding:
+def unembedding(*, softcap: float | None = None, pad_to: int = 1, bias: bool = False) -> Unembedding:
     spec = DecoderOnlySpec(
         vocab_size=V, logit_softcap=softcap, pad_vocab_to=pad_to, stack=StackSpec(d_model=D, n_layers=1, n_heads=1)
     )
-    return Unembedding(spec, spec.stack)
+    return Unembedding(spec, spec.stack, bias=bias)
 
 
 def some_targets() -> Tensor:
@@ -33,11 +33,12 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | None) -> None:
-    head, hidden, targets = unembedding(softcap=softcap, pad_to=4), torch.randn(6, 5, D), some_targets()
-    grads: list[tuple[Tensor, Tensor]] = []
+def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | None, bias: bool) -> None:
+    head, hidden, targets = unembedding(softcap=softcap, pad_to=4, bias=bias), torch.randn(6, 5, D), some_targets()
+    grads: list[tuple[Tensor, ...]] = []
     losses: list[Tensor] = []
     for chunked in (True, False):
         h = hidden.clone().requires_grad_()
@@ -55,9 +56,10 @@ def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | Non
         losses += [total.detach(), plain]
         assert h.grad is not None
         assert head.weight.grad is not None
-        grads.append((h.grad, head.weight.grad.clone()))
+        grads.append((h.grad, *(p.grad.clone() for p in head.parameters() if p.grad is not None)))
     torch.testing.assert_close(losses[0], losses[2])
     torch.testing.assert_close(losses[1], losses[3])
+    assert len(grads[0]) == 2 + bias
     for mine, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(mine, theirs)
 

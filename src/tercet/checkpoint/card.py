@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tercet.config import write_yaml
-from tercet.models import AnySpec, DecoderOnlySpec
+from tercet.models import AnySpec, EncoderDecoderSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Card:
 
     def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
         """The model folder's README.md: `n_parameters` counts tied weights once."""
-        stacks = (spec.stack,) if isinstance(spec, DecoderOnlySpec) else (spec.encoder, spec.decoder)
+        stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
         facts = {
             "Family": spec.family,
             "Parameters": f"{n_parameters:,}",

@@ -4,6 +4,9 @@ config.json             the spec: sizes and variants          model.safetensors 
 tokenizer.json          as the `tokenizers` library reads it  README.md           the card, for people
 generation_config.json  where to stop, how much to write      card.json           the card, for programs
 source_tokenizer.json   where a translator's source has its own vocabulary
+
+An encoder writes nothing and has no generation_config.json. A folder in which the `transformers` library keeps a BERT
+beside its tokenizer.json opens as it is.
 """
 
 import json
@@ -17,10 +20,11 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoint.atomic import refusal, write_atomically
+from tercet.checkpoint.bert import read_bert
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, nearest, parse, plain
-from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, build
+from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
 from tercet.tokens import Tokenizer
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
@@ -74,7 +78,9 @@ def save_model(
     texts = {
         "config.json": _json(config),
         **{name: one.to_json() for name, one in _tokenizers(tokenizer, source_tokenizer).items()},
-        "generation_config.json": _json(_generation(tokenizer)),
+        **(
+            {} if isinstance(model.spec, EncoderOnlySpec) else {"generation_config.json": _json(_generation(tokenizer))}
+        ),
         "card.json": _json(plain(card)),
         "README.md": card.to_markdown(model.spec, n_parameters=n_parameters),
     }
@@ -84,22 +90,23 @@ def save_model(
 
 
 def load_model(path: Path | str) -> Trained:
-    """The model in a model folder, or the best one (else the last) of a run folder.
+    """The model in a model folder, or the best one (else the last) of a run folder, or a BERT of `transformers`.
 
     Raises:
         UserError: where there is none, or its files are broken or do not belong together.
     """
     folder = find_model(Path(path))
     config = _read_json(folder / "config.json")
+    if "family" not in config and config.get("model_type") == "bert":
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        model = read_bert(folder, config)
+        _check_sizes(folder, model.spec, {"tokenizer.json": tokenizer})
+        card = Card(name=folder.name)
+        return Trained(model=model, tokenizer=tokenizer, source_tokenizer=tokenizer, card=card, folder=folder)
     config.pop("tercet_version", None)
     spec = _spec(config, folder / "config.json")
     tokenizers = {name: Tokenizer.load(folder / name) for name in _sizes(spec)}
-    for name, size in _sizes(spec).items():
-        if tokenizers[name].vocab_size != size:
-            raise UserError(
-                f"{folder}: {name} has {tokenizers[name].vocab_size} ids and config.json vocab_size={size}; "
-                f"put back the {name} that was saved with the model"
-            )
+    _check_sizes(folder, spec, tokenizers)
     tokenizer = tokenizers["tokenizer.json"]
     source_tokenizer = tokenizers.get("source_tokenizer.json", tokenizer)
     card = Card(name=folder.name)
@@ -146,10 +153,22 @@ def find_model(path: Path) -> Path:
 
 
 def _spec(config: Plain, path: Path) -> AnySpec:
-    family = str(config.get("family"))
+    if "family" not in config:
+        kind = f"a model of type {config['model_type']!r}" if "model_type" in config else "no family and no model_type"
+        raise UserError(f"{path} has {kind}; Tercet opens its own folders and those of model_type 'bert'")
+    family = str(config["family"])
     if family not in SPECS:
         raise UserError(f"{path}: unknown family {family!r}{nearest(family, SPECS)}")
     return parse(SPECS[family], config, name=str(path))
+
+
+def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer]) -> None:
+    for name, size in _sizes(spec).items():
+        if tokenizers[name].vocab_size != size:
+            raise UserError(
+                f"{folder}: {name} has {tokenizers[name].vocab_size} ids and config.json vocab_size={size}; "
+                f"put back the {name} that was saved with the model"
+            )
 
 
 def _sizes(spec: AnySpec) -> dict[str, int]:
@@ -164,7 +183,8 @@ def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dic
 
 
 def _missing(folder: Path) -> list[str]:
-    return [name for name in NEEDED if not (folder / name).is_file()]
+    pickled = (folder / "pytorch_model.bin").is_file()  # a BERT's, in an old folder
+    return [name for name in NEEDED if not (folder / name).is_file() and not (pickled and name == "model.safetensors")]
 
 
 def _did_you_mean(path: Path) -> str:

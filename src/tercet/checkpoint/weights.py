@@ -42,10 +42,7 @@ def read_weights(path: Path, model: nn.Module) -> None:
     Raises:
         UserError: where the file is cut short, or its tensors are not the model's.
     """
-    try:
-        tensors = safetensors.torch.load_file(path, device="cpu")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again, or train again") from None
+    tensors = read_tensors(path)
     own = model.state_dict()
     second = tied_names(model)
     missing = [name for name in own if name not in tensors and name not in second]
@@ -53,10 +50,10 @@ def read_weights(path: Path, model: nn.Module) -> None:
     shapes = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
     if missing or unexpected or shapes:
         told = [
-            *([f"{_first(missing)} missing"] if missing else []),
-            *([f"{_first(unexpected)} unknown"] if unexpected else []),
+            *([f"{first_names(missing)} missing"] if missing else []),
+            *([f"{first_names(unexpected)} unknown"] if unexpected else []),
             *(
-                f"{name} has shape {_shape(tensors[name])} where the config needs {_shape(own[name])}"
+                f"{name} has shape {shape_of(tensors[name])} where the config needs {shape_of(own[name])}"
                 for name in shapes[:2]
             ),
         ]
@@ -69,6 +66,18 @@ def read_weights(path: Path, model: nn.Module) -> None:
         for name, tensor in own.items():
             if name in tensors:
                 tensor.copy_(tensors[name])
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file by name, on the CPU.
+
+    Raises:
+        UserError: where the file is cut short.
+    """
+    try:
+        return safetensors.torch.load_file(path, device="cpu")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again, or train again") from None
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
@@ -90,10 +99,10 @@ def _unwrap(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
-def _first(names: list[str]) -> str:
+def first_names(names: list[str]) -> str:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return ", ".join(names[:2]) + more
 
 
-def _shape(tensor: Tensor) -> str:
+def shape_of(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "()"

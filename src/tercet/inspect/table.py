@@ -11,6 +11,10 @@ A translator is counted for a source and a target of T tokens each, and per pair
 The encoder, and the keys and values of cross-attention, meet the first; all else meets the second. So the formulas
 hold as they stand, each encoder layer having one attention and each decoder layer two.
 
+An encoder-only model is counted as if every token's place were scored. A masked-LM loss scores the masked ones alone:
+of the head's share, at the rate at which it masks. What meets one row of a text (pooler, next sentence, a classifier
+of texts) is not counted.
+
 The model is built of fake tensors, which have shapes and no storage, so that a big one costs nothing to look at.
 """
 
@@ -23,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tercet.models import AnyModel, AnySpec, DecoderOnly, EncoderDecoder, build
+from tercet.models import AnyModel, AnySpec, EncoderDecoder, EncoderOnly, build
 from tercet.nn import Attention, Block
 
 
@@ -54,7 +58,7 @@ class Row:
 class Memory:
     """Bytes. Training holds weights, gradients and AdamW's two moments in float32; activations come on top, and are not
     counted. `cache_per_token` is what decoding keeps of each token of each row, `cache_per_source_token` of each token
-    of a source, once for all the rows that share it; 0 where there is no source."""
+    of a source, once for all the rows that share it; 0 where there is no source. An encoder keeps nothing."""
 
     weights_float32: int
     weights_bfloat16: int
@@ -96,18 +100,23 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
     Raises:
         ValueError: for a spec without vocab_size, or with sizes that do not fit together.
     """
-    spec = model.spec if isinstance(model, DecoderOnly | EncoderDecoder) else model
+    spec = model.spec if isinstance(model, nn.Module) else model
     length = spec.max_len if length is None else length
     with FakeTensorMode():
         fake = build(spec).eval()
         tokens = torch.zeros(1, length, dtype=torch.long)
         sides = (tokens, tokens) if isinstance(fake, EncoderDecoder) else (tokens,)
-        rows = _rows(fake, _output_shapes(fake, sides), length)
+        shapes = _output_shapes(fake, sides)
+        rows = _rows(fake, shapes, length)
         parameters = sum(parameter.numel() for parameter in fake.parameters())
-        multiplied = sum(part.weight.numel() for part in fake.modules() if isinstance(part, nn.Linear))
+        multiplied = sum(
+            part.weight.numel()
+            for name, part in fake.named_modules()
+            if isinstance(part, nn.Linear) and _meets_all(shapes.get(name, ()))
+        )
     attentions = [part for part in fake.modules() if isinstance(part, Attention)]
     writer = fake.decoder if isinstance(fake, EncoderDecoder) else fake.stack  # the stack whose state is kept
-    blocks = [part for part in writer.modules() if isinstance(part, Block)]
+    blocks = [] if isinstance(fake, EncoderOnly) else [part for part in writer.modules() if isinstance(part, Block)]
     own = sum(_cached(block.self_attention) for block in blocks)
     across = sum(_cached(block.cross_attention) for block in blocks if block.cross_attention is not None)
     return ModelTable(
@@ -149,8 +158,28 @@ def _output_shapes(model: nn.Module, sides: tuple[Tensor, ...]) -> dict[str, tup
 
     for name, part in model.named_modules():
         part.register_forward_hook(note(name))
-    model(*sides)
+    if isinstance(model, EncoderOnly):
+        _all_heads(model, *sides)
+    else:
+        model(*sides)
     return shapes
+
+
+def _all_heads(model: EncoderOnly, tokens: Tensor) -> None:
+    spec, hidden = model.spec, model.hidden(tokens)
+    if spec.masked_head is not None:
+        model.logits(hidden)
+    if spec.next_sentence:
+        model.next_sentence_logits(hidden)
+    elif spec.pooler:
+        model.pooled(hidden)
+    if spec.classifier is not None:
+        model.classify(hidden)
+
+
+def _meets_all(shape: tuple[int, ...]) -> bool:
+    """Whether a layer of this output meets all tokens, and not one row of a sequence."""
+    return len(shape) > 1
 
 
 def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> tuple[Row, ...]:
@@ -168,7 +197,7 @@ def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> 
             count=1,
             shape=shapes.get(name, ()),
             parameters=sum(parameter.numel() for parameter in fresh),
-            flops=_flops(part, length),
+            flops=_flops(part, length) if _meets_all(shapes.get(name, ())) else 0,
             tied_to=tied[0] if tied else None,
         )
         key = row.name, row.kind, row.shape

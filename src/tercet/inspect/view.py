@@ -22,7 +22,8 @@ def as_table(table: ModelTable) -> Group:
     for row in table.rows:
         shape = " x ".join(map(str, row.shape))
         kind = row.kind if row.count == 1 else f"{row.count} x {row.kind}"
-        parameters = f"= {row.tied_to}" if row.tied_to else f"{row.parameters:,}" if row.parameters else ""
+        own = f"{row.parameters:,}" if row.parameters else ""
+        parameters = " + ".join(part for part in (f"= {row.tied_to}" if row.tied_to else "", own) if part)
         layers.add_row(row.name, kind, shape, parameters, _short(row.flops) if row.flops else "")
     layers.add_section()
     layers.add_row("total", "", "", f"{table.parameters:,}", _short(table.flops_forward))
@@ -36,14 +37,16 @@ def as_table(table: ModelTable) -> Group:
     costs.add_row("training", f"{_bytes(memory.training)}, and the activations")
     pairs = table.unit == "token pair"
     cache = _both(memory.cache_per_token_float32, memory.cache_per_token_bfloat16)
-    costs.add_row("cache per target token" if pairs else "cache per token", cache)
+    if memory.cache_per_token_float32:
+        costs.add_row("cache per target token" if pairs else "cache per token", cache)
     if pairs:
         source = _both(memory.cache_per_source_token_float32, memory.cache_per_source_token_bfloat16)
         costs.add_row("cache per source token", source)
     attentions = sum(row.count for row in table.rows if row.kind == "Attention")
     length = f"T = {table.length:,}{' on each side' if pairs else ''}"
     multiplied = f"N = {table.multiplied:,} multiplied, L = {attentions} attentions"
-    costs.caption = f"{multiplied}, {length}; attention as if not causal"
+    assumed = "attention as if not causal" if memory.cache_per_token_float32 else "every place scored, masked or not"
+    costs.caption = f"{multiplied}, {length}; {assumed}"
     return Group(layers, "", costs)
 
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from tercet.models.decoder_only import DecoderOnly
 from tercet.models.encoder_decoder import EncoderDecoder
-from tercet.models.specs import AnySpec, DecoderOnlySpec
+from tercet.models.encoder_only import EncoderOnly
+from tercet.models.specs import AnySpec, DecoderOnlySpec, EncoderOnlySpec
 from tercet.nn.block import Block
 
-AnyModel = DecoderOnly | EncoderDecoder
+AnyModel = DecoderOnly | EncoderDecoder | EncoderOnly
 
 
 def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
@@ -16,7 +17,11 @@ def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
     Raises:
         ValueError: for sizes that do not fit together.
     """
-    return DecoderOnly(spec, seed=seed) if isinstance(spec, DecoderOnlySpec) else EncoderDecoder(spec, seed=seed)
+    if isinstance(spec, DecoderOnlySpec):
+        return DecoderOnly(spec, seed=seed)
+    if isinstance(spec, EncoderOnlySpec):
+        return EncoderOnly(spec, seed=seed)
+    return EncoderDecoder(spec, seed=seed)
 
 
 def blocks_of(model: AnyModel) -> Iterator[Block]:

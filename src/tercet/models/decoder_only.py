@@ -6,8 +6,9 @@ Radford et al. (2018, 2019). It holds no loss, tokenizer, optimizer or decoding 
 """
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from tercet.models.model import Model
 from tercet.models.specs import DecoderOnlySpec
 from tercet.models.stack import Stack
 from tercet.models.vocabulary import TokenEmbedding, Unembedding
@@ -15,7 +16,7 @@ from tercet.nn.cache import Cache
 from tercet.nn.init import initialise
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(Model[DecoderOnlySpec]):
     """Args:
     spec: sizes and variants; a vocab_size of at least 1.
     seed: of the initial weights.
@@ -25,22 +26,13 @@ class DecoderOnly(nn.Module):
     """
 
     def __init__(self, spec: DecoderOnlySpec, *, seed: int = 0) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         self.embedding = TokenEmbedding(spec, spec.stack, spec.vocab_size)
-        self.stack = Stack(spec.stack, causal=True, max_len=spec.max_len)
+        self.stack = Stack(spec.stack, causal=True, max_len=spec.max_len, embedding_norm=spec.embedding_norm)
         self.unembedding = Unembedding(spec, spec.stack)
         if spec.tie_embeddings:
             self.unembedding.weight = self.embedding.weight
         initialise(self, spec.init, seed=seed)
-
-    @property
-    def max_len(self) -> int:
-        return self.spec.max_len
-
-    @property
-    def vocab_size(self) -> int:
-        return self.spec.vocab_size
 
     def forward(
         self,
@@ -60,8 +52,7 @@ class DecoderOnly(nn.Module):
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Hidden states after the last norm; see `Stack.forward` for the arguments."""
-        if tokens.shape[1] > self.max_len:
-            raise ValueError(f"{tokens.shape[1]} tokens do not fit into the context of max_len={self.max_len}")
+        self.check_length(tokens)
         return self.stack(self.embedding(tokens), padding=padding, documents=documents, cache=cache)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:

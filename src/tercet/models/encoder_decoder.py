@@ -6,9 +6,12 @@ Vaswani et al., "Attention Is All You Need" (2017). Source positions that are pa
 encoder nor across. It holds no loss, tokenizer, optimizer or decoding state.
 """
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from functools import partial
 
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tercet.models.model import Model
 from tercet.models.specs import EncoderDecoderSpec
 from tercet.models.stack import Stack
 from tercet.models.vocabulary import TokenEmbedding, Unembedding
@@ -16,7 +19,7 @@ from tercet.nn.cache import Cache
 from tercet.nn.init import initialise
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Model[EncoderDecoderSpec]):
     """Args:
     spec: sizes and variants; a vocab_size of at least 1.
     seed: of the initial weights.
@@ -26,27 +29,19 @@ class EncoderDecoder(nn.Module):
     """
 
     def __init__(self, spec: EncoderDecoderSpec, *, seed: int = 0) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         source_size = spec.vocab_size if spec.source_vocab_size is None else spec.source_vocab_size
         self.source_embedding = TokenEmbedding(spec, spec.encoder, source_size)
         self.embedding = TokenEmbedding(spec, spec.decoder, spec.vocab_size)
-        self.encoder = Stack(spec.encoder, causal=False, max_len=spec.max_len)
-        self.decoder = Stack(spec.decoder, causal=True, cross=True, max_len=spec.max_len)
+        stack = partial(Stack, max_len=spec.max_len, embedding_norm=spec.embedding_norm)
+        self.encoder = stack(spec.encoder, causal=False)
+        self.decoder = stack(spec.decoder, causal=True, cross=True)
         self.unembedding = Unembedding(spec, spec.decoder)
         if spec.share_embeddings:
             self.source_embedding.weight = self.embedding.weight
         if spec.tie_embeddings:
             self.unembedding.weight = self.embedding.weight
         initialise(self, spec.init, seed=seed)
-
-    @property
-    def max_len(self) -> int:
-        return self.spec.max_len
-
-    @property
-    def vocab_size(self) -> int:
-        return self.spec.vocab_size
 
     def forward(
         self,
@@ -64,7 +59,7 @@ class EncoderDecoder(nn.Module):
         self, source: Int[Tensor, "B S"], *, padding: Bool[Tensor, "B S"] | None = None
     ) -> Float[Tensor, "B S D"]:
         """The memory: what the decoder looks at. `padding` is True at real tokens."""
-        _check(source, self.max_len, "source")
+        self.check_length(source, "source")
         return self.encoder(self.source_embedding(source), padding=padding)
 
     def hidden(
@@ -77,7 +72,7 @@ class EncoderDecoder(nn.Module):
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """The decoder's hidden states after its last norm; no memory where the cache has its keys and values."""
-        _check(target, self.max_len, "target")
+        self.check_length(target, "target")
         return self.decoder(
             self.embedding(target), padding=padding, memory=memory, memory_padding=memory_padding, cache=cache
         )
@@ -126,8 +121,3 @@ class EncoderDecoder(nn.Module):
         hidden = self.hidden(tokens[:, None], None, memory_padding=cache.memory_padding, cache=cache)  # (B, 1, D)
         cache.advance(1)
         return self.logits(hidden[:, 0])
-
-
-def _check(tokens: Tensor, max_len: int, side: str) -> None:
-    if tokens.shape[1] > max_len:
-        raise ValueError(f"a {side} of {tokens.shape[1]} tokens does not fit into the context of max_len={max_len}")

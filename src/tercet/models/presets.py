@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from tercet.config import UserError, merge, nearest, parse, plain
-from tercet.models.specs import SPECS, AnySpec, DecoderOnlySpec, Dropout, EncoderDecoderSpec, StackSpec
+from tercet.models.specs import (
+    SPECS,
+    AnySpec,
+    DecoderOnlySpec,
+    Dropout,
+    EncoderDecoderSpec,
+    EncoderOnlySpec,
+    MaskedHead,
+    StackSpec,
+)
 from tercet.nn.init import Xavier, ZeroProjections
 from tercet.nn.positions import Rotary, Sinusoidal
 
@@ -23,6 +32,27 @@ def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: 
     )
     return EncoderDecoderSpec(
         vocab_size=37_000, max_len=512, scale_embedding=True, init=Xavier(), encoder=stack, decoder=stack
+    )
+
+
+def _bert(*, d_model: int, n_layers: int, all_heads: bool = False) -> EncoderOnlySpec:
+    """Devlin et al. (2019), heads of 64; next sentences, which Liu et al. (2019, RoBERTa) do without, if wanted."""
+    return EncoderOnlySpec(
+        vocab_size=30_522,
+        max_len=512,
+        n_segments=2,
+        embedding_norm=True,
+        masked_head=MaskedHead(transform=True, bias=True),
+        pooler=all_heads,
+        next_sentence=all_heads,
+        stack=StackSpec(
+            d_model=d_model,
+            n_layers=n_layers,
+            n_heads=d_model // 64,
+            norm_eps=1e-12,
+            placement="post",
+            dropout=Dropout(embedding=0.1, attention=0.1, residual=0.1),
+        ),
     )
 
 
@@ -103,10 +133,53 @@ PRESETS: dict[str, AnySpec] = {
     "modern-translator": EncoderDecoderSpec(
         vocab_size=8_000, max_len=256, embedding_norm=True, encoder=_MODERN_TRANSLATOR, decoder=_MODERN_TRANSLATOR
     ),
+    # Devlin et al. (2019): base; Turc et al. (2019): the small ones.
+    "bert-base": _bert(d_model=768, n_layers=12),
+    "bert-small": _bert(d_model=512, n_layers=4),
+    "bert-mini": _bert(d_model=256, n_layers=4),
+    "bert-tiny": _bert(d_model=128, n_layers=2),
+    # All that the published weights of BERT have, pooler and next sentences too.
+    "bert-original": _bert(d_model=128, n_layers=2, all_heads=True),
+    # Geiping and Goldstein (2022). They divide positions by sqrt(d_model) where we multiply tokens by it, which is the
+    # same under the norm that follows. Their norms have biases.
+    "cramming": EncoderOnlySpec(
+        vocab_size=32_768,
+        max_len=128,
+        scale_embedding=True,
+        embedding_norm=True,
+        stack=StackSpec(
+            d_model=768,
+            n_layers=16,
+            n_heads=12,
+            d_ff=1536,  # their 3072, split in two by the gate
+            position=Sinusoidal(),
+            norm_eps=1e-12,
+            norm_bias=False,
+            bias=False,
+            gated=True,
+        ),
+    ),
+    # Ours: what Warner et al. (2024, ModernBERT) showed, at the size of "modern". d_ff is 8/3 d_model: as many numbers
+    # in three matrices as 4 d_model has in two.
+    "modern-encoder": EncoderOnlySpec(
+        vocab_size=8_192,
+        max_len=512,
+        embedding_norm=True,
+        stack=StackSpec(
+            d_model=384,
+            n_layers=6,
+            n_heads=6,
+            d_ff=1024,
+            position=Rotary(),
+            norm_bias=False,
+            bias=False,
+            gated=True,
+        ),
+    ),
 }
 
 # Where a family starts from if no preset is named, as in the recipe that a run writes down.
-OURS = {"decoder-only": "modern", "encoder-decoder": "modern-translator"}
+OURS = {"decoder-only": "modern", "encoder-decoder": "modern-translator", "encoder-only": "modern-encoder"}
 
 
 def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:

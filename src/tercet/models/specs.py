@@ -6,6 +6,7 @@ from typing import Literal
 from tercet.nn.feedforward import Activation
 from tercet.nn.init import Init, Normal
 from tercet.nn.norm import Norm
+from tercet.nn.pooling import Pooling
 from tercet.nn.positions import Learned, Position
 from tercet.nn.residual import Placement
 
@@ -69,7 +70,7 @@ class ModelSpec:
         pad_vocab_to: rows of the embedding are rounded up to a multiple of this; the extra ids get no logits.
         tie_embeddings: one matrix embeds tokens and scores them (Press and Wolf 2017).
         scale_embedding: token embeddings times sqrt(d_model) (Vaswani et al. 2017, 3.4).
-        embedding_norm: a norm on the embeddings, before the first block.
+        embedding_norm: a norm on the sum of token, position and segment, before the first block.
         logit_softcap: logits become c * tanh(logits / c) (Gemma 2).
     """
 
@@ -127,5 +128,75 @@ class EncoderDecoderSpec(ModelSpec):
             raise ValueError("share_embeddings needs one vocabulary for both sides; set it to false, or join them")
 
 
-AnySpec = DecoderOnlySpec | EncoderDecoderSpec
-SPECS: dict[str, type[AnySpec]] = {"decoder-only": DecoderOnlySpec, "encoder-decoder": EncoderDecoderSpec}
+@dataclass(frozen=True, kw_only=True)
+class MaskedHead:
+    """What scores the words at masked places.
+
+    Args:
+        transform: a dense layer, the stack's activation and a norm, before the unembedding (BERT).
+        bias: a number for each token, added to its score.
+    """
+
+    transform: bool = False
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A score for each label.
+
+    Args:
+        labels: their names, in the order of the scores; none in a recipe, where the data know them.
+        over: whether a text has a label, or each of its tokens.
+        pooling: what stands for a text: the mean of its hidden states, the first one, or BERT's pooler of the first.
+        dropout: on what the scores are made from.
+    """
+
+    labels: tuple[str, ...] = ()
+    over: Literal["texts", "tokens"] = "texts"
+    pooling: Pooling | Literal["pooler"] = "mean"
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        twice = sorted({label for label in self.labels if self.labels.count(label) > 1})
+        if twice:
+            raise ValueError(f"label {twice[0]!r} stands in labels twice")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOnlySpec(ModelSpec):
+    """An encoder: it reads a whole text, each token seeing all others (BERT).
+
+    Args:
+        n_segments: parts that a text may have, each with a vector added to its tokens (BERT's token types); 0 for none.
+        masked_head: None where it does not score words.
+        pooler: BERT's, which next_sentence and a classifier may read.
+        next_sentence: says whether the second segment follows the first.
+    """
+
+    family: Literal["encoder-only"] = "encoder-only"
+    stack: StackSpec
+    n_segments: int = 0
+    masked_head: MaskedHead | None = field(default_factory=MaskedHead)
+    pooler: bool = False
+    next_sentence: bool = False
+    classifier: Classifier | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_segments < 0:
+            raise ValueError(f"n_segments={self.n_segments} must not be negative")
+        reads = self.classifier is not None and self.classifier.over == "texts" and self.classifier.pooling == "pooler"
+        if not self.pooler and (self.next_sentence or reads):
+            reader = "next_sentence" if self.next_sentence else 'a classifier with pooling="pooler"'
+            raise ValueError(f"{reader} reads the pooler; set pooler to true")
+
+
+AnySpec = DecoderOnlySpec | EncoderDecoderSpec | EncoderOnlySpec
+SPECS: dict[str, type[AnySpec]] = {
+    "decoder-only": DecoderOnlySpec,
+    "encoder-decoder": EncoderDecoderSpec,
+    "encoder-only": EncoderOnlySpec,
+}

@@ -22,9 +22,12 @@ class Stack(nn.Module):
         causal: token t sees tokens 0..t (decoders), or all of them (encoders).
         cross: with cross-attention to an encoder's output.
         max_len: the most positions a learned table holds.
+        embedding_norm: a norm on the sum of token and position, before the first block.
     """
 
-    def __init__(self, spec: StackSpec, *, causal: bool, cross: bool = False, max_len: int) -> None:
+    def __init__(
+        self, spec: StackSpec, *, causal: bool, cross: bool = False, max_len: int, embedding_norm: bool = False
+    ) -> None:
         super().__init__()
         self.spec, self.causal = spec, causal
         norm = partial(NORMS[spec.norm], spec.d_model, eps=spec.norm_eps, bias=spec.norm_bias)
@@ -60,6 +63,7 @@ class Stack(nn.Module):
         self.position = spec.position.build(
             d_model=spec.d_model, d_head=spec.head_width, n_heads=spec.n_heads, max_len=max_len
         )
+        self.embedding_norm = norm() if embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(spec.dropout.embedding)
         self.final_norm = nn.Identity() if spec.placement == "post" else norm()
 
@@ -89,7 +93,8 @@ class Stack(nn.Module):
             keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
             mask = cache.mask(positions)
         embedded = self.position.embed(positions)
-        x = self.dropout(x if embedded is None else x + embedded.to(x.dtype))
+        x = self.embedding_norm(x if embedded is None else x + embedded.to(x.dtype))
+        x = self.dropout(x)
         rotation = self.position.rotation(positions)
         bias = self.position.bias(positions, keys)
         memory_mask = None if memory_padding is None else memory_padding[:, None, None]

@@ -7,28 +7,36 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tercet.models.specs import ModelSpec, StackSpec
-from tercet.nn.norm import NORMS
 
 
 class TokenEmbedding(nn.Embedding):
-    """A vector for each id, scaled and normed as the spec says."""
+    """A vector for each id, scaled as the spec says."""
 
     def __init__(self, spec: ModelSpec, stack: StackSpec, vocab_size: int) -> None:
         super().__init__(_rows(spec, vocab_size), stack.d_model)
         self.scale = math.sqrt(stack.d_model) if spec.scale_embedding else 1.0
-        norm = NORMS[stack.norm](stack.d_model, eps=stack.norm_eps, bias=stack.norm_bias)
-        self.norm = norm if spec.embedding_norm else nn.Identity()
 
     def forward(self, input: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         x = super().forward(input)
-        return self.norm(x if self.scale == 1.0 else x * self.scale)
+        return x if self.scale == 1.0 else x * self.scale
+
+
+class SegmentEmbedding(nn.Embedding):
+    """A vector for each part of a pair (BERT's token types); the first one's where nothing is said."""
+
+    def forward(self, input: Int[Tensor, "B T"] | None) -> Float[Tensor, "#B #T D"]:
+        return super().forward(
+            torch.zeros(1, 1, dtype=torch.long, device=self.weight.device) if input is None else input
+        )
 
 
 class Unembedding(nn.Linear):
-    """A score for each id, in float32; ids that only pad the vocabulary have none."""
+    """A score for each id, in float32, with a bias of its own if wanted; ids that only pad the vocabulary have none."""
 
-    def __init__(self, spec: ModelSpec, stack: StackSpec) -> None:
-        super().__init__(stack.d_model, _rows(spec, spec.vocab_size), bias=False)
+    bias: nn.Parameter | None  # pyright: ignore[reportIncompatibleVariableOverride] - Linear says there always is one
+
+    def __init__(self, spec: ModelSpec, stack: StackSpec, *, bias: bool = False) -> None:
+        super().__init__(stack.d_model, _rows(spec, spec.vocab_size), bias=bias)
         self.vocab_size, self.softcap = spec.vocab_size, spec.logit_softcap
 
     def forward(self, input: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:

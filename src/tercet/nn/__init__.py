@@ -1,6 +1,6 @@
 """The parts of a Transformer. Each takes plain arguments, works alone in a notebook, and imports torch only.
 
-Read in this order: attention, positions, norm, feedforward, residual, block, cache, init.
+Read in this order: attention, positions, norm, feedforward, residual, block, cache, pooling, heads, init.
 
 Letters for shapes, here and everywhere: B batch, T queries, S keys, D d_model, H heads, G key/value heads, K d_head,
 F d_ff, V vocabulary. Masks are bool and True means "may attend".
@@ -13,7 +13,10 @@ from tercet.nn.block import Block as Block
 from tercet.nn.cache import Cache as Cache
 from tercet.nn.feedforward import ACTIVATIONS as ACTIVATIONS
 from tercet.nn.feedforward import FeedForward as FeedForward
+from tercet.nn.heads import Pooler as Pooler
+from tercet.nn.heads import Transform as Transform
 from tercet.nn.norm import NORMS as NORMS
+from tercet.nn.pooling import pool as pool
 from tercet.nn.positions import ALiBi as ALiBi
 from tercet.nn.positions import Learned as Learned
 from tercet.nn.positions import NoPosition as NoPosition

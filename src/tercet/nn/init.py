@@ -2,7 +2,7 @@
 
     Normal           N(0, std), the branches' last matrices N(0, std / sqrt(number of branches))   GPT-2 (2019)
     Xavier           U(+-sqrt(6 / (fan in + fan out))); embeddings N(0, 1/sqrt(D))                 Vaswani et al. (2017)
-    ZeroProjections  N(0, gain / sqrt(fan in)), the branches' last matrices and the head zero      Zhang et al. (2019)
+    ZeroProjections  N(0, gain / sqrt(fan in)), the branches' last matrices and what scores zero   Zhang et al. (2019)
 
 "The branches' last matrices" are those that write to the residual stream: attention's `out`, the network's `down`.
 Norms begin at one, biases at zero, in every scheme.
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tercet.nn.attention import Attention
 from tercet.nn.feedforward import FeedForward
+from tercet.nn.heads import Pooler, Transform
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -88,6 +89,8 @@ def _all(kind: type[Module], model: nn.Module) -> Iterator[Module]:
 def _parts(model: nn.Module) -> Iterator[nn.Module]:
     yield from _all(Attention, model)
     yield from _all(FeedForward, model)
+    yield from _all(Transform, model)
+    yield from _all(Pooler, model)
 
 
 def _last_matrices(model: nn.Module) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """-ln p(target) from hidden states, with the unembedding and its gradient worked out a few rows at a time.
 
-    z = softcap(h Wᵀ)
+    z = softcap(h Wᵀ + b)
     loss = (1 - ε) (lse(z) - z[target]) + ε (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - ε) 1[target] - ε/V
 
 The scores of all targets over a whole vocabulary are the largest tensor of a training step, and written out they are
@@ -31,25 +31,34 @@ def negative_log_likelihood(
     """
     flat, wanted = hidden.flatten(0, -2), targets.flatten()
     weight = unembedding.weight[: unembedding.vocab_size]
+    bias = None if unembedding.bias is None else unembedding.bias[: unembedding.vocab_size]
     if torch.is_autocast_enabled(flat.device.type):  # which does not look into a function of our own
         dtype = torch.get_autocast_dtype(flat.device.type)
         flat, weight = flat.to(dtype), weight.to(dtype)
-    total, plain = _LinearCrossEntropy.apply(flat, weight, wanted, smoothing, unembedding.softcap)
+        bias = None if bias is None else bias.to(dtype)
+    total, plain = _LinearCrossEntropy.apply(flat, weight, bias, wanted, smoothing, unembedding.softcap)
     return Loss(total, plain.detach(), (targets != IGNORED).sum())
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, softcap: float | None
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        softcap: float | None,
     ) -> tuple[Tensor, Tensor]:
-        learns = hidden.requires_grad or weight.requires_grad
+        learns = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
+        d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         total = plain = torch.zeros((), device=hidden.device)
         n_rows = max(1, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
-            scores, slope = _scores(hidden[rows], weight, softcap)  # (N, V)
+            scores, slope = _scores(hidden[rows], weight, bias, softcap)  # (N, V)
             counts = (targets[rows] != IGNORED)[:, None]  # (N, 1)
             target = targets[rows, None].clamp(min=0)
             mean = scores.mean(-1, keepdim=True)
@@ -65,25 +74,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 gradient = scores.div_(sums).sub_(smoothing / len(weight))
                 gradient.scatter_add_(-1, target, gradient.new_full(target.shape, smoothing - 1))
                 gradient.mul_(counts if slope is None else slope.mul_(counts))
+                if d_bias is not None:
+                    d_bias.add_(gradient.sum(0))
                 gradient = gradient.to(hidden.dtype)
                 torch.mm(gradient, weight, out=d_hidden[rows])
                 if gradient.dtype == d_weight.dtype:
                     d_weight.addmm_(gradient.mT, hidden[rows])
                 else:
                     d_weight.add_(gradient.mT @ hidden[rows])
-        ctx.save_for_backward(d_hidden, d_weight.to(weight.dtype))
+        ctx.save_for_backward(
+            d_hidden, d_weight.to(weight.dtype), None if bias is None or d_bias is None else d_bias.to(bias.dtype)
+        )
         return total, plain
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        d_hidden, d_weight = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden, d_weight, d_bias = ctx.saved_tensors
         scale = gradients[0]
-        return (d_hidden * scale).to(d_hidden.dtype), (d_weight * scale).to(d_weight.dtype), None, None, None
+        slopes = (None if d is None else (d * scale).to(d.dtype) for d in (d_hidden, d_weight, d_bias))
+        return (*slopes, None, None, None)
 
 
-def _scores(hidden: Tensor, weight: Tensor, softcap: float | None) -> tuple[Tensor, Tensor | None]:
+def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:
     """Scores in float32, and how much they move with the uncapped ones where they are capped."""
-    scores = F.linear(hidden, weight).float()
+    scores = F.linear(hidden, weight, bias).float()
     if softcap is None:
         return scores, None
     bent = torch.tanh(scores.div_(softcap))

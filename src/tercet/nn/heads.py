@@ -1,0 +1,35 @@
+"""What BERT puts between a hidden state and a score, with the formulas of Devlin et al. (2019).
+
+transform:  norm(act(dense(x)))    before the masked words are scored
+pooler:     tanh(dense(x))         of a text's first token, before the text is classified
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tercet.nn.feedforward import ACTIVATIONS, Activation
+
+
+class Transform(nn.Module):
+    def __init__(
+        self, d_model: int, *, norm: Callable[[], nn.Module], activation: Activation = "gelu", bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm()
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        return self.norm(self.activation(self.dense(x)))
+
+
+class Pooler(nn.Module):
+    def __init__(self, d_model: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model, bias=bias)
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        return torch.tanh(self.dense(x))

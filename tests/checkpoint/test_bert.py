@@ -1,0 +1,437 @@
+"""A BERT that transformers wrote opens as it is, and says what transformers says: in each layer and from each head.
+
+Masked accuracy sees two of eight planted faults, and the loss improves by three of them: so it is the numbers that are
+compared, and each fault that is planted below must be seen.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from torch import Tensor
+from weights_of_others import minilm, rxnfp
+
+from tercet.checkpoint import Card, from_bert, load_model, save_model
+from tercet.config import UserError
+from tercet.models import EncoderOnly
+from tercet.nn import pool
+from tercet.tokens import Tokenizer
+
+SENTENCES = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
+CONFIG = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 41,
+    "max_position_embeddings": 17,
+    "type_vocab_size": 3,
+    "layer_norm_eps": 1e-3,
+    "num_labels": 5,
+}
+CLASSES = (
+    transformers.BertModel,
+    transformers.BertForPreTraining,
+    transformers.BertForMaskedLM,
+    transformers.BertForSequenceClassification,
+    transformers.BertForTokenClassification,
+)
+
+
+def theirs(kind: Any = transformers.BertForPreTraining, **config: Any) -> Any:
+    """A small one of theirs, its weights large enough for every part to matter."""
+    model = kind(transformers.BertConfig(**CONFIG | config)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.15)
+    return model
+
+
+def ours(model: Any, **changes: Any) -> EncoderOnly:
+    return from_bert(json.loads(model.config.to_json_string(use_diff=False)) | changes, model.state_dict())
+
+
+@torch.no_grad()
+def layers(model: EncoderOnly, tokens: Tensor, **how: Any) -> list[Tensor]:
+    """What goes into the first block, and what comes out of each."""
+    found: list[Tensor] = []
+    hooks = [model.stack.embedding_norm.register_forward_hook(lambda _m, _i, output: found.append(output))]
+    hooks += [block.register_forward_hook(lambda _m, _i, output: found.append(output)) for block in model.stack.blocks]
+    model.hidden(tokens, **how)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@torch.no_grad()
+def furthest(model: EncoderOnly, reference: Any, tokens: Tensor, padding: Tensor, segments: Tensor) -> float:
+    """The largest difference of what both answer: hidden states of all layers at real tokens, and every head."""
+    body = getattr(reference, "bert", reference)
+    how = {"attention_mask": padding.long(), "token_type_ids": segments}
+    want = body(tokens, **how, output_hidden_states=True)
+    mine = layers(model, tokens, padding=padding, segments=segments)
+    pairs = [(a[padding], b[padding]) for a, b in zip(mine, want.hidden_states, strict=True)]
+    hidden = model.hidden(tokens, padding=padding, segments=segments)
+    if model.spec.pooler:
+        pairs.append((model.pooled(hidden, padding), want.pooler_output))
+    if reference is not body:
+        answer = reference(tokens, **how)
+        if "prediction_logits" in answer:
+            pairs.append((model.logits(hidden)[padding], answer.prediction_logits[padding]))
+            pairs.append((model.next_sentence_logits(hidden, padding), answer.seq_relationship_logits))
+        elif model.spec.masked_head is not None:
+            pairs.append((model.logits(hidden)[padding], answer.logits[padding]))
+        else:
+            got = model.classify(hidden, padding)
+            pairs.append((got, answer.logits) if got.ndim == 2 else (got[padding], answer.logits[padding]))
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+def batch(vocab_size: int = 31, types: int = 3, length: int = 11) -> tuple[Tensor, Tensor, Tensor]:
+    tokens, segments = torch.randint(vocab_size, (3, length)), torch.randint(types, (3, length))
+    return tokens, torch.arange(length) < torch.tensor([[length], [1], [length // 2]]), segments
+
+
+class TestSmallOnes:
+    @pytest.mark.parametrize("kind", CLASSES)
+    @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu", "silu"])
+    def test_each_class_answers_alike(self, kind: Any, act: str) -> None:
+        model = theirs(kind, hidden_act=act)
+        assert furthest(ours(model), model, *batch()) < 1e-5
+
+    def test_a_head_of_its_own_matrix(self) -> None:
+        model = theirs(tie_word_embeddings=False)
+        mine = ours(model)
+        assert mine.unembedding.weight is not mine.embedding.weight
+        assert furthest(mine, model, *batch()) < 1e-5
+
+    def test_dropout_and_labels_come_from_the_config(self) -> None:
+        names = {"id2label": {0: "b", 1: "a", 2: "c"}, "label2id": {"b": 0, "a": 1, "c": 2}}
+        own = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
+        model = theirs(transformers.BertForSequenceClassification, **(names | own | {"num_labels": 3}))
+        spec = ours(model).spec
+        assert spec.classifier is not None
+        assert (spec.classifier.labels, spec.classifier.pooling) == (("b", "a", "c"), "pooler")
+        assert (spec.classifier.dropout, spec.stack.dropout.attention, spec.stack.dropout.residual) == (0.4, 0.3, 0.2)
+
+    @pytest.mark.parametrize("change", ["no prefix", "old norms", "no decoder", "twins", "position ids", "half"])
+    def test_what_old_files_do_differently_changes_nothing(self, change: str) -> None:
+        model = theirs()
+        state = dict(model.state_dict())
+        want, tolerance = ours(model).state_dict(), 0.0
+        match change:
+            case "no prefix":
+                state = {name.removeprefix("bert."): tensor for name, tensor in state.items()}
+            case "old norms":
+                for new, old in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+                    state = {name.replace(new, old): tensor for name, tensor in state.items()}
+                assert any(name.endswith("gamma") for name in state)
+            case "no decoder":
+                state = {name: tensor for name, tensor in state.items() if "predictions.decoder" not in name}
+            case "twins":
+                state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"].clone()
+                state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"].clone()
+            case "position ids":
+                state["bert.embeddings.position_ids"] = torch.arange(17)[None]
+            case "half":
+                state, tolerance = {name: tensor.half() for name, tensor in state.items()}, 1e-2
+        got = from_bert(model.config.to_dict(), state).state_dict()
+        assert set(got) == set(want)
+        for name, tensor in got.items():
+            assert (tensor - want[name]).abs().max() <= tolerance, name
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                {"bert.encoder.layer.9.output.dense.weight": torch.ones(1)},
+                r"encoder\.layer\.9\.output\.dense\.weight unk",
+            ),
+            ({"lstm.weight": torch.ones(1)}, r"lstm\.weight unknown"),
+            ({"bert.pooler.dense.bias": None}, r"pooler\.dense\.bias missing"),
+            ({"cls.predictions.bias": None, "cls.predictions.decoder.bias": None}, r"cls\.predictions\.bias missing"),
+            ({"cls.predictions.decoder.bias": torch.ones(31)}, r"decoder\.bias is not the same as cls\.predictions\.b"),
+            ({"cls.predictions.decoder.weight": torch.ones(31, 24)}, r"decoder\.weight is not the same as embeddings"),
+            ({"bert.pooler.dense.weight": torch.ones(24, 23)}, r"has shape 24x23 where the config needs 24x24"),
+            ({"pooler.dense.weight": torch.ones(24, 24)}, r"pooler\.dense\.weight stands in the weights twice"),
+        ],
+    )
+    def test_names_and_shapes_that_do_not_fit_are_named(self, change: dict[str, Tensor | None], message: str) -> None:
+        model = theirs()
+        state = {name: t for name, t in (model.state_dict() | change).items() if t is not None}
+        with pytest.raises(UserError, match=message) as told:
+            from_bert(model.config.to_dict(), state)
+        assert "\n" not in str(told.value)
+
+    @pytest.mark.parametrize("key", ["hidden_act", "layer_norm_eps", "type_vocab_size", "hidden_size"])
+    def test_a_config_that_leaves_something_out_is_refused(self, key: str) -> None:
+        model = theirs()
+        config = model.config.to_dict()
+        config.pop(key)
+        with pytest.raises(UserError, match=f"config.json has no {key}; put back the"):
+            from_bert(config, model.state_dict())
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                {"hidden_act": "gelu_nwe"},
+                r"hidden_act is 'gelu_nwe', which Tercet does not have; did you mean 'gelu_new'",
+            ),
+            ({"hidden_act": 3}, "config.json has 3 as hidden_act"),
+            ({"layer_norm_eps": "1e-12"}, "config.json has '1e-12' as layer_norm_eps"),
+            ({"position_embedding_type": "relative_key"}, "'relative_key'; Tercet reads a BERT of 'absolute'"),
+            ({"model_type": "roberta"}, "model_type is 'roberta'; Tercet reads 'bert' alone"),
+            ({"is_decoder": True}, "it is a decoder"),
+            ({"num_attention_heads": 5}, "d_model=24 must be divisible by n_heads=5"),
+            ({"hidden_dropout_prob": 1.5}, "does not fit together: dropout embedding=1.5"),
+        ],
+    )
+    def test_a_config_that_tercet_cannot_follow_is_refused(self, change: dict[str, Any], message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            ours(theirs(), **change)
+
+    def test_a_classifier_needs_its_labels(self) -> None:
+        model = theirs(transformers.BertForSequenceClassification)
+        with pytest.raises(UserError, match="the classifier scores 5 labels and id2label names 2; name them all"):
+            ours(model, id2label={"0": "no", "1": "yes"})
+        stale = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "num_labels": 5}
+        classifier = ours(model, **stale).spec.classifier
+        assert classifier is not None
+        assert classifier.labels == tuple(f"LABEL_{n}" for n in range(5))
+
+    def test_loading_moves_no_global_random_state(self) -> None:
+        model = theirs()
+        before = torch.get_rng_state()
+        ours(model)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """As transformers saves it, beside its tokenizer."""
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
+    tokenizer = transformers.BertTokenizerFast(vocab={name: n for n, name in enumerate(VOCABULARY)})
+    theirs(initializer_range=0.3).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+class TestFolders:
+    def test_a_folder_opens_as_it_is_and_is_saved_as_ours(self, folder: Path, tmp_path: Path) -> None:
+        trained = load_model(folder)
+        assert isinstance(trained.model, EncoderOnly)
+        reference = transformers.BertForPreTraining.from_pretrained(folder).eval()
+        assert furthest(trained.model, reference, *batch()) < 1e-5
+        save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())
+        assert not (tmp_path / "ours" / "generation_config.json").exists()  # an encoder writes nothing
+        again = load_model(tmp_path / "ours").model
+        assert again.spec == trained.model.spec
+        for name, tensor in trained.model.state_dict().items():
+            assert torch.equal(again.state_dict()[name], tensor), name
+
+    def test_an_old_folder_has_its_weights_in_a_pickle_that_runs_nothing(self, folder: Path) -> None:
+        state = safetensors.torch.load_file(folder / "model.safetensors")
+        want = load_model(folder).model.state_dict()
+        (folder / "model.safetensors").unlink()
+        torch.save(state, folder / "pytorch_model.bin")
+        for name, tensor in load_model(folder).model.state_dict().items():
+            assert torch.equal(tensor, want[name]), name
+        torch.save({"a": Path}, folder / "pytorch_model.bin")
+        with pytest.raises(UserError, match=r"pytorch_model\.bin is not a whole file of weights") as told:
+            load_model(folder)
+        assert "\n" not in str(told.value)
+        torch.save({"epoch": 3}, folder / "pytorch_model.bin")
+        with pytest.raises(UserError, match="holds more than weights by name"):
+            load_model(folder)
+        (folder / "pytorch_model.bin").write_bytes(b"")
+        with pytest.raises(UserError, match="is not a whole file of weights"):
+            load_model(folder)
+
+    def test_a_broken_folder_says_what_is_wrong(self, folder: Path) -> None:
+        whole = json.loads((folder / "config.json").read_text())
+        cases = [
+            (whole | {"vocab_size": 30}, "word_embeddings.weight has shape 31x24 where the config needs 30x24"),
+            (whole | {"model_type": "roberta"}, "a model of type 'roberta'; Tercet opens its own folders and those of"),
+            ({"hidden_size": 3}, "no family and no model_type"),
+        ]
+        for config, message in cases:
+            (folder / "config.json").write_text(json.dumps(config))
+            with pytest.raises(UserError, match=message):
+                load_model(folder)
+        (folder / "config.json").write_text(json.dumps(whole))
+        (folder / "tokenizer.json").unlink()
+        with pytest.raises(UserError, match=r"tokenizer\.json missing"):
+            load_model(folder)
+
+
+@cache
+def _minilm() -> tuple[EncoderOnly, Tokenizer, Any]:
+    trained = load_model(minilm())
+    assert isinstance(trained.model, EncoderOnly)
+    reference = transformers.BertModel.from_pretrained(minilm(), attn_implementation="eager").eval()
+    return trained.model, trained.tokenizer, reference
+
+
+def sentences(tokenizer: Tokenizer) -> tuple[Tensor, Tensor, Tensor]:
+    assert tokenizer.bos_id is not None
+    assert tokenizer.eos_id is not None
+    assert tokenizer.pad_id is not None
+    texts = [[tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id] for text in SENTENCES]
+    tokens = torch.full((3, max(map(len, texts))), tokenizer.pad_id)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = torch.tensor(text)
+    padding = torch.arange(tokens.shape[1]) < torch.tensor([[len(text)] for text in texts])
+    return tokens, padding, torch.zeros_like(tokens)
+
+
+def cosines(model: EncoderOnly, tokens: Tensor, padding: Tensor) -> list[float]:
+    with torch.no_grad():
+        vectors = torch.nn.functional.normalize(pool(model.hidden(tokens, padding=padding), padding, "mean"), dim=-1)
+    return [float(vectors[a] @ vectors[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
+
+
+class TestMiniLM:
+    def test_every_layer_is_that_of_transformers(self) -> None:
+        model, tokenizer, reference = _minilm()
+        tokens, padding, segments = sentences(tokenizer)
+        assert tokens[0, :8].tolist() == [101, 1996, 4633, 2003, 8403, 2651, 1012, 102]
+        assert sum(p.numel() for p in model.parameters()) == 22_713_728 - 512  # but for the position ids
+        assert furthest(model, reference, tokens, padding, segments) < 1e-5
+        assert furthest(model, reference, *batch(30_522, 2, 97)) < 1e-5
+
+    def test_three_sentences_are_as_alike_as_published(self) -> None:
+        model, tokenizer, _ = _minilm()
+        tokens, padding, _ = sentences(tokenizer)
+        assert cosines(model, tokens, padding) == pytest.approx([0.6660, 0.1046, 0.1411], abs=5e-5)
+
+    def test_the_vectors_are_the_same_padded_left_or_right_to_any_length(self) -> None:
+        model, tokenizer, _ = _minilm()
+        tokens, padding, _ = sentences(tokenizer)
+        want = cosines(model, tokens, padding)
+        for left, right in ((0, 190), (190, 0), (7, 31)):
+            wide = torch.nn.functional.pad(tokens, (left, right), value=5)
+            real = torch.nn.functional.pad(padding, (left, right), value=False)
+            assert cosines(model, wide, real) == pytest.approx(want, abs=1e-5)
+
+    def test_gelu_by_tanh_another_eps_and_other_types_are_seen(self) -> None:
+        model, tokenizer, reference = _minilm()
+        tokens, padding, segments = sentences(tokenizer)
+        for change in ({"hidden_act": "gelu_new"}, {"layer_norm_eps": 1e-5}):
+            assert furthest(_altered(minilm(), change), reference, tokens, padding, segments) > 1e-4, change
+        assert (
+            max(
+                (a - b)[padding].abs().max().item()
+                for a, b in zip(
+                    layers(model, tokens, padding=padding, segments=segments + 1),
+                    layers(model, tokens, padding=padding, segments=segments),
+                    strict=True,
+                )
+            )
+            > 0.1
+        )
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = json.loads((folder / "config.json").read_text())
+    path = folder / "model.safetensors"
+    if path.is_file():
+        return config, safetensors.torch.load_file(path)
+    return config, torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
+
+
+def _altered(folder: Path, config: dict[str, Any], fault: Callable[[EncoderOnly], None] | None = None) -> EncoderOnly:
+    found, state = _read(folder)
+    model = from_bert(found | config, state)
+    if fault is not None:
+        with torch.no_grad():
+            fault(model)
+    return model
+
+
+@cache
+def _reaction(name: str) -> Any:
+    config, state = _read(rxnfp(name))
+    kind = transformers.BertForPreTraining if name == "bert_pretrained" else transformers.BertForSequenceClassification
+    count = {"num_labels": 50} if name != "bert_pretrained" else {}
+    known = {key: config[key] for key in CONFIG if key in config} | {"hidden_act": config["hidden_act"]} | count
+    reference = kind(transformers.BertConfig(**known, attn_implementation="eager")).eval()
+    missing, unknown = reference.load_state_dict(state, strict=False)
+    assert not unknown
+    assert set(missing) <= {"cls.predictions.decoder.bias", "bert.embeddings.position_ids"}
+    if name == "bert_pretrained":
+        reference.tie_weights()
+        assert torch.equal(reference.cls.predictions.decoder.bias, state["cls.predictions.bias"])
+    return reference
+
+
+def no_transform_norm(model: EncoderOnly) -> None:
+    model.transform.norm = torch.nn.Identity()
+
+
+def no_bias(model: EncoderOnly) -> None:
+    assert model.unembedding.bias is not None
+    model.unembedding.bias.zero_()
+
+
+def no_types(model: EncoderOnly) -> None:
+    model.segment_embedding.weight.zero_()
+
+
+def gelu_by_tanh_in_the_head(model: EncoderOnly) -> None:
+    model.transform.activation = lambda x: torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def no_activation_in_the_head(model: EncoderOnly) -> None:
+    model.transform.activation = lambda x: x
+
+
+class TestReactions:
+    """rxnfp: a BERT of reaction SMILES with all heads, and one that classifies."""
+
+    def test_masked_words_next_sentences_and_the_pooler(self) -> None:
+        model = _altered(rxnfp("bert_pretrained"), {})
+        assert model.spec.masked_head is not None
+        assert (model.spec.pooler, model.spec.next_sentence, model.spec.classifier) == (True, True, None)
+        assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) < 1e-4
+
+    def test_a_classifier_of_fifty_labels(self) -> None:
+        model = _altered(rxnfp("bert_ft_10k_25s"), {})
+        assert model.spec.classifier is not None
+        assert (len(model.spec.classifier.labels), model.spec.classifier.pooling) == (50, "pooler")
+        assert furthest(model, _reaction("bert_ft_10k_25s"), *batch(591, 2, 67)) < 1e-4
+
+    @pytest.mark.parametrize(
+        ("config", "fault"),
+        [
+            ({"hidden_act": "gelu_new"}, None),
+            ({"layer_norm_eps": 1e-5}, None),
+            ({}, gelu_by_tanh_in_the_head),
+            ({}, no_activation_in_the_head),
+            ({}, no_transform_norm),
+            ({}, no_types),
+            ({}, no_bias),
+        ],
+    )
+    def test_each_fault_is_seen(self, config: dict[str, Any], fault: Callable[[EncoderOnly], None] | None) -> None:
+        model = _altered(rxnfp("bert_pretrained"), config, fault)
+        assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) > 1e-4
+
+
+def test_a_folder_that_was_loaded_is_not_touched(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    load_model(folder)
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / "copy" / path.name).read_bytes()
+    assert replace(Card(), name="bert") == load_model(folder).card

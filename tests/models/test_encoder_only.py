@@ -1,0 +1,206 @@
+"""An encoder sees both sides of a token, what stands around a text changes nothing, its heads are as the spec says."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import MAX_LEN, POSITIONS, STACK, V, encoder, padded
+from torch import Tensor
+
+import tercet.nn.attention as attention
+from tercet.config import parse, plain
+from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, MaskedHead, build
+from tercet.nn import NoPosition, pool
+
+ALL_HEADS = {
+    "n_segments": 2,
+    "embedding_norm": True,
+    "masked_head": MaskedHead(transform=True, bias=True),
+    "pooler": True,
+    "next_sentence": True,
+    "classifier": Classifier(labels=("a", "b", "c"), pooling="pooler"),
+}
+LENGTHS = (MAX_LEN, 1, 5, 8)
+PLACED = [position for position in POSITIONS if not isinstance(position, NoPosition)]
+
+
+def answers(model: EncoderOnly, tokens: Tensor, padding: Tensor | None = None) -> list[Tensor]:
+    """Of each kind: for each token first, then for each text."""
+    hidden = model.hidden(tokens, padding=padding)
+    texts = [pool(hidden, padding, "mean"), pool(hidden, padding, "first"), model.pooled(hidden, padding)]
+    return [
+        hidden,
+        model.logits(hidden),
+        *texts,
+        model.next_sentence_logits(hidden, padding),
+        model.classify(hidden, padding),
+    ]
+
+
+@pytest.fixture(params=["fused", "by hand"], autouse=True)
+def attend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "by hand":
+        monkeypatch.setattr(attention, "attend", attention.attend_by_hand)
+
+
+@pytest.mark.parametrize("length", [MAX_LEN, MAX_LEN - 1])
+@pytest.mark.parametrize("side", ["left", "right", "scattered"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
+@torch.no_grad()
+def test_a_text_is_the_same_alone_and_in_a_padded_batch(position, placement, side: str, length: int) -> None:
+    model = encoder(spec=ALL_HEADS, position=position, placement=placement)
+    sequences = [torch.randint(V, (min(length, own),)) for own in LENGTHS]
+    tokens, padding = padded(sequences, side, length)
+    batch = answers(model, tokens, padding)
+    for row, sequence in enumerate(sequences):
+        for number, (together, alone) in enumerate(zip(batch, answers(model, sequence[None]), strict=True)):
+            mine = together[row][padding[row]] if number < 2 else together[row]
+            torch.testing.assert_close(mine, alone[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
+@torch.no_grad()
+def test_packed_documents_do_not_see_each_other(position) -> None:
+    model = encoder(spec=ALL_HEADS, position=position)
+    lengths = (5, 1, 6)
+    tokens = torch.randint(V, (2, sum(lengths) + 1))
+    documents = torch.tensor([3, 1, 4, 9]).repeat_interleave(torch.tensor((*lengths, 1))).expand(2, -1)
+    padding = documents != 9
+    packed, leaking = (model.hidden(tokens, padding=padding, documents=d) for d in (documents, None))
+    for start, stop in ((0, 5), (5, 6), (6, 12)):
+        alone = model.hidden(tokens[:, start:stop])
+        torch.testing.assert_close(packed[:, start:stop], alone, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(leaking[:, start:stop], alone, atol=1e-3)  # the comparison sees it
+    changed = tokens.clone()
+    changed[:, 7] = (changed[:, 7] + 1) % V
+    again = model.hidden(changed, padding=padding, documents=documents)
+    assert torch.equal(again[:, :6], packed[:, :6])
+    assert not torch.allclose(again[:, 6:12], packed[:, 6:12])
+
+
+@torch.no_grad()
+def test_a_token_sees_both_sides() -> None:
+    model, tokens = encoder(), torch.randint(V, (1, 9))
+    for place in (0, 8):
+        changed = tokens.clone()
+        changed[0, place] = (changed[0, place] + 1) % V
+        moved = (model.hidden(changed) - model.hidden(tokens)).abs().amax(-1)[0]
+        assert (moved > 1e-4).all()
+
+
+@pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
+def test_padding_learns_nothing_and_a_row_of_it_is_finite(position) -> None:
+    model = encoder(spec=ALL_HEADS | {"tie_embeddings": False}, position=position)
+    pad, real = V - 1, torch.tensor([[True] * 5 + [False] * 4, [False] * 9, [False] * 2 + [True] * 7])
+    tokens = torch.randint(V - 1, (3, 9)).masked_fill(~real, pad)
+    found = answers(model, tokens, real)
+    assert all(answer.isfinite().all() for answer in found)
+    rows = torch.tensor([0, 2])
+    total = sum((found[1][real].logsumexp(-1).sum(), *(answer[rows].square().sum() for answer in found[2:])))
+    assert isinstance(total, Tensor)
+    total.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    grad = model.embedding.weight.grad
+    assert grad is not None
+    assert not grad[pad].any()
+    assert grad[tokens[0, 0]].any()
+
+
+@torch.no_grad()
+def test_segments_are_the_first_where_nothing_is_said() -> None:
+    model, tokens = encoder(spec={"n_segments": 2}), torch.randint(V, (2, 5))
+    hidden = model.hidden(tokens)
+    assert torch.equal(model.hidden(tokens, segments=torch.zeros_like(tokens)), hidden)
+    assert not torch.allclose(model.hidden(tokens, segments=torch.ones_like(tokens)), hidden, atol=1e-3)
+    with pytest.raises(ValueError, match=r"no segments \(n_segments=0\); leave them out"):
+        encoder().hidden(tokens, segments=torch.zeros_like(tokens))
+
+
+@torch.no_grad()
+def test_the_embedding_norm_comes_after_positions_and_segments() -> None:
+    model = encoder(spec={"n_segments": 2, "embedding_norm": True})
+    seen: list[Tensor] = []
+    model.stack.embedding_norm.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
+    tokens = torch.randint(V, (2, 5))
+    model.hidden(tokens)
+    table = model.stack.position.table.weight  # pyright: ignore
+    torch.testing.assert_close(seen[0], model.embedding.weight[tokens] + table[:5] + model.segment_embedding.weight[0])
+
+
+@torch.no_grad()
+def test_logits_are_the_transform_the_tied_matrix_and_the_bias() -> None:
+    model, hidden = encoder(spec=ALL_HEADS), torch.randn(3, 24)
+    assert model.unembedding.weight is model.embedding.weight
+    assert model.unembedding.bias is not None
+    ready = model.transform.norm(torch.nn.functional.gelu(model.transform.dense(hidden)))
+    torch.testing.assert_close(model.ready(hidden), ready)
+    torch.testing.assert_close(model.logits(hidden), ready @ model.embedding.weight.T + model.unembedding.bias)
+    plain_ = encoder()
+    assert plain_.ready(hidden) is hidden
+    assert plain_.unembedding.bias is None
+
+
+@torch.no_grad()
+def test_classifiers_over_texts_and_tokens() -> None:
+    hidden, padding = torch.randn(2, 5, 24), torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
+    for over, shape in (("texts", (2, 3)), ("tokens", (2, 5, 3))):
+        head = Classifier(labels=("a", "b", "c"), over=over, pooling="mean")
+        model = encoder(spec={"classifier": head})
+        x = hidden if over == "tokens" else pool(hidden, padding, "mean")
+        assert model.classify(hidden, padding).shape == shape
+        torch.testing.assert_close(model.classify(hidden, padding), model.classifier(x))
+    assert model.classify(hidden.bfloat16().float()).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda model, hidden: model.logits(hidden), "no masked_head: it cannot score words"),
+        (lambda model, hidden: model.ready(hidden), "no masked_head: it cannot score words"),
+        (lambda model, hidden: model.pooled(hidden), "no pooler: pool its hidden states with tercet.nn.pool"),
+        (lambda model, hidden: model.next_sentence_logits(hidden), "no next_sentence: it was not trained on pairs"),
+        (lambda model, hidden: model.classify(hidden), "no classifier: train it on labelled texts first"),
+    ],
+)
+def test_a_head_that_is_not_there_says_what_to_do(ask, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ask(encoder(spec={"masked_head": None}), torch.randn(2, 5, 24))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Classifier(labels=("a", "b", "a")), "label 'a' stands in labels twice"),
+        (lambda: Classifier(dropout=1.0), "dropout=1.0 must be at least 0 and below 1"),
+        (lambda: encoder(spec={"next_sentence": True}), "next_sentence reads the pooler; set pooler to true"),
+        (lambda: encoder(spec={"classifier": Classifier(pooling="pooler")}), "reads the pooler; set pooler to true"),
+        (lambda: encoder(spec={"classifier": Classifier()}), "a classifier without labels; the labelled data"),
+        (lambda: encoder(spec={"n_segments": -1}), "n_segments=-1 must not be negative"),
+        (
+            lambda: encoder().hidden(torch.zeros(1, 14, dtype=torch.long)),
+            "a text of 14 tokens does not fit .*max_len=13",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_spec_goes_to_a_file_and_back() -> None:
+    spec = EncoderOnlySpec(vocab_size=V, stack=STACK, **ALL_HEADS)
+    assert parse(EncoderOnlySpec, plain(spec)) == spec
+    assert plain(spec)["classifier"]["labels"] == ["a", "b", "c"]
+    assert isinstance(build(spec), EncoderOnly)
+    bare = replace(spec, masked_head=None)
+    assert parse(EncoderOnlySpec, plain(bare)) == bare
+
+
+@torch.no_grad()
+def test_dropout_is_off_outside_training() -> None:
+    model = encoder(spec={"classifier": Classifier(labels=("a", "b"), dropout=0.5)})
+    hidden = torch.randn(2, 5, 24)
+    assert torch.equal(model.classify(hidden), model.classify(hidden))
+    model.train()
+    assert not torch.equal(model.classify(hidden), model.classify(hidden))

@@ -14,7 +14,7 @@ import pytest
 from tercet.config import UserError, parse, plain
 from tercet.data import DataSpec, Documents, HeldOut, Tail, prepare, sources
 from tercet.data import prepare as prepare_function
-from tercet.tokens import BPE, Characters, Tokenizer, Words
+from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words
 
 TEXT = "One line, naïve as it is.\nAnd another 🙂 line;\n\nthen\r\nthe end. " * 9
 
@@ -216,3 +216,23 @@ def test_shakespeare_is_divided_as_everywhere(monkeypatch: pytest.MonkeyPatch) -
     corpus = prepare(DataSpec(source="shakespeare", tokenizer=Characters(eos=False)))
     assert (corpus.tokenizer.vocab_size, len(corpus.train), len(corpus.validation)) == (65, 1_003_854, 111_540)
     assert (corpus.train_bytes, corpus.validation_bytes, corpus.name) == (1_003_854, 111_540, "shakespeare")
+
+
+def test_documents_of_a_tokenizer_with_a_mask_begin_with_bos(jsonl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE", 5)  # many pieces, one bos
+    for tokenizer in (WordPiece(vocab_size=60), BPE(vocab_size=290, bos=True, mask=True)):
+        corpus = prepare(DataSpec(source=str(jsonl), tokenizer=tokenizer, validation=Documents(fraction=0.2)))
+        bos, eos = corpus.tokenizer.bos_id, corpus.tokenizer.eos_id
+        for ids, starts in (
+            (corpus.train, corpus.train_documents),
+            (corpus.validation, corpus.validation_documents),
+        ):
+            assert np.flatnonzero(ids == bos).tolist() == starts.tolist()
+            assert np.flatnonzero(ids == eos).tolist() == [*(starts[1:] - 1).tolist(), len(ids) - 1]
+
+
+@pytest.mark.parametrize("tokenizer", [BPE(vocab_size=290, bos=True), BPE(vocab_size=290, mask=True)])
+def test_other_documents_do_not(jsonl: Path, tokenizer: BPE) -> None:
+    corpus = prepare(DataSpec(source=str(jsonl), tokenizer=tokenizer))
+    assert not (corpus.train == (corpus.tokenizer.bos_id if tokenizer.bos else corpus.tokenizer.mask_id)).any()
+    assert corpus.train_bytes > 0

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import PackedRows, PaddedRows, Windows
+from tercet.data.rows import Blocks
 
 DOCUMENTS = st.lists(st.integers(1, 17), min_size=1, max_size=6)
 
@@ -135,3 +136,25 @@ def test_wrong_arguments_are_refused() -> None:
         PaddedRows(ids, starts, length=5, stride=6)
     with pytest.raises(UserError, match="has 1 tokens"):
         Windows(ids[:1], 5)
+
+
+@given(lengths=DOCUMENTS, length=st.integers(1, 11))
+def test_blocks_hold_every_token_once(lengths: list[int], length: int) -> None:
+    ids, starts = corpus(lengths)
+    blocks = Blocks(ids, length, document_starts=starts, pad_id=7)
+    batch = blocks.batch(np.arange(len(blocks)))
+    assert batch.tokens.shape == (len(blocks), length)
+    real = np.ones(batch.tokens.shape, bool) if batch.mask is None else batch.mask
+    assert batch.tokens[real].tolist() == ids.tolist()
+    assert (batch.tokens[~real] == 7).all()
+    assert (~real).sum() < length
+    assert batch.documents is not None
+    np.testing.assert_array_equal(batch.documents[real], np.repeat(np.arange(len(lengths)), lengths))
+    assert blocks.batch(np.array([0])).documents is not None
+    assert Blocks(ids, length).batch(np.array([0])).documents is None
+    assert (batch.mask is None) == (len(ids) % length == 0)
+
+
+def test_nothing_cannot_be_cut_into_blocks() -> None:
+    with pytest.raises(UserError, match="no tokens"):
+        Blocks(np.empty(0, np.uint16), 3)

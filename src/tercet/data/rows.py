@@ -186,7 +186,7 @@ class Blocks:
         real = places < len(self._ids)
         tokens = np.where(real, self._ids[np.where(real, places, 0)].astype(np.int64), self._pad_id)
         documents = None if self._starts is None else _document_numbers(self._starts, places)
-        return TokenRows(tokens=tokens, mask=real, documents=documents)
+        return TokenRows(tokens=tokens, mask=None if real.all() else real, documents=documents)
 
 
 def _document_numbers(starts: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -1,0 +1,205 @@
+"""How well a model fills masks: fixed masks, the same for every model, and what it must beat beside it.
+
+    masked loss = -(sum of ln p(token | all that is not hidden)) / tokens hidden
+
+Window w of the text is masked from (seed, w) alone, so a score is the same twice, and two models' compare. Every token
+hidden becomes the mask token: the 80/10/10 of training is off, which makes the loss a little higher than there. Its
+exponential is no perplexity, for the tokens hidden together are not predicted from each other; `pseudo_perplexity`
+hides them one at a time (Salazar et al. 2020).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.data import Corpus
+from tercet.data.rows import Blocks
+from tercet.encoding.pseudo import pseudo_logprobs
+from tercet.generation.protocol import device_of
+from tercet.generation.sampling import DIVERGED
+from tercet.models import EncoderOnly
+from tercet.models.rest import at_rest
+from tercet.objectives import IGNORED, MaskedBatch, Masking, masked_rows, special_tokens
+from tercet.tokens import Tokenizer
+
+LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
+COUNTED_AT_ONCE = 1 << 22
+NEAR = 0.02  # of the unigram entropy: a loss above, or no further below, has learnt how often tokens come, and no more
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedScores:
+    """Attributes:
+    masked_loss: nats a hidden token.
+    masked_accuracy: the share of hidden tokens that the model finds likeliest.
+    unigram_entropy: nats a token of the unigram model of the training text, add-one smoothed, on the same tokens.
+    most_frequent_accuracy: the share of them that are the training text's most frequent token.
+    mask_rate: the share of tokens hidden, special ones aside.
+    tokens: tokens hidden and scored.
+    context: the most tokens that a prediction could look at.
+    seed: of the masks.
+    """
+
+    masked_loss: float
+    masked_accuracy: float
+    unigram_entropy: float
+    most_frequent_accuracy: float
+    mask_rate: float
+    tokens: int
+    context: int
+    seed: int
+
+    @property
+    def plateau(self) -> bool:
+        """Whether the model does hardly better than counting tokens, where training often rests before it learns."""
+        return not self.masked_loss < (1 - NEAR) * self.unigram_entropy
+
+
+def score_masked(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    *,
+    rate: float = 0.15,
+    seed: int = 0,
+    batch_tokens: int = 16_384,
+    tokens: int | None = None,
+    documents_apart: bool = False,
+) -> MaskedScores:
+    """Masked loss and accuracy on the corpus's validation part, beside the baselines on the same tokens.
+
+    Args:
+        rate: the share of each window that is hidden.
+        seed: of the masks.
+        batch_tokens: tokens read at once.
+        tokens: read about so many, in windows spread over the whole part; all of it by default.
+        documents_apart: the model sees each document by itself, for one that was trained so.
+
+    The model stays on its device and gets its own train or eval mode back; no global random state is touched.
+
+    Raises:
+        UserError: where the tokenizer has no mask token, no token was hidden, or the model's outputs are no numbers.
+    """
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model vocab_size={model.vocab_size}; use its tokenizer"
+        )
+    masking = Masking(rate=rate, masked=1.0, random=0.0)
+    blocks = Blocks(
+        corpus.validation,
+        model.max_len,
+        document_starts=corpus.validation_documents if documents_apart else None,
+        pad_id=tokenizer.pad_id or 0,
+    )
+    some = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
+    windows = np.linspace(0, len(blocks) - 1, some).astype(np.int64)
+    counts = _counts(corpus.train, tokenizer)
+    with np.errstate(divide="ignore"):
+        unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,) infinite for what is never hidden
+    commonest = int(counts.argmax())
+    nats = entropy = torch.zeros((), dtype=torch.float64)
+    right = frequent = n_tokens = n_candidates = 0
+    at_once = max(1, batch_tokens // model.max_len)
+    for start in range(0, some, at_once):
+        rows = [_masked(blocks, window, tokenizer, masking, seed) for window in windows[start : start + at_once]]
+        batch = _join(rows)
+        losses, guesses = _read(model, batch)
+        nats, entropy = nats + losses.sum(), entropy + unigram[batch.targets].sum()
+        right += int((guesses == batch.targets).sum())
+        frequent += int((batch.targets == commonest).sum())
+        n_tokens += len(batch.targets)
+        seen = counts[batch.inputs.numpy()] > 0  # the tokens of the text that are not hidden
+        n_candidates += len(batch.targets) + int(
+            (seen if batch.padding is None else seen & batch.padding.numpy()).sum()
+        )
+    if not n_tokens:
+        raise UserError(f"no token was hidden at a rate of {rate:g}; give more text, or a higher rate")
+    if not math.isfinite(float(nats)):
+        raise UserError(DIVERGED)
+    return MaskedScores(
+        masked_loss=float(nats) / n_tokens,
+        masked_accuracy=right / n_tokens,
+        unigram_entropy=float(entropy) / n_tokens,
+        most_frequent_accuracy=frequent / n_tokens,
+        mask_rate=n_tokens / n_candidates,
+        tokens=n_tokens,
+        context=model.max_len,
+        seed=seed,
+    )
+
+
+def pseudo_perplexity(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    within_word: bool = False,
+    batch_tokens: int = 16_384,
+) -> float:
+    """e to the mean of -ln p(token | all other tokens of its text), over the tokens of all texts together.
+
+    Args:
+        within_word: with a token, those to its right in the same word are hidden too (Kauf and Ivanova 2023).
+
+    Raises:
+        UserError: where the texts hold no token.
+    """
+    found = pseudo_logprobs(model, tokenizer, texts, within_word=within_word, batch_tokens=batch_tokens)
+    logprobs = np.concatenate([np.zeros(0), *found]).astype(np.float64)
+    if not len(logprobs):
+        raise UserError("the texts have no tokens to score; give at least one word")
+    mean = -math.fsum(logprobs) / len(logprobs)
+    return math.inf if mean > 700 else math.exp(mean)
+
+
+def _masked(blocks: Blocks, window: int, tokenizer: Tokenizer, masking: Masking, seed: int) -> MaskedBatch:
+    generator = np.random.default_rng([seed, int(window)])
+    return masked_rows(blocks.batch(np.array([window])), tokenizer, masking=masking, generator=generator)
+
+
+def _join(rows: list[MaskedBatch]) -> MaskedBatch:
+    """Batches of one row as one batch, without the places that are not used."""
+    length = rows[0].inputs.shape[1]
+    used = [row.targets != IGNORED for row in rows]
+    padding, documents = [row.padding for row in rows], [row.documents for row in rows]
+    real = [torch.ones_like(row.inputs, dtype=torch.bool) if row.padding is None else row.padding for row in rows]
+    return MaskedBatch(
+        torch.cat([row.inputs for row in rows]),
+        torch.cat([row.places[kept] + i * length for i, (row, kept) in enumerate(zip(rows, used, strict=True))]),
+        torch.cat([row.targets[kept] for row, kept in zip(rows, used, strict=True)]),
+        None if all(one is None for one in padding) else torch.cat(real),
+        torch.cat([one for one in documents if one is not None]) if documents[0] is not None else None,
+    )
+
+
+def _read(model: EncoderOnly, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+    """Of each target (N,) -ln p in float64, and the token found likeliest, on the CPU."""
+    device = device_of(model)
+    inputs, places, targets, padding, documents = (None if part is None else part.to(device) for part in batch)
+    assert inputs is not None
+    assert places is not None
+    assert targets is not None
+    losses, guesses = [torch.zeros(0)], [torch.zeros(0, dtype=torch.long)]
+    with at_rest(model.modules()):
+        hidden = model.hidden(inputs, padding=padding, documents=documents).flatten(0, 1)[places]  # (N, D)
+        rows = max(1, LOGITS_AT_ONCE // model.vocab_size)
+        for some, wanted in zip(hidden.split(rows), targets.split(rows), strict=True):
+            logits = model.logits(some)  # (n, V)
+            losses.append(F.cross_entropy(logits, wanted, reduction="none").cpu())
+            guesses.append(logits.argmax(-1).cpu())
+    return torch.cat(losses).double(), torch.cat(guesses)
+
+
+def _counts(train: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """(V,) how often each token stands in the training text, and once more; 0 for special ones, never hidden."""
+    counts = np.ones(tokenizer.vocab_size, np.int64)
+    for start in range(0, len(train), COUNTED_AT_ONCE):
+        counts += np.bincount(train[start : start + COUNTED_AT_ONCE], minlength=tokenizer.vocab_size)
+    counts[special_tokens(tokenizer)] = 0
+    return counts

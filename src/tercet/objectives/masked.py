@@ -1,0 +1,108 @@
+"""Predict the tokens that were hidden from all the others: the loss of BERT (Devlin et al. 2018).
+
+Only the hidden states at the hidden places are scored, and there are always as many of those: N = B · ceil(rate · T).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.data import TokenRows
+from tercet.models import EncoderOnly
+from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.loss import Loss
+from tercet.objectives.masking import Masking, mask_rows
+from tercet.tokens import Tokenizer
+
+
+class MaskedBatch(NamedTuple):
+    """Attributes:
+    inputs: (B, T) token ids, some of them hidden.
+    places: (N,) where the tokens to predict stand in all B · T; 0 where N has more than are needed.
+    targets: (N,) the tokens that stood there, or IGNORED.
+    padding: (B, T) True at real tokens; None where all are.
+    documents: (B, T) number of each token's document; None where rows may look across.
+    """
+
+    inputs: Int[Tensor, "B T"]
+    places: Int[Tensor, " N"]
+    targets: Int[Tensor, " N"]
+    padding: Bool[Tensor, "B T"] | None = None
+    documents: Int[Tensor, "B T"] | None = None
+
+
+def masked_rows(
+    rows: TokenRows, tokenizer: Tokenizer, *, masking: Masking, generator: np.random.Generator
+) -> MaskedBatch:
+    """Rows of T tokens, all of them inputs, with some hidden.
+
+    A row begins and ends as a text does: where it cuts a document, its first token gives way to bos, its last to eos.
+    Special tokens are never hidden, and never put in place of another.
+
+    Raises:
+        UserError: where the tokenizer has no mask token, bos or eos.
+    """
+    mask_id, bos, eos = _needed(tokenizer)
+    real = np.ones(rows.tokens.shape, bool) if rows.mask is None else rows.mask
+    tokens = _framed(rows.tokens, real, bos, eos)
+    text = np.ones(tokenizer.vocab_size, bool)  # (V,)
+    text[special_tokens(tokenizer)] = False
+    masked = mask_rows(
+        tokens,
+        text[tokens] & real,
+        masking=masking,
+        generator=generator,
+        mask_id=mask_id,
+        random_ids=np.flatnonzero(text),
+        word_starts=None if masking.unit == "tokens" else tokenizer.word_starts(tokens),
+    )
+    return MaskedBatch(
+        torch.from_numpy(masked.inputs),
+        torch.from_numpy(masked.places),
+        torch.from_numpy(masked.targets),
+        None if rows.mask is None else torch.from_numpy(rows.mask),
+        None if rows.documents is None else torch.from_numpy(rows.documents),
+    )
+
+
+def special_tokens(tokenizer: Tokenizer) -> list[int]:
+    """Ids that are never hidden, nor put in place of another: special ones, pad, bos, eos and the mask token."""
+    usual = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
+    return sorted(tokenizer.special_ids | {token for token in usual if token is not None})
+
+
+def masked_loss(model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
+    hidden = model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)  # (B, T, D)
+    rows = hidden.flatten(0, 1).index_select(0, batch.places)  # (N, D)
+    return negative_log_likelihood(model.ready(rows), model.unembedding, batch.targets, smoothing=smoothing)
+
+
+def _needed(tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """The ids of the mask token, bos and eos."""
+    mask_id, bos, eos = tokenizer.mask_id, tokenizer.bos_id, tokenizer.eos_id
+    if mask_id is None:
+        raise UserError(
+            f"the tokenizer ({tokenizer.kind}) has no mask token, which a masked language model needs; "
+            f"use the kind wordpiece, or set mask: true in data.tokenizer"
+        )
+    if bos is None or eos is None:
+        raise UserError(
+            f"the tokenizer ({tokenizer.kind}) has no token for the beginning or the end of a text, and a masked "
+            f"language model reads between them; use the kind wordpiece, or set bos: true and eos: true in "
+            f"data.tokenizer"
+        )
+    return mask_id, bos, eos
+
+
+def _framed(tokens: np.ndarray, real: np.ndarray, bos: int, eos: int) -> np.ndarray:
+    """The rows with bos at each one's first real token and eos at its last; a single one becomes bos."""
+    framed = tokens.copy()
+    rows = np.flatnonzero(real.any(1))
+    last = real.shape[1] - 1 - real[rows, ::-1].argmax(1)
+    framed[rows, last] = eos
+    framed[rows, real[rows].argmax(1)] = bos
+    return framed

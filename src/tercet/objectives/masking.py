@@ -1,0 +1,164 @@
+"""Which tokens are hidden, and by what: the rows of a masked language model, with static shapes.
+
+    n = floor(rate · candidates + u)          of those 80 % become the mask token, 10 % another token, 10 % stay
+
+Devlin et al. (2018). Whole words: Google's BERT, 2019; spans of whole words: Joshi et al. (2020), SpanBERT, whose
+lengths are cut at 10 where ours end at the row's share. Three numbers differ from most implementations: n is a row's
+exact share and not a draw for each token, so N = B · ceil(rate · T) places always suffice; the three fates too are
+exact shares of a row, to rounding; and a random token comes from the whole vocabulary, but never from its special ones.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tercet.objectives.loss import IGNORED
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """How much is hidden, and how.
+
+    Args:
+        rate: the share of a row's tokens, special ones aside, that is to be predicted.
+        unit: what is drawn: tokens, whole words, or runs of whole words.
+        span: the mean length of a run, in words.
+        masked, random: shares of the predicted tokens that become the mask token, and any token; the rest stay.
+    """
+
+    rate: float = 0.3
+    unit: Literal["tokens", "words", "spans"] = "tokens"
+    span: float = 3.0
+    masked: float = 0.8
+    random: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate <= 1:
+            raise ValueError(f"rate={self.rate} must be between 0 and 1; BERT's is 0.15")
+        if self.unit not in ("tokens", "words", "spans"):
+            raise ValueError(f"unit={self.unit!r} must be tokens, words or spans")
+        if not (self.span >= 1 and math.isfinite(self.span)):
+            raise ValueError(f"span={self.span} must be 1 or more words")
+        if not (self.masked >= 0 and self.random >= 0 and self.masked + self.random <= 1 + 1e-9):
+            raise ValueError(
+                f"masked={self.masked} and random={self.random} must be shares that add up to at most 1; "
+                f"BERT's are 0.8 and 0.1"
+            )
+
+    def places(self, length: int) -> int:
+        """The most places that a row of `length` tokens can need: the static share of N."""
+        return min(length, math.ceil(self.rate * length - 1e-9))  # 0.1 · 30 is a little more than 3 in floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """Attributes:
+    inputs: (B, T) the tokens, some of them hidden.
+    places: (N,) of the tokens to predict, counted through all rows; 0 where a row needs fewer than its share of N.
+    targets: (N,) the tokens that stood there, or IGNORED for a place that is not used.
+    """
+
+    inputs: Array
+    places: Array
+    targets: Array
+
+
+def mask_rows(
+    tokens: Array,
+    candidates: Array,
+    *,
+    masking: Masking,
+    generator: np.random.Generator,
+    mask_id: int,
+    random_ids: Array,
+    word_starts: Array | None = None,
+) -> Masked:
+    """Rows (B, T) with some of their tokens hidden.
+
+    Every row takes as many numbers from the generator, so rows masked in two calls are hidden as in one.
+
+    Args:
+        candidates: (B, T) bool, the tokens that may be hidden.
+        random_ids: from which a random token is drawn.
+        word_starts: (B, T) bool, True where a token begins a word; for words and spans.
+    """
+    n_rows, length = tokens.shape
+    most = masking.places(length)
+    if masking.random and not len(random_ids):
+        raise ValueError("there is no token to draw from: give random_ids, or set random=0")
+    draws = generator.random((n_rows, 2 + 4 * length))
+    rounding, phase = draws[:, 0], draws[:, 1]
+    order, fate, other, run = draws[:, 2:].reshape(n_rows, 4, length).swapaxes(0, 1)
+    share = np.floor(masking.rate * candidates.sum(1) + rounding).astype(np.int64)  # (B,)
+    share = np.minimum(share, np.minimum(candidates.sum(1), most))
+    if masking.unit == "tokens":
+        first = np.argsort(np.where(candidates, order, 2.0), axis=1)
+        chosen = np.zeros_like(candidates)
+        np.put_along_axis(chosen, first, np.arange(length) < share[:, None], axis=1)
+    else:
+        if word_starts is None:
+            raise ValueError(f"unit={masking.unit} needs word_starts: where words begin")
+        words = _words(candidates, word_starts)
+        lengths = np.ones((n_rows, length), np.int64) if masking.unit == "words" else _geometric(run, masking.span)
+        chosen = _choose_words(words, candidates, share, order, lengths)
+    columns = np.argsort(~chosen, axis=1, kind="stable")[:, :most]  # (B, K) the chosen first, in the row's order
+    count = chosen.sum(1)[:, None]
+    used = np.arange(most) < count
+    # The chosen in random order, at even steps between 0 and 1: exact shares, and no place preferred.
+    rank = np.where(used, fate[:, :most], 2.0).argsort(1).argsort(1)
+    level = (rank + phase[:, None]) / np.maximum(count, 1)
+    hidden = used & (level < masking.masked)
+    drawn = used & ~hidden & (level < masking.masked + masking.random)
+    places = np.where(used, np.arange(n_rows)[:, None] * length + columns, 0)
+    targets = np.where(used, np.take_along_axis(tokens, columns, axis=1), IGNORED)
+    inputs = tokens.copy()
+    inputs.ravel()[places[hidden]] = mask_id
+    if drawn.any():
+        inputs.ravel()[places[drawn]] = random_ids[(other[:, :most][drawn] * len(random_ids)).astype(np.int64)]
+    return Masked(inputs=inputs, places=places.ravel(), targets=targets.ravel())
+
+
+def _words(candidates: Array, starts: Array) -> Array:
+    """(B, T) the number of each token's word in its row; tokens that are no candidates stand apart."""
+    begins = starts | ~candidates
+    begins[:, 1:] |= ~candidates[:, :-1]
+    begins[:, 0] = True
+    return begins.cumsum(1) - 1
+
+
+def _geometric(uniform: Array, mean: float) -> Array:
+    """Lengths of 1, 2, ... words, each longer with the same chance."""
+    if mean == 1:
+        return np.ones(uniform.shape, np.int64)
+    return 1 + np.floor(np.log1p(-uniform) / np.log1p(-1 / mean)).astype(np.int64)
+
+
+def _choose_words(words: Array, candidates: Array, share: Array, order: Array, lengths: Array) -> Array:
+    """(B, T) the tokens of words chosen in random order, `lengths` words on end, up to each row's share.
+
+    A word that no longer fits is not begun; a run ends before it, as before a word chosen already and at what is no
+    candidate. All rows take a step together: they try the next word of their run, or begin the next run.
+    """
+    n_rows, length = words.shape
+    rows = np.arange(n_rows)
+    sizes = np.zeros((n_rows, length + 1), np.int64)  # the last column is no word: where a run meets the row's end
+    np.add.at(sizes, (rows[:, None], words), candidates)
+    queue = np.argsort(np.where(sizes[:, :length] > 0, order, 2.0), axis=1)
+    queue = np.concatenate((queue, np.full((n_rows, 1), length)), axis=1)
+    n_words = (sizes > 0).sum(1)
+    taken = np.zeros((n_rows, length + 1), bool)
+    left, at, word, going = share.copy(), np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), np.zeros(n_rows, int)
+    while ((left > 0) & ((going > 0) | (at < n_words))).any():
+        runs = going > 0
+        word = np.minimum(np.where(runs, word + 1, queue[rows, at]), length)
+        size = sizes[rows, word]
+        fits = (size > 0) & (size <= left) & ~taken[rows, word]
+        taken[rows, word] |= fits
+        left -= np.where(fits, size, 0)
+        at = np.where(runs, at, np.minimum(at + 1, n_words))
+        going = np.where(fits, np.where(runs, going, lengths[rows, np.minimum(word, length - 1)]) - 1, 0)
+    return np.take_along_axis(taken, words, axis=1) & candidates

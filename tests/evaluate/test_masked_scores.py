@@ -1,0 +1,148 @@
+"""Scores on fixed masks: the same twice, the same in any batch, and sums that are those of the targets."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tercet.config import UserError
+from tercet.data import Corpus
+from tercet.data.rows import Blocks
+from tercet.evaluate import MaskedScores, pseudo_perplexity, score_masked
+from tercet.models import EncoderOnly, model_spec
+from tercet.objectives import IGNORED, Masking, masked_rows
+from tercet.tokens import BPE, Tokenizer, WordPiece
+
+SAMPLE = "the cat sat on the mat and the dog lay by the door while unaffable birds were singing in the garden " * 9
+T = 13
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(WordPiece(vocab_size=71), [SAMPLE])
+
+
+@pytest.fixture(scope="module")
+def corpus(tokenizer: Tokenizer) -> Corpus:
+    generator = np.random.default_rng(0)
+    ids = generator.integers(5, tokenizer.vocab_size, 700).astype(np.uint16) // 3 + 5
+    starts = np.arange(0, 700, 23)
+    ids[starts], ids[starts[1:] - 1] = 2, 3
+    return Corpus(
+        name="some",
+        hash="",
+        tokenizer=tokenizer,
+        train=ids[:391],
+        validation=ids[391:],
+        train_documents=starts[starts < 391],
+        validation_documents=starts[starts >= 391] - 391,
+        train_bytes=1,
+        validation_bytes=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Tokenizer) -> EncoderOnly:
+    stack = {"d_model": 24, "n_layers": 2, "n_heads": 2, "d_ff": 31}
+    spec = model_spec({"preset": "bert-tiny", "vocab_size": tokenizer.vocab_size, "max_len": T, "stack": stack})
+    return EncoderOnly(spec, seed=1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_scores_are_the_sums_over_the_hidden_tokens(
+    model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, apart: bool
+) -> None:
+    found = score_masked(model, tokenizer, corpus, rate=0.2, seed=3, documents_apart=apart)
+    blocks = Blocks(corpus.validation, T, document_starts=corpus.validation_documents if apart else None)
+    counts = np.bincount(corpus.train, minlength=tokenizer.vocab_size) + 1.0
+    counts[[0, 2, 3, 4]] = 0  # [PAD] [CLS] [SEP] [MASK] are never hidden; [UNK] is a word
+    losses, entropy, right, frequent, candidates = [], [], 0, 0, 0
+    model.eval()
+    for window in range(len(blocks)):
+        rows = blocks.batch(np.array([window]))
+        batch = masked_rows(
+            rows, tokenizer, masking=Masking(rate=0.2, masked=1, random=0), generator=np.random.default_rng([3, window])
+        )
+        with torch.no_grad():
+            scores = model(batch.inputs, padding=batch.padding, documents=batch.documents)[0].log_softmax(-1).double()
+        for place, target in zip(batch.places.tolist(), batch.targets.tolist(), strict=True):
+            if target != IGNORED:
+                assert batch.inputs[0, place] == tokenizer.mask_id  # 80/10/10 is off
+                losses.append(-float(scores[place, target]))
+                entropy.append(-math.log(counts[target] / counts.sum()))
+                right += int(scores[place].argmax()) == target
+                frequent += target == counts.argmax()
+        text = rows.tokens[0] > 4
+        text[0] = False
+        text[(T if rows.mask is None else int(rows.mask.sum())) - 1 :] = False
+        candidates += int(text.sum())
+    assert found.tokens == len(losses)
+    assert found.masked_loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+    assert found.unigram_entropy == pytest.approx(sum(entropy) / len(entropy), rel=1e-9)
+    assert found.masked_accuracy == right / len(losses)
+    assert found.most_frequent_accuracy == frequent / len(losses) > 0
+    assert found.mask_rate == len(losses) / candidates
+    assert (found.context, found.seed) == (T, 3)
+
+
+def test_equal_twice_in_any_batch_and_nothing_is_disturbed(
+    model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus
+) -> None:
+    model.train()
+    state = torch.get_rng_state()
+    one, again = (score_masked(model, tokenizer, corpus) for _ in range(2))
+    assert one == again
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    for batch_tokens in (1, 2 * T, 5 * T):
+        other = score_masked(model, tokenizer, corpus, batch_tokens=batch_tokens)
+        assert other.masked_loss == pytest.approx(one.masked_loss, rel=1e-6)
+        assert replace(other, masked_loss=0.0, unigram_entropy=0.0) == replace(
+            one, masked_loss=0.0, unigram_entropy=0.0
+        )
+    assert score_masked(model, tokenizer, corpus, seed=1).masked_loss != one.masked_loss
+    assert abs(one.mask_rate - 0.15) < 0.05
+
+
+def test_a_part_of_the_text_is_spread_over_all_of_it(model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus) -> None:
+    some = score_masked(model, tokenizer, corpus, rate=1.0, tokens=5 * T)
+    assert some.tokens < 5 * T
+    assert some.mask_rate == 1
+    assert score_masked(model, tokenizer, corpus, rate=1.0, tokens=10**9).tokens > 4 * some.tokens
+
+
+def test_the_plateau_is_told() -> None:
+    scores = MaskedScores(
+        masked_loss=4.91, masked_accuracy=0.1, unigram_entropy=5.0, most_frequent_accuracy=0.1, mask_rate=0.15,
+        tokens=9, context=T, seed=0,
+    )  # fmt: skip
+    assert scores.plateau
+    assert replace(scores, masked_loss=7.0).plateau
+    assert replace(scores, masked_loss=math.nan).plateau
+    assert not replace(scores, masked_loss=4.89).plateau
+
+
+def test_what_cannot_be_scored(model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus) -> None:
+    with pytest.raises(UserError, match="no token was hidden at a rate of 0; give more text"):
+        score_masked(model, tokenizer, corpus, rate=0.0)
+    with pytest.raises(ValueError, match=r"has 300 ids, the model vocab_size=\d+; use its tokenizer"):
+        score_masked(model, Tokenizer.train(BPE(vocab_size=300), [SAMPLE]), corpus)
+    with pytest.raises(UserError, match="at least one word"):
+        pseudo_perplexity(model, tokenizer, [])
+
+
+def test_pseudo_perplexity_hides_each_token_once(model: EncoderOnly, tokenizer: Tokenizer) -> None:
+    texts = ["the cat sat", "birds singing in the garden"]
+    nats: list[float] = []
+    model.eval()
+    for text in texts:
+        ids = torch.tensor([[tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]])
+        for place in range(1, ids.shape[1] - 1):
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.mask_id or 0
+            nats.append(-float(model(hidden)[0, place].log_softmax(-1)[ids[0, place]].detach()))
+    wanted = math.exp(sum(nats) / len(nats))
+    assert pseudo_perplexity(model, tokenizer, texts) == pytest.approx(wanted, rel=1e-5)
+    assert pseudo_perplexity(model, tokenizer, texts, batch_tokens=7) == pytest.approx(wanted, rel=1e-5)

@@ -1,0 +1,279 @@
+"""The masked loss is cross-entropy at the hidden places, whatever is padded, packed or empty."""
+
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tercet.config import UserError
+from tercet.data import PackedRows, PaddedRows
+from tercet.data.rows import TokenRows
+from tercet.models import EncoderOnly, model_spec
+from tercet.objectives import IGNORED, MaskedBatch, Masking, likelihood, masked_loss, masked_rows
+from tercet.tokens import BPE, Tokenizer, WordPiece
+
+SAMPLE = "the cat sat on the mat and the dog lay by the door while unaffable birds were singing in the garden " * 9
+T = 13
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(WordPiece(vocab_size=71), [SAMPLE])
+
+
+def model(vocab_size: int, *, preset: str = "bert-tiny", dropout: float = 0.0, max_len: int = 29) -> EncoderOnly:
+    rates = {"embedding": dropout, "attention": dropout, "residual": dropout}
+    stack = {"d_model": 24, "n_layers": 2, "n_heads": 2, "d_ff": 31, "dropout": rates}
+    spec = model_spec({"preset": preset, "vocab_size": vocab_size, "max_len": max_len, "stack": stack})
+    made = EncoderOnly(spec, seed=1)  # pyright: ignore[reportArgumentType]
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return made
+
+
+def corpus(tokenizer: Tokenizer, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Documents with so many tokens, bos and eos among them, and where they start."""
+    generator = np.random.default_rng(3)
+    assert tokenizer.bos_id is not None
+    assert tokenizer.eos_id is not None
+    documents = [
+        [tokenizer.bos_id, *generator.integers(5, tokenizer.vocab_size, length - 2), tokenizer.eos_id]
+        for length in lengths
+    ]
+    return np.concatenate(documents).astype(np.uint16), np.cumsum([0, *lengths[:-1]])
+
+
+def rows_of(tokenizer: Tokenizer, numbers: list[int], *, apart: bool = True) -> TokenRows:
+    rows = PackedRows(*corpus(tokenizer, [17, 5, 29, 8, 31, 7, 19]), length=T - 1, document_mask=apart)
+    return rows.batch(np.array(numbers))
+
+
+def gradients(one: EncoderOnly, batches: list[MaskedBatch]) -> Tensor:
+    """Of the mean over all batches' targets, as a training step takes it."""
+    one.zero_grad()
+    targets = max(1, sum(int((batch.targets != IGNORED).sum()) for batch in batches))
+    for batch in batches:
+        (masked_loss(one, batch).total / targets).backward()
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in one.parameters()])
+
+
+def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
+    """All B · T scores written out, as most implementations have it."""
+    targets = torch.full((batch.inputs.numel(),), IGNORED)
+    used = batch.targets != IGNORED
+    targets[batch.places[used]] = batch.targets[used]
+    logits = one(batch.inputs, padding=batch.padding, documents=batch.documents).flatten(0, 1)
+    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+
+
+@pytest.mark.parametrize("preset", ["bert-tiny", "modern-encoder"])
+@pytest.mark.parametrize("rate", [0.15, 0.25, 0.4, 0.0])
+def test_the_sparse_head_is_the_dense_one(tokenizer: Tokenizer, rate: float, preset: str) -> None:
+    one = model(tokenizer.vocab_size, preset=preset).double()
+    batch = masked_rows(
+        rows_of(tokenizer, [0, 3, 5]), tokenizer, masking=Masking(rate=rate), generator=np.random.default_rng(1)
+    )
+    one.zero_grad()
+    dense = dense_loss(one, batch)
+    dense.backward()
+    wanted = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in one.named_parameters()}
+    one.zero_grad()
+    loss = masked_loss(one, batch)
+    loss.total.backward()
+    assert int(loss.count) == int((batch.targets != IGNORED).sum())
+    assert abs(float(loss.total.detach() - dense.detach())) <= 1e-6 * max(1.0, float(dense.detach()))
+    for name, p in one.named_parameters():
+        mine = torch.zeros_like(p) if p.grad is None else p.grad
+        torch.testing.assert_close(mine, wanted[name], rtol=1e-6, atol=1e-6, msg=lambda told, name=name: name + told)
+
+
+def test_without_masks_the_loss_is_zero_and_moves_nothing(tokenizer: Tokenizer) -> None:
+    one = model(tokenizer.vocab_size)
+    for rate in (0.0, 0.3):
+        masking, generator = Masking(rate=rate), np.random.default_rng(0)
+        rows = TokenRows(tokens=np.array([[5, 6], [7, 8]]))  # nothing but what becomes bos and eos
+        batch = masked_rows(rows, tokenizer, masking=masking, generator=generator)
+        loss = masked_loss(one, batch)
+        assert float(loss.total.detach()) == float(loss.mean.detach()) == int(loss.count) == 0
+        assert not gradients(one, [batch]).any()
+
+
+def test_short_rows_never_give_nan(tokenizer: Tokenizer) -> None:
+    one, generator = model(tokenizer.vocab_size), np.random.default_rng(0)
+    counts: set[int] = set()
+    for _ in range(100):
+        rows = TokenRows(tokens=generator.integers(5, tokenizer.vocab_size, (1, 4)))
+        batch = masked_rows(rows, tokenizer, masking=Masking(rate=0.15), generator=generator)
+        counts.add(int((batch.targets != IGNORED).sum()))
+        assert gradients(one, [batch]).isfinite().all()
+    assert counts == {0, 1}
+
+
+class Widest(TorchDispatchMode):
+    """The most bytes alive at once in tensors as wide as the vocabulary, seen at every operation, backward too."""
+
+    def __init__(self, vocab_size: int, spared: list[Tensor]) -> None:
+        super().__init__()
+        self.vocab_size, self.alive, self.most = vocab_size, dict[int, int](), 0
+        self.spared = {one.untyped_storage().data_ptr() for one in spared}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for one in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(one, Tensor) and one.ndim > 1 and one.shape[-1] == self.vocab_size:
+                storage = one.untyped_storage()
+                key = storage._cdata  # pyright: ignore[reportPrivateUsage]
+                if key not in self.alive and storage.data_ptr() not in self.spared:
+                    self.alive[key] = storage.nbytes()
+                    weakref.finalize(storage, self.alive.pop, key, None)
+                    self.most = max(self.most, sum(self.alive.values()))
+        return out
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.4])
+def test_the_sparse_head_needs_its_share_of_memory(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows at once, so that the share is the head's own; a few at a time, as it runs, it needs less still."""
+    vocab_size, generator = 1009, np.random.default_rng(0)
+    one = model(vocab_size, max_len=127)
+    batch, everything = (
+        _whole(generator.integers(5, vocab_size, (5, 127)), Masking(rate=share), vocab_size) for share in (rate, 1.0)
+    )
+
+    def most(loss: Any, given: MaskedBatch) -> int:
+        one.zero_grad()
+        with Widest(vocab_size, list(one.parameters())) as seen:
+            loss(one, given).backward()
+        assert seen.most > 0
+        return seen.most
+
+    def sparse(one: EncoderOnly, given: MaskedBatch) -> Tensor:
+        return masked_loss(one, given).total
+
+    written_out = most(dense_loss, batch)
+    assert written_out >= 5 * 127 * vocab_size * 4
+    as_it_runs = most(sparse, batch)
+    monkeypatch.setitem(likelihood.AT_ONCE, "cpu", 1 << 40)
+    at_once = most(sparse, batch)
+    limit = (rate + 0.05) * most(sparse, everything)  # even beside our own head over all rows, which holds one copy
+    assert as_it_runs <= at_once <= limit < written_out
+
+
+def _whole(tokens: np.ndarray, masking: Masking, vocab_size: int) -> MaskedBatch:
+    from tercet.objectives.masking import mask_rows
+
+    made = mask_rows(
+        tokens, np.ones(tokens.shape, bool), masking=masking, generator=np.random.default_rng(0), mask_id=4,
+        random_ids=np.arange(5, vocab_size),
+    )  # fmt: skip
+    return MaskedBatch(*(torch.from_numpy(array) for array in (made.inputs, made.places, made.targets)))
+
+
+def test_small_batches_are_one_big_batch(tokenizer: Tokenizer) -> None:
+    one = model(tokenizer.vocab_size).double()
+    generator = np.random.default_rng(5)
+    masking = Masking(rate=0.25)
+    big = masked_rows(rows_of(tokenizer, [0, 1, 2, 3, 4, 5]), tokenizer, masking=masking, generator=generator)
+    generator = np.random.default_rng(5)
+    small = [
+        masked_rows(rows_of(tokenizer, numbers), tokenizer, masking=masking, generator=generator)
+        for numbers in ([0, 1, 2], [3], [4, 5])
+    ]
+    assert torch.equal(torch.cat([batch.inputs for batch in small]), big.inputs)
+    whole, parts = gradients(one, [big]), gradients(one, small)
+    assert float((whole - parts).norm() / whole.norm()) <= 1e-6
+
+
+def test_rows_are_texts_and_nothing_special_is_hidden(tokenizer: Tokenizer) -> None:
+    rows = rows_of(tokenizer, list(range(6)))
+    special = set(tokenizer.special_ids)
+    for unit in ("tokens", "words", "spans"):
+        masking = Masking(rate=0.9, unit=unit)
+        batch = masked_rows(rows, tokenizer, masking=masking, generator=np.random.default_rng(0))
+        assert (batch.inputs[:, 0] == tokenizer.bos_id).all()
+        assert (batch.inputs[:, -1] == tokenizer.eos_id).all()
+        assert not special & set(batch.targets.tolist())
+        kept = torch.from_numpy(np.isin(rows.tokens, sorted(special)))
+        kept[:, [0, -1]] = False
+        assert kept.any()
+        assert torch.equal(batch.inputs[kept], torch.from_numpy(rows.tokens)[kept])
+        changed = batch.inputs != torch.from_numpy(rows.tokens)
+        changed[:, [0, -1]] = False
+        new = set(batch.inputs[changed].tolist())
+        assert new & special == {tokenizer.mask_id}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_rows_keep_their_padding_and_begin_and_end_as_texts(tokenizer: Tokenizer, side: Any) -> None:
+    ids, starts = corpus(tokenizer, [17, 5, 29, 8])
+    rows = PaddedRows(ids, starts, length=T - 1, side=side, stride=5, pad_id=0).batch(np.arange(7))
+    batch = masked_rows(rows, tokenizer, masking=Masking(rate=0.9), generator=np.random.default_rng(0))
+    assert batch.padding is not None
+    assert rows.mask is not None
+    assert torch.equal(batch.padding, torch.from_numpy(rows.mask))
+    for row, real in zip(batch.inputs, batch.padding, strict=True):
+        text = row[real]
+        assert text[0] == tokenizer.bos_id
+        assert text[-1] == tokenizer.eos_id or len(text) == 1
+        assert (row[~real] == 0).all()
+
+
+def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
+    one = model(tokenizer.vocab_size).eval()
+    ids, starts = corpus(tokenizer, [7, 9, 5])
+    rows = PackedRows(ids, starts, length=20, document_mask=True).batch(np.array([0]))
+    packed = masked_rows(rows, tokenizer, masking=Masking(rate=0.4), generator=np.random.default_rng(2))
+    assert packed.documents is not None
+    together = one.hidden(packed.inputs, documents=packed.documents)[0]
+    for start, end in ((0, 7), (7, 16), (16, 21)):
+        text = packed.inputs[:, start:end]
+        torch.testing.assert_close(one.hidden(text)[0], together[start:end], atol=1e-5, rtol=1e-5)
+        for left in (0, 4):
+            tokens, real = torch.zeros(1, 19, dtype=torch.long), torch.zeros(1, 19, dtype=torch.bool)
+            tokens[:, left : left + end - start], real[:, left : left + end - start] = text, True
+            hidden = one.hidden(tokens, padding=real)[0, left : left + end - start]
+            torch.testing.assert_close(hidden, together[start:end], atol=1e-5, rtol=1e-5)
+    other = packed.inputs.clone()
+    other[0, 9] = 5 + (other[0, 9] - 4) % 60  # in the second document
+    moved = (one.hidden(other, documents=packed.documents)[0] - together).abs().amax(-1) > 1e-6
+    assert moved[7:16].all()
+    assert not moved[:7].any()
+    assert not moved[16:].any()
+    unkept = (one.hidden(other)[0] - one.hidden(packed.inputs)[0]).abs().amax(-1) > 1e-6
+    assert unkept.all()  # where documents are not kept apart, they see each other
+
+
+def test_padding_is_not_learnt_from(tokenizer: Tokenizer) -> None:
+    one = model(tokenizer.vocab_size)
+    one.unembedding.weight = torch.nn.Parameter(one.embedding.weight.detach().clone())
+    tokens, mask = np.full((2, T), 0), np.zeros((2, T), bool)
+    tokens[:, 3:9], mask[:, 3:9] = 7, True
+    rows = TokenRows(tokens=tokens, mask=mask)
+    batch = masked_rows(rows, tokenizer, masking=Masking(rate=0.5, random=0.0), generator=np.random.default_rng(1))
+    gradients(one, [batch])
+    assert one.embedding.weight.grad is not None
+    assert not one.embedding.weight.grad[0].any()
+    assert one.embedding.weight.grad[4].any()
+
+
+def test_a_tokenizer_without_what_is_needed_is_refused() -> None:
+    rows = TokenRows(tokens=np.array([[1, 2, 3]]))
+    for spec, told in ((BPE(vocab_size=300), "no mask token"), (BPE(vocab_size=300, mask=True), "bos: true")):
+        with pytest.raises(UserError, match=told):
+            masked_rows(rows, Tokenizer.train(spec, [SAMPLE]), masking=Masking(), generator=np.random.default_rng())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_a_training_step_is_one_graph_and_stays_one(kind: str) -> None:
+    script = Path(__file__).with_name("traced_training.py")
+    done = subprocess.run([sys.executable, script, kind], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

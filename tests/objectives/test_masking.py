@@ -1,0 +1,237 @@
+"""What is hidden: the law of its numbers, over all units, and the places where it could go wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.objectives import IGNORED
+from tercet.objectives.masking import Masked, Masking, mask_rows
+
+SPECIAL, MASK, V = 5, 4, 211  # ids 0..4 are special
+RANDOM_IDS = np.arange(SPECIAL, V)
+UNITS = ("tokens", "words", "spans")
+
+
+def text(n_rows: int, length: int, *, seed: int = 0, pieces: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with special ids strewn in and padding on either side, and where words begin."""
+    generator = np.random.default_rng(seed)
+    tokens = generator.integers(SPECIAL, V, (n_rows, length))
+    tokens[generator.random(tokens.shape) < 0.05] = 2
+    tokens[:, 0], tokens[:, -1] = 2, 3
+    for row, padded in enumerate(generator.integers(0, length // 3 + 1, n_rows)):
+        tokens[row, : padded // 2] = 0
+        tokens[row, length - (padded - padded // 2) :] = 0
+    return tokens, (generator.random(tokens.shape) > pieces) | (tokens < SPECIAL)
+
+
+def masked(
+    tokens: np.ndarray,
+    starts: np.ndarray | None = None,
+    *,
+    generator: np.random.Generator | None = None,
+    **settings: Any,
+) -> Masked:
+    return mask_rows(
+        tokens,
+        tokens >= SPECIAL,
+        masking=Masking(**settings),
+        generator=generator or np.random.default_rng(7),
+        mask_id=MASK,
+        random_ids=RANDOM_IDS,
+        word_starts=starts,
+    )
+
+
+def chosen(made: Masked) -> np.ndarray:
+    """(B, T) where a token is to be predicted."""
+    found = np.zeros(made.inputs.shape, bool)
+    found.ravel()[made.places[made.targets != IGNORED]] = True
+    return found
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("rate", [0.15, 0.3])
+def test_the_law_over_200_000_tokens(unit: str, rate: float) -> None:
+    tokens, starts = text(1900, 127)
+    made = masked(tokens, starts, unit=unit, rate=rate)
+    candidates, hidden = tokens >= SPECIAL, chosen(made)
+    assert candidates.sum() > 190_000
+    assert abs(hidden.sum() / candidates.sum() - rate) < 0.005
+    assert not (hidden & ~candidates).any()  # nothing special, and no padding
+    now, before = made.inputs[hidden], tokens[hidden]
+    assert abs((now == MASK).mean() - 0.8) < 0.005
+    same = 1 / (V - SPECIAL)  # of the random tokens are by chance the token that stood there
+    assert abs((now == before).mean() - 0.1 * (1 + same)) < 0.005
+    assert abs(((now != before) & (now != MASK)).mean() - 0.1 * (1 - same)) < 0.005
+    np.testing.assert_array_equal(made.inputs[~hidden], tokens[~hidden])
+
+
+def test_targets_are_the_original_tokens_wherever_one_is_chosen_and_nowhere_else() -> None:
+    tokens, starts = text(31, 53)
+    for unit in UNITS:
+        made = masked(tokens, starts, unit=unit, rate=0.4)
+        used = made.targets != IGNORED
+        np.testing.assert_array_equal(made.targets[used], tokens.ravel()[made.places[used]])
+        assert len(set(made.places[used].tolist())) == used.sum()  # none twice
+        assert not made.places[~used].any()
+        assert (made.targets[used] >= SPECIAL).all()
+
+
+def test_random_tokens_are_uniform_over_all_that_are_not_special() -> None:
+    tokens = np.full((1500, 127), 17)  # whatever the batch holds
+    made = masked(tokens, rate=0.3, masked=0.0, random=1.0)
+    drawn = made.inputs[chosen(made)]
+    counts = np.bincount(drawn, minlength=V)
+    assert not counts[:SPECIAL].any()
+    expected = len(drawn) / len(RANDOM_IDS)
+    degrees = len(RANDOM_IDS) - 1
+    chi_square = float(((counts[SPECIAL:] - expected) ** 2 / expected).sum())
+    assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
+    narrow = np.bincount(SPECIAL + (drawn - SPECIAL) % 200, minlength=V)[SPECIAL:]  # as if six were never drawn
+    assert float(((narrow - expected) ** 2 / expected).sum()) - degrees > 4 * np.sqrt(2 * degrees)
+
+
+def test_every_place_is_as_likely() -> None:
+    made = masked(np.full((20_000, 11), 17), rate=0.3)
+    np.testing.assert_allclose(chosen(made).mean(0), 0.3, atol=0.015)
+    hidden = (made.inputs == MASK).mean(0)  # nor do fates depend on the place
+    np.testing.assert_allclose(hidden, 0.24, atol=0.015)
+
+
+@given(
+    n_rows=st.integers(1, 5),
+    length=st.integers(1, 40),
+    rate=st.floats(0, 1),
+    unit=st.sampled_from(UNITS),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_shapes_are_static_and_no_mask_is_lost(
+    n_rows: int, length: int, rate: float, unit: Any, share: float, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    tokens = generator.integers(SPECIAL, V, (n_rows, length))
+    candidates, starts = generator.random((2, n_rows, length)) < share
+    masking = Masking(rate=rate, unit=unit)
+    made = mask_rows(
+        tokens,
+        candidates,
+        masking=masking,
+        generator=generator,
+        mask_id=MASK,
+        random_ids=RANDOM_IDS,
+        word_starts=starts,
+    )
+    assert made.places.shape == made.targets.shape == (n_rows * masking.places(length),)
+    assert masking.places(length) <= rate * length + 1
+    hidden = chosen(made)
+    assert not (hidden & ~candidates).any()
+    assert not ((made.inputs != tokens) & ~hidden).any()  # what was changed is predicted
+    wanted = rate * candidates.sum(1)
+    assert (hidden.sum(1) <= np.ceil(wanted)).all()
+    if unit == "tokens":
+        assert (hidden.sum(1) >= np.floor(wanted - 1e-9)).all()
+
+
+def test_a_row_has_its_share_by_itself_whatever_the_batch() -> None:
+    """B · round(p T) and round(p B T) are not the same: with 4 rows of 14 and 15 % two would be lost."""
+    for n_rows, length in ((4, 14), (1, 10), (7, 13)):
+        for rate in (0.15, 0.4):
+            made = masked(np.full((n_rows, length), 17), rate=rate)
+            counts = chosen(made).sum(1)
+            assert set(counts.tolist()) <= {int(rate * length), int(np.ceil(rate * length))}
+            assert counts.sum() == (made.targets != IGNORED).sum()
+
+
+def test_short_rows_get_their_share_on_average() -> None:
+    assert chosen(masked(np.full((9000, 3), 17), rate=0.15)).mean() == pytest.approx(0.15, abs=0.005)
+
+
+@pytest.mark.parametrize("unit", ["words", "spans"])
+def test_words_are_hidden_whole_or_not_at_all(unit: str) -> None:
+    tokens, starts = text(300, 61, pieces=0.4)
+    for rate in (0.15, 0.5):
+        hidden = chosen(masked(tokens, starts, unit=unit, rate=rate))
+        candidates = tokens >= SPECIAL
+        inside = candidates[:, 1:] & candidates[:, :-1] & ~starts[:, 1:]  # a token and the one before it are one word
+        assert inside.any()
+        np.testing.assert_array_equal(hidden[:, 1:][inside], hidden[:, :-1][inside])
+    split = chosen(masked(tokens, starts, unit="tokens", rate=0.15))
+    assert (split[:, 1:][inside] != split[:, :-1][inside]).any()
+
+
+def test_a_word_that_no_longer_fits_is_not_begun() -> None:
+    starts = np.zeros((50, 20), bool)
+    starts[:, ::5] = True  # four words of five tokens, of which a fifth is four
+    tokens = np.full(starts.shape, 17)
+    assert set(chosen(masked(tokens, starts, unit="words", rate=0.2)).sum(1).tolist()) == {0}
+    assert set(chosen(masked(tokens, starts, unit="words", rate=0.25)).sum(1).tolist()) == {5}
+
+
+def test_spans_are_runs_of_words_of_about_their_mean_length() -> None:
+    tokens = np.full((4000, 401), 17)
+    starts = np.ones(tokens.shape, bool)
+
+    def mean_run(**settings: Any) -> float:
+        hidden = np.pad(chosen(masked(tokens, starts, **settings)), ((0, 0), (1, 0)))
+        return float(hidden.sum() / (hidden[:, 1:] & ~hidden[:, :-1]).sum())
+
+    assert mean_run(unit="spans", rate=0.05, span=3.0) == pytest.approx(3.0, rel=0.1)
+    assert mean_run(unit="spans", rate=0.05, span=1.0) == pytest.approx(1.05, rel=0.05)  # some stand side by side
+    assert mean_run(unit="words", rate=0.05) == pytest.approx(1.05, rel=0.05)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_equal_generators_hide_alike_and_others_do_not(unit: str) -> None:
+    tokens, starts = text(17, 61)
+
+    def inputs(seed: int) -> list[list[int]]:
+        return masked(tokens, starts, unit=unit, generator=np.random.default_rng(seed)).inputs.tolist()
+
+    assert inputs(1) == inputs(1) != inputs(2)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_rows_masked_in_parts_are_those_masked_at_once(unit: str) -> None:
+    tokens, starts = text(12, 61)
+    whole = masked(tokens, starts, unit=unit, generator=np.random.default_rng(3))
+    generator = np.random.default_rng(3)
+    parts = [masked(tokens[a:b], starts[a:b], unit=unit, generator=generator) for a, b in ((0, 5), (5, 6), (6, 12))]
+    np.testing.assert_array_equal(np.concatenate([part.inputs for part in parts]), whole.inputs)
+    np.testing.assert_array_equal(np.concatenate([part.targets for part in parts]), whole.targets)
+
+
+def test_what_was_given_stays_as_it_was() -> None:
+    tokens, starts = text(5, 31)
+    before, words = tokens.copy(), starts.copy()
+    masked(tokens, starts, unit="words")
+    np.testing.assert_array_equal(tokens, before)
+    np.testing.assert_array_equal(starts, words)
+
+
+def test_settings_that_cannot_be() -> None:
+    for wrong, told in (
+        ({"rate": 1.5}, r"rate=1.5 must be between 0 and 1"),
+        ({"span": 0.5}, r"span=0.5 must be 1 or more"),
+        ({"masked": 0.8, "random": 0.3}, "add up to at most 1"),
+        ({"masked": -0.1}, "add up to at most 1"),
+        ({"unit": "letters"}, "tokens, words or spans"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            Masking(**wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="needs word_starts"):
+        masked(np.full((2, 5), 17), unit="words")
+    with pytest.raises(ValueError, match="random=0"):
+        mask_rows(
+            np.full((2, 5), 17),
+            np.ones((2, 5), bool),
+            masking=Masking(),
+            generator=np.random.default_rng(),
+            mask_id=MASK,
+            random_ids=np.empty(0, np.int64),
+        )
+    assert replace(Masking(), rate=0.1).places(30) == 3

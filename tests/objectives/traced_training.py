@@ -1,0 +1,102 @@
+"""Run by test_masked.py in a process of its own: the checks of shape annotations cannot be traced."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+
+from tercet.models import DecoderOnly, EncoderOnly, model_spec
+from tercet.objectives import CausalBatch, MaskedBatch, Masking, causal_loss, masked_loss
+from tercet.objectives.masking import mask_rows
+
+V, T, STEPS = 97, 13, 50
+torch.set_num_threads(1)
+passes = {"forward": 0, "backward": 0}
+
+
+def counted(name: str) -> Callable[..., Any]:
+    def compiler(graph: Any, _: Any) -> Any:
+        passes[name] += 1
+        return graph.forward
+
+    return compiler
+
+
+def model(preset: str) -> Any:
+    stack = {"d_model": 24, "n_heads": 2, "n_layers": 2}
+    spec = model_spec({"preset": preset, "vocab_size": V, "max_len": T, "stack": stack})
+    return (EncoderOnly if spec.family == "encoder-only" else DecoderOnly)(spec).train()  # pyright: ignore
+
+
+def masked_batch(generator: np.random.Generator) -> MaskedBatch:
+    tokens = generator.integers(5, V, (3, T))
+    candidates = generator.random(tokens.shape) < generator.random()  # so that the number of masks differs
+    made = mask_rows(tokens, candidates, masking=Masking(), generator=generator, mask_id=4, random_ids=np.arange(5, V))
+    documents = torch.from_numpy(generator.integers(0, 2, tokens.shape).cumsum(1))
+    inputs, places, targets = (torch.from_numpy(array) for array in (made.inputs, made.places, made.targets))
+    return MaskedBatch(inputs, places, targets, torch.from_numpy(candidates), documents)
+
+
+def causal_batch(generator: np.random.Generator) -> CausalBatch:
+    tokens = torch.from_numpy(generator.integers(0, V, (3, T + 1)))
+    return CausalBatch(tokens[:, :-1], tokens[:, 1:])
+
+
+def train(one: nn.Module, loss: Any, batch: Any, *, fullgraph: bool, steps: int) -> int:
+    """Steps of training; how many graphs were traced."""
+    torch.compiler.reset()
+    counters.clear()
+    passes.update(forward=0, backward=0)
+    backend = aot_autograd(fw_compiler=counted("forward"), bw_compiler=counted("backward"))
+
+    def mean(given: Any) -> Tensor:
+        return loss(one, given).mean
+
+    compiled = torch.compile(mean, fullgraph=fullgraph, backend=backend)
+    optimizer, generator = torch.optim.AdamW(one.parameters(), lr=1e-3), np.random.default_rng(0)
+    for _ in range(steps):
+        compiled(batch(generator)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return int(counters["stats"]["unique_graphs"])
+
+
+def broken(one: Any, batch: Any) -> Any:
+    found = loss(one, batch)
+    if found.total > 0:  # a Python value taken from a tensor
+        return found
+    return found
+
+
+def same_gradients(one: nn.Module, loss: Any, batch: Any) -> None:
+    one.eval()
+    given = batch(np.random.default_rng(1))
+    found: list[list[Tensor]] = []
+    for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
+        one.zero_grad()
+        function(one, given).total.backward()
+        found.append([p.grad.clone() for p in one.parameters() if p.grad is not None])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+loss, batch, preset = {
+    "masked": (masked_loss, masked_batch, "bert-tiny"),
+    "causal": (causal_loss, causal_batch, "gpt2"),
+}[sys.argv[1]]
+one = model(preset)
+graphs = train(one, loss, batch, fullgraph=True, steps=STEPS)
+assert graphs == 1, f"{graphs} graphs in {STEPS} steps"
+assert passes == {"forward": 1, "backward": 1}, f"compiled {passes}"
+assert not counters["graph_break"], counters["graph_break"]
+assert not counters["recompiles"], counters["recompiles"]
+same_gradients(one, loss, batch)
+one.train()
+graphs = train(one, broken, batch, fullgraph=False, steps=2)
+assert graphs > 1, "a planted break was not seen"
+assert counters["graph_break"], "a planted break was not counted"

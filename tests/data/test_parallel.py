@@ -25,7 +25,7 @@ from tercet.data import (
     prepare,
     prepare_pairs,
 )
-from tercet.tokens import BPE, GPT2, Characters, Tokenizer, TokenizerFile, Unigram, Words
+from tercet.tokens import BPE, GPT2, Characters, Tokenizer, TokenizerFile, Unigram, WordPiece, Words
 
 SMALL = BPE(vocab_size=300)
 
@@ -214,6 +214,13 @@ def test_given_tokenizers_are_used(tmp_path: Path) -> None:
     assert corpus.tokenizer.vocab_size > 259
     given.save(tmp_path / "tokenizer.json")
     assert prepare_pairs(files(tmp_path, SENTENCES, tokenizer=TokenizerFile(path=str(tmp_path / "tokenizer.json"))))
+
+
+def test_word_pieces_have_the_special_tokens_already(tmp_path: Path) -> None:
+    corpus = prepare_pairs(files(tmp_path, SENTENCES, tokenizer=WordPiece(vocab_size=200)))
+    ids = corpus.train.target[: corpus.train.target_starts[1]]
+    assert corpus.tokenizer.decode(ids) == "sentence 0 🙂"
+    assert ids[-1] == corpus.tokenizer.eos_id
 
 
 def test_tokenizers_without_the_tokens_that_pairs_need(tmp_path: Path) -> None:

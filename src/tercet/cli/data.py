@@ -1,15 +1,18 @@
 """`tercet data`: the named datasets, or what is in a source of one's own."""
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tercet.cli.parser import Verbs
 
 if TYPE_CHECKING:
-    from tercet.data import DataSpec, PairsSpec
+    from tercet.data import DataSpec, LabelsSpec, PairsSpec
 
 SHOWN = 3  # first lines
+LABELS = 30  # of labelled texts, the commonest
 
 
 def register(verbs: Verbs) -> None:
@@ -22,30 +25,48 @@ def register(verbs: Verbs) -> None:
         "source",
         metavar="SOURCE",
         nargs="?",
-        help="a name; a text, JSONL or Parquet file or folder; or a .tsv file of pairs",
+        help="a name; a text, JSONL or Parquet file or folder; a .tsv file of pairs; or a .csv file of labelled texts",
     )
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="the translations of the lines in SOURCE")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="the translations of the lines in SOURCE, or the labelled texts held out",
+    )
     parser.add_argument("--encoding", metavar="NAME", default="utf-8", help="of text files (default: utf-8)")
-    parser.add_argument("--text-field", metavar="NAME", default="text", help="in JSONL and Parquet (default: text)")
+    parser.add_argument("--text-field", metavar="NAME", default="text", help="in JSONL, CSV, Parquet (default: text)")
+    parser.add_argument("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
+    parser.add_argument("--over", choices=("texts", "tokens"), help="what is labelled (default: texts)")
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.data import DATASETS, PAIR_DATASETS, DataSpec, PairsSpec
+    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS, DataSpec, LabelsSpec, PairsSpec
 
     if args.source is None:
-        both = {**DATASETS, **PAIR_DATASETS}
-        width = max(map(len, both))
-        for name, dataset in sorted(both.items()):
+        known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS}
+        width = max(map(len, known))
+        for name, dataset in sorted(known.items()):
             print(f"{name:<{width}}  {dataset.description} ({dataset.origin})")
         return 0
+    named = args.source in LABEL_DATASETS or args.source.endswith((".csv", ".csv.gz"))
+    labelled = named or args.label_field or args.over
     pairs = args.target is not None or args.source in PAIR_DATASETS or args.source.endswith((".tsv", ".tsv.gz"))
     try:
+        if labelled:
+            spec = LabelsSpec(
+                source=args.source,
+                text_field=args.text_field,
+                label_field=args.label_field or "label",
+                over=args.over or "texts",
+                encoding=args.encoding,
+            )
+            return _labels(spec, args.target)
         if pairs:
             return _pairs(PairsSpec(source=args.source, target=args.target, encoding=args.encoding))
         return _text(DataSpec(source=args.source, encoding=args.encoding, text_field=args.text_field))
     except ValueError as error:
-        raise UserError(f"--encoding: {error}") from None
+        raise UserError(f"--encoding: {error}" if "encoding" in str(error) else str(error)) from None
 
 
 def _text(spec: "DataSpec") -> int:
@@ -90,6 +111,52 @@ def _pairs(spec: "PairsSpec") -> int:
         print(f"{'languages':<16}  {known}; from {source} to {target} unless data.source_language says otherwise")
     print("begins with")
     _show(begins)
+    return 0
+
+
+def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
+    from tercet.data import LABEL_DATASETS, read_examples
+    from tercet.data.label_datasets import find_labels
+
+    sources = {"train": find_labels(spec)}
+    if held_out:
+        sources["validation"] = find_labels(replace(spec, source=held_out))
+    elif spec.source in LABEL_DATASETS:
+        sources["validation"] = find_labels(spec, "validation")
+    labels = dict[str, Counter[str]]()
+    seen = dict[str, dict[tuple[str, ...], tuple[str, ...]]]()  # each text's labels
+    shown = dict[str, str]()
+    for part, source in sources.items():
+        examples = list(read_examples(source))
+        labels[part] = Counter(label for example in examples for label in example.labels)
+        seen[part] = {example.texts: example.labels for example in examples}
+        for example in examples:
+            for label in example.labels:
+                shown.setdefault(label, example.text)
+        lengths = sorted(len(example.text) for example in examples)
+        again = len(examples) - len(seen[part])
+        torn = sum(seen[part][example.texts] != example.labels for example in examples)
+        empty = sum(example.empty for example in source.examples())
+        facts = [
+            f"{len(examples):,}",
+            f"half have at most {lengths[len(lengths) // 2]:,} characters, the longest {lengths[-1]:,}",
+            *([f"{again:,} stand there again"] if again else []),
+            *([f"{torn:,} with other labels than before"] if torn else []),
+            *([f"{empty:,} more without text"] if empty else []),
+        ]
+        print(f"{f'{part} texts' if len(sources) > 1 else 'texts':<16}  {'; '.join(facts)}")
+    if len(sources) > 1:
+        print(f"{'in both parts':<16}  {len(seen['train'].keys() & seen['validation'].keys()):,}")
+    total = sum(labels.values(), Counter[str]())
+    print(f"{'labels':<16}  {len(total):,}")
+    width = min(40, max(map(len, total)))
+    for label, _ in total.most_common(LABELS):
+        shares = [f"{one[label]:>9,}  {one[label] / one.total():6.1%}" for one in labels.values()]
+        print(f"  {label[:width]:<{width}}{''.join(shares)}")
+    if len(total) > LABELS:
+        print(f"  and {len(total) - LABELS:,} more")
+    print("for example")
+    _show(f"{label}: {' '.join(shown[label].split())}" for label, _ in total.most_common(SHOWN))
     return 0
 
 

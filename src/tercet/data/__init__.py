@@ -3,6 +3,17 @@
 from tercet.data.buckets import Buckets, PairRows, gather
 from tercet.data.cache import cache_folder
 from tercet.data.datasets import DATASETS, Dataset
+from tercet.data.label_datasets import LABEL_DATASETS, LabelDataset
+from tercet.data.labelled import (
+    Labelled,
+    LabelledCorpus,
+    LabelRows,
+    encode_words,
+    examples_of,
+    labelled_rows,
+    prepare_labelled,
+)
+from tercet.data.labels import Example, LabelFile, read_examples
 from tercet.data.order import Order
 from tercet.data.pair_datasets import PAIR_DATASETS, PairDataset
 from tercet.data.pairs import PairFiles, read_pairs
@@ -14,7 +25,9 @@ from tercet.data.specs import (
     Documents,
     Drawn,
     HeldOut,
+    HeldOutLabels,
     HeldOutPairs,
+    LabelsSpec,
     Packed,
     Padded,
     PairsSpec,
@@ -23,6 +36,7 @@ from tercet.data.specs import (
 
 __all__ = [
     "DATASETS",
+    "LABEL_DATASETS",
     "PAIR_DATASETS",
     "Buckets",
     "Corpus",
@@ -30,8 +44,16 @@ __all__ = [
     "Dataset",
     "Documents",
     "Drawn",
+    "Example",
     "HeldOut",
+    "HeldOutLabels",
     "HeldOutPairs",
+    "LabelDataset",
+    "LabelFile",
+    "LabelRows",
+    "Labelled",
+    "LabelledCorpus",
+    "LabelsSpec",
     "Order",
     "Packed",
     "PackedRows",
@@ -47,9 +69,14 @@ __all__ = [
     "TokenRows",
     "Windows",
     "cache_folder",
+    "encode_words",
+    "examples_of",
     "gather",
+    "labelled_rows",
     "pairs_of",
     "prepare",
+    "prepare_labelled",
     "prepare_pairs",
+    "read_examples",
     "read_pairs",
 ]

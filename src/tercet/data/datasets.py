@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.config import UserError, nearest
+from tercet.data.debian import descriptions
 from tercet.data.downloads import obtain
 from tercet.data.sources import Files, Source, Texts
 
@@ -91,6 +92,12 @@ DATASETS = {
         description="a dozen one-sentence facts about animals: small enough to learn by heart in seconds",
         origin="written for Tercet, under its licence",
         open=_animals,
+    ),
+    "debian-descriptions": Dataset(
+        description="descriptions of Debian packages, 24 MB: text to pretrain on for debian-sections, of which it "
+        "leaves out what is for validation",
+        origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
+        open=descriptions,
     ),
     "python-docs": Dataset(
         description="the language reference that comes with Python: half a megabyte of prose in some 80 topics",

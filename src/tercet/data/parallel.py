@@ -34,7 +34,7 @@ from tercet.data.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages
 from tercet.data.pairs import Pair, PairSource, nothing_in, read_pairs
 from tercet.data.specs import Drawn, HeldOutPairs, PairsSpec
 from tercet.data.splitting import draw, place
-from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec
+from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
 Side = Literal["train", "validation"]
 
@@ -180,7 +180,8 @@ class _Divided:
             for pair in self.pairs("train"):
                 yield from (text for side, text in zip(("source", "target"), pair, strict=True) if side in sides)
 
-        special = spec if isinstance(spec, GPT2 | TokenizerFile) else replace(spec, pad=True, bos=True, eos=True)
+        own = isinstance(spec, GPT2 | TokenizerFile | WordPiece)  # these have their special tokens already
+        special = spec if own else replace(spec, pad=True, bos=True, eos=True)
         return learnt(special, texts, digest(self._training, sides))
 
     def read_through(self) -> None:

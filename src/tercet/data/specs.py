@@ -4,7 +4,7 @@ import codecs
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tercet.tokens.specs import BPE, GPT2, TokenizerSpec
+from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 
 def _check_encoding(encoding: str) -> None:
@@ -182,7 +182,7 @@ class LabelsSpec:
     label_field: str = "label"
     over: Literal["texts", "tokens"] = "texts"
     validation: Drawn | HeldOutLabels | None = None
-    tokenizer: TokenizerSpec = field(default_factory=BPE)
+    tokenizer: TokenizerSpec = field(default_factory=WordPiece)
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:

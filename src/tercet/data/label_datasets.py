@@ -1,0 +1,66 @@
+"""Named sets of labelled texts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tercet.config import UserError, nearest
+from tercet.data.debian import sections
+from tercet.data.docstrings import docstrings
+from tercet.data.labels import LabelFile, LabelSource
+from tercet.data.specs import LabelsSpec
+
+Part = Literal["train", "validation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDataset:
+    """A set of labelled texts that can be asked for by name.
+
+    Attributes:
+        open: the texts of a part.
+    """
+
+    description: str
+    origin: str
+    open: Callable[[Part], LabelSource]
+
+
+def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
+    """The named set that `spec.source` is, else the file at its path (`./debian-sections` is always a path).
+
+    Raises:
+        UserError: where it is neither, or a file is asked for another part than "train".
+    """
+    if spec.source in LABEL_DATASETS:
+        if spec.over == "tokens":
+            raise UserError(f"{spec.source} has a label a text; set data.over to texts")
+        return LABEL_DATASETS[spec.source].open(part)
+    if part != "train":
+        raise UserError(f"{spec.source} has no {part} part of its own; the sets that do: {', '.join(LABEL_DATASETS)}")
+    path = Path(spec.source).expanduser()
+    if path.name == spec.source and not path.suffix and not path.exists():
+        guess = nearest(spec.source, LABEL_DATASETS)
+        raise UserError(f"no set of labelled texts or file is called {spec.source!r}{guess}")
+    return LabelFile(
+        path=path,
+        text_field=spec.text_field,
+        label_field=spec.label_field,
+        over=spec.over,
+        encoding=spec.encoding,
+    )
+
+
+LABEL_DATASETS = {
+    "debian-sections": LabelDataset(
+        description="descriptions of Debian packages and their section: some 39,000 in 12 sections",
+        origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
+        open=sections,
+    ),
+    "python-docstrings": LabelDataset(
+        description="docstrings of Python's standard library and the part of it that they stand in: some 6,000 in 14",
+        origin="read from the running Python's source files, so it differs between versions; PSF licence",
+        open=docstrings,
+    ),
+}

@@ -1,0 +1,396 @@
+"""Labelled texts to ids, once, kept as `prepare_pairs` keeps pairs; no more than a few are in memory at a time.
+
+A vocabulary is learnt on the training texts alone, and a label that only validation has is told before anything is
+written: no training would ever find it.
+"""
+
+import json
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import Progress
+
+from tercet.config import UserError, plain
+from tercet.data.cache import (
+    AT_ONCE,
+    FORMAT,
+    appearing,
+    cache_folder,
+    digest,
+    disk_errors_told,
+    id_type,
+    learnt,
+    progress_bar,
+    seal,
+    whole,
+)
+from tercet.data.label_datasets import LABEL_DATASETS, Part, find_labels
+from tercet.data.labels import Example, LabelSource, Over, nothing_in, read_examples
+from tercet.data.specs import Drawn, HeldOutLabels, LabelsSpec
+from tercet.data.splitting import draw, place
+from tercet.tokens import BPE, Characters, Tokenizer, Unigram, Words
+
+IGNORED = -100  # no label: the objectives' own number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """Tokenised texts and their labels, memory-mapped.
+
+    Attributes:
+        ids: (M,) ids, without bos and eos.
+        starts: (N + 1,) int64 place at which each text starts, and the end.
+        labels: int64 places in `names`: (N,) over texts; over tokens (M,), IGNORED on all but a word's first piece.
+        names: of the labels.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    labels: np.ndarray
+    names: tuple[str, ...]
+    over: Over = "texts"
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(N,) int64 tokens of each text."""
+        return np.diff(self.starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledCorpus:
+    """Tokenised labelled texts in two parts.
+
+    Attributes:
+        hash: sha256 of the texts and labels the ids were made from.
+        labels: every label of the training part, sorted; places in it are the numbers that both parts hold.
+        skipped: examples without text.
+        lost: over tokens, the words of which the tokenizer leaves nothing; their labels are left out.
+    """
+
+    name: str
+    hash: str
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    train: Labelled
+    validation: Labelled
+    skipped: int
+    lost: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRows:
+    """A batch of labelled texts, padded on the right.
+
+    Attributes:
+        tokens: (B, T) int64: bos, the text, eos.
+        mask: (B, T) bool, True at real tokens.
+        targets: (B,) int64 over texts; over tokens (B, T), IGNORED on all but a word's first piece.
+    """
+
+    tokens: np.ndarray
+    mask: np.ndarray
+    targets: np.ndarray
+
+
+def prepare_labelled(spec: LabelsSpec, *, tokenizer: Tokenizer | None = None, progress: bool = False) -> LabelledCorpus:
+    """The corpus that `spec` describes, from the cache where it is there.
+
+    Args:
+        tokenizer: takes the place of the spec's, as that of a pretrained model does.
+        progress: show a bar on stderr, where that is a terminal.
+
+    Raises:
+        UserError: where texts cannot be read, tokenised or divided, a label is missing in training, the tokenizer lacks
+            pad, bos or eos, or the cache cannot be written.
+    """
+    divided = _Divided(spec)
+    with disk_errors_told():
+        tokenizer = tokenizer or divided.learnt()
+        _check_special(tokenizer)
+        key = digest(FORMAT, divided.content, tokenizer.hash, sys.byteorder)
+        folder = cache_folder() / "labelled" / key[:32]
+        if not whole(folder):
+            divided.read_through()
+            with appearing(folder) as new, progress_bar(shown=progress) as bar:
+                _write(new, divided, tokenizer, bar)
+    return _load(folder, spec=spec, content=divided.content, tokenizer=tokenizer)
+
+
+def examples_of(spec: LabelsSpec, part: Part) -> list[Example]:
+    """The texts and labels of a part, those without text left out.
+
+    Raises:
+        UserError: where texts cannot be read or divided.
+    """
+    return list(_Divided(spec).examples(part))
+
+
+def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos: int, eos: int, pad: int) -> LabelRows:
+    """The texts `numbers` (B,) as a batch, as long as the longest; what is longer than `max_len` is cut before its eos.
+
+    Args:
+        bos, eos, pad: begins each text, ends it, and fills it up.
+    """
+    if max_len < 3:
+        raise ValueError(f"max_len={max_len} leaves no room between bos and eos; allow at least 3")
+    first = np.asarray(labelled.starts[numbers])[:, None]
+    lengths = np.minimum(np.asarray(labelled.starts[numbers + 1])[:, None] - first, max_len - 2)  # (B, 1)
+    places = np.arange(lengths.max(initial=0) + 2)
+    mask = places < lengths + 2  # (B, T)
+    inside = (places > 0) & (places <= lengths)
+    there = (first + places - 1)[inside]
+    tokens = np.full(mask.shape, pad, dtype=np.int64)
+    tokens[:, 0] = bos
+    tokens[places == lengths + 1] = eos
+    tokens[inside] = labelled.ids[there]
+    if labelled.over == "texts":
+        return LabelRows(tokens=tokens, mask=mask, targets=np.asarray(labelled.labels[numbers]))
+    targets = np.full(mask.shape, IGNORED, dtype=np.int64)
+    targets[inside] = labelled.labels[there]
+    return LabelRows(tokens=tokens, mask=mask, targets=targets)
+
+
+def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ids (M,) of each list of words, as of a text with a space between them, and each word's first piece (W,).
+
+    The piece is a place in the ids: that of the word's first token with more in it than a space; -1 for a word of which
+    the tokenizer leaves nothing. Words are cut one by one, so that no token ever belongs to two.
+    """
+    spaced = [
+        [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]
+        for words in sentences
+    ]
+    known = list(dict.fromkeys(word for words in spaced for word in words))
+    pieces = dict(zip(known, tokenizer.encode_batch(known), strict=True))
+    begins = {word: _first_piece(tokenizer, ids) for word, ids in pieces.items()}
+    found = list[tuple[np.ndarray, np.ndarray]]()
+    for words in spaced:
+        ends = np.cumsum([0, *(len(pieces[word]) for word in words)])
+        firsts = np.array([begins[word] for word in words], dtype=np.int64)
+        ids = np.concatenate([np.empty(0, np.uint32), *(pieces[word] for word in words)])
+        found.append((ids, np.where(firsts < 0, -1, ends[:-1] + firsts)))
+    return found
+
+
+def _first_piece(tokenizer: Tokenizer, ids: np.ndarray) -> int:
+    if not len(ids):
+        return -1
+    return next((place for place, piece in enumerate(tokenizer.tokens(ids)) if piece.strip()), 0)
+
+
+class _Divided:
+    """The examples of a spec, in two parts, read again each time they are asked for.
+
+    Attributes:
+        content: sha256 of all that the examples and their division depend on.
+    """
+
+    def __init__(self, spec: LabelsSpec) -> None:
+        self.spec = spec
+        self._train = find_labels(spec)
+        self._held_out = self._validation_source()
+        reading = [] if spec.source in LABEL_DATASETS else [spec.encoding, spec.text_field, spec.label_field, spec.over]
+        # What validation is drawn from training is gone from what a vocabulary is learnt on.
+        self._training = digest(FORMAT, self._train.hash(), reading, plain(self._drawn))
+        self.content = digest(self._training, self._held_out and self._held_out.hash())
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of text in all, where that can be told without reading."""
+        sizes = [one.size() for one in (self._train, self._held_out) if one]
+        return None if None in sizes else sum(size for size in sizes if size)
+
+    @property
+    def _drawn(self) -> Drawn | None:
+        if isinstance(self.spec.validation, Drawn):
+            return self.spec.validation
+        return None if self._held_out else Drawn()
+
+    def _validation_source(self) -> LabelSource | None:
+        match self.spec.validation:
+            case HeldOutLabels(source=source):
+                return find_labels(replace(self.spec, source=source))
+            case None if self.spec.source in LABEL_DATASETS:
+                return find_labels(self.spec, "validation")
+            case _:
+                return None
+
+    def learnt(self) -> Tokenizer:
+        """A tokenizer learnt on the training part."""
+
+        def texts() -> Iterator[str]:
+            self.read_through()
+            return (example.text for example in self.examples("train"))
+
+        spec = self.spec.tokenizer
+        if isinstance(spec, Characters | Words | BPE | Unigram):
+            spec = replace(spec, pad=True, bos=True, eos=True)
+        return learnt(spec, texts, self._training)
+
+    def read_through(self) -> None:
+        """So that what is wrong with the files is told before anything is made of them."""
+        _ = self.labels
+
+    @property
+    def skipped(self) -> int:
+        return self._survey[0]
+
+    def examples(self, part: Part) -> Iterator[Example]:
+        if self._held_out:
+            yield from read_examples(self._train if part == "train" else self._held_out)
+            return
+        _, drawn = self._survey
+        for example in read_examples(self._train):
+            if (place(_whole(example)) in drawn) == (part == "validation"):
+                yield example
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Those of the training part, sorted.
+
+        Raises:
+            UserError: where there are fewer than two, or validation has another.
+        """
+        train, validation = (
+            Counter(label for example in self.examples(part) for label in example.labels)
+            for part in ("train", "validation")
+        )
+        name = self.spec.source
+        if len(train) < 2:
+            only = next(iter(train), "")
+            raise UserError(f"{name}: every training text has the label {only!r}; give texts with two or more")
+        if unknown := sorted(validation.keys() - train.keys()):
+            named = ", ".join(f"{label!r} ({validation[label]:,} times)" for label in unknown[:5])
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            raise UserError(
+                f"{name}: only validation has the label {named}{more}; give more texts with such a label, "
+                "correct it, or leave them out"
+            )
+        return tuple(sorted(train))
+
+    @cached_property
+    def _survey(self) -> tuple[int, frozenset[int]]:
+        """Examples without text, and the places of the texts that are drawn for validation."""
+        skipped = 0
+        places = array("Q")  # eight bytes a text
+        for source in (self._train, self._held_out):
+            complete = 0
+            for example in source.examples() if source else ():
+                if example.empty:
+                    skipped += 1
+                    continue
+                complete += 1
+                if self._drawn:
+                    places.append(place(_whole(example)))
+            if source and not complete:
+                raise nothing_in(source)
+        if not self._drawn:
+            return skipped, frozenset()
+        remedy = "set data.validation to {kind: held_out, source: ...}, or give more texts"
+        told = f"{self.spec.source} has one text alone, which cannot be divided; {remedy}"
+        return skipped, draw(places, self._drawn.count, told)
+
+
+def _whole(example: Example) -> str:
+    """What is equal where two texts are."""
+    return "\0".join(example.texts)
+
+
+def _check_special(tokenizer: Tokenizer) -> None:
+    ids = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
+    if missing := [name for name, token in ids.items() if token is None]:
+        raise UserError(
+            f"data.tokenizer ({tokenizer.kind}) has no {' and no '.join(missing)} token, which labelled texts need; "
+            "use one of the kinds wordpiece, bpe, unigram, words and characters, which get them"
+        )
+
+
+def _write(folder: Path, divided: _Divided, tokenizer: Tokenizer, bar: Progress) -> None:
+    task = bar.add_task("tokenising labelled texts", total=divided.size)
+    numbers = {label: number for number, label in enumerate(divided.labels)}
+    lost = 0
+    for part in ("train", "validation"):
+        ends, written = array("q", [0]), 0
+        with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
+            for together in _together(divided.examples(part)):
+                if divided.spec.over == "texts":
+                    encoded = tokenizer.encode_batch([example.text for example in together])
+                    found = np.array([numbers[example.labels[0]] for example in together], dtype=np.int64)
+                else:
+                    words = encode_words(tokenizer, [example.texts for example in together])
+                    encoded = [ids for ids, _ in words]
+                    found = np.concatenate([_spread(*one, numbers) for one in zip(words, together, strict=True)])
+                    lost += sum(int((firsts < 0).sum()) for _, firsts in words)
+                ids_file.write(np.concatenate(encoded).astype(id_type(tokenizer)).tobytes())
+                labels.write(found.tobytes())
+                for ids in encoded:
+                    written += len(ids)
+                    ends.append(written)
+                bar.advance(task, sum(len(example.text.encode()) for example in together))
+        np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64))
+    described = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+    seal(
+        folder,
+        {"tokenizer": described, "labels": list(divided.labels), "skipped": divided.skipped, "lost": lost},
+    )
+
+
+def _spread(words: tuple[np.ndarray, np.ndarray], example: Example, numbers: dict[str, int]) -> np.ndarray:
+    """The label of each token of an example: a word's own on its first piece, IGNORED elsewhere."""
+    ids, firsts = words
+    labels = np.full(len(ids), IGNORED, dtype=np.int64)
+    wanted = np.array([numbers[label] for label in example.labels], dtype=np.int64)
+    labels[firsts[firsts >= 0]] = wanted[firsts >= 0]
+    return labels
+
+
+def _together(examples: Iterator[Example]) -> Iterator[list[Example]]:
+    """Examples in lists of about `AT_ONCE` characters."""
+    gathered, size = list[Example](), 0
+    for example in examples:
+        gathered.append(example)
+        size += len(example.text)
+        if size >= AT_ONCE:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
+def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer) -> LabelledCorpus:
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    names = tuple(meta["labels"])
+
+    def mapped(file: str, dtype: np.dtype[Any]) -> np.ndarray:
+        path = folder / f"{file}.bin"
+        return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+    def part(side: Part) -> Labelled:
+        return Labelled(
+            ids=mapped(f"{side}_ids", id_type(tokenizer)),
+            starts=np.load(folder / f"{side}_starts.npy"),
+            labels=mapped(f"{side}_labels", np.dtype(np.int64)),
+            names=names,
+            over=spec.over,
+        )
+
+    return LabelledCorpus(
+        name=spec.source,
+        hash=content,
+        tokenizer=tokenizer,
+        labels=names,
+        train=part("train"),
+        validation=part("validation"),
+        skipped=meta["skipped"],
+        lost=meta["lost"],
+    )

@@ -1,0 +1,279 @@
+"""Labelled texts on disk must be those of the file, on the right side, each word's label on its first piece alone."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.config import UserError, parse, plain
+from tercet.data import (
+    Drawn,
+    HeldOutLabels,
+    LabelFile,
+    Labelled,
+    LabelsSpec,
+    encode_words,
+    examples_of,
+    labelled,
+    labelled_rows,
+    prepare_labelled,
+)
+from tercet.tokens import BPE, GPT2, Characters, Tokenizer, Unigram, WordPiece, Words
+
+SMALL = BPE(vocab_size=300)
+TEXTS = [(f"text {number} with {number % 7} ü🙂", "odd" if number % 2 else "even") for number in range(53)]
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def file(folder: Path, rows: list[tuple[Any, Any]], name: str = "a", **settings: Any) -> LabelsSpec:
+    keys = ("tokens", "labels") if settings.get("over") == "tokens" else ("text", "label")
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows))
+    return LabelsSpec(source=str(path), **{"tokenizer": SMALL, **settings})
+
+
+def texts(part: Labelled, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    found = list[tuple[str, str]]()
+    for number in range(len(part)):
+        ids = part.ids[part.starts[number] : part.starts[number + 1]]
+        assert not {tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id} & set(ids.tolist())
+        found.append((tokenizer.decode(ids), part.names[part.labels[number]]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(byte_fallback=True), Unigram(vocab_size=200)],
+)
+def test_ids_and_labels_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
+    monkeypatch.setattr(labelled, "AT_ONCE", 100)  # many batches
+    spec = file(tmp_path, [("", "odd"), *TEXTS, (" \t", "even")], tokenizer=tokenizer)
+    corpus = prepare_labelled(spec)
+    assert corpus.labels == corpus.train.names == corpus.validation.names == ("even", "odd")
+    train, validation = (texts(part, corpus.tokenizer) for part in (corpus.train, corpus.validation))
+    assert sorted(train + validation) == sorted(TEXTS)
+    assert [one for one in TEXTS if one in train] == train, "in the order of the lines"
+    assert len(validation) == 5
+    assert (corpus.skipped, corpus.lost, corpus.name) == (2, 0, spec.source)
+    assert validation == [(one.text, one.labels[0]) for one in examples_of(spec, "validation")]
+    assert corpus.train.lengths.sum() == len(corpus.train.ids)
+    assert isinstance(corpus.train.ids, np.memmap)
+    assert (corpus.train.ids.dtype, corpus.train.labels.dtype) == (np.uint16, np.int64)
+    assert (corpus.train.over, corpus.train.starts.dtype) == ("texts", np.int64)
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abcdefghijklmn"), st.sampled_from("xy")), min_size=3, max_size=80),
+    wanted=st.integers(1, 9),
+    seed=st.randoms(),
+)
+def test_equal_texts_fall_on_one_side_whatever_the_order(
+    rows: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("drawn")
+    spec = file(folder, rows, validation=Drawn(count=wanted))
+    if len({text for text, _ in rows}) == 1:
+        with pytest.raises(UserError, match=r"has one text alone, which cannot be divided; set data\.validation"):
+            examples_of(spec, "train")
+        return
+    train, validation = examples_of(spec, "train"), examples_of(spec, "validation")
+    assert train
+    assert validation
+    assert sorted((one.text, *one.labels) for one in train + validation) == sorted(rows)
+    assert not {one.text for one in train} & {one.text for one in validation}
+    seed.shuffle(rows)
+    file(folder, rows)
+    assert sorted(examples_of(spec, "validation")) == sorted(validation)
+
+
+@pytest.mark.parametrize("validation", ["drawn", "held_out"])
+def test_a_vocabulary_is_learnt_on_training_texts_alone(tmp_path: Path, validation: str) -> None:
+    spec = file(tmp_path, TEXTS, tokenizer=Words())
+    if validation == "held_out":
+        held = file(tmp_path, [("a coelacanth swims", "odd")] * 9, "b")
+        spec = file(tmp_path, TEXTS, tokenizer=Words(), validation=HeldOutLabels(source=held.source))
+    corpus = prepare_labelled(spec)
+    own = {word for one in examples_of(spec, "validation") for word in one.text.split()[1:]}
+    own -= {word for one in examples_of(spec, "train") for word in one.text.split()}
+    assert own
+    known = {token.strip() for token in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))}
+    assert not own & known
+    assert corpus.tokenizer.unk_id in corpus.validation.ids
+    assert len(corpus.validation) == (9 if validation == "held_out" else 5)
+
+
+def test_a_label_that_only_validation_has_is_named(tmp_path: Path, kept: Path) -> None:
+    held = file(tmp_path, [("a", "odd"), ("b", "strange"), ("c", "strange")], "b")
+    spec = file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source))
+    with pytest.raises(UserError, match=r"only validation has the label 'strange' \(2 times\); give more texts"):
+        prepare_labelled(spec)
+    assert not kept.exists()
+    drawn = examples_of(file(tmp_path, TEXTS), "validation")[0].text
+    rows = [(text, "strange" if text == drawn else label) for text, label in TEXTS]
+    with pytest.raises(UserError, match=r"only validation has the label 'strange' \(1 times\)"):
+        prepare_labelled(file(tmp_path, rows))
+    with pytest.raises(UserError, match="every training text has the label 'x'; give texts with two or more"):
+        prepare_labelled(file(tmp_path, [("a", "x"), ("b", "x")]))
+
+
+def test_a_label_that_only_training_has_is_well(tmp_path: Path) -> None:
+    held = file(tmp_path, [("a", "odd")], "b")
+    corpus = prepare_labelled(file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source)))
+    assert corpus.labels == ("even", "odd")
+    assert corpus.validation.labels.tolist() == [1]
+
+
+WORDS = [
+    (["Tom", "unbelievably", "sees", "üüü", ","], ["N", "A", "V", "N", "P"]),
+    (["a", "dog"], ["D", "N"]),
+    (["Unbelievably", "late", "!"], ["A", "A", "P"]),
+]
+SENTENCES = [([*words, f"x{n}"], [*labels, "N"]) for n in range(11) for words, labels in WORDS]
+KINDS = [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(), Words(), Unigram(vocab_size=60)]
+
+
+@pytest.mark.parametrize("tokenizer", [*KINDS, WordPiece(vocab_size=60)])
+def test_a_label_stands_on_the_first_piece_of_its_word(tmp_path: Path, tokenizer: Any) -> None:
+    spec = file(tmp_path, SENTENCES, over="tokens", tokenizer=tokenizer, validation=Drawn(count=3))
+    corpus = prepare_labelled(spec)
+    own = corpus.tokenizer
+    for part, name in ((corpus.train, "train"), (corpus.validation, "validation")):
+        for number, one in enumerate(examples_of(spec, name)):  # pyright: ignore[reportArgumentType]
+            ids, labels = (x[part.starts[number] : part.starts[number + 1]] for x in (part.ids, part.labels))
+            assert ids.tolist() == own.encode(" ".join(one.texts))
+            firsts = np.flatnonzero(labels >= 0)
+            assert [corpus.labels[label] for label in labels[firsts]] == list(one.labels)
+            assert (labels[labels < 0] == labelled.IGNORED).all()
+            pieces = own.tokens(ids)
+            for word, first, end in zip(one.texts, firsts, [*firsts[1:], len(ids)], strict=True):
+                piece = pieces[first].strip()
+                begins = normalize("NFD", word).lower().startswith(normalize("NFD", piece).lower())
+                assert begins or piece == "<unk>" or "\\x" in piece, (word, pieces[first:end])
+    assert corpus.train.over == "tokens"
+    assert len(corpus.train.labels) == len(corpus.train.ids)
+
+
+def test_words_of_which_nothing_is_left(tmp_path: Path) -> None:
+    rows = [(["a", "", "b"], ["X", "Y", "Z"]), (["\u200b", "c"], ["Y", "X"]), (["\u200b"], ["Y"])] * 7
+    corpus = prepare_labelled(file(tmp_path, rows, over="tokens", tokenizer=WordPiece(vocab_size=60)))
+    every = [label for part in (corpus.train, corpus.validation) for label in part.labels.tolist()]
+    assert corpus.labels == ("X", "Y", "Z")
+    assert Counter(every) == {0: 14, 2: 7}
+    assert corpus.lost == 21
+    spaced = Tokenizer.train(Characters(alphabet="a b"), [])
+    assert [firsts.tolist() for _, firsts in encode_words(spaced, [("", "a"), ("b", "", "a"), ()])] == [
+        [-1, 1],
+        [0, 1, 3],  # a space is something
+        [],
+    ]
+
+
+@pytest.mark.parametrize("over", ["texts", "tokens"])
+@given(data=st.data())
+def test_rows_are_the_texts_between_bos_and_eos(over: Any, data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=6))
+    max_len = data.draw(st.integers(3, 11))
+    ids = np.arange(10, 10 + sum(lengths), dtype=np.uint16)
+    starts = np.cumsum([0, *lengths])
+    labels = np.arange(len(lengths)) % 3 if over == "texts" else np.where(ids % 2, ids % 3, labelled.IGNORED)
+    part = Labelled(ids=ids, starts=starts, labels=labels.astype(np.int64), names=("x", "y", "z"), over=over)
+    numbers = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=5)))
+    rows = labelled_rows(part, numbers, max_len=max_len, bos=1, eos=2, pad=0)
+    assert rows.tokens.shape == rows.mask.shape
+    assert rows.tokens.shape[1] == min(max_len, 2 + max(lengths[number] for number in numbers))
+    for row, number in enumerate(numbers):
+        own = ids[starts[number] : starts[number + 1]][: max_len - 2].tolist()
+        real = len(own) + 2
+        assert rows.tokens[row].tolist() == [1, *own, 2] + [0] * (rows.tokens.shape[1] - real)
+        assert rows.mask[row].tolist() == [True] * real + [False] * (rows.tokens.shape[1] - real)
+        if over == "texts":
+            assert rows.targets[row] == labels[number]
+        else:
+            wanted = labels[starts[number] :][: len(own)].tolist()
+            assert rows.targets[row].tolist() == [-100, *wanted] + [-100] * (rows.tokens.shape[1] - len(own) - 1)
+
+
+def test_rows_need_room(tmp_path: Path) -> None:
+    part = prepare_labelled(file(tmp_path, TEXTS)).train
+    with pytest.raises(ValueError, match="max_len=2 leaves no room between bos and eos"):
+        labelled_rows(part, np.arange(2), max_len=2, bos=1, eos=2, pad=0)
+
+
+def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    spec = file(tmp_path, TEXTS)
+    first = prepare_labelled(spec)
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelFile, "examples", None)
+        again = prepare_labelled(spec)
+    assert (again.hash, again.tokenizer.hash, again.labels) == (first.hash, first.tokenizer.hash, first.labels)
+    np.testing.assert_array_equal(again.train.ids, first.train.ids)
+    np.testing.assert_array_equal(again.validation.labels, first.validation.labels)
+    assert not list(kept.rglob(".*")), "temporary files left behind"
+    expected = first.train.labels.tolist()
+    next(kept.rglob("train_labels.bin")).write_bytes(b"xx")
+    assert prepare_labelled(spec).train.labels.tolist() == expected, "damage is mended"
+
+
+def test_every_change_has_its_own_ids(tmp_path: Path, kept: Path) -> None:
+    spec = file(tmp_path, TEXTS)
+    hashes = {prepare_labelled(spec).hash}
+    hashes.add(prepare_labelled(file(tmp_path, TEXTS, validation=Drawn(count=2))).hash)
+    hashes.add(prepare_labelled(file(tmp_path, [*TEXTS, ("new", "odd")])).hash)
+    hashes.add(prepare_labelled(file(tmp_path, [*TEXTS, ("new", "even")])).hash)
+    assert len(hashes) == len(list((kept / "labelled").iterdir())) == 4
+    assert prepare_labelled(file(tmp_path, TEXTS, tokenizer=Characters())).hash in hashes
+    assert len(list((kept / "labelled").iterdir())) == 5
+
+
+def test_other_fields_are_other_texts(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": text, "label": label, "title": text[::-1], "sort": label[0]} for text, label in TEXTS]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    spec = LabelsSpec(source=str(path), text_field="title", label_field="sort", tokenizer=SMALL)
+    corpus = prepare_labelled(spec)
+    assert corpus.labels == ("e", "o")
+    assert corpus.hash != prepare_labelled(LabelsSpec(source=str(path), tokenizer=SMALL)).hash
+
+
+def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
+    given = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
+    assert prepare_labelled(file(tmp_path, TEXTS), tokenizer=given).tokenizer is given
+    lacking = Tokenizer.train(Words(), ["a b"])
+    with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no pad and no bos token, which labelled"):
+        prepare_labelled(file(tmp_path, TEXTS), tokenizer=lacking)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
+        ({"validation": {"kind": "drawn", "count": 0}}, "validation: count must be at least 1"),
+        ({"validation": {"kind": "drawn", "pairs": 9}}, "unknown key 'pairs'"),
+        ({"validation": "tail"}, "unknown kind 'tail'"),
+        ({"over": "words"}, "over: input should be 'texts' or 'tokens'"),
+        ({"text_field": "label"}, "are both 'label'"),
+        ({"tokenizer": "gpt2"}, "gpt2 has no pad"),
+    ],
+)
+def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parse(LabelsSpec, {"kind": "labels", "source": "a.csv", **settings})
+
+
+def test_settings_come_back_from_plain_data() -> None:
+    spec = LabelsSpec(source="a.csv", over="tokens", validation=HeldOutLabels(source="b.csv"), tokenizer=Unigram())
+    assert parse(LabelsSpec, plain(spec)) == spec
+    assert LabelsSpec(source="a.csv").tokenizer == WordPiece()
+    with pytest.raises(ValueError, match="gpt2 has no pad"):
+        LabelsSpec(source="a.csv", tokenizer=GPT2())

@@ -1,0 +1,168 @@
+"""Labelled texts come out of files as they were written into them, and what is wrong is told with its line."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.data import Example, LabelFile, LabelsSpec, examples_of, read_examples
+from tercet.data.labels import LabelledTexts
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
+LABEL = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=9)
+ROWS = st.lists(st.tuples(TEXT, LABEL), min_size=1, max_size=9)
+
+
+def written(path: Path, data: str | bytes) -> LabelFile:
+    data = data.encode() if isinstance(data, str) else data
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return LabelFile(path=path)
+
+
+def both(file: LabelFile) -> list[tuple[str, str]]:
+    return [(one.texts[0], one.labels[0]) for one in file.examples()]
+
+
+@given(rows=ROWS, ending=st.sampled_from(["\n", "\r\n"]), form=st.sampled_from(["csv", "tsv", "csv.gz", "jsonl"]))
+@example(rows=[('he said "a, b"\nand\tc', "x")], ending="\r\n", form="tsv")
+@example(rows=[("\u2028\x85", "é")], ending="\n", form="csv")
+def test_what_was_written_is_read(
+    rows: list[tuple[str, str]], ending: str, form: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / f"a.{form}"
+    if form == "jsonl":
+        data = "".join(json.dumps({"label": label, "text": text, "n": 3}) + ending for text, label in rows)
+    else:
+        buffer = io.StringIO(newline="")
+        # Python 3.11 writes a lone "\r" without the quotes that its reader wants.
+        quoting = csv.QUOTE_ALL if any("\r" in text for text, _ in rows) else csv.QUOTE_MINIMAL
+        delimiter = "\t" if form == "tsv" else ","
+        writer = csv.writer(buffer, delimiter=delimiter, lineterminator=ending, quoting=quoting)
+        writer.writerows([("label", "text", "n"), *((label, text, "3") for text, label in rows)])
+        data = buffer.getvalue()
+    assert both(written(path, data)) == [(text.strip(), label.strip()) for text, label in rows]
+
+
+@given(words=st.lists(st.tuples(TEXT, LABEL), max_size=9))
+def test_words_and_labels_come_in_two_lists(
+    words: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    row = {"tokens": [word for word, _ in words], "labels": [label for _, label in words]}
+    path = tmp_path_factory.mktemp("words") / "a.jsonl"
+    path.write_text(json.dumps(row))
+    found = Example(tuple(word.strip() for word, _ in words), tuple(label.strip() for _, label in words))
+    assert list(LabelFile(path=path, over="tokens").examples()) == [found]
+    own = LabelFile(path=path, over="tokens", text_field="tokens", label_field="labels")
+    assert list(own.examples()) == [found]
+    path.write_text(json.dumps({"text": row["tokens"], "label": row["labels"]}))
+    assert list(LabelFile(path=path, over="tokens").examples()) == [found]
+
+
+def test_labels_become_text(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": label} for label in ("x ", 3, 0, -1, True, False, "true")]
+    file = written(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)))
+    assert [label for _, label in both(file)] == ["x", "3", "0", "-1", "true", "false", "true"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    assert both(written(tmp_path / "a.csv", b"\xef\xbb\xbftext,label\na,x\n")) == [("a", "x")]
+    (tmp_path / "b.csv").write_bytes("text,label\nsüß,ö\n".encode("utf-16"))
+    assert both(LabelFile(path=tmp_path / "b.csv", encoding="utf-16")) == [("süß", "ö")]
+
+
+def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", 'text,label\n"a\n\n""b"", c",x\n\n , y \nd,z')
+    assert both(file) == [('a\n\n"b", c', "x"), ("", "y"), ("d", "z")]
+    assert [one.texts for one in read_examples(file)] == [('a\n\n"b", c',), ("d",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}', "line 2 has no field 'label'; known: text"),
+        ("a.jsonl", '{"txt": "a", "label": "x"}', r"line 1 has no field 'text'.*\(set data.text_field\)"),
+        ("a.jsonl", '{"text": "a", "label": null}', "line 1 has nothing as its 'label'; a label is text, .*give this"),
+        ("a.jsonl", '\n{"text": "a", "label": ["x"]}', r"line 2 has \[\"x\"\] as its 'label'"),
+        ("a.jsonl", '{"text": "a", "label": 1.5}', "line 1 has 1.5 as its 'label'"),
+        ("a.jsonl", '{"text": "a", "label": {"x": 1}}', "as its 'label'"),
+        ("a.jsonl", '{"text": "a", "label": " "}', "as its 'label'; .* or leave its line out"),
+        ("a.jsonl", '{"text": null, "label": "x"}', "line 1: the field 'text' is not text"),
+        ("a.jsonl", '{"text": "a", "label": "\\ud800"}', "half a surrogate"),
+        ("a.jsonl", "[1]", r'not a JSON object; write \{"text": ..., "label": ...\}'),
+        ("a.csv", "text,lable\na,x", "line 1, the header, has no column 'label'; did you mean 'lable'"),
+        ("a.csv", "text,label,text\na,x,b", "has 'text' more than once"),
+        ("a.csv", "text,label\na,x\nb,c,y", "line 3 has 3 fields and the header 2; .*in quotes"),
+        ("a.csv", 'text,label\n"a\nb",x\nc,', "line 4 has nothing as its 'label'"),
+        ("a.csv", 'text,label\n"a" b,x', r"line 2 is not CSV \(.*quotes within them twice, or use .jsonl"),
+        ("a.tsv", 'text\tlabel\n"a\tx\nb\ty', "line 2 is not TSV"),
+        ("a.csv", "text,label\ra,x\rb,y", "is not CSV"),
+        ("a.csv", "text,label\n" + "a" * 200_000 + ",x", r"field larger than field limit .*or use \.jsonl"),
+        ("a.csv.gz", "text,label\na,", "line 2 has nothing"),
+        ("a.txt", "a", r"is none of .jsonl, .csv, .tsv, .*write one JSON object"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(name: str, data: str, words: str, tmp_path: Path) -> None:
+    file = written(tmp_path / name, data)
+    with pytest.raises(UserError, match=words) as told:
+        list(file.examples())
+    assert str(tmp_path / name) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"tokens": ["a", "b"], "labels": ["x"]}, "line 1 has 2 in 'tokens' and 1 in 'labels'; give each word its"),
+        ({"tokens": "a b", "labels": ["x"]}, "'tokens' and 'labels' must be two lists"),
+        ({"tokens": ["a", 3], "labels": ["x", "y"]}, "line 1: word 2: the field 'tokens' is not text"),
+        ({"tokens": ["a"], "labels": [None]}, "line 1 has nothing as its 'labels'"),
+        ({"words": ["a"], "labels": ["x"]}, "line 1 has no field 'tokens'; known: labels, words"),
+    ],
+)
+def test_words_that_do_not_match_their_labels(row: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError, match=words):
+        list(LabelFile(path=tmp_path / "a.jsonl", over="tokens").examples())
+
+
+def test_files_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"two lists, which only JSONL holds; write"):
+        list(LabelFile(path=written(tmp_path / "a.csv", "text,label\na,x").path, over="tokens").examples())
+    with pytest.raises(UserError, match=r"no such file or folder: .*did you mean 'a\.csv'"):
+        list(LabelFile(path=tmp_path / "b.csv").examples())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.jsonl").write_text("{}")
+    with pytest.raises(UserError, match="is a folder; give one file"):
+        list(LabelFile(path=tmp_path / "folder").examples())
+    for nothing in ("", "text,label\n", "text,label\n ,x\n"):
+        with pytest.raises(UserError, match="has no labelled text; give a file with some"):
+            list(read_examples(written(tmp_path / "c.csv", nothing)))
+
+
+def test_a_hash_is_that_of_what_is_read(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "text,label\na,x\n")
+    first = file.hash()
+    assert written(tmp_path / "a.csv", "text,label\na,y\n").hash() != first
+    assert file.size() is None
+    one, other = (LabelledTexts(name="n", items=(Example(("a",), (label,)),)) for label in "xy")
+    assert one.hash() != other.hash()
+    assert one.size() == 1
+
+
+def test_names_that_are_nothing_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match="no set of labelled texts or file is called 'docstrings'; did you mean 'python-do"
+    ):
+        examples_of(LabelsSpec(source="docstrings"), "train")
+    with pytest.raises(UserError, match="no such file or folder: debian-sections"):
+        examples_of(LabelsSpec(source="./debian-sections"), "train")
+    with pytest.raises(UserError, match=r"python-docstrings has a label a text; set data\.over to texts"):
+        examples_of(LabelsSpec(source="python-docstrings", over="tokens"), "train")

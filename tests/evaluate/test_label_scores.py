@@ -1,0 +1,180 @@
+"""Accuracy, F1 and the table of mistakes are what counting by hand gives, and do not depend on batches."""
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tercet.config import UserError
+from tercet.data import Labelled
+from tercet.evaluate import label_dict, label_scores, label_table, score_labels
+from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
+from tercet.tokens import BPE, Tokenizer
+
+TOKENIZER = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
+NAMES = ("cat", "dog", "owl")
+
+
+def test_by_hand() -> None:
+    #             right: cat 2, dog 1, owl 0; one owl is called a dog, one dog a cat
+    scores = label_scores([0, 0, 0, 1, 1], [0, 0, 1, 1, 2], NAMES)
+    assert scores.accuracy == pytest.approx(3 / 5)
+    assert scores.majority == pytest.approx(2 / 5)
+    assert (scores.count, scores.labels) == (5, NAMES)
+    assert scores.confusion == ((2, 0, 0), (1, 1, 0), (0, 1, 0))
+    assert scores.per_label["cat"] == pytest.approx({"precision": 2 / 3, "recall": 1, "f1": 4 / 5, "count": 2})
+    assert scores.per_label["dog"] == pytest.approx({"precision": 1 / 2, "recall": 1 / 2, "f1": 1 / 2, "count": 2})
+    assert scores.per_label["owl"] == {"precision": 0, "recall": 0, "f1": 0, "count": 1}
+    assert scores.f1 == pytest.approx((4 / 5 + 1 / 2 + 0) / 3)
+
+
+def test_labels_that_never_occur_weigh_nothing() -> None:
+    assert label_scores([0, 1], [0, 1], NAMES).f1 == 1
+    only_said = label_scores([0, 2], [0, 1], NAMES)
+    assert only_said.f1 == pytest.approx((1 + 0 + 0) / 3)
+    assert only_said.majority == 0.5
+
+
+@given(pairs=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40))
+def test_as_counted_one_by_one(pairs: list[tuple[int, int]]) -> None:
+    scores = label_scores([said for said, _ in pairs], [wanted for _, wanted in pairs], NAMES)
+    f1 = list[float]()
+    for number, name in enumerate(NAMES):
+        hits = sum(said == wanted == number for said, wanted in pairs)
+        false = sum(said == number != wanted for said, wanted in pairs)
+        missed = sum(wanted == number != said for said, wanted in pairs)
+        assert scores.per_label[name]["count"] == hits + missed
+        if hits + false + missed:
+            f1.append(2 * hits / (2 * hits + false + missed))
+            assert scores.per_label[name]["f1"] == pytest.approx(f1[-1])
+        precision, recall = scores.per_label[name]["precision"], scores.per_label[name]["recall"]
+        assert precision * (hits + false) == pytest.approx(hits)
+        assert recall * (hits + missed) == pytest.approx(hits)
+        assert [scores.confusion[number][other] for other in range(3)] == [
+            pairs.count((other, number)) for other in range(3)
+        ]
+    assert scores.f1 == pytest.approx(np.mean(f1))
+    assert scores.accuracy == pytest.approx(np.mean([said == wanted for said, wanted in pairs]))
+
+
+def test_against_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    draws = np.random.default_rng(5)
+    said, wanted = draws.integers(0, 3, (2, 97))
+    scores = label_scores(said, wanted, NAMES)
+    assert scores.f1 == pytest.approx(metrics.f1_score(wanted, said, average="macro"))
+    assert np.array_equal(scores.confusion, metrics.confusion_matrix(wanted, said))
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted", "words"),
+    [
+        ([], [], "there is nothing to score"),
+        ([0], [0, 1], r"\(1,\) predictions for \(2,\) labels"),
+        ([3], [0], "go from 0 to 3, but there are 3 labels"),
+        ([0], [-100], "go from -100 to 0"),
+    ],
+)
+def test_what_cannot_be_scored(said: list[int], wanted: list[int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        label_scores(said, wanted, NAMES)
+
+
+def test_what_people_and_programs_read() -> None:
+    scores = replace(label_scores([0, 0, 0, 1, 1], [0, 0, 1, 1, 2], ("[red]", "dog", "owl")), truncated=4)
+    told = label_dict(scores)
+    assert (told["accuracy"], told["f1"], told["truncated"]) == (scores.accuracy, scores.f1, 4)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(label_table(scores))
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "accuracy 60.0%; macro F1 43.3%; always the commonest 40.0%; 5 labels; 4 texts cut" in text
+    assert "dog for [red] 1; owl for dog 1" in text
+    assert "[red]" in text.splitlines()[1]
+    console.print(label_table(label_scores([0], [0], ("a", "b"))))
+    assert text.count("missed most") == 1
+
+
+def classifier(over: Any = "texts", labels: tuple[str, ...] = NAMES, max_len: int = 19) -> EncoderOnly:
+    stack = StackSpec(d_model=24, n_layers=1, n_heads=2, d_ff=29)
+    spec = EncoderOnlySpec(
+        vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=stack, classifier=Classifier(labels=labels, over=over)
+    )
+    model = EncoderOnly(spec, seed=3)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) * 0.5)
+        drawn = torch.randint(3, TOKENIZER.vocab_size, (200, 9), generator=torch.Generator().manual_seed(4))
+        scores = model.eval().classify(model.hidden(drawn))  # so that no label is always the likeliest
+        model.classifier.bias -= scores.flatten(0, -2).mean(0)
+    return model
+
+
+def examples(over: Any = "texts", names: tuple[str, ...] = NAMES, seed: int = 2) -> Labelled:
+    draws = np.random.default_rng(seed)
+    lengths = draws.integers(1, 23, 37)
+    ids = draws.integers(3, TOKENIZER.vocab_size, lengths.sum()).astype(np.uint16)
+    labels = draws.integers(0, len(names), len(lengths) if over == "texts" else len(ids))
+    if over == "tokens":
+        labels[draws.random(len(ids)) < 0.4] = -100
+    starts = np.cumsum([0, *lengths])
+    return Labelled(ids=ids, starts=starts, labels=labels.astype(np.int64), names=names, over=over)
+
+
+def said_alone(model: EncoderOnly, labelled: Labelled, number: int) -> torch.Tensor:
+    ids = labelled.ids[labelled.starts[number] : labelled.starts[number + 1]][: model.max_len - 2].tolist()
+    with torch.no_grad():
+        tokens = torch.tensor([[TOKENIZER.bos_id, *ids, TOKENIZER.eos_id]])
+        return model.eval().classify(model.hidden(tokens)).argmax(-1)[0]
+
+
+@pytest.mark.parametrize("over", ["texts", "tokens"])
+def test_a_prediction_is_that_of_the_text_alone(over: Any) -> None:
+    model, labelled = classifier(over).train(), examples(over)
+    found = [score_labels(model, TOKENIZER, labelled, batch_tokens=most) for most in (1, 50, 10_000)]
+    assert model.training
+    assert found[0] == found[1] == found[2]
+    said, wanted = list[int](), list[int]()
+    for number in range(len(labelled)):
+        alone = said_alone(model, labelled, number)
+        if over == "texts":
+            said.append(int(alone))
+            wanted.append(int(labelled.labels[number]))
+            continue
+        own = labelled.labels[labelled.starts[number] : labelled.starts[number + 1]][: model.max_len - 2]
+        said += alone[1 : 1 + len(own)][torch.from_numpy(own >= 0)].tolist()
+        wanted += own[own >= 0].tolist()
+    assert len(set(said)) == 3
+    assert replace(found[0], truncated=0) == label_scores(said, wanted, NAMES)
+    assert found[0].truncated == int((labelled.lengths > 17).sum()) > 0
+
+
+def test_labels_are_found_by_name_not_by_number() -> None:
+    model, labelled = classifier(), examples()
+    turned = tuple(reversed(NAMES))
+    other = replace(labelled, names=turned, labels=2 - labelled.labels)
+    assert score_labels(model, TOKENIZER, other) == score_labels(model, TOKENIZER, labelled)
+    more = replace(labelled, names=(*NAMES, "emu"))
+    assert score_labels(model, TOKENIZER, more) == score_labels(model, TOKENIZER, labelled), "no emu is there"
+    with pytest.raises(UserError, match="was not taught the label 'emu'; it knows 'cat', 'dog', 'owl': correct"):
+        score_labels(model, TOKENIZER, replace(labelled, names=("cat", "dog", "emu")))
+
+
+def test_what_cannot_be_done_says_why() -> None:
+    with pytest.raises(ValueError, match="classifies texts and the labels are of tokens"):
+        score_labels(classifier(), TOKENIZER, examples("tokens"))
+    bare = EncoderOnly(replace(classifier().spec, classifier=None))
+    with pytest.raises(ValueError, match="has no classifier; train one on labelled texts"):
+        score_labels(bare, TOKENIZER, examples())
+    model, labelled = classifier("tokens"), examples("tokens")
+    with pytest.raises(UserError, match="no label is left to score"):
+        score_labels(model, TOKENIZER, replace(labelled, labels=np.full_like(labelled.labels, -100)))
+    with torch.no_grad():
+        next(model.stack.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match="training diverged"):
+        score_labels(model, TOKENIZER, labelled)

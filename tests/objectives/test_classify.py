@@ -1,0 +1,124 @@
+"""The loss of labels: each once, as PyTorch defines it, whatever stands beside a text and behind its end."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.data import Labelled, labelled, labelled_rows
+from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
+from tercet.objectives import IGNORED, LabelledBatch, classify_loss, rows_to_classify
+
+PAD, BOS, EOS, V, LABELS = 0, 1, 2, 13, ("a", "b", "c", "d", "e")
+LENGTHS = (4, 1, 7, 3, 7)
+
+
+def model(over: Any = "texts", **settings: Any) -> EncoderOnly:
+    stack = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=31)
+    classifier = Classifier(labels=LABELS, over=over, dropout=0.0, **settings)
+    made = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=11, stack=stack, classifier=classifier), seed=1).eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
+    return made
+
+
+def texts(over: Any = "texts") -> Labelled:
+    draws = np.random.default_rng(3)
+    labels = draws.integers(0, len(LABELS), len(LENGTHS) if over == "texts" else sum(LENGTHS))
+    if over == "tokens":
+        labels[1::3] = IGNORED
+    return Labelled(
+        ids=draws.integers(3, V, sum(LENGTHS)).astype(np.uint16),
+        starts=np.cumsum([0, *LENGTHS]),
+        labels=labels,
+        names=LABELS,
+        over=over,
+    )
+
+
+def batch(numbers: list[int], over: Any = "texts") -> LabelledBatch:
+    rows = labelled_rows(texts(over), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
+    return rows_to_classify(rows)
+
+
+def test_both_rooms_ignore_the_same_number() -> None:
+    assert labelled.IGNORED == IGNORED
+
+
+def test_rows_of_one_length_need_no_padding() -> None:
+    assert batch([2, 4]).padding is None
+    padded = batch([0, 1])
+    assert padded.padding is not None
+    assert padded.padding.sum(1).tolist() == [6, 3]
+    assert padded.inputs[1].tolist()[2:] == [EOS, PAD, PAD, PAD]
+    assert padded.targets.shape == (2,)
+    assert batch([0, 1], "tokens").targets.shape == (2, 6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("over", ["texts", "tokens"])
+def test_as_torch_defines_it(over: Any, smoothing: float) -> None:
+    made, one = model(over), batch([0, 1, 2, 3, 4], over)
+    loss = classify_loss(made, one, smoothing=smoothing)
+    scores = made.classify(made.hidden(one.inputs, padding=one.padding), one.padding)
+    flat, targets = scores.reshape(-1, len(LABELS)), one.targets.reshape(-1)
+    kept = targets != IGNORED
+    assert loss.count == kept.sum() == (5 if over == "texts" else (texts(over).labels != IGNORED).sum())
+    torch.testing.assert_close(
+        loss.total, F.cross_entropy(flat[kept], targets[kept], label_smoothing=smoothing) * kept.sum()
+    )
+    plain = -flat[kept].log_softmax(-1)[torch.arange(int(kept.sum())), targets[kept]].sum()
+    torch.testing.assert_close(loss.plain, plain)
+    assert not loss.plain.requires_grad
+    assert bool(loss.total == loss.plain) == (smoothing == 0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("over", ["texts", "tokens"])
+def test_small_batches_add_up_to_the_large_one(over: Any, pooling: str) -> None:
+    if over == "tokens" and pooling == "first":
+        pytest.skip("over tokens nothing is pooled")
+    made = model(over, pooling=pooling)
+
+    def learnt(parts: list[list[int]]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        made.zero_grad()
+        losses = [classify_loss(made, batch(part, over), smoothing=0.1) for part in parts]
+        whole = sum(losses[1:], losses[0])
+        whole.total.backward()
+        return whole.total, whole.count, [w.grad.clone() for w in made.parameters() if w.grad is not None]
+
+    large, small = learnt([[0, 1, 2, 3, 4]]), learnt([[2], [0, 4], [1], [3]])
+    torch.testing.assert_close(small[0], large[0])
+    assert small[1] == large[1]
+    for one, other in zip(small[2], large[2], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("over", ["texts", "tokens"])
+def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
+    made, one = model(over), batch([0, 3], over)
+    wanted = classify_loss(made, one)
+    real = torch.ones(one.inputs.shape, dtype=torch.bool) if one.padding is None else one.padding
+    for left, right in ((0, 3), (2, 0), (1, 2)):
+        wider = LabelledBatch(
+            F.pad(one.inputs, (left, right), value=5),
+            F.pad(real, (left, right)),
+            F.pad(one.targets, (left, right), value=IGNORED) if over == "tokens" else one.targets,
+        )
+        found = classify_loss(made, wider)
+        torch.testing.assert_close(found.total, wanted.total, rtol=1e-5, atol=1e-5)
+        assert found.count == wanted.count
+        blind = classify_loss(made, wider._replace(padding=None))  # the test can see a leak
+        assert abs(float(blind.plain - wanted.plain)) > 1e-3
+
+
+def test_a_batch_without_a_label_costs_nothing() -> None:
+    made, one = model("tokens"), batch([0, 1], "tokens")
+    loss = classify_loss(made, one._replace(targets=torch.full_like(one.targets, IGNORED)), smoothing=0.1)
+    loss.mean.backward()
+    assert (loss.total.item(), loss.count.item(), loss.mean.item()) == (0, 0, 0)
+    assert all(bool(w.grad.isfinite().all()) for w in made.parameters() if w.grad is not None)

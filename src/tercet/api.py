@@ -5,6 +5,9 @@ print(run.generate("Once upon a time", temperature=0.8))
 
 run = tercet.train("numbers", out="runs/numbers")
 print(run.translate("twenty-seven"))
+
+run = tercet.load("runs/bert")
+print(run.fill("The [MASK] sat.").masks[0][0].word, run.embed(["one text", "another"]).shape)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
 import torch
 
 from tercet.checkpoint import Card, Trained, load_model
 from tercet.config import Plain, UserError, merge
+from tercet.encoding import Classified, Filled, Tagged, classify, embed, fill, tag
 from tercet.evaluate import (
+    LabelScores,
     LanguageScores,
+    MaskedScores,
     TranslationScores,
+    classifier,
+    encoder,
+    kind_of,
+    labels_to_score,
     language_model,
+    masked_model,
+    masked_scores,
+    score_labels,
     scores_of,
     text_to_score,
     translation_scores,
@@ -100,13 +114,63 @@ class Run:
             prefixes=prefixes, batch_tokens=batch_tokens,
         )  # fmt: skip
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> LanguageScores | TranslationScores:
+    @overload
+    def fill(self, texts: str, top: int | None = None, only: Sequence[str] | None = None) -> Filled: ...
+
+    @overload
+    def fill(self, texts: list[str], top: int | None = None, only: Sequence[str] | None = None) -> list[Filled]: ...
+
+    def fill(
+        self, texts: str | list[str], top: int | None = None, only: Sequence[str] | None = None
+    ) -> Filled | list[Filled]:
+        """What may stand where a text has [MASK], or each in a list: for each mask the likeliest tokens.
+
+        Args:
+            top: so many at most; 5 by default, or all the words of `only`.
+            only: these words in place of the vocabulary.
+        """
+        every = [texts] if isinstance(texts, str) else texts
+        found = fill(masked_model(self.trained), self.tokenizer, every, top=top, only=only)
+        return found[0] if isinstance(texts, str) else found
+
+    def embed(self, texts: str | Sequence[str], **settings: Any) -> np.ndarray:
+        """The vector of a text (D,), or of each in a list (N, D); settings as in `tercet.encoding.embed`."""
+        every = [texts] if isinstance(texts, str) else texts
+        vectors = embed(encoder(self.trained), self.tokenizer, every, **settings).vectors
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    @overload
+    def classify(self, texts: str) -> Classified: ...
+
+    @overload
+    def classify(self, texts: list[str]) -> list[Classified]: ...
+
+    def classify(self, texts: str | list[str]) -> Classified | list[Classified]:
+        """The label of a text, or of each in a list, with its probability; for labels of words there is `tag`."""
+        every = [texts] if isinstance(texts, str) else texts
+        found = classify(classifier(self.trained, "texts"), self.tokenizer, every)
+        return found[0] if isinstance(texts, str) else found
+
+    def tag(self, sentences: Sequence[Sequence[str]]) -> list[Tagged]:
+        """The label of each word in each list of words, with its probability."""
+        return tag(classifier(self.trained, "tokens"), self.tokenizer, sentences)
+
+    def evaluate(
+        self, data: str | Path | None = None, **settings: Any
+    ) -> LanguageScores | TranslationScores | MaskedScores | LabelScores:
         """How good the model is on text that it has not seen.
 
         A language model: on the validation part of the training's data, or on the whole of `data`; settings as in
         `score`. A translator: on its dataset's test part, else its validation part, or on other pairs; settings as in
-        `translation_scores`.
+        `translation_scores`. A masked language model: as a language model; settings as in `score_masked`. A classifier:
+        on the validation part of its labelled texts, or on the whole file `data`; settings as in `score_labels`.
         """
+        _, verb = kind_of(self.trained)
+        if verb == "classify":
+            labelled = labels_to_score(self.trained, data)
+            return score_labels(classifier(self.trained), self.tokenizer, labelled, **settings)
+        if verb in ("fill", "embed"):
+            return masked_scores(self.trained, text_to_score(self.trained, data), **settings)
         if self.trained.model.spec.family == "encoder-decoder":
             if data is not None:
                 raise UserError("a translator is scored on pairs: give source=... and target=... in place of data")

@@ -1,6 +1,7 @@
 """`tercet evaluate`: how good a model is on text that it has not seen.
 
-A language model beside what counting and compressing reach; a translator in BLEU and chrF.
+A language model beside what counting and compressing reach; a translator in BLEU and chrF; a masked language model by
+what it puts in the masks' places, beside counting; a classifier by how often it is right.
 """
 
 import argparse
@@ -15,15 +16,24 @@ from tercet.cli.lines import one_line
 from tercet.cli.parser import Verbs
 from tercet.cli.search import add_batches, add_beam, search_of
 from tercet.cli.show import show
+from tercet.cli.texts import tell_cut
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Trained
     from tercet.evaluate import Translated
 
-FOR_TEXT = ("data", "stride")
-FOR_PAIRS = (
-    "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
-)  # fmt: skip
+FLAGS = {  # of each kind of model, beside --json, --encoding and --device
+    "generate": ("data", "stride"),
+    "translate": (
+        "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
+    ),
+    "fill": ("data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word"),
+    "classify": ("data",),
+}  # fmt: skip
+PLATEAU = (
+    "the loss lies on the unigram plateau: the model has learnt how often tokens come, and nothing from what stands "
+    "around them; train longer, warm up more slowly, or look for repeated lines in the data"
+)
 
 
 def register(verbs: Verbs) -> None:
@@ -38,13 +48,26 @@ def register(verbs: Verbs) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--encoding", metavar="NAME", help="of the text files given (default: utf-8)")
     add_device(parser)
+    parser.add_argument(
+        "--data", metavar="PATH", help="score this file, folder or named dataset, all of it (of translators: --source)"
+    )
     text = parser.add_argument_group("language models")
-    text.add_argument("--data", metavar="PATH", help="score this file, folder or named dataset, all of it")
     text.add_argument(
         "--stride",
         metavar="N",
         type=int,
         help="tokens from window to window; less is slower and sees more (default: the context)",
+    )
+    masked = parser.add_argument_group("masked language models")
+    masked.add_argument("--mask-rate", metavar="P", type=float, help="share of the tokens to hide (default: 0.15)")
+    masked.add_argument(
+        "--mask-seed", metavar="N", type=int, help="of the masks, which are the same each time (default: 0)"
+    )
+    masked.add_argument(
+        "--pseudo-perplexity", metavar="N", type=int, help="also of N texts, each token hidden by itself: slow"
+    )
+    masked.add_argument(
+        "--within-word", action="store_true", default=None, help="in that, with the rest of its word to the right"
     )
     pairs = parser.add_argument_group("translators")
     pairs.add_argument("--source", metavar="FILE", help="score on these sentences; or a .tsv, .jsonl or named dataset")
@@ -72,16 +95,20 @@ def run(args: argparse.Namespace) -> int:
     search_of(args)  # refuses what cannot be before anything is loaded
 
     from tercet.api import load
-    from tercet.models import EncoderDecoder
+    from tercet.evaluate import kind_of
 
     trained = load(args.run).to(device).trained
-    translates = isinstance(trained.model, EncoderDecoder)
-    wrong = [name for name in (FOR_TEXT if translates else FOR_PAIRS) if getattr(args, name) is not None]
+    what, verb = kind_of(trained)
+    if verb == "embed":
+        raise UserError(f"{args.run} is {what} that fills no masks and gives no labels: there is nothing to score")
+    every = dict.fromkeys(flag for flags in FLAGS.values() for flag in flags)
+    wrong = [name for name in every if name not in FLAGS[verb] and getattr(args, name) is not None]
     if wrong:
-        flag, what = wrong[0].replace("_", "-"), "translator" if translates else "language model"
-        known = ", ".join("--" + name.replace("_", "-") for name in (FOR_PAIRS if translates else FOR_TEXT))
-        raise UserError(f"--{flag} does not fit {args.run}, which is a {what}; for those there are {known}")
-    return _translator(args, trained, other) if translates else _language_model(args, trained)
+        flag = wrong[0].replace("_", "-")
+        known = ", ".join("--" + name.replace("_", "-") for name in FLAGS[verb])
+        raise UserError(f"--{flag} does not fit {args.run}, which is {what}; for those there are {known}")
+    score = {"generate": _language_model, "fill": _masked_model, "classify": _classifier}.get(verb)
+    return _translator(args, trained, other) if score is None else score(args, trained)
 
 
 def _language_model(args: argparse.Namespace, trained: "Trained") -> int:
@@ -99,6 +126,44 @@ def _language_model(args: argparse.Namespace, trained: "Trained") -> int:
         print(json.dumps(as_dict(model, beside), indent=2))
     else:
         show(as_table(model, beside))
+    return 0
+
+
+def _masked_model(args: argparse.Namespace, trained: "Trained") -> int:
+    from tercet.config import UserError
+    from tercet.evaluate import masked_dict, masked_scores, masked_table, pseudo_perplexity_of, text_to_score
+
+    rate = 0.15 if args.mask_rate is None else args.mask_rate
+    if not 0 < rate <= 1:
+        raise UserError(f"--mask-rate {rate:g} must be above 0 and at most 1")
+    if args.pseudo_perplexity is not None and args.pseudo_perplexity < 1:
+        raise UserError(f"--pseudo-perplexity {args.pseudo_perplexity} must be at least 1 text")
+    if args.within_word and args.pseudo_perplexity is None:
+        raise UserError("--within-word is for --pseudo-perplexity; give it a number of texts")
+    corpus = text_to_score(trained, args.data, encoding=args.encoding)
+    found = masked_scores(trained, corpus, rate=rate, seed=args.mask_seed or 0)
+    pseudo = None
+    if args.pseudo_perplexity is not None:
+        pseudo = pseudo_perplexity_of(trained, corpus, args.pseudo_perplexity, within_word=bool(args.within_word))
+    if found.plateau:
+        print(f"tercet: {PLATEAU}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(masked_dict(found, pseudo), indent=2))
+    else:
+        show(masked_table(found, pseudo))
+    return 0
+
+
+def _classifier(args: argparse.Namespace, trained: "Trained") -> int:
+    from tercet.evaluate import classifier, label_dict, label_table, labels_to_score, score_labels
+
+    labelled = labels_to_score(trained, args.data, encoding=args.encoding)
+    found = score_labels(classifier(trained), trained.tokenizer, labelled)
+    tell_cut(found.truncated, trained.model.max_len)
+    if args.json:
+        print(json.dumps(label_dict(found), indent=2, ensure_ascii=False))
+    else:
+        show(label_table(found))
     return 0
 
 

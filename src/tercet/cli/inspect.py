@@ -9,7 +9,6 @@ from tercet.cli.parser import Verbs
 from tercet.cli.show import show
 
 if TYPE_CHECKING:
-    from tercet.data import DataSpec, PairsSpec
     from tercet.models import AnySpec
     from tercet.tokens import TokenizerSpec
 
@@ -56,28 +55,20 @@ def find(name: str) -> "AnySpec":
     if name in PRESETS:
         return PRESETS[name]
 
+    from tercet.data import LabelsSpec
     from tercet.training.recipe import load_recipe, recipe_names
+    from tercet.training.task import task_of
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         raise UserError(f"no folder, preset or recipe is called {name!r}{nearest(name, {*PRESETS, *recipe_names()})}")
     recipe = load_recipe(name)
     tokenizer, own = recipe.data.tokenizer, getattr(recipe.data, "source_tokenizer", None)
     size, source_size = _size(tokenizer), None if own is None else _size(own)
-    if size is None or (own is not None and source_size is None):  # the text decides
-        size, source_size = _sizes_by_text(recipe.data)
+    labelled = isinstance(recipe.data, LabelsSpec)
+    if labelled or size is None or (own is not None and source_size is None):  # the data decides
+        return task_of(recipe, progress=False).recipe.model
     return recipe.with_vocabulary(size, source_size=source_size).model
 
 
 def _size(tokenizer: "TokenizerSpec") -> int | None:
     return 50_257 if tokenizer.kind == "gpt2" else getattr(tokenizer, "vocab_size", None)
-
-
-def _sizes_by_text(data: "DataSpec | PairsSpec") -> tuple[int, int | None]:
-    """The vocabulary's size, and that of the source's own where it has one."""
-    from tercet.data import DataSpec, prepare, prepare_pairs
-
-    if isinstance(data, DataSpec):
-        return prepare(data).tokenizer.vocab_size, None
-    corpus = prepare_pairs(data)
-    joint = corpus.source_tokenizer is corpus.tokenizer
-    return corpus.tokenizer.vocab_size, None if joint else corpus.source_tokenizer.vocab_size

@@ -14,7 +14,20 @@ from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tercet.cli import data, demo, evaluate, generate, inspect, recipes, score, train, translate
+from tercet.cli import (
+    classify,
+    data,
+    demo,
+    embed,
+    evaluate,
+    fill,
+    generate,
+    inspect,
+    recipes,
+    score,
+    train,
+    translate,
+)
 from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
 
 OUT_OF_MEMORY = (
@@ -25,6 +38,9 @@ VERBS: dict[str, ModuleType] = {
     "train": train,
     "generate": generate,
     "translate": translate,
+    "fill": fill,
+    "embed": embed,
+    "classify": classify,
     "evaluate": evaluate,
     "score": score,
     "inspect": inspect,

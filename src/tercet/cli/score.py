@@ -1,63 +1,80 @@
-"""`tercet score`: how likely a translator finds given translations, pair by pair, as for re-ranking."""
+"""`tercet score`: how likely a model finds given texts: a translator pairs, a masked language model lines."""
 
 import argparse
 import json
 import sys
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, pick
 from tercet.cli.parser import Verbs
 from tercet.cli.search import add_batches
+from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
 
-POOL = 4096  # pairs read at once, and sorted by length
+if TYPE_CHECKING:
+    from tercet.data import PairFiles
+
+PAIRS_AT_ONCE = 4096  # read at once, and sorted by length
 
 
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "score",
-        help="tell how likely a translator finds given translations",
-        description="A line for each pair: the log-probability of the target (natural, its end included), its tokens, "
-        "and nats per token, between tabs.",
-        epilog="Example: tercet score runs/mine --source in.de --target out.en",
+        help="tell how likely a translator finds translations, or a masked language model texts",
+        description="A line for each pair, or each text: its log-probability (natural; of the target with its end; of "
+        "a text each token's, given all others), its tokens, and nats per token, between tabs.",
+        epilog="Examples: tercet score runs/mine --source in.de --target out.en; tercet score runs/bert < texts.txt",
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
-    parser.add_argument(
-        "--source",
-        metavar="FILE",
-        type=Path,
-        required=True,
-        help="sentences; without --target a .tsv or .jsonl of pairs",
+    parser.add_argument("--json", action="store_true", help="print a JSON object a line: text, logprob, tokens, ...")
+    pairs = parser.add_argument_group("translators")
+    pairs.add_argument(
+        "--source", metavar="FILE", type=Path, help="sentences; without --target a .tsv or .jsonl of pairs"
     )
-    parser.add_argument("--target", metavar="FILE", type=Path, help="their translations, line by line")
-    parser.add_argument("--encoding", metavar="NAME", default="utf-8", help="of the files (default: utf-8)")
-    parser.add_argument("--json", action="store_true", help="print a JSON object a line: source, target, logprob, ...")
+    pairs.add_argument("--target", metavar="FILE", type=Path, help="their translations, line by line")
+    pairs.add_argument("--encoding", metavar="NAME", default="utf-8", help="of the files (default: utf-8)")
+    texts = parser.add_argument_group("masked language models")
+    add_input(texts.add_argument)
+    texts.add_argument(
+        "--within-word", action="store_true", help="with a token, hide those to its right in the same word too"
+    )
     add_batches(parser.add_argument)
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.data import PairsSpec
-    from tercet.data.pair_datasets import pair_files
 
     if args.batch_tokens < 1:
         raise UserError(f"--batch-tokens {args.batch_tokens} must be at least 1")
+    if args.source is None and args.target is None:
+        return _texts(args)
+    if args.source is None:
+        raise UserError(f"--target {args.target} needs its source: give --source as well")
+    if args.input is not None or args.text_field is not None or args.within_word:
+        raise UserError("--source is for translators, --input, --text-field and --within-word for other models")
+    return _pairs(args)
+
+
+def _pairs(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
     device = pick(args.device)
-    try:
-        spec = PairsSpec(source=str(args.source), encoding=args.encoding)
-    except ValueError as error:
-        raise UserError(f"--encoding: {error}") from None
-    files = pair_files(spec, str(args.source), None if args.target is None else str(args.target))
+    files = _pair_files(args)
     for _ in files.pairs():
         pass  # files that do not match are told before anything is written
 
     from tercet.checkpoint import load_model
     from tercet.evaluate import score_pairs, translator
+    from tercet.models import EncoderOnly
 
     trained = load_model(args.run)
+    if isinstance(trained.model, EncoderOnly) and trained.model.spec.masked_head is not None:
+        raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --input FILE")
     model, pairs, cut = translator(trained).to(device), files.pairs(), 0
-    while together := list(islice(pairs, POOL)):
+    while together := list(islice(pairs, PAIRS_AT_ONCE)):
         scores = score_pairs(
             model, trained.tokenizer, together, source_tokenizer=trained.source_tokenizer,
             batch_tokens=args.batch_tokens,
@@ -75,4 +92,48 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"tercet: {cut:,} pairs are longer than the model takes, and were cut to {model.max_len}", file=sys.stderr
         )
+    return 0
+
+
+def _pair_files(args: argparse.Namespace) -> "PairFiles":
+    from tercet.config import UserError
+    from tercet.data import PairsSpec
+    from tercet.data.pair_datasets import pair_files
+
+    try:
+        spec = PairsSpec(source=str(args.source), encoding=args.encoding)
+    except ValueError as error:
+        raise UserError(f"--encoding: {error}") from None
+    return pair_files(spec, str(args.source), None if args.target is None else str(args.target))
+
+
+def _texts(args: argparse.Namespace) -> int:
+    with ExitStack() as files:
+        texts = read_texts(args, files)
+        device = pick(args.device)
+
+        from tercet.checkpoint import load_model
+        from tercet.config import UserError
+        from tercet.encoding import pseudo_scores
+        from tercet.evaluate import masked_model
+        from tercet.models import EncoderDecoder
+
+        trained = load_model(args.run)
+        if isinstance(trained.model, EncoderDecoder):
+            raise UserError(f"{args.run} is a translator, which scores pairs: give --source FILE --target FILE")
+        model, cut = masked_model(trained).to(device), 0
+        pool = 1 if args.input is None and sys.stdin.isatty() else POOL
+        while together := [one.text for one in islice(texts, pool)]:
+            scores = pseudo_scores(
+                model, trained.tokenizer, together, within_word=args.within_word, batch_tokens=args.batch_tokens
+            )
+            for text, one in zip(together, scores, strict=True):
+                cut += one.truncated
+                if args.json:
+                    numbers = {"logprob": one.logprob, "tokens": one.tokens, "nats_per_token": one.nats_per_token}
+                    print(json.dumps({"text": text, **numbers, "truncated": one.truncated}, ensure_ascii=False))
+                else:
+                    print(f"{one.logprob:.6f}\t{one.tokens}\t{one.nats_per_token:.6f}")
+            sys.stdout.flush()
+    tell_cut(cut, model.max_len)
     return 0

@@ -6,11 +6,23 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from tercet.cli.parser import Verbs
 
-NEXT = {"decoder-only": ("generate", "evaluate", "inspect"), "encoder-decoder": ("translate", "evaluate", "inspect")}
-EXAMPLE = {"translate": " < in.txt > out.txt"}
+NEXT = {
+    "language model": ("generate", "evaluate", "inspect"),
+    "translator": ("translate", "evaluate", "inspect"),
+    "masked language model": ("fill", "embed", "evaluate", "inspect"),
+    "classifier": ("classify", "evaluate", "inspect"),
+}
+EXAMPLE = {
+    "translate": " < in.txt > out.txt",
+    "fill": " 'The [MASK] is here.'",
+    "embed": " --input texts.txt --output vectors.npz",
+    "classify": " --input texts.txt",
+}
+UNIT = {"masked language model": "masked token", "classifier": "label"}
 DATA = ("data", "source", "target", "validation_source", "validation_target")
 
 
@@ -24,7 +36,9 @@ def register(verbs: Verbs) -> None:
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a name that `tercet recipes` lists, or the path of a .yaml")
     parser.add_argument(
-        "--data", metavar="PATH", help="train a language model on this file, folder or named dataset (data.source)"
+        "--data",
+        metavar="PATH",
+        help="train on this file, folder or named dataset, of text or of labels (data.source)",
     )
     parser.add_argument(
         "--source",
@@ -34,6 +48,9 @@ def register(verbs: Verbs) -> None:
     parser.add_argument("--target", metavar="FILE", help="and their translations, line by line (data.target)")
     parser.add_argument("--validation-source", metavar="FILE", help="validate on these pairs (data.validation)")
     parser.add_argument("--validation-target", metavar="FILE", help="and their translations")
+    parser.add_argument(
+        "--pretrained", metavar="RUN", help="go on from this run's or folder's model: sizes, tokenizer and weights"
+    )
     parser.add_argument("--encoding", metavar="NAME", help="of text files, such as latin-1 (data.encoding)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<recipe>)")
     parser.add_argument(
@@ -52,12 +69,16 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.api import default_folder, recipe_with
     from tercet.training import Interrupted, train
+    from tercet.training.recipe import as_begun
 
+    out = args.out or default_folder(args.recipe)
+    if args.pretrained is not None:
+        changes = merge(changes, {"pretrained": args.pretrained})
+    changes = as_begun(args.recipe, changes, out)
     recipe = recipe_with(args.recipe, changes, **{name: getattr(args, name) for name in DATA})
     if args.print_config:
         print(write_yaml(recipe), end="")
         return 0
-    out = args.out or default_folder(args.recipe)
     try:
         folder = train(recipe, out, quiet=args.quiet)
     except Interrupted as error:
@@ -72,9 +93,22 @@ def summary(folder: Path) -> str:
     card, config = (
         json.loads((folder / "best" / name).read_text(encoding="utf-8")) for name in ("card.json", "config.json")
     )
-    loss, bleu = card["metrics"].get("val/loss"), card["metrics"].get("val/bleu")
-    best = "" if loss is None else f"; best validation loss {loss:.4f} nats per token"
-    best += "" if bleu is None else f", BLEU {bleu:.2f} (greedy, cased, detokenised)"
+    metrics, kind = card["metrics"], _kind(config)
+    best = [
+        f"best validation loss {metrics['val/loss']:.4f} nats per {UNIT.get(kind, 'token')}",
+        f"{metrics['val/unigram_entropy']:.4f} by counting words" if "val/unigram_entropy" in metrics else "",
+        f"BLEU {metrics['val/bleu']:.2f} (greedy, cased, detokenised)" if "val/bleu" in metrics else "",
+        f"accuracy {metrics['val/accuracy']:.1%}" if "val/accuracy" in metrics else "",
+        f"F1 {metrics['val/f1']:.1%}" if "val/f1" in metrics else "",
+    ] if "val/loss" in metrics else []  # fmt: skip
+    told = ", ".join(part for part in best if part)
     name = shlex.quote(str(folder))
-    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in NEXT[config["family"]])
-    return "\n".join([f"The run is in {name}{best}.", "Next:", *verbs])
+    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in NEXT[kind])
+    return "\n".join([f"The run is in {name}{f'; {told}' if told else ''}.", "Next:", *verbs])
+
+
+def _kind(config: dict[str, Any]) -> str:
+    """What was trained, in words."""
+    if config["family"] == "encoder-only":
+        return "classifier" if config["classifier"] else "masked language model"
+    return "translator" if config["family"] == "encoder-decoder" else "language model"

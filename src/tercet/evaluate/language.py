@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tercet.data import Windows
 from tercet.evaluate.scores import LanguageScores
-from tercet.generation.protocol import at_rest
 from tercet.models import DecoderOnly
+from tercet.models.rest import at_rest
 from tercet.objectives import IGNORED, CausalBatch, windows_to_score
 
 LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
@@ -64,7 +64,7 @@ def score(
         targets = batch.targets.flatten()
         targets = targets[targets != IGNORED]
         _check(model, batch)
-        with at_rest(list(model.modules())):
+        with at_rest(model.modules()):
             losses = _losses(model, batch).double()  # (targets,)
         nats = nats + losses.sum()
         text_nats = text_nats + losses[~torch.isin(targets, special)].sum()

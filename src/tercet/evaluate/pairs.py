@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tercet.config import UserError
-from tercet.generation.protocol import at_rest, device_of
+from tercet.generation.protocol import device_of
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderDecoder
+from tercet.models.rest import at_rest
 from tercet.tokens import Tokenizer
 
 LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
@@ -98,7 +99,7 @@ def _logprobs(model: EncoderDecoder, sources: list[list[int]], targets: list[lis
     source, source_real = _padded(sources, device)
     inputs, _ = _padded([[bos, *target[:-1]] for target in targets], device)
     wanted, real = _padded(targets, device)
-    with at_rest(list(model.modules())):
+    with at_rest(model.modules()):
         memory = model.encode(source, padding=source_real)  # (B, S, D)
         hidden = model.hidden(inputs, memory, memory_padding=source_real)[real]  # (N, D)
         n_rows = max(1, LOGITS_AT_ONCE // model.vocab_size)

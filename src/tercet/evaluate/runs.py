@@ -12,19 +12,33 @@ from rich.progress import track
 
 from tercet.checkpoint import Trained
 from tercet.config import Plain, UserError, parse, plain
-from tercet.data import PAIR_DATASETS, Corpus, DataSpec, HeldOut, PairFiles, PairsSpec, pairs_of, prepare, prepare_pairs
+from tercet.data import (
+    PAIR_DATASETS,
+    Corpus,
+    DataSpec,
+    HeldOut,
+    Labelled,
+    LabelsSpec,
+    PairFiles,
+    PairsSpec,
+    pairs_of,
+    prepare,
+    prepare_labelled,
+    prepare_pairs,
+)
 from tercet.data.pair_datasets import languages
 from tercet.evaluate.baselines import bigram, compressed, unigram
 from tercet.evaluate.language import score
+from tercet.evaluate.masked import MaskedScores, pseudo_perplexity, score_masked
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores, perplexity, score_translations
 from tercet.generation import Beam, translate_stream
-from tercet.models import DecoderOnly, EncoderDecoder
+from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly
 
 Part = Literal["validation", "test"]
-Spec = TypeVar("Spec", DataSpec, PairsSpec)
+Spec = TypeVar("Spec", DataSpec, PairsSpec, LabelsSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +58,62 @@ class Translated:
 
 
 def language_model(trained: Trained) -> DecoderOnly:
-    """The model, where it is one that goes on writing; UserError with the right verb where it is a translator."""
+    """The model, where it is one that goes on writing; UserError with the right verb where it is not."""
     if isinstance(trained.model, DecoderOnly):
         return trained.model
-    raise UserError(f"{trained.folder} is a translator, which needs a source: use `tercet translate {trained.folder}`")
+    raise _wrong(trained, "which needs a source" if isinstance(trained.model, EncoderDecoder) else "which cannot write")
 
 
 def translator(trained: Trained) -> EncoderDecoder:
-    """The model, where it translates; UserError with the right verb where it goes on writing."""
+    """The model, where it translates; UserError with the right verb where it does not."""
     if isinstance(trained.model, EncoderDecoder):
         return trained.model
-    raise UserError(f"{trained.folder} is a language model, no translator: use `tercet generate {trained.folder}`")
+    raise _wrong(trained, "no translator")
+
+
+def encoder(trained: Trained) -> EncoderOnly:
+    """The model, where it makes vectors of texts; UserError with the right verb where it does not."""
+    if isinstance(trained.model, EncoderOnly):
+        return trained.model
+    raise _wrong(trained, "no encoder")
+
+
+def masked_model(trained: Trained) -> EncoderOnly:
+    """The model, where it fills masks; UserError with the right verb where it does not."""
+    if isinstance(trained.model, EncoderOnly) and trained.model.spec.masked_head is not None:
+        return trained.model
+    raise _wrong(trained, "which fills no masks")
+
+
+def classifier(trained: Trained, over: Literal["texts", "tokens"] | None = None) -> EncoderOnly:
+    """The model, where it gives labels, to `over` where that is said; UserError with the right verb where not."""
+    if isinstance(trained.model, EncoderOnly) and (head := trained.model.spec.classifier) is not None:
+        if over not in (None, head.over):
+            raise UserError(f"{trained.folder} gives labels to {head.over}, not to {over}")
+        return trained.model
+    raise _wrong(trained, "no classifier")
+
+
+def kind_of(trained: Trained) -> tuple[str, str]:
+    """What the model is in words, and the verb that it is for."""
+    if isinstance(trained.model, DecoderOnly):
+        return "a language model", "generate"
+    if isinstance(trained.model, EncoderDecoder):
+        return "a translator", "translate"
+    if trained.model.spec.classifier is not None:
+        return "a classifier", "classify"
+    if trained.model.spec.masked_head is not None:
+        return "a masked language model", "fill"
+    return "an encoder", "embed"
+
+
+def _wrong(trained: Trained, why: str) -> UserError:
+    what, verb = kind_of(trained)
+    return UserError(f"{trained.folder} is {what}, {why}: use `tercet {verb} {trained.folder}`")
 
 
 def text_to_score(trained: Trained, data: str | Path | None = None, *, encoding: str | None = None) -> Corpus:
-    """The corpus whose validation part a language model is scored on: its training's, or all of `data`.
+    """The corpus whose validation part a model of text is scored on: its training's, or all of `data`.
 
     Raises:
         UserError: where the data is not there, or no longer what the model was trained on.
@@ -108,6 +163,46 @@ def baselines_of(corpus: Corpus) -> dict[str, LanguageScores | float]:
         "bigram": bigram(corpus.train, ids, **counted),
         **compressed(texts),
     }
+
+
+def masked_scores(trained: Trained, corpus: Corpus, **settings: Any) -> MaskedScores:
+    """How well the model fills masks on the validation part of `corpus`; settings as in `score_masked`."""
+    old = _trained_on(trained, DataSpec)
+    apart = old is not None and old.documents_apart
+    return score_masked(masked_model(trained), trained.tokenizer, corpus, documents_apart=apart, **settings)
+
+
+def pseudo_perplexity_of(trained: Trained, corpus: Corpus, texts: int, *, within_word: bool = False) -> float:
+    """The pseudo-perplexity of the first texts of the validation part: documents, cut to what the model takes."""
+    tokenizer, ids = trained.tokenizer, corpus.validation
+    starts = corpus.validation_documents[:texts]
+    ends = [*corpus.validation_documents[1:], len(ids)]
+    # Of a long document no more is decoded than is read.
+    spans = [ids[start : min(end, start + trained.model.max_len)] for start, end in zip(starts, ends, strict=False)]
+    read = [tokenizer.decode(span.tolist()) for span in spans]
+    return pseudo_perplexity(masked_model(trained), tokenizer, read, within_word=within_word)
+
+
+def labels_to_score(trained: Trained, data: str | Path | None = None, *, encoding: str | None = None) -> Labelled:
+    """The labelled texts that a classifier is scored on: its own data's validation part, or all of the file `data`.
+
+    Raises:
+        UserError: where the data is not there, or no longer what the model was trained on.
+    """
+    head = classifier(trained).spec.classifier
+    assert head is not None
+    old = _trained_on(trained, LabelsSpec)
+    if data is None and old is None:
+        raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+    if data is None:
+        assert old is not None
+        corpus = prepare_labelled(old, tokenizer=trained.tokenizer)
+        _check_unchanged(trained, old.source, corpus.hash, "--data")
+        return corpus.validation
+    fields = {"text_field": old.text_field, "label_field": old.label_field} if old else {}
+    given = {"source": str(data), "over": head.over, "encoding": encoding or "utf-8", **fields}
+    spec = parse(LabelsSpec, {**given, "validation": {"kind": "held_out", "source": str(data)}})
+    return prepare_labelled(spec, tokenizer=trained.tokenizer).validation
 
 
 def pairs_to_score(

@@ -1,4 +1,4 @@
-"""The numbers of a language model on one text.
+"""The numbers of a language model on one text, and what is shown of those of a masked one.
 
     nats per token = -(sum of ln p(target)) / targets          perplexity = e^(nats per token)
     bits per byte  = -(sum of ln p(text target)) / (ln 2 · bytes)
@@ -12,7 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
+
+from tercet.evaluate.masked import MaskedScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,27 @@ def as_table(model: LanguageScores, baselines: Mapping[str, LanguageScores | flo
         f"{model.tokens:,} tokens, {model.bytes:,} bytes; context {model.context:,}, windows {model.stride:,} apart"
     )
     return table
+
+
+def masked_dict(scores: MaskedScores, pseudo_perplexity: float | None = None) -> dict[str, Any]:
+    """For JSON; see `as_dict`."""
+    beside = {} if pseudo_perplexity is None else {"pseudo_perplexity": pseudo_perplexity}
+    return _finite({**asdict(scores), "plateau": scores.plateau, **beside})
+
+
+def masked_table(scores: MaskedScores, pseudo_perplexity: float | None = None) -> Group:
+    """For people: the model, and below it what counting tokens reaches on the same masks."""
+    table = Table("", "nats per masked token", "right", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("model", f"{scores.masked_loss:.4f}", f"{scores.masked_accuracy:.1%}")
+    table.add_row("unigram", f"{scores.unigram_entropy:.4f}", "")
+    table.add_row("most frequent token", "", f"{scores.most_frequent_accuracy:.1%}")
+    facts = f"{scores.tokens:,} tokens masked, {scores.mask_rate:.1%} of the text; context {scores.context:,}, "
+    lines = [facts + f"seed {scores.seed}"]
+    if pseudo_perplexity is not None:
+        lines.append(f"pseudo-perplexity {pseudo_perplexity:,.2f}")
+    return Group(table, "", *map(Text, lines))
 
 
 def _bits(scores: LanguageScores | float) -> float:

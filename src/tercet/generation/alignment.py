@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from tercet.generation.ensemble import Ensemble
-from tercet.generation.protocol import at_rest, device_of, parts_of
+from tercet.generation.protocol import device_of, parts_of
 from tercet.generation.reading import padded
 from tercet.models import EncoderDecoder
+from tercet.models.rest import at_rest
 from tercet.nn.attention import Attention, attention_weights
 from tercet.nn.block import Block
 

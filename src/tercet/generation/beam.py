@@ -24,9 +24,10 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.generation.alignment import coverage_penalties
 from tercet.generation.candidates import best_continuations
-from tercet.generation.protocol import AnyDecoder, CacheType, at_rest, device_of, parts_of
+from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.reading import read
 from tercet.generation.sampling import DIVERGED
+from tercet.models.rest import at_rest
 
 LengthPenalty = Literal["average", "gnmt", "none"]
 

@@ -5,8 +5,6 @@ writing at its own column. The families differ in `start` alone, where a transla
 everything after it is `step`.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import torch
@@ -95,21 +93,3 @@ def device_of(model: object) -> torch.device:
     """Where the model's tokens belong: beside its first parameter."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return torch.device("cpu") if first is None else first.device
-
-
-@contextmanager
-def at_rest(parts: Sequence[nn.Module]) -> Generator[None]:
-    """Dropout off and no gradients within; each part gets its own mode back, also after an error.
-
-    Held around single steps, never across a `yield`: whoever stops listening half-way, or trains between two tokens,
-    finds the model and the autograd mode as they were.
-    """
-    training = [part for part in parts if part.training]
-    for part in training:
-        part.training = False
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for part in training:
-            part.training = True

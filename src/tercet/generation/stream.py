@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tercet.generation.protocol import AnyDecoder, CacheType, at_rest, device_of, parts_of
+from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.reading import read
 from tercet.generation.sampling import Sampling, distribution, draw
+from tercet.models.rest import at_rest
 
 
 @dataclass(frozen=True, kw_only=True)

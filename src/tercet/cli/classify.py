@@ -1,0 +1,111 @@
+"""`tercet classify`: a line in, its label out, in the order of the input; as a stream, so that it works in pipes."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tercet.cli.device import add_device, pick
+from tercet.cli.lines import one_line
+from tercet.cli.parser import Verbs
+from tercet.cli.search import add_batches
+from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
+
+if TYPE_CHECKING:
+    from tercet.checkpoint import Trained
+    from tercet.encoding import Classified, Tagged
+
+NO_LABEL = "-"  # of a word that the model did not see
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "classify",
+        help="label lines, or their words, with a trained classifier",
+        description="A line for each line of stdin, or of a file: its label and the label's probability, between tabs. "
+        "A model that labels words writes as many labels as the line has words, with a space between them.",
+        epilog="Example: tercet classify runs/mine < texts.txt > labels.txt",
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    add_input(parser.add_argument)
+    parser.add_argument(
+        "--scores", action="store_true", help="every label's probability; of words, each label's, after a slash"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object a line: text, label, probability, ...")
+    add_batches(parser.add_argument)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
+    if args.batch_tokens < 1:
+        raise UserError(f"--batch-tokens {args.batch_tokens} must be at least 1")
+    with ExitStack() as files:
+        texts = read_texts(args, files)
+        device = pick(args.device)
+
+        from tercet.checkpoint import load_model
+        from tercet.evaluate import classifier
+
+        trained = load_model(args.run)
+        model = classifier(trained).to(device)
+        pool = 1 if args.input is None and sys.stdin.isatty() else POOL
+        cut = 0
+        while together := [one.text for one in islice(texts, pool)]:
+            for line, truncated in _answers(args, trained, together):
+                cut += truncated
+                print(line)
+            sys.stdout.flush()
+    tell_cut(cut, model.max_len)
+    return 0
+
+
+def _answers(args: argparse.Namespace, trained: "Trained", texts: list[str]) -> Iterator[tuple[str, bool]]:
+    """For each text a line of output, and whether the text was cut."""
+    from tercet.encoding import classify, tag
+    from tercet.evaluate import classifier
+
+    model, head = classifier(trained), classifier(trained).spec.classifier
+    assert head is not None
+    if head.over == "texts":
+        for text, one in zip(
+            texts, classify(model, trained.tokenizer, texts, batch_tokens=args.batch_tokens), strict=True
+        ):
+            yield _labelled(args, text, one), one.truncated
+    else:
+        sentences = [text.split() for text in texts]
+        for text, tagged in zip(
+            texts, tag(model, trained.tokenizer, sentences, batch_tokens=args.batch_tokens), strict=True
+        ):
+            yield _tagged(args, text, tagged), tagged.truncated
+
+
+def _labelled(args: argparse.Namespace, text: str, one: "Classified") -> str:
+    if args.json:
+        told = {"text": text, "label": one.label, "probability": one.probability}
+        scores = {"scores": one.scores} if args.scores else {}
+        return json.dumps({**told, **scores, "truncated": one.truncated}, ensure_ascii=False)
+    shown = one.scores if args.scores else {one.label: one.probability}
+    return "\t".join(f"{one_line(label)}\t{probability:.4f}" for label, probability in shown.items())
+
+
+def _tagged(args: argparse.Namespace, text: str, tagged: "Tagged") -> str:
+    if args.json:
+        words = [
+            {
+                "word": word,
+                "label": one and one.label,
+                "probability": one and one.probability,
+                **({"scores": one.scores} if one and args.scores else {}),
+            }
+            for word, one in zip(tagged.words, tagged.tags, strict=True)
+        ]
+        return json.dumps({"text": text, "words": words, "truncated": tagged.truncated}, ensure_ascii=False)
+    return " ".join(
+        NO_LABEL if one is None else one_line(one.label) + (f"/{one.probability:.4f}" if args.scores else "")
+        for one in tagged.tags
+    )

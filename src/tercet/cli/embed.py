@@ -1,0 +1,146 @@
+"""`tercet embed`: a vector for each text, in the order of the input; JSONL and Parquet are written as they come."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from tercet.cli.device import add_device, pick
+from tercet.cli.parser import Verbs
+from tercet.cli.search import add_batches
+from tercet.cli.texts import POOL, Text, add_input, read_texts, tell_cut
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SUFFIXES = (".npz", ".parquet", ".jsonl")
+WIDEST = 1 << 28  # bytes: as wide as its longest text an array of all would be, and then it holds line numbers
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "embed",
+        help="turn texts into vectors with an encoder",
+        description="Write a vector for each line of a file, or of stdin, in their order.",
+        epilog="Example: tercet embed runs/mine --input texts.txt --output vectors.npz",
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    add_input(parser.add_argument)
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, required=True, help="a .npz (all in memory), .parquet or .jsonl file"
+    )
+    parser.add_argument(
+        "--pooling", choices=("mean", "first"), default="mean", help="of the tokens' vectors (default: mean)"
+    )
+    parser.add_argument("--no-normalise", action="store_true", help="keep the vectors' lengths, in place of length 1")
+    add_batches(parser.add_argument)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
+    if args.batch_tokens < 1:
+        raise UserError(f"--batch-tokens {args.batch_tokens} must be at least 1")
+    _check_output(args.output)
+    with ExitStack() as files:
+        texts = read_texts(args, files)
+        device = pick(args.device)
+
+        from tercet.checkpoint import load_model, write_atomically
+        from tercet.encoding import embed
+        from tercet.evaluate import encoder
+
+        trained = load_model(args.run)
+        model = encoder(trained).to(device)
+        count = cut = 0
+
+        def pools() -> "Iterator[_Pool]":
+            nonlocal count, cut
+            while together := list(islice(texts, POOL)):
+                found = embed(
+                    model, trained.tokenizer, [one.text for one in together], pooling=args.pooling,
+                    normalise=not args.no_normalise, batch_tokens=args.batch_tokens,
+                )  # fmt: skip
+                count, cut = count + len(together), cut + found.truncated
+                yield _Pool(together, found.vectors)
+
+        write = {".npz": _write_npz, ".parquet": _write_parquet, ".jsonl": _write_jsonl}[args.output.suffix]
+        width = model.spec.stack.d_model
+        write_atomically(args.output, lambda file: write(file, pools(), width))
+    tell_cut(cut, model.max_len)
+    print(f"tercet: {count:,} vectors of {width} numbers in {args.output}", file=sys.stderr)
+    return 0
+
+
+class _Pool(NamedTuple):
+    texts: Sequence[Text]
+    vectors: "np.ndarray"
+
+
+def _check_output(path: Path) -> None:
+    from tercet.config import UserError
+
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--output {path} ends in none of {', '.join(SUFFIXES)}; name it so")
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path}: there is no folder {path.parent}; make it first")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # type: ignore[reportUnusedImport]  # noqa: F401
+        except ImportError:
+            raise UserError(f"--output {path}: writing Parquet needs pyarrow; pip install 'tercet[parquet]'") from None
+
+
+def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
+    """An object a line: text, vector, and the id where there is one."""
+    for texts, vectors in pools:
+        for one, vector in zip(texts, vectors.tolist(), strict=True):
+            known = {} if one.id is None else {"id": one.id}
+            told = json.dumps({**known, "text": one.text}, ensure_ascii=False)
+            numbers = ", ".join(f"{x:.9g}" for x in vector)  # nine digits: the same float32 comes back
+            file.write(f'{told[:-1]}, "vector": [{numbers}]}}\n'.encode())
+
+
+def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
+    """Columns text and vector, and id, as text, where the first texts have one."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    first = list(islice(pools, 1))
+    named = any(one.id is not None for pool in first for one in pool.texts)
+    columns: list[Any] = [("text", pa.string()), ("vector", pa.list_(pa.float32(), width))]
+    schema = pa.schema([*([("id", pa.string())] if named else []), *columns])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for texts, vectors in chain(first, pools):
+            table: dict[str, Any] = {
+                "text": pa.array([one.text for one in texts], pa.string()),
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), width),
+            }
+            if named:
+                table["id"] = pa.array([None if one.id is None else str(one.id) for one in texts], pa.string())
+            writer.write_table(pa.table(table, schema=schema))
+
+
+def _write_npz(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
+    """Arrays vectors (N, D) float32 and ids, where every text has one, or else texts."""
+    import numpy as np
+
+    vectors, texts = [np.zeros((0, width), np.float32)], list[Text]()
+    for pool in pools:
+        vectors.append(pool.vectors)
+        texts += pool.texts
+    ids = [one.id for one in texts if one.id is not None]
+    beside: dict[str, Any]
+    if texts and len(ids) == len(texts):
+        beside = {"ids": np.array(ids if all(isinstance(one, int) for one in ids) else [str(one) for one in ids])}
+    elif 4 * len(texts) * max((len(one.text) for one in texts), default=0) > WIDEST:
+        print("tercet: the texts are too long for an array of them: ids are the numbers of the texts", file=sys.stderr)
+        beside = {"ids": np.arange(len(texts))}
+    else:
+        beside = {"texts": np.array([one.text for one in texts], dtype=np.str_)}
+    np.savez(file, vectors=np.concatenate(vectors), **beside)

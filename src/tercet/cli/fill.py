@@ -1,0 +1,81 @@
+"""`tercet fill`: what may stand where a text has a mask, likeliest first."""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from tercet.cli.device import add_device, pick
+from tercet.cli.lines import one_line, read_lines
+from tercet.cli.parser import Verbs
+from tercet.cli.texts import tell_cut
+
+if TYPE_CHECKING:
+    from tercet.encoding import Filled
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "fill",
+        help="fill the masks in a text with a masked language model",
+        description="For each mask in the text the likeliest tokens: probability, token, and the text with it, between "
+        "tabs. Each list is read with the other masks left as they are.",
+        epilog='Example: tercet fill runs/mine "The [MASK] sat" --top 3',
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("text", metavar="TEXT", help="with [MASK] where a word is missing; - reads texts, a line each")
+    parser.add_argument("--top", metavar="N", type=int, help="at most N for each mask (default: 5)")
+    parser.add_argument("--only", metavar="WORD,WORD", help="choose among these words (default: the whole vocabulary)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object a text: text, masks")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
+    if args.top is not None and args.top < 1:
+        raise UserError(f"--top {args.top} must be at least 1")
+    only = None if args.only is None else [word.strip() for word in args.only.split(",") if word.strip()]
+    if only == []:
+        raise UserError("--only has no word; give some with commas between them, such as --only cat,dog")
+    device = pick(args.device)
+    texts = list(read_lines(sys.stdin.buffer, "stdin")) if args.text == "-" else [args.text]
+
+    from tercet.checkpoint import load_model
+    from tercet.encoding import fill
+    from tercet.evaluate import masked_model
+
+    trained = load_model(args.run)
+    model = masked_model(trained).to(device)
+    cut = 0
+    for number, text in enumerate(texts):
+        try:
+            found = fill(model, trained.tokenizer, [text], top=args.top, only=only)[0]
+        except (UserError, ValueError) as error:
+            raise UserError(f"stdin line {number + 1}: {error}" if args.text == "-" else str(error)) from None
+        cut += found.truncated
+        print(
+            _object(found) if args.json else _lines(found),
+            end="\n" if number == len(texts) - 1 or args.json else "\n\n",
+        )
+    tell_cut(cut, model.max_len)
+    return 0
+
+
+def _object(found: "Filled") -> str:
+    masks = [
+        [{"word": one.word, "ids": one.ids, "probability": one.probability, "text": one.text} for one in candidates]
+        for candidates in found.masks
+    ]
+    return json.dumps({"text": found.text, "masks": masks, "truncated": found.truncated}, ensure_ascii=False)
+
+
+def _lines(found: "Filled") -> str:
+    """A line a candidate; before each list, where there are several, which mask it is for."""
+    lists = [
+        [f"{one.probability:.4f}\t{one_line(one.word)}\t{one_line(one.text)}" for one in candidates]
+        for candidates in found.masks
+    ]
+    if len(lists) > 1:
+        lists = [[f"mask {number}", *lines] for number, lines in enumerate(lists, 1)]
+    return "\n".join(line for lines in lists for line in lines)

@@ -1,0 +1,81 @@
+"""Texts from a file or from stdin, as a stream: a line each, or the field of a JSON object a line."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tercet.cli.lines import read_lines
+
+POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
+FIELD = "text"
+
+
+class Text(NamedTuple):
+    """A text, and the `id` of its JSON object where that has one."""
+
+    text: str
+    id: str | int | None = None
+
+
+def add_input(add: Callable[..., Any]) -> None:
+    add("--input", metavar="FILE", help="read this file in place of stdin: a text a line, or .jsonl")
+    add(
+        "--text-field",
+        metavar="NAME",
+        help="each line is a JSON object with the text under this name (of .jsonl files: text)",
+    )
+
+
+def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
+    """The texts that `add_input`'s flags mean. What cannot be opened is told at once.
+
+    Raises:
+        UserError: where a file cannot be read, or a line is not what it should be, with its number.
+    """
+    from tercet.config import UserError
+
+    name = args.input if args.input not in (None, "-") else "stdin"
+    field = args.text_field
+    if name == "stdin":
+        lines = read_lines(sys.stdin.buffer, name)
+    else:
+        field = field or (FIELD if Path(name).suffix == ".jsonl" else None)
+        try:
+            lines = read_lines(files.enter_context(Path(name).open("rb")), name)  # noqa: SIM115
+        except OSError as error:
+            raise UserError(f"--input {name}: cannot read it: {error.strerror}") from None
+    return (Text(line) for line in lines) if field is None else _objects(lines, field, name)
+
+
+def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
+    from tercet.config import UserError, nearest
+
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{name} line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", "nested too deep")
+            raise UserError(f"{where} is not JSON ({reason}); each line must hold one object") from None
+        if not isinstance(row, dict):
+            raise UserError(f'{where} is not a JSON object; write {{"{field}": ...}} on each line')
+        if field not in row:
+            raise UserError(f"{where} has no field {field!r}{nearest(field, row)} (set --text-field)")
+        if not isinstance(row[field], str):
+            raise UserError(f"{where}: the field {field!r} is not text; set --text-field to one that is")
+        known = row.get("id")
+        yield Text(row[field], known if isinstance(known, str | int) else None)
+
+
+def tell_cut(cut: int, max_len: int, *, what: str = "text") -> None:
+    """Say on stderr how many texts the model did not see the end of."""
+    if cut:
+        many = f"{cut:,} {what}s are" if cut > 1 else f"1 {what} is"
+        were = "were" if cut > 1 else "was"
+        print(f"tercet: {many} longer than the model takes, and {were} cut to {max_len:,} tokens", file=sys.stderr)

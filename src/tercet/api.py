@@ -186,6 +186,7 @@ def train(
     target: str | Path | None = None,
     validation_source: str | Path | None = None,
     validation_target: str | Path | None = None,
+    pretrained: str | Path | None = None,
     out: str | Path | None = None,
     set: Mapping[str, Any] | None = None,  # the name of the command line's flag
     quiet: bool = False,
@@ -198,6 +199,7 @@ def train(
         source, target: the same where it trains a translator: two files, line by line; or, without target, one .tsv or
             .jsonl file of pairs or a named dataset.
         validation_source, validation_target: pairs to validate on, in files of their own.
+        pretrained: the folder of a model to go on from: its sizes, tokenizer and weights.
         out: the run's folder, runs/<recipe> by default; a run that is there already is resumed.
         set: changes such as {"training.max_steps": 500}.
 
@@ -211,29 +213,32 @@ def train(
         changes = merge(changes, _nested(path, value))
     files = {
         "data": data, "source": source, "target": target,
-        "validation_source": validation_source, "validation_target": validation_target,
+        "validation_source": validation_source, "validation_target": validation_target, "pretrained": pretrained,
     }  # fmt: skip
     given = {name: str(path) for name, path in files.items() if path is not None}
     out = default_folder(recipe) if out is None else Path(out)
-    return load(training.train(recipe_with(recipe, changes, **given), out, quiet=quiet))
+    return load(training.train(recipe_with(recipe, changes, out=out, **given), out, quiet=quiet))
 
 
 def recipe_with(
     name: str,
     changes: Plain,
     *,
+    out: Path,
     data: str | None = None,
     source: str | None = None,
     target: str | None = None,
     validation_source: str | None = None,
     validation_target: str | None = None,
+    pretrained: str | None = None,
 ) -> Any:
-    """The recipe with `changes` and other data; arguments as in `train`.
+    """The recipe with `changes`, other data and another beginning; arguments as in `train`.
 
     Raises:
         UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
     """
     from tercet.training import load_recipe
+    from tercet.training.recipe import as_begun
 
     if target is not None and source is None:
         raise UserError(f"the target {target} needs its source: give --source F as well")
@@ -242,7 +247,11 @@ def recipe_with(
     other = data if source is None else source
     given = {"data": {"source": other}} if other is not None else {}
     changes = merge(changes, given)
-    family = load_recipe(name, {**given, "model": changes.get("model", {})}).model.family
+    if pretrained is not None:
+        changes = merge(changes, {"pretrained": pretrained})
+    changes = as_begun(name, changes, out)
+    decisive = {key: changes[key] for key in ("model", "pretrained") if key in changes}
+    family = load_recipe(name, {**given, **decisive}).model.family
     if family == "encoder-decoder" and data is not None:
         raise UserError(
             f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "

@@ -30,8 +30,8 @@ def steps_by_hand(task: Task) -> Iterator[Step]:
     model = build(task.recipe.model, seed=spec.seed)
     optimizer = spec.optimizer.build(model)
     base, average = base_rates(optimizer), dict[str, Tensor]()
-    for step in range(task.steps):
-        factor = rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=task.steps)
+    for step in range(task.plan.steps):
+        factor = rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=task.plan.steps)
         set_rates(optimizer, base, factor)
         torch.manual_seed(step_seed(spec.seed, step, rank=0))
         batches = task.batches(step, 0, 1)

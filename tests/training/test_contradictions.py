@@ -37,7 +37,7 @@ def refused(recipe: Any, folder: Path, words: str) -> None:
         ({"strategy": "fsdp", "best_by": "loss"}, "ema and best_by=bleu need another strategy"),
         ({"validation_sentences": 0}, "best_by=bleu needs translations; leave validation_sentences out, or set it"),
         ({"warmup_steps": 0}, "the inverse_square_root schedule needs warmup_steps, such as 4000"),
-        ({"best_by": "blue"}, "training.best_by: .*'loss' or 'bleu'"),
+        ({"best_by": "blue"}, "training.best_by: .*'loss', 'bleu', 'accuracy' or 'f1'"),
         ({"validation_sentences": -1}, "validation_sentences=-1 must not be negative"),
     ],
 )
@@ -112,7 +112,7 @@ def test_any_number_of_devices_may_share_tokens(tmp_path: Path) -> None:
 def test_post_norm_without_a_warm_up_is_warned_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
-    changes = {"stack": {"placement": "post"}} if family == "text" else {"decoder": {"placement": "post"}}
+    changes = {"decoder" if family == "pairs" else "stack": {"placement": "post"}}
     short: dict[str, Any] = {"max_steps": 1, "sample_tokens": 0, "schedule": "constant"}
     warning = "post-norm without warm-up seldom learns .*; set training.warmup_steps, such as 400"
     for model, warmup in ((changes, 0), (changes, 2), ({}, 0)):

@@ -33,6 +33,8 @@ from tercet.training.metrics import read_metrics
 CASES: dict[str, dict[str, Any]] = {
     "text": {},
     "pairs": {},
+    "masked": {},
+    "labels": {},
     "text-muon": {"optimizer": MUON},
     "pairs-muon": {"optimizer": PAIRS_MUON},
 }

@@ -25,6 +25,8 @@ ALIKE: dict[str, dict[str, Any]] = {
         "model": {"encoder": {"dropout": UNDROPPED}, "decoder": {"dropout": UNDROPPED}},
         "training": {"batch_tokens": 256},  # four buckets, which two can share
     },
+    "masked": {"model": {"stack": {"dropout": UNDROPPED}}},
+    "labels": {"model": {"classifier": {"dropout": 0.0}}},
 }
 WHOLE = {"ema": None, "best_by": "loss", "validation_sentences": 0}  # what sharded models can do
 
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 
 def run_two(tmp_path: Path, launcher: list[str], family: str, **training: Any) -> Path:
-    if family == "text":
+    if family != "pairs":
         training["micro_batch_size"] = 2
     recipe = TINY[family](tmp_path, ALIKE[family], devices=2, **training)
     (tmp_path / "two.yaml").write_text(write_yaml(recipe))
@@ -71,6 +73,8 @@ def assert_nearly_same(one: Path, two: Path) -> None:
         ([], "pairs", {}),
         (TORCHRUN, "pairs", {"strategy": "ddp", "optimizer": PAIRS_MUON}),
         (TORCHRUN, "pairs", {"strategy": "fsdp", **WHOLE}),
+        (TORCHRUN, "masked", {"strategy": "ddp"}),
+        ([], "labels", {}),
     ],
     ids=[
         "text-ddp-adamw",
@@ -80,6 +84,8 @@ def assert_nearly_same(one: Path, two: Path) -> None:
         "pairs-plain-call-adamw",
         "pairs-ddp-muon",
         "pairs-fsdp-adamw",
+        "masked-ddp-adamw",
+        "labels-plain-call-adamw",
     ],
 )
 def test_two_processes_are_one(tmp_path: Path, launcher: list[str], family: str, training: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import tiny_pairs_recipe, tiny_recipe
+from tiny_runs import tiny_labels_recipe, tiny_pairs_recipe, tiny_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError, parse_yaml, write_yaml
@@ -20,7 +20,14 @@ from tercet.models import DecoderOnly, EncoderDecoderSpec, build
 from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
 from tercet.training.metrics import COLUMNS
 
-FEW: dict[str, Any] = {"max_steps": 1, "max_epochs": None, "sample_tokens": 3, "accelerator": "cpu"}
+FEW: dict[str, Any] = {
+    "max_steps": 1,
+    "max_epochs": None,
+    "max_hours": None,
+    "batch_ramp": None,
+    "sample_tokens": 3,
+    "accelerator": "cpu",
+}
 STACK = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16}
 SMALL: dict[str, Any] = {
     "data": {"tokenizer": {"kind": "characters", "byte_fallback": True, "pad": True}, "validation": {"kind": "tail"}},
@@ -32,6 +39,13 @@ SMALL_TRANSLATOR: dict[str, Any] = {
     "model": {"max_len": 32, "encoder": STACK, "decoder": STACK},
     "training": {**FEW, "batch_tokens": 64, "devices": 1, "validation_sentences": 2},
 }
+SMALL_CLASSIFIER: dict[str, Any] = {
+    "data": {"tokenizer": {"kind": "wordpiece", "vocab_size": 100}, "validation": {"kind": "drawn", "count": 10}},
+    "model": {"max_len": 12, "stack": STACK},
+    "training": {**FEW, "batch_size": 2, "micro_batch_size": 1},
+}
+ENCODERS = [name for name in recipe_names() if load_recipe(name).model.family == "encoder-only"]
+CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).data.kind == "labels"]
 TRANSLATORS = [name for name in recipe_names() if isinstance(load_recipe(name).model, EncoderDecoderSpec)]
 # Tokenizers learnt on a toy's sixty words have no room for more.
 WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
@@ -39,16 +53,24 @@ WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
 
 def small(name: str, folder: Path) -> Recipe:
     """The recipe with its own choices, at sizes and on data of a toy."""
+    if name in CLASSIFIERS:
+        tiny_labels_recipe(folder)  # writes the texts
+        data = {**SMALL_CLASSIFIER["data"], "source": str(folder / "labels.jsonl")}
+        return load_recipe(name, {**SMALL_CLASSIFIER, "data": data})
     if name not in TRANSLATORS:
         tiny_recipe(folder)  # writes the text
-        return load_recipe(name, {**SMALL, "data": {**SMALL["data"], "source": str(folder / "text.txt")}})
+        tokenizer = SMALL["data"]["tokenizer"]
+        if name in ENCODERS:
+            tokenizer = {**tokenizer, "bos": True, "mask": True}
+        data = {**SMALL["data"], "tokenizer": tokenizer, "source": str(folder / "text.txt")}
+        return load_recipe(name, {**SMALL, "data": data})
     tiny_pairs_recipe(folder)
-    data: dict[str, Any] = {
+    data = {
         "source": str(folder / "pairs.tsv"),
         "target": None,
         "source_language": None,
         "target_language": None,
-        "validation": {"kind": "drawn", "pairs": 6},
+        "validation": {"kind": "drawn", "count": 6},
         "tokenizer": WORDS,
     }
     if load_recipe(name).data.source_tokenizer:  # pyright: ignore[reportAttributeAccessIssue]
@@ -66,9 +88,9 @@ def test_it_builds_at_its_own_size(name: str) -> None:
     assert parse_recipe(parse_yaml(write_yaml(recipe), name=name), name=name) == recipe
     assert recipe_names()[name]  # its first line says what it is
     assert recipe_text(name).startswith("# ")
-    own = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
+    own: dict[str, Any] = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
     with torch.device("meta"):
-        build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **own).model)
+        build(recipe.with_vocabulary(recipe.model.vocab_size or 100, labels=("a", "b", "c"), **own).model)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -82,6 +104,9 @@ def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
     assert all(float(rows[0][name]) > 0 for name in ("train/loss", "val/loss", "lr", "grad_norm", "seconds"))
     spec = load_recipe(name).training
     assert bool(rows[0]["val/bleu"]) == (name in TRANSLATORS)
+    assert bool(rows[0]["val/accuracy"]) == (name in ENCODERS)
+    assert bool(rows[0]["val/f1"]) == (name in CLASSIFIERS)
+    assert bool(rows[0]["val/unigram_entropy"]) == (name in ENCODERS and name not in CLASSIFIERS)
     assert bool(rows[0]["train/nll"]) == bool(spec.label_smoothing)
 
 

@@ -115,8 +115,8 @@ def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("training", "words"),
     [
-        ({"max_epochs": 3}, "set exactly one of max_steps and max_epochs"),
-        ({"max_steps": None}, "set exactly one of max_steps and max_epochs"),
+        ({"max_epochs": 3}, "set exactly one of max_steps, max_epochs and max_hours"),
+        ({"max_steps": None}, "set exactly one of max_steps, max_epochs and max_hours"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"clip_norm": 0.0}, r"clip_norm=0\.0 must be positive; null for none"),
         ({"devices": 3}, "batch_size=16 must be divisible by the 3 devices that share it"),

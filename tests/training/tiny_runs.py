@@ -1,5 +1,6 @@
 """Runs of a second: the recipe, the comparison of two runs, and children that may be killed."""
 
+import json
 import os
 import signal
 import traceback
@@ -91,7 +92,7 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
     base: dict[str, Any] = {
         "data": {
             "source": str(pairs),
-            "validation": {"kind": "drawn", "pairs": 6},
+            "validation": {"kind": "drawn", "count": 6},
             "tokenizer": {"kind": "words", "prefix_space": True},
         },
         "model": {"preset": "modern-translator", "max_len": 8, "encoder": stack, "decoder": stack, "init": init},
@@ -116,7 +117,82 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
     return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny pairs")
 
 
-TINY: dict[str, Callable[..., Recipe]] = {"text": tiny_recipe, "pairs": tiny_pairs_recipe}
+def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+    """As `tiny_recipe`, for an encoder: 12 steps of 16 rows in four micro-batches of 10 tokens, word by word."""
+    text = folder / "text.txt"
+    if not text.exists():
+        text.write_text(TEXT)
+    stack: dict[str, Any] = {
+        "d_model": 16,
+        "n_layers": 1,
+        "n_heads": 2,
+        "d_ff": 32,
+        "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
+    }
+    base: dict[str, Any] = {
+        "data": {
+            "source": str(text),
+            "validation": {"kind": "tail", "fraction": 0.1},
+            "tokenizer": {"kind": "words", "bos": True, "pad": True, "mask": True},
+        },
+        "model": {"preset": "modern-encoder", "max_len": 10, "stack": stack},
+        "training": {
+            "max_steps": 12,
+            "batch_size": 16,
+            "micro_batch_size": 4,
+            "optimizer": ADAMW,
+            "schedule": {"kind": "cosine"},
+            "warmup_steps": 2,
+            "precision": "fp32",
+            "compile": "never",
+            "accelerator": "cpu",
+            "validate_every": 3,
+            "save_every": 4,
+            "log_every": 1,
+            "sample_tokens": 8,
+        },
+    }
+    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny masked")
+
+
+def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+    """The sentences of `PAIRS`, labelled by their animal: 12 steps of 16 texts in four micro-batches."""
+    labels = folder / "labels.jsonl"
+    if not labels.exists():
+        lines = ({"text": source, "label": source.split()[2]} for source, _ in PAIRS)
+        labels.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stack: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32}
+    base: dict[str, Any] = {
+        "data": {
+            "kind": "labels",
+            "source": str(labels),
+            "validation": {"kind": "drawn", "count": 10},
+            "tokenizer": {"kind": "words"},
+        },
+        "model": {"preset": "modern-encoder", "max_len": 8, "stack": stack},
+        "training": {
+            "max_steps": 12,
+            "batch_size": 16,
+            "micro_batch_size": 4,
+            "optimizer": ADAMW,
+            "precision": "fp32",
+            "compile": "never",
+            "accelerator": "cpu",
+            "validate_every": 3,
+            "best_by": "accuracy",
+            "save_every": 4,
+            "log_every": 1,
+        },
+    }
+    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny labels")
+
+
+TINY: dict[str, Callable[..., Recipe]] = {
+    "text": tiny_recipe,
+    "pairs": tiny_pairs_recipe,
+    "masked": tiny_masked_recipe,
+    "labels": tiny_labels_recipe,
+}
 UNDROPPED: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
 
 

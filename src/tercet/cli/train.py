@@ -23,7 +23,7 @@ EXAMPLE = {
     "classify": " --input texts.txt",
 }
 UNIT = {"masked language model": "masked token", "classifier": "label"}
-DATA = ("data", "source", "target", "validation_source", "validation_target")
+GIVEN = ("data", "source", "target", "validation_source", "validation_target", "pretrained")
 
 
 def register(verbs: Verbs) -> None:
@@ -69,13 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.api import default_folder, recipe_with
     from tercet.training import Interrupted, train
-    from tercet.training.recipe import as_begun
 
     out = args.out or default_folder(args.recipe)
-    if args.pretrained is not None:
-        changes = merge(changes, {"pretrained": args.pretrained})
-    changes = as_begun(args.recipe, changes, out)
-    recipe = recipe_with(args.recipe, changes, **{name: getattr(args, name) for name in DATA})
+    recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})
     if args.print_config:
         print(write_yaml(recipe), end="")
         return 0

@@ -10,7 +10,7 @@ hides them one at a time (Salazar et al. 2020).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,11 +25,12 @@ from tercet.generation.protocol import device_of
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
 from tercet.models.rest import at_rest
-from tercet.objectives import IGNORED, MaskedBatch, Masking, masked_rows, special_tokens
+from tercet.objectives import IGNORED, MaskedBatch, Masking, join_masked, masked_rows, special_tokens
 from tercet.tokens import Tokenizer
 
 LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
 COUNTED_AT_ONCE = 1 << 22
+FIXED = Masking(rate=0.15, masked=1.0, random=0.0)
 NEAR = 0.02  # of the unigram entropy: a loss above, or no further below, has learnt how often tokens come, and no more
 
 
@@ -90,7 +91,7 @@ def score_masked(
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size} ids, the model vocab_size={model.vocab_size}; use its tokenizer"
         )
-    masking = Masking(rate=rate, masked=1.0, random=0.0)
+    masking = replace(FIXED, rate=rate)
     blocks = Blocks(
         corpus.validation,
         model.max_len,
@@ -99,7 +100,7 @@ def score_masked(
     )
     some = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
     windows = np.linspace(0, len(blocks) - 1, some).astype(np.int64)
-    counts = _counts(corpus.train, tokenizer)
+    counts = token_counts(corpus.train, tokenizer)
     with np.errstate(divide="ignore"):
         unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,) infinite for what is never hidden
     commonest = int(counts.argmax())
@@ -107,8 +108,9 @@ def score_masked(
     right = frequent = n_tokens = n_candidates = 0
     at_once = max(1, batch_tokens // model.max_len)
     for start in range(0, some, at_once):
-        rows = [_masked(blocks, window, tokenizer, masking, seed) for window in windows[start : start + at_once]]
-        batch = _join(rows)
+        batch = masked_windows(blocks, windows[start : start + at_once], tokenizer, masking, seed=seed)
+        used = batch.targets != IGNORED
+        batch = batch._replace(places=batch.places[used], targets=batch.targets[used])
         losses, guesses = _read(model, batch)
         nats, entropy = nats + losses.sum(), entropy + unigram[batch.targets].sum()
         right += int((guesses == batch.targets).sum())
@@ -132,6 +134,32 @@ def score_masked(
         context=model.max_len,
         seed=seed,
     )
+
+
+def masked_windows(
+    blocks: Blocks, numbers: np.ndarray, tokenizer: Tokenizer, masking: Masking, *, seed: int = 0
+) -> MaskedBatch:
+    """The windows `numbers` of a text to score, each hidden by (seed, its number), whatever stands beside it."""
+    return join_masked(
+        [
+            masked_rows(
+                blocks.batch(np.array([number])),
+                tokenizer,
+                masking=masking,
+                generator=np.random.default_rng([seed, number]),
+            )
+            for number in numbers.tolist()
+        ]
+    )
+
+
+def token_counts(train: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """(V,) how often each token stands in the training text, and once more; 0 for special ones, never hidden."""
+    counts = np.ones(tokenizer.vocab_size, np.int64)
+    for start in range(0, len(train), COUNTED_AT_ONCE):
+        counts += np.bincount(train[start : start + COUNTED_AT_ONCE], minlength=tokenizer.vocab_size)
+    counts[special_tokens(tokenizer)] = 0
+    return counts
 
 
 def pseudo_perplexity(
@@ -158,26 +186,6 @@ def pseudo_perplexity(
     return math.inf if mean > 700 else math.exp(mean)
 
 
-def _masked(blocks: Blocks, window: int, tokenizer: Tokenizer, masking: Masking, seed: int) -> MaskedBatch:
-    generator = np.random.default_rng([seed, int(window)])
-    return masked_rows(blocks.batch(np.array([window])), tokenizer, masking=masking, generator=generator)
-
-
-def _join(rows: list[MaskedBatch]) -> MaskedBatch:
-    """Batches of one row as one batch, without the places that are not used."""
-    length = rows[0].inputs.shape[1]
-    used = [row.targets != IGNORED for row in rows]
-    padding, documents = [row.padding for row in rows], [row.documents for row in rows]
-    real = [torch.ones_like(row.inputs, dtype=torch.bool) if row.padding is None else row.padding for row in rows]
-    return MaskedBatch(
-        torch.cat([row.inputs for row in rows]),
-        torch.cat([row.places[kept] + i * length for i, (row, kept) in enumerate(zip(rows, used, strict=True))]),
-        torch.cat([row.targets[kept] for row, kept in zip(rows, used, strict=True)]),
-        None if all(one is None for one in padding) else torch.cat(real),
-        torch.cat([one for one in documents if one is not None]) if documents[0] is not None else None,
-    )
-
-
 def _read(model: EncoderOnly, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
     """Of each target (N,) -ln p in float64, and the token found likeliest, on the CPU."""
     device = device_of(model)
@@ -194,12 +202,3 @@ def _read(model: EncoderOnly, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
             losses.append(F.cross_entropy(logits, wanted, reduction="none").cpu())
             guesses.append(logits.argmax(-1).cpu())
     return torch.cat(losses).double(), torch.cat(guesses)
-
-
-def _counts(train: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """(V,) how often each token stands in the training text, and once more; 0 for special ones, never hidden."""
-    counts = np.ones(tokenizer.vocab_size, np.int64)
-    for start in range(0, len(train), COUNTED_AT_ONCE):
-        counts += np.bincount(train[start : start + COUNTED_AT_ONCE], minlength=tokenizer.vocab_size)
-    counts[special_tokens(tokenizer)] = 0
-    return counts

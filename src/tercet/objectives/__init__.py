@@ -11,6 +11,7 @@ from tercet.objectives.loss import IGNORED as IGNORED
 from tercet.objectives.loss import Loss as Loss
 from tercet.objectives.loss import no_loss as no_loss
 from tercet.objectives.masked import MaskedBatch as MaskedBatch
+from tercet.objectives.masked import join_masked as join_masked
 from tercet.objectives.masked import masked_loss as masked_loss
 from tercet.objectives.masked import masked_rows as masked_rows
 from tercet.objectives.masked import special_tokens as special_tokens

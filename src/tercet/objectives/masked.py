@@ -3,6 +3,7 @@
 Only the hidden states at the hidden places are scored, and there are always as many of those: N = B · ceil(rate · T).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from tercet.config import UserError
 from tercet.data import TokenRows
 from tercet.models import EncoderOnly
 from tercet.objectives.likelihood import negative_log_likelihood
-from tercet.objectives.loss import Loss
+from tercet.objectives.loss import IGNORED, Loss
 from tercet.objectives.masking import Masking, mask_rows
 from tercet.tokens import Tokenizer
 
@@ -66,6 +67,24 @@ def masked_rows(
         torch.from_numpy(masked.targets),
         None if rows.mask is None else torch.from_numpy(rows.mask),
         None if rows.documents is None else torch.from_numpy(rows.documents),
+    )
+
+
+def join_masked(batches: Sequence[MaskedBatch]) -> MaskedBatch:
+    """Batches below each other."""
+    before = np.cumsum([0, *(batch.inputs.numel() for batch in batches)]).tolist()
+    places = [
+        torch.where(batch.targets == IGNORED, 0, batch.places + start)
+        for batch, start in zip(batches, before, strict=False)
+    ]
+    padding = [torch.ones_like(b.inputs, dtype=torch.bool) if b.padding is None else b.padding for b in batches]
+    documents = [batch.documents for batch in batches if batch.documents is not None]
+    return MaskedBatch(
+        torch.cat([batch.inputs for batch in batches]),
+        torch.cat(places),
+        torch.cat([batch.targets for batch in batches]),
+        None if all(batch.padding is None for batch in batches) else torch.cat(padding),
+        torch.cat(documents) if documents else None,
     )
 
 

@@ -4,6 +4,7 @@ Lightning calls one callback; it calls the actions one after another. Because sa
 that its step brought about, and a resumed run neither repeats nor skips any of it.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from tercet.checkpoint import write_atomically
-from tercet.objectives import Loss, no_loss
 from tercet.training.module import TrainingModule
+from tercet.training.plan import Plan
 from tercet.training.task import Task
 
 Export = Callable[[str, TrainingModule, int, dict[str, float]], None]  # folder, module, step, metrics
@@ -78,7 +79,7 @@ class Validation(Remembering):
         self.now = {}
         if trainer.global_step % self.every and trainer.global_step != module.total_steps:
             return
-        self.now = {"val/loss": self._loss(trainer, module), **self._scores(trainer, module)}
+        self.now = {**self._judged(trainer, module), **self._scores(trainer, module)}
         # Of a loss less is better, of all else more.
         value = self.now["val/loss"] if self.best_by == "loss" else -self.now[f"val/{self.best_by}"]
         if value < self.state["best"]:
@@ -93,18 +94,21 @@ class Validation(Remembering):
         return self.patience is not None and self.state["without_better"] >= self.patience
 
     @torch.no_grad()
-    def _loss(self, trainer: pl.Trainer, module: TrainingModule) -> float:
-        """Without label smoothing, so that its exponential is the perplexity."""
+    def _judged(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
+        """The loss, without label smoothing, so that its exponential is the perplexity, and what is counted beside."""
         module.eval()
-        loss = no_loss(module.device)
+        sums: dict[str, Tensor] = {}
         # These batches have other shapes than training ones: not worth a compilation of their own.
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
             for batch in self.task.validation(trainer.global_rank, trainer.world_size):
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
-                loss = loss + self.task.loss(module.judged, on_device)
+                loss, beside = self.task.judge(module.judged, on_device)
+                for name, value in {"count": loss.count, "loss": loss.plain, **beside}.items():
+                    sums[name] = sums.get(name, torch.zeros((), device=module.device)) + value
         module.train()
-        total, count = (cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum")) for x in (loss.plain, loss.count))
-        return float(Loss(total, total, count).mean)
+        whole = {name: cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum")) for name, x in sums.items()}
+        targets = whole.pop("count").clamp(min=1)
+        return {f"val/{name}": float(value / targets) for name, value in whole.items()}
 
     def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         if module.spec.strategy == "fsdp":  # no device has the whole model to write with
@@ -117,15 +121,15 @@ class Validation(Remembering):
 class Figures:
     """A line of figures to every logger, every `every` steps and at each validation."""
 
-    def __init__(self, validation: Validation, steps_per_epoch: float, every: int, *, spent: float = 0.0) -> None:
-        self.validation, self.every, self.steps_per_epoch = validation, every, steps_per_epoch
+    def __init__(self, validation: Validation, plan: Plan, every: int, *, spent: float = 0.0) -> None:
+        self.validation, self.every, self.plan = validation, every, plan
         self.since = time.perf_counter()
         self.started = self.since - spent
         self.since_tokens: int | None = None
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step, now = trainer.global_step, time.perf_counter()
-        figures = {"epoch": (step - 1) / self.steps_per_epoch, "seconds": now - self.started}
+        figures = {"epoch": self.plan.epoch(step - 1), "seconds": now - self.started}
         figures |= self.validation.now
         if step % self.every == 0 or step in (1, module.total_steps):
             figures["train/loss"] = float(module.last.mean)
@@ -141,6 +145,34 @@ class Figures:
         if len(figures) > 2:
             for logger in trainer.loggers:
                 logger.log_metrics(figures, step)
+
+
+class Plateau:
+    """A line on stderr where, after the warm-up and a tenth of the run, a model that fills masks
+    does no better than counting words.
+
+    All of them rest there for a while, before they learn to look around; some never get further.
+    """
+
+    near = 0.02
+
+    def __init__(self, validation: Validation) -> None:
+        self.validation, self.told = validation, False
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        now, step = self.validation.now, trainer.global_step
+        entropy = now.get("val/unigram_entropy")
+        if entropy is None or self.told or not trainer.is_global_zero:
+            return
+        if step > module.spec.warmup_steps and step > module.total_steps / 10:
+            self.told = not now["val/loss"] < (1 - self.near) * entropy
+        if self.told:
+            print(
+                f"step {step}: the validation loss {now['val/loss']:.3f} is that of counting words "
+                f"({entropy:.3f} nats): train longer, with a smaller training.optimizer.lr or more warmup_steps, and "
+                "look whether lines of the text repeat",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
 
 
 class Samples:

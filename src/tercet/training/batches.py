@@ -17,7 +17,7 @@ class Batches(pl.LightningDataModule):
     def train_dataloader(self) -> "DataLoader[list[Any]]":
         assert self.trainer is not None
         steps = _Steps(self.task, self.trainer.global_rank, self.trainer.world_size)
-        return DataLoader(steps, sampler=_From(self.trainer, self.task.steps), batch_size=None)
+        return DataLoader(steps, sampler=_From(self.trainer, self.task.plan.steps), batch_size=None)
 
 
 class _Steps(Dataset[list[Any]]):

@@ -1,4 +1,4 @@
-"""`loss.png`: training and validation loss against steps, on a logarithmic scale, and BLEU against minutes."""
+"""`loss.png`: losses against steps, on a logarithmic scale, and BLEU or accuracy against minutes."""
 
 from pathlib import Path
 from typing import Any
@@ -7,23 +7,29 @@ from tercet.training.metrics import read_metrics
 
 Columns = dict[str, list[tuple[int, float]]]
 
+# What is drawn beside the losses: the first that there is, its name and of what it is.
+SCORES = {
+    "val/bleu": ("BLEU", "greedy translations of the validation part"),
+    "val/accuracy": ("accuracy", "share of right predictions on the validation part"),
+}
+
 
 def draw_loss(metrics: Path, picture: Path, *, title: str) -> None:
     """Draw the `train/loss` and `val/loss` of a metrics.csv; with several epochs, each epoch's mean as well.
 
-    Where there is a `val/bleu`, it is drawn beside them, against minutes.
+    Where there is a `val/bleu` or `val/accuracy`, it is drawn beside them, against minutes.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     columns = read_metrics(metrics)
-    translates = bool(columns["val/bleu"])
-    figure = Figure(figsize=(13 if translates else 8, 5), layout="constrained")
+    scored = next((name for name in SCORES if columns[name]), None)
+    figure = Figure(figsize=(13 if scored else 8, 5), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2 if translates else 1, squeeze=False)[0]
+    panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
     _draw_losses(panels[0], columns, title)
-    if translates:
-        _draw_bleu(panels[1], columns)
+    if scored:
+        _draw_score(panels[1], columns, scored)
     figure.savefig(picture, dpi=120, metadata={"Software": None})
 
 
@@ -41,6 +47,8 @@ def _draw_losses(axes: Any, columns: Columns, title: str) -> None:
             *_xy(validation), color="#c0504d", linewidth=1.6, marker="o", markersize=3,
             label=f"validation, lowest {best[1]:.4f} at step {best[0]}",
         )  # fmt: skip
+    if entropy := columns["val/unigram_entropy"]:
+        axes.axhline(entropy[-1][1], color="#7f7f7f", linewidth=1, linestyle="--", label="counting words")
     axes.set(xlabel="optimizer step", ylabel="loss (nats a token)", title=title)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
@@ -50,15 +58,16 @@ def _draw_losses(axes: Any, columns: Columns, title: str) -> None:
     axes.legend()
 
 
-def _draw_bleu(axes: Any, columns: Columns) -> None:
-    seconds, scores = dict(columns["seconds"]), columns["val/bleu"]
+def _draw_score(axes: Any, columns: Columns, name: str) -> None:
+    seconds, scores = dict(columns["seconds"]), columns[name]
+    label, about = SCORES[name]
     best = max(scores, key=lambda point: point[1])
     axes.plot(
         [seconds[step] / 60 for step, _ in scores], [score for _, score in scores],
         color="#1f4e79", linewidth=1.6, marker="o", markersize=3,
-        label=f"highest {best[1]:.2f} at step {best[0]}",
+        label=f"highest {best[1]:.4g} at step {best[0]}",
     )  # fmt: skip
-    axes.set(xlabel="minutes of training", ylabel="BLEU", title="greedy translations of the validation part")
+    axes.set(xlabel="minutes of training", ylabel=label, title=about)
     axes.set_ylim(bottom=0)
     axes.grid(color="#e4e4e4")
     axes.legend(loc="lower right")

@@ -15,7 +15,16 @@ from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 
 from tercet.config import UserError, plain
 from tercet.models import AnyModel
-from tercet.training.after_step import AfterStep, AtomicCheckpoints, Checkpoints, Export, Figures, Samples, Validation
+from tercet.training.after_step import (
+    AfterStep,
+    AtomicCheckpoints,
+    Checkpoints,
+    Export,
+    Figures,
+    Plateau,
+    Samples,
+    Validation,
+)
 from tercet.training.batches import Batches
 from tercet.training.interruption import Interruption
 from tercet.training.machine import PRECISIONS, accelerator, compile_blocks
@@ -41,7 +50,7 @@ def fit(
     Returns:
         the number of the signal that stopped it, or None.
     """
-    recipe, steps = task.recipe, task.steps
+    recipe, steps = task.recipe, task.plan.steps
     spec = recipe.training
     if compiled:
         compile_blocks(model)
@@ -55,8 +64,8 @@ def fit(
     bar = Bar(validation, steps)
     actions: list[Any] = [
         validation,
-        Figures(validation, task.steps_per_epoch, spec.log_every, spent=metrics.spent()),
-        *([] if quiet else [bar]),
+        Figures(validation, task.plan, spec.log_every, spent=metrics.spent()),
+        *([] if quiet else [bar, Plateau(validation)]),
         *([Samples(validation, out / "samples", lambda module: task.sample(module.judged))]
           if spec.sample_tokens and spec.strategy != "fsdp" else []),
         interruption,

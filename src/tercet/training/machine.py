@@ -1,10 +1,13 @@
 """What `auto` means on this machine: precision and compilation, measured rather than guessed."""
 
 import copy
+import itertools
+import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from lightning_fabric.utilities import move_data_to_device
@@ -12,11 +15,15 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from tercet.config import UserError
 from tercet.models import AnyModel, blocks_of
+from tercet.training.plan import Plan
 from tercet.training.recipe import TrainingSpec
 from tercet.training.task import Task
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+Result = TypeVar("Result")
+MEASURED = 5.0  # seconds for which steps are timed, at least
+FIRST = 2  # passes that do not count
 WORTH_COMPILING = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
 
 
@@ -65,7 +72,7 @@ def choose_precision(spec: TrainingSpec) -> str:
 
 def choose_compile(task: Task, model: AnyModel) -> tuple[str, str]:
     """`always` or `never`, and why, in a few words. The model itself is left as it is."""
-    spec, steps = task.recipe.training, task.steps
+    spec, steps = task.recipe.training, task.plan.steps
     if spec.compile != "auto":
         return spec.compile, "as asked"
     if not task.static:
@@ -80,8 +87,9 @@ def choose_compile(task: Task, model: AnyModel) -> tuple[str, str]:
         trial.zero_grad()
 
     eager = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
-    if eager * steps < WORTH_COMPILING:
-        return "never", f"about {eager * steps:.0f} s of training, too short to pay for it"
+    lasts = eager * steps if spec.max_hours is None else 3600 * spec.max_hours
+    if lasts < WORTH_COMPILING:
+        return "never", f"about {lasts:.0f} s of training, too short to pay for it"
     try:
         compile_blocks(trial)
         compiled = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
@@ -91,6 +99,74 @@ def choose_compile(task: Task, model: AnyModel) -> tuple[str, str]:
         torch.compiler.reset()
     verdict = "always" if compiled < 0.9 * eager else "never"  # less is within the noise of so short a look
     return verdict, f"{1e3 * compiled:.0f} ms a step compiled, {1e3 * eager:.0f} ms not"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds, as measured: of a unit of rows, of a step besides, of validating, saving aside."""
+
+    a_unit: float
+    a_step: float
+    a_validation: float
+
+    def plan(self, plan: Plan, spec: TrainingSpec) -> Plan:
+        """The longest plan within the hours of the recipe."""
+        assert spec.max_hours is not None
+        # The validation at the end comes anyway; the others are shared out over the steps between them.
+        left = 3600 * spec.max_hours - self.a_validation
+        return plan.within(left, a_unit=self.a_unit, a_step=self.a_step + self.a_validation / spec.validate_every)
+
+    def told(self, plan: Plan, spec: TrainingSpec) -> str:
+        whole = self.a_unit * plan.units + self.a_step
+        others = "; what devices wait for each other is not in it" if spec.devices * spec.nodes > 1 else ""
+        return (
+            f"{spec.max_hours:g} hours at {whole:.3g} s a full step and {self.a_validation:.3g} s a validation, as "
+            f"measured now, make {plan.steps:,} steps; the run ends with the last of them, early or late where the "
+            f"machine turns out faster or slower{others}"
+        )
+
+
+def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Speed:
+    """How fast this machine trains, by doing the work of some steps on a copy of the model: reading rows, going there
+    and back, the optimizer's step, and a validation batch."""
+    spec, plan = task.recipe.training, task.plan
+    world = spec.devices * spec.nodes
+    device = torch.device(accelerator(spec))
+    trial = copy.deepcopy(model).to(device)
+    if compiled:
+        compile_blocks(trial)
+    optimizer = spec.optimizer.build(trial)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    reduced = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    reading, passes, moving = list[float](), list[float](), list[float]()
+    started = _clock()
+    for step in itertools.count():
+        (batches, took) = _timed(lambda step=step: task.batches(step, 0, world))
+        reading.append(took / plan.units)
+        for batch in batches:
+            there = move_data_to_device(batch, device)
+            with reduced:
+                loss, forth = _timed(lambda there=there: task.loss(trial, there, smoothing=spec.label_smoothing).mean)
+            passes.append(forth + _timed(loss.backward)[1])
+            if _clock() - started > MEASURED and len(passes) > FIRST:
+                break
+        moving.append(_timed(optimizer.step)[1])
+        optimizer.zero_grad()
+        if _clock() - started > MEASURED and len(passes) > FIRST + 1 and len(moving) > 1:
+            break
+    groups = task.validation(0, world)
+    with torch.no_grad(), reduced, torch.compiler.set_stance("force_eager"):
+        trial.eval()
+        batch = move_data_to_device(groups[len(groups) // 2], device)
+        validating = min(_timed(lambda: task.judge(trial, batch))[1] for _ in range(2)) * len(groups)
+    torch.compiler.reset()
+    per_unit = len(task.batches(0, 0, world)) // plan.units  # micro-batches of a device in a unit
+    # What came first, compiled or found its kernels; of the rest the mean, for shapes may differ.
+    return Speed(
+        a_unit=statistics.fmean(reading) + per_unit * statistics.fmean(passes[FIRST:]),
+        a_step=statistics.fmean(moving[1:]),
+        a_validation=validating,
+    )
 
 
 def compile_blocks(model: AnyModel) -> None:
@@ -115,3 +191,15 @@ def _seconds(work: Callable[[], object], *, warmup: int, repeats: int) -> float:
         if i >= warmup:
             times.append(time.perf_counter() - start)
     return sorted(times)[len(times) // 2]
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    start = _clock()
+    result = work()
+    return result, _clock() - start
+
+
+def _clock() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

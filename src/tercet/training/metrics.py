@@ -16,8 +16,8 @@ from pytorch_lightning.loggers import Logger
 from tercet.checkpoint import write_atomically
 
 COLUMNS = (
-    "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "lr", "grad_norm", "tokens",
-    "tokens_per_second", "seconds",
+    "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "val/accuracy", "val/f1",
+    "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds",
 )  # fmt: skip
 
 

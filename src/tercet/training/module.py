@@ -34,7 +34,7 @@ class TrainingModule(pl.LightningModule):
     def __init__(self, model: AnyModel, task: Task) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.model, self.task, self.spec, self.total_steps = model, task, task.recipe.training, task.steps
+        self.model, self.task, self.spec, self.total_steps = model, task, task.recipe.training, task.plan.steps
         self.average = _moving_average(model, self.spec.ema) if self.spec.ema else None
         self.tokens_seen = 0
         self.last = no_loss(torch.device("cpu"))  # of the last step, over all devices
@@ -56,7 +56,7 @@ class TrainingModule(pl.LightningModule):
         return self.model if self.average is None else cast(AnyModel, self.average.module)
 
     def on_train_start(self) -> None:
-        self.tokens_seen = sum(self.task.tokens(step) for step in range(self.global_step))
+        self.tokens_seen = self.task.tokens_before(self.global_step)
 
     def training_step(self, batches: list[Any], step: int) -> None:
         optimizer = cast(Optimizer, self.optimizers())
@@ -78,7 +78,7 @@ class TrainingModule(pl.LightningModule):
         optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update_parameters(self.model)
-        self.tokens_seen += self.task.tokens(step)
+        self.tokens_seen = self.task.tokens_before(step + 1)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # Here gradients are complete, and unscaled where fp16 scales them.
@@ -130,6 +130,6 @@ def _shard(model: AnyModel, mesh: Any) -> None:
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    for method in ("encode", "hidden", "logits"):  # ways into the model besides its forward
+    for method in ("encode", "hidden", "logits", "ready", "classify"):  # ways into the model besides its forward
         if hasattr(model, method):
             register_fsdp_forward_method(model, method)

@@ -1,20 +1,22 @@
 """`train`: from a recipe to a run folder. The same call on the same folder goes on where the last one stopped.
 
-    recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  resume.ckpt
+    recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  resume.ckpt  (pretrained/)
 
 Lightning is imported last, when everything that a user can have got wrong has been looked at.
 """
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tercet.checkpoint import Card, current_versions, git_commit, write_atomically
+from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model, write_atomically
 from tercet.config import UserError, differences, plain, read_yaml, write_yaml
-from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, build
+from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
+from tercet.training.pretrained import BEGUN, beginning, keep_copy, take_over
 from tercet.training.recipe import Recipe, parse_recipe
 
 if TYPE_CHECKING:
@@ -48,12 +50,19 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False) -> Path:
 
     from tercet.training.task import task_of
 
-    task = task_of(recipe, progress=not quiet)
+    old = None if recipe.pretrained is None else load_model(beginning(recipe.pretrained, out))
+    task = task_of(recipe, pretrained=old, progress=not quiet)
     try:
         model = build(task.recipe.model, seed=recipe.training.seed)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
-    facts = _facts(out, task, model, quiet)
+    if old is not None:
+        told = take_over(model, old.model, str(recipe.pretrained))
+        if not (out / "run.json").exists():
+            _say(told, quiet)
+    facts = _facts(out, task, model, old, quiet)
+    if "steps" in facts:
+        task.plan = replace(task.plan, steps=facts["steps"])
     if facts["finished"]:
         _say(f"{out} is already finished; give another --out to train again", quiet)
         return out
@@ -68,13 +77,14 @@ def read_recipe(run: Path | str) -> Recipe:
         UserError: where the folder holds none.
     """
     path = Path(run) / "recipe.yaml"
-    return parse_recipe(read_yaml(path), name=str(path))
+    return parse_recipe(read_yaml(path), name=str(path), begun=Path(run))
 
 
 def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quiet: bool) -> None:
     from tercet.training.curves import draw_loss
     from tercet.training.fit import fit
     from tercet.training.machine import rank
+    from tercet.training.metrics import read_metrics
     from tercet.training.module import Diverged
 
     recipe = task.recipe
@@ -93,6 +103,9 @@ def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quie
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
     if not rank(recipe.training):
         _write_facts(out, {**facts, "finished": True})
+        if recipe.training.max_hours is not None:
+            took = read_metrics(out / "metrics.csv")["seconds"][-1][1] / 3600
+            _say(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
 
 
 def _check_same(out: Path, recipe: Recipe) -> None:
@@ -105,17 +118,21 @@ def _check_same(out: Path, recipe: Recipe) -> None:
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return
     old, new = plain(read_recipe(out)), plain(recipe)
-    for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
-        old["model"].pop(size, None)
-        new["model"].pop(size, None)
+    for one in (old, new):
+        for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
+            one["model"].pop(size, None)
+        if one["model"].get("classifier"):
+            one["model"]["classifier"].pop("labels")  # the data's
+    if new["pretrained"] == str(out / BEGUN):  # the copy of what it was begun with
+        new["pretrained"] = old["pretrained"]
     changed = [line for line in differences(old, new) if not line.startswith("logging.")]
     if changed:
         raise UserError(f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out")
 
 
-def _facts(out: Path, task: "Task", model: AnyModel, quiet: bool) -> dict[str, Any]:
+def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool) -> dict[str, Any]:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
-    from tercet.training.machine import choose_compile, choose_precision, rank, wait_for
+    from tercet.training.machine import choose_compile, choose_precision, rank, speed, wait_for
 
     spec = task.recipe.training
     path = out / "run.json"
@@ -128,27 +145,35 @@ def _facts(out: Path, task: "Task", model: AnyModel, quiet: bool) -> dict[str, A
         return facts
     precision = choose_precision(spec)
     compiled, why = choose_compile(task, model)
+    budget: dict[str, Any] = {}
+    if spec.max_hours is not None:
+        measured = speed(task, model, precision=precision, compiled=compiled == "always")
+        task.plan = measured.plan(task.plan, spec)
+        budget = {"steps": task.plan.steps}
+        _say(measured.told(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
-    _say(f"{parameters:,} parameters, {task.describe()}, {task.steps:,} steps; {precision}, "
+    _say(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {precision}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
         _say("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
              "or placement to pre", quiet)  # fmt: skip
     facts = {
         "finished": False, "data": task.data_hash, "tokenizer": task.tokenizer_hash,
-        "precision": precision, "compile": compiled,
+        "precision": precision, "compile": compiled, **budget,
     }  # fmt: skip
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {out}: {error.strerror}; give another --out") from None
     write_atomically(out / "recipe.yaml", write_yaml(task.recipe).encode())
+    if old is not None:
+        keep_copy(old, out)
     _write_facts(out, facts)
     return facts
 
 
 def _post_norm(spec: AnySpec) -> bool:
-    stacks = (spec.stack,) if isinstance(spec, DecoderOnlySpec) else (spec.encoder, spec.decoder)
+    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
     return any(stack.placement == "post" for stack in stacks)
 
 

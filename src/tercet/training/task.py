@@ -6,24 +6,25 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from tercet.checkpoint import Card
+from tercet.checkpoint import Card, Trained
+from tercet.data import DataSpec, LabelsSpec, PairsSpec
+from tercet.models import EncoderOnlySpec
 from tercet.objectives import Loss
+from tercet.training.plan import Plan
 from tercet.training.recipe import Recipe
 
 
 class Task(Protocol):
     """Attributes:
     recipe: with the vocabulary's size.
-    steps: optimizer steps of the whole run.
-    steps_per_epoch: how many of them see all data once.
+    plan: how many steps there are, and the rows of each; a budget of hours is settled when the run begins.
     static: every step has the same shapes, so that compiling pays.
     data_name, data_hash: which data it is.
     tokenizer_hash: of the tokenizer, or both.
     """
 
     recipe: Recipe
-    steps: int
-    steps_per_epoch: float
+    plan: Plan
     static: bool
     data_name: str
     data_hash: str
@@ -37,8 +38,8 @@ class Task(Protocol):
         """The micro-batches of device `rank` among `world` in a step, counted from 0: a function of (seed, step)."""
         ...
 
-    def tokens(self, step: int) -> int:
-        """Real tokens of a step, over all devices."""
+    def tokens_before(self, step: int) -> int:
+        """Real tokens of all steps before this one, over all devices."""
         ...
 
     def validation(self, rank: int, world: int) -> list[Any]:
@@ -47,8 +48,12 @@ class Task(Protocol):
 
     def loss(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
 
+    def judge(self, model: Any, batch: Any) -> tuple[Loss, dict[str, Tensor]]:
+        """The loss of a validation batch, and sums over its targets of other figures, such as how many were right."""
+        ...
+
     def scores(self, model: Any) -> dict[str, float]:
-        """What else is measured at a validation, such as {"val/bleu": 31.2}."""
+        """What else is measured at a validation, by one device, such as {"val/bleu": 31.2}."""
         ...
 
     def sample(self, model: Any) -> str:
@@ -60,18 +65,22 @@ class Task(Protocol):
         ...
 
 
-def task_of(recipe: Recipe, *, progress: bool) -> Task:
+def task_of(recipe: Recipe, *, pretrained: Trained | None = None, progress: bool) -> Task:
     """Read and tokenise the data, and look for whatever the user can have got wrong.
+
+    Args:
+        pretrained: whose tokenizer the data is read with, where training goes on from another model.
 
     Raises:
         UserError: where data and settings do not fit.
     """
-    from tercet.data import DataSpec
-
-    if isinstance(recipe.data, DataSpec):
-        from tercet.training.language import LanguageTask
-
-        return LanguageTask(recipe, progress=progress)
-    from tercet.training.translation import TranslationTask
-
-    return TranslationTask(recipe, progress=progress)
+    match recipe.data:
+        case PairsSpec():
+            from tercet.training.translation import TranslationTask as Task
+        case LabelsSpec():
+            from tercet.training.classification import ClassifyTask as Task
+        case DataSpec() if isinstance(recipe.model, EncoderOnlySpec):
+            from tercet.training.masked import MaskedTask as Task
+        case DataSpec():
+            from tercet.training.language import LanguageTask as Task
+    return Task(recipe, pretrained=pretrained, progress=progress)

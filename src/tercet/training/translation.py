@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tercet.checkpoint import Card, save_model, tokenizer_hash
+from tercet.checkpoint import Card, Trained, save_model, tokenizer_hash
 from tercet.config import UserError
-from tercet.data import Buckets, Order, Pairs, PairsSpec, gather, prepare_pairs
+from tercet.data import Buckets, Pairs, PairsSpec, gather, prepare_pairs
 from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder, EncoderDecoderSpec
 from tercet.objectives import Loss, PairBatch, pairs_to_learn, seq2seq_loss
-from tercet.training.language import total_steps
+from tercet.training.plan import plan_of
 from tercet.training.recipe import Recipe
+from tercet.training.text import check_best_by
 
 VALIDATION_TOKENS = 8_192  # in a batch
 SAMPLES = 5  # sentences
@@ -28,7 +29,7 @@ SAMPLES = 5  # sentences
 class TranslationTask:
     static = False
 
-    def __init__(self, recipe: Recipe, *, progress: bool = False) -> None:
+    def __init__(self, recipe: Recipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
         assert isinstance(recipe.data, PairsSpec)
         assert isinstance(recipe.model, EncoderDecoderSpec)
         spec = recipe.training
@@ -38,15 +39,19 @@ class TranslationTask:
             raise UserError("training.validation_tokens is for text; all validation pairs are taken: leave it out")
         if spec.sample_prompt is not None:
             raise UserError("training.sample_prompt is for text; a translator is shown sentences: leave it out")
+        check_best_by(spec, "bleu")
         world = spec.devices * spec.nodes
         bucket_tokens = spec.micro_batch_tokens or spec.batch_tokens // world
-        self.buckets_per_step = max(1, spec.batch_tokens // bucket_tokens)
-        if self.buckets_per_step % world:
+        per_step = max(1, spec.batch_tokens // bucket_tokens)
+        if per_step % world:
             raise UserError(
                 f"training.batch_tokens={spec.batch_tokens} in micro-batches of {bucket_tokens} make "
-                f"{self.buckets_per_step}, which {world} devices cannot share evenly; make it a multiple"
+                f"{per_step}, which {world} devices cannot share evenly; make it a multiple"
             )
-        corpus = self.corpus = prepare_pairs(recipe.data, progress=progress)
+        known = {} if pretrained is None else {"tokenizer": pretrained.tokenizer}
+        if pretrained is not None and pretrained.source_tokenizer is not pretrained.tokenizer:
+            known["source_tokenizer"] = pretrained.source_tokenizer
+        corpus = self.corpus = prepare_pairs(recipe.data, **known, progress=progress)
         joint = corpus.source_tokenizer is corpus.tokenizer
         if not joint and recipe.model.share_embeddings:
             raise UserError("model.share_embeddings needs one vocabulary: set it to false, or drop source_tokenizer")
@@ -55,9 +60,7 @@ class TranslationTask:
         )
         max_len = recipe.model.max_len
         self.buckets = Buckets(corpus.train, tokens=bucket_tokens, max_len=max_len, seed=spec.seed)
-        self.order = Order(len(self.buckets), self.buckets_per_step, spec.seed)
-        self.steps_per_epoch = len(self.buckets) / self.buckets_per_step
-        self.steps = total_steps(spec, self.steps_per_epoch)
+        self.plan = plan_of(spec, len(self.buckets), batch=per_step, micro=1)
         self.data_name, self.data_hash = corpus.name, corpus.hash
         self.tokenizer_hash = tokenizer_hash(corpus.tokenizer, corpus.source_tokenizer)
         lengths = np.maximum(corpus.validation.source_lengths, corpus.validation.target_lengths)
@@ -79,12 +82,12 @@ class TranslationTask:
         return ", ".join(facts)
 
     def batches(self, step: int, rank: int, world: int) -> list[PairBatch]:
-        numbers, epochs = self.order.rows(step)
+        numbers, epochs = self.plan.rows(step)
         mine = zip(numbers[rank::world].tolist(), epochs[rank::world].tolist(), strict=True)
         return [self._batch(self.corpus.train, self.buckets.numbers(bucket, epoch)) for bucket, epoch in mine]
 
-    def tokens(self, step: int) -> int:
-        return int(self.buckets.real_tokens[self.order.rows(step)[0]].sum())
+    def tokens_before(self, step: int) -> int:
+        return self.plan.sum_before(step, self.buckets.real_tokens)
 
     def validation(self, rank: int, world: int) -> list[PairBatch]:
         slots = 2 * int(self.corpus.validation.target_lengths.max()) * len(self.held_out)
@@ -96,6 +99,9 @@ class TranslationTask:
 
     def loss(self, model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
         return seq2seq_loss(model, batch, smoothing=smoothing)
+
+    def judge(self, model: EncoderDecoder, batch: PairBatch) -> tuple[Loss, dict[str, Tensor]]:
+        return self.loss(model, batch), {}
 
     def scores(self, model: EncoderDecoder) -> dict[str, float]:
         """BLEU of greedy translations, cased and detokenised."""

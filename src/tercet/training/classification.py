@@ -1,0 +1,148 @@
+"""The task of a classifier: say what a text is, or what each of its words is.
+
+A step's texts go through the model sorted by length, so that those of a micro-batch need little padding; which texts
+they are is a function of the seed and the step, as everywhere.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.checkpoint import Card, Trained, save_model
+from tercet.config import UserError
+from tercet.data import Labelled, LabelsSpec, labelled_rows, prepare_labelled
+from tercet.evaluate.labels import score_labels
+from tercet.generation.protocol import device_of
+from tercet.models import EncoderOnly, EncoderOnlySpec
+from tercet.models.rest import at_rest
+from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, rows_to_classify
+from tercet.training.plan import plan_of
+from tercet.training.recipe import Recipe
+from tercet.training.text import check_best_by
+
+VALIDATION_TOKENS = 16_384  # in a batch
+SAMPLES = 5  # texts
+SHOWN = 40  # tokens of each
+
+
+class ClassifyTask:
+    static = False
+
+    def __init__(self, recipe: Recipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+        assert isinstance(recipe.data, LabelsSpec)
+        assert isinstance(recipe.model, EncoderOnlySpec)
+        spec, self.length = recipe.training, recipe.model.max_len
+        _check(recipe)
+        corpus = self.corpus = prepare_labelled(
+            recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
+        )
+        self.recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size, labels=corpus.labels)
+        self.lengths = np.minimum(corpus.train.lengths + 2, self.length)
+        world = spec.devices * spec.nodes
+        self.micro = spec.micro_batch_size or spec.batch_size // world
+        self.plan = plan_of(spec, len(corpus.train), batch=spec.batch_size, micro=self.micro)
+        self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
+        if len(corpus.validation) < world:
+            raise UserError(
+                f"{len(corpus.validation)} validation texts, and each of {world} devices needs one; "
+                "give more texts, or set training.devices lower"
+            )
+
+    def describe(self) -> str:
+        corpus = self.corpus
+        cut = int((corpus.train.lengths + 2 > self.length).sum())
+        facts = [
+            f"{len(corpus.train):,} training texts",
+            f"{len(corpus.labels)} labels",
+            *([f"{corpus.skipped:,} without text left out"] if corpus.skipped else []),
+            *([f"{corpus.lost:,} words that the tokenizer does not know"] if corpus.lost else []),
+            *([f"{cut:,} longer than max_len cut"] if cut else []),
+        ]
+        return ", ".join(facts)
+
+    def batches(self, step: int, rank: int, world: int) -> list[LabelledBatch]:
+        numbers, _ = self.plan.rows(step)
+        mine = numbers[np.argsort(self.lengths[numbers], kind="stable")][rank::world]
+        groups = (mine[i : i + self.micro] for i in range(0, len(mine), self.micro))
+        return [self._batch(self.corpus.train, group) for group in groups]
+
+    def tokens_before(self, step: int) -> int:
+        return self.plan.sum_before(step, self.lengths)
+
+    def validation(self, rank: int, world: int) -> list[LabelledBatch]:
+        held_out = self.corpus.validation
+        lengths = np.minimum(held_out.lengths + 2, self.length)
+        sorted_by_length = np.argsort(lengths, kind="stable")
+        groups = ceil(int(lengths.max()) * len(lengths) / VALIDATION_TOKENS / world)
+        groups = min(groups, len(lengths) // world)
+        return [self._batch(held_out, group) for group in np.array_split(sorted_by_length[rank::world], groups)]
+
+    def loss(self, model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0) -> Loss:
+        return classify_loss(model, batch, smoothing=smoothing)
+
+    def judge(self, model: EncoderOnly, batch: LabelledBatch) -> tuple[Loss, dict[str, Tensor]]:
+        scores, targets = self._scores(model, batch), batch.targets.flatten()
+        nats = F.cross_entropy(scores, targets, ignore_index=IGNORED, reduction="sum")
+        return Loss(nats, nats, (targets != IGNORED).sum()), {"accuracy": (scores.argmax(-1) == targets).sum()}
+
+    def scores(self, model: EncoderOnly) -> dict[str, float]:
+        """F1, each label counting the same."""
+        return {"val/f1": score_labels(model, self.corpus.tokenizer, self.corpus.validation).f1}
+
+    def sample(self, model: EncoderOnly) -> str:
+        """Some validation texts, their labels and what the model says."""
+        held_out, names = self.corpus.validation, np.array(self.corpus.labels)
+        batch = self._batch(held_out, np.arange(min(SAMPLES, len(held_out))))
+        device = device_of(model)
+        padding = None if batch.padding is None else batch.padding.to(device)
+        with at_rest(model.modules()):
+            scores = self._scores(model, LabelledBatch(batch.inputs.to(device), padding, batch.targets))
+        said = scores.argmax(-1).cpu().view_as(batch.targets)
+        blocks = list[str]()
+        for tokens, wanted, found in zip(batch.inputs[:, :SHOWN], batch.targets, said, strict=True):
+            real = wanted != IGNORED
+            lines = {
+                "text": " ".join(self.corpus.tokenizer.decode(tokens.tolist()).split()),
+                "labels" if real.ndim else "label": " ".join(names[wanted[real].flatten().numpy()][:SHOWN]),
+                "said": " ".join(names[found[real].flatten().numpy()][:SHOWN]),
+            }
+            blocks.append("\n".join(f"{name:<7} {line}" for name, line in lines.items()))
+        return "\n\n".join(blocks)
+
+    def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
+        save_model(folder, model, self.corpus.tokenizer, card, state=state)
+
+    def _scores(self, model: EncoderOnly, batch: LabelledBatch) -> Tensor:
+        """(N, L), for each text or each token."""
+        return model.classify(model.hidden(batch.inputs, padding=batch.padding), batch.padding).flatten(0, -2)
+
+    def _batch(self, labelled: Labelled, numbers: np.ndarray) -> LabelledBatch:
+        tokenizer = self.corpus.tokenizer
+        assert tokenizer.bos_id is not None
+        assert tokenizer.eos_id is not None
+        assert tokenizer.pad_id is not None
+        special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id}
+        return rows_to_classify(labelled_rows(labelled, numbers, max_len=self.length, **special))
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse settings that are for other data."""
+    spec = recipe.training
+    check_best_by(spec, "accuracy", "f1")
+    if spec.batch_tokens is not None:
+        raise UserError("training.batch_tokens is for sentence pairs; of labelled texts set batch_size")
+    for name, value in (
+        ("validation_tokens", spec.validation_tokens),
+        ("validation_sentences", spec.validation_sentences),
+        ("sample_prompt", spec.sample_prompt),
+    ):
+        if value is not None:
+            raise UserError(f"training.{name} is not for labels; all validation texts are taken: leave it out")
+    if recipe.model.max_len < 3:
+        raise UserError(
+            f"model.max_len={recipe.model.max_len} leaves no room between two special tokens; set it larger"
+        )

@@ -1,0 +1,175 @@
+"""The task of an encoder on running text: predict the tokens that are hidden from all around them.
+
+What is hidden is drawn for blocks of a step's rows, each from (seed, step, block): a row is hidden in the same way on
+one device or two, in micro-batches of any size and after a resumption, and otherwise in every epoch. Validation hides
+what `tercet evaluate` hides, always the same.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tercet.checkpoint import Card, Trained, save_model
+from tercet.config import UserError
+from tercet.data import DataSpec, prepare
+from tercet.data.rows import Blocks
+from tercet.evaluate.masked import FIXED, masked_windows, token_counts
+from tercet.generation.protocol import device_of
+from tercet.models import EncoderOnly, EncoderOnlySpec
+from tercet.models.rest import at_rest
+from tercet.objectives import (
+    IGNORED,
+    Loss,
+    MaskedBatch,
+    Masking,
+    join_masked,
+    masked_loss,
+    masked_rows,
+)
+from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.training.plan import plan_of
+from tercet.training.recipe import Recipe
+from tercet.training.text import check_best_by, check_text, shares, spread, training_rows
+
+BLOCK = 64  # rows of a step that are masked together
+SAMPLES = 3  # windows to show
+LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
+
+
+class MaskedTask:
+    static = True
+
+    def __init__(self, recipe: Recipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+        assert isinstance(recipe.data, DataSpec)
+        assert isinstance(recipe.model, EncoderOnlySpec)
+        spec, self.length = recipe.training, recipe.model.max_len
+        check_text(spec)
+        check_best_by(spec, "accuracy")
+        if spec.sample_prompt is not None:
+            raise UserError("training.sample_prompt is for models that go on writing: leave it out")
+        if self.length < 3:
+            raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")
+        self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
+        self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
+        self.masking = spec.masking or Masking()
+        self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
+        self.micro = spec.micro_batch_size or spec.batch_size // (spec.devices * spec.nodes)
+        self.plan = plan_of(spec, len(self.rows), batch=spec.batch_size, micro=self.micro)
+        self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
+        self.tokenizer_hash = self.corpus.tokenizer.hash
+        starts = self.corpus.validation_documents if recipe.data.documents_apart else None
+        pad = self.corpus.tokenizer.pad_id or 0
+        self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)
+        self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
+        if len(self.chosen) < spec.devices * spec.nodes:
+            raise UserError(
+                f"{len(self.chosen)} validation windows of {self.length} tokens, and each of "
+                f"{spec.devices * spec.nodes} devices needs one; give more text, or more "
+                "training.validation_tokens"
+            )
+        self._windows(self.chosen[:1])  # a tokenizer that cannot mask is refused now
+        self.unigram = self._unigram_entropy()
+
+    def describe(self) -> str:
+        return f"{len(self.corpus.train):,} training tokens, unigram entropy {self.unigram:.3f} nats"
+
+    def batches(self, step: int, rank: int, world: int) -> list[MaskedBatch]:
+        numbers, epochs = self.plan.rows(step)
+        mine = len(numbers) // world
+        first, end = rank * mine, (rank + 1) * mine
+        blocks = range(first // BLOCK, -(-end // BLOCK))
+        masked = join_masked([self._block(step, block, numbers, epochs) for block in blocks])
+        before = blocks.start * BLOCK
+        return [_cut(masked, i - before, min(i + self.micro, end) - before) for i in range(first, end, self.micro)]
+
+    def tokens_before(self, step: int) -> int:
+        return self.plan.rows_before(step) * self.length
+
+    def validation(self, rank: int, world: int) -> list[MaskedBatch]:
+        return [self._windows(group) for group in shares(self.chosen, self.length, rank=rank, world=world)]
+
+    def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
+        return masked_loss(model, batch, smoothing=smoothing)
+
+    def judge(self, model: EncoderOnly, batch: MaskedBatch) -> tuple[Loss, dict[str, Tensor]]:
+        hidden = model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)  # (B, T, D)
+        rows = hidden.flatten(0, 1).index_select(0, batch.places)  # (N, D)
+        loss = negative_log_likelihood(model.ready(rows), model.unembedding, batch.targets)
+        return loss, {"accuracy": (_likeliest(model, rows) == batch.targets).sum()}
+
+    def scores(self, model: EncoderOnly) -> dict[str, float]:
+        """The loss of a model that only counts tokens, on what validation hides: what there is to beat."""
+        return {"val/unigram_entropy": self.unigram}
+
+    def sample(self, model: EncoderOnly) -> str:
+        """Windows of the validation text, what is hidden in them, and what the model fills in."""
+        batch = self._windows(self.chosen[:SAMPLES])
+        device = device_of(model)
+        inputs, places, targets = batch.inputs, batch.places, batch.targets
+        padding, documents = (None if part is None else part.to(device) for part in (batch.padding, batch.documents))
+        with at_rest(model.modules()):
+            hidden = model.hidden(inputs.to(device), padding=padding, documents=documents)
+            written = _likeliest(model, hidden.flatten(0, 1)[places.to(device)]).cpu()
+        used = targets != IGNORED
+        filled, original = inputs.clone(), inputs.clone()
+        filled.view(-1)[places[used]] = written[used]
+        original.view(-1)[places[used]] = targets[used]
+        end = min(self.recipe.training.sample_tokens, self.length)
+        views = {"masked": inputs, "filled": filled, "original": original}
+        return "\n\n".join(
+            "\n".join(f"{name:<9} {self._text(view[row, :end])}" for name, view in views.items())
+            for row in range(len(inputs))
+        )
+
+    def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
+        save_model(folder, model, self.corpus.tokenizer, card, state=state)
+
+    def _block(self, step: int, block: int, numbers: np.ndarray, epochs: np.ndarray) -> MaskedBatch:
+        here = slice(block * BLOCK, (block + 1) * BLOCK)
+        shifts = self.plan.shifts(epochs[here], self.length - 1)
+        generator = np.random.default_rng([self.recipe.training.seed, step, block])
+        rows = self.rows.batch(numbers[here], shifts)
+        return masked_rows(rows, self.corpus.tokenizer, masking=self.masking, generator=generator)
+
+    def _windows(self, numbers: np.ndarray) -> MaskedBatch:
+        """Windows of the validation text, each masked by its own number."""
+        return masked_windows(self.windows, numbers, self.corpus.tokenizer, FIXED)
+
+    def _unigram_entropy(self) -> float:
+        """Nats a token of the add-one unigram model of the training text, on all that validation hides."""
+        counts = token_counts(self.corpus.train, self.corpus.tokenizer)
+        nats = np.log(counts.sum()) - np.log(np.maximum(counts, 1))
+        targets = [batch.targets[batch.targets != IGNORED].numpy() for batch in self.validation(0, 1)]
+        hidden = np.concatenate(targets)
+        if not len(hidden):
+            raise UserError("no token of the validation text was hidden; give more text")
+        return float(nats[hidden].mean())
+
+    def _text(self, tokens: Tensor) -> str:
+        """A window on one line, with its mask tokens and without other special ones."""
+        tokenizer = self.corpus.tokenizer
+        shown = [token for token in tokens.tolist() if token not in tokenizer.special_ids or token == tokenizer.mask_id]
+        return " ".join(tokenizer.decode(shown, skip_special=False).split())
+
+
+def _likeliest(model: EncoderOnly, rows: Tensor) -> Tensor:
+    """The token that the model finds likeliest at each hidden state (N, D), a few rows at a time."""
+    at_once = max(1, LOGITS_AT_ONCE // model.vocab_size)
+    return torch.cat([model.logits(some).argmax(-1) for some in rows.split(at_once)])
+
+
+def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:
+    """The rows `first` to `end`. Each row has as many places, its own share of them."""
+    n_rows, length = batch.inputs.shape
+    share = len(batch.places) // n_rows
+    places, targets = (part[first * share : end * share] for part in (batch.places, batch.targets))
+    return MaskedBatch(
+        batch.inputs[first:end],
+        torch.where(targets == IGNORED, 0, places - first * length),
+        targets,
+        None if batch.padding is None else batch.padding[first:end],
+        None if batch.documents is None else batch.documents[first:end],
+    )

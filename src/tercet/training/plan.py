@@ -1,0 +1,136 @@
+"""How long a run is, and which rows each of its steps takes: both in closed form, so that nothing of it need be saved.
+
+A step takes whole units of rows. Without a ramp a unit is the batch. With one, a unit is a micro-batch on each device,
+and step s takes
+
+    k(s) = k_0 + floor((K - k_0) s / r)     for s < r, and K from there on
+
+of them: k_0 = 1, K fill the batch, r is the share of the steps over which it grows. Units are laid end to end, as
+epochs are, so that whatever the steps take, no row is skipped and none comes twice in an epoch.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data import Order
+from tercet.training.recipe import TrainingSpec
+
+LONGEST = 1 << 48  # steps: more than any run has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Args:
+    n_rows: of an epoch; rows of text or of texts, or buckets of pairs.
+    unit: rows that always come together.
+    units: of a step's whole batch.
+    ramp: the share of the run over which a step grows from one unit to all; 0 for none.
+    seed: of the order.
+    steps: of the whole run; 0 where a budget of hours is not yet settled.
+    """
+
+    n_rows: int
+    unit: int
+    units: int = 1
+    ramp: float = 0.0
+    seed: int = 0
+    steps: int = 0
+
+    def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the rows of `step`, counted from 0, and the epoch of each."""
+        first, n_units = self.units_before(step), self.units_of(step)
+        order = Order(self.n_rows, self.unit, self.seed)
+        numbers, epochs = zip(*(order.rows(unit) for unit in range(first, first + n_units)), strict=True)
+        return np.concatenate(numbers), np.concatenate(epochs)
+
+    def shifts(self, epochs: np.ndarray, length: int) -> np.ndarray:
+        """By how much each row's packed window is moved, which its epoch decides."""
+        order = Order(self.n_rows, self.unit, self.seed)
+        shift = {epoch: order.shift(epoch, length) for epoch in np.unique(epochs).tolist()}
+        return np.array([shift[epoch] for epoch in epochs.tolist()])
+
+    def rows_before(self, step: int) -> int:
+        return self.unit * self.units_before(step)
+
+    def epoch(self, step: int) -> float:
+        """How many times the data were seen before `step`."""
+        return self.rows_before(step) / self.n_rows
+
+    def sum_before(self, step: int, values: np.ndarray) -> int:
+        """The sum of a number that each row has, (n_rows,), over all rows before `step`."""
+        epochs, rest = divmod(self.rows_before(step), self.n_rows)
+        begun = Order(self.n_rows, self.n_rows, self.seed).rows(epochs)[0][:rest]
+        return epochs * int(values.sum()) + int(values[begun].sum())
+
+    def units_of(self, step: int) -> int:
+        growing = self._growing
+        return self.units if step >= growing else 1 + (self.units - 1) * step // growing
+
+    def units_before(self, step: int) -> int:
+        growing = self._growing
+        grown = min(step, growing)
+        rising = grown + floor_sum(grown, self.units - 1, growing) if growing else 0
+        return rising + (step - grown) * self.units
+
+    @property
+    def _growing(self) -> int:
+        return ceil(self.ramp * self.steps)
+
+    def lasting(self, epochs: float) -> "Plan":
+        """The shortest plan that sees the data so often; its last batch is filled up from the next epoch."""
+
+        def units(steps: int) -> int:
+            return replace(self, steps=steps).units_before(steps)
+
+        wanted = ceil(epochs * self.n_rows / self.unit)
+        return replace(self, steps=bisect_left(range(wanted + 1), wanted, key=units))
+
+    def within(self, seconds: float, *, a_unit: float, a_step: float) -> "Plan":
+        """The longest plan that takes no more time, of at least one step.
+
+        Args:
+            a_unit: seconds that a unit of rows takes.
+            a_step: those that a step takes besides, however many rows it has.
+        """
+
+        def takes(steps: int) -> float:
+            return replace(self, steps=steps).units_before(steps) * a_unit + steps * a_step
+
+        return replace(self, steps=max(1, bisect_right(range(LONGEST), seconds, key=takes) - 1))
+
+
+def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int) -> Plan:
+    """The plan of a run whose steps take `batch` rows, `micro` at a time on each device.
+
+    Raises:
+        UserError: where a ramp has no whole steps to climb.
+    """
+    world = spec.devices * spec.nodes
+    plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed)
+    if spec.batch_ramp is not None:
+        if batch % (micro * world):
+            raise UserError(
+                f"training.batch_ramp grows by whole micro-batches: a batch of {batch} must be a multiple of "
+                f"{micro} on each of {world} devices; set micro_batch_size to a divisor of {batch // world}"
+            )
+        plan = replace(plan, unit=micro * world, units=batch // (micro * world), ramp=spec.batch_ramp)
+    if spec.max_steps is not None:
+        return replace(plan, steps=spec.max_steps)
+    return plan if spec.max_epochs is None else plan.lasting(spec.max_epochs)
+
+
+def floor_sum(n: int, a: int, m: int) -> int:
+    """The sum of floor(a i / m) over i = 0 ... n - 1, by Euclid's steps: lattice points under a line."""
+    total, b = 0, 0
+    while n:
+        total += n * (n - 1) // 2 * (a // m) + n * (b // m)
+        a, b = a % m, b % m
+        highest = a * n + b
+        n, b, a, m = highest // m, highest % m, m, a
+        if not a or not m:
+            break
+    return total

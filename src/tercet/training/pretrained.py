@@ -1,0 +1,90 @@
+"""To go on from a model that is there: its spec, its tokenizer and its weights, whatever its family.
+
+A run begins by copying that model into its own folder, so that it needs nothing of the old one from then on.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tercet.checkpoint import Trained, load_model, save_model
+from tercet.config import UserError, merge, parse, plain
+from tercet.models import SPECS, AnyModel, AnySpec, EncoderOnlySpec
+
+BEGUN = "pretrained"  # the copy's folder in a run
+HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.")
+
+
+def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> AnySpec:
+    """The spec of the model in `folder`, which takes the place of a preset, with `changes` laid over it.
+
+    Raises:
+        UserError: where there is no model, or a key or its value does not fit.
+    """
+    base = load_model(folder).model.spec
+    family = changes.get("family", base.family)
+    if family != base.family:
+        raise UserError(f"{name}.family={family}, and {folder} is {base.family}; leave it out, or pretrained")
+    keys = {key: value for key, value in changes.items() if key != "preset"}
+    return parse(SPECS[base.family], merge(plain(base), keys), name=name)
+
+
+def take_over(model: AnyModel, old: AnyModel, folder: str) -> str:
+    """Fill `model` with the weights of `old`, all but heads that it has not or that are for other labels.
+
+    Returns:
+        which weights are new, and which were left behind, in a few words.
+
+    Raises:
+        UserError: where the rest does not fit.
+    """
+    new, known = model.state_dict(), old.state_dict()
+    if _labels(old.spec) != _labels(model.spec):
+        known = {name: value for name, value in known.items() if not name.startswith("classifier.")}
+    both = [name for name in new if name in known]
+    for name in both:
+        if new[name].shape != known[name].shape:
+            there, here = ("x".join(map(str, one[name].shape)) for one in (known, new))
+            raise UserError(
+                f"pretrained: {name} is {there} in {folder}, {here} in this recipe; "
+                "leave the keys of model that set its size out"
+            )
+    everything = old.state_dict()
+    taken = {everything[name].data_ptr() for name in both}  # a tied weight is one, whatever its names
+    fresh = [name for name in new if name not in both]
+    left = [name for name in everything if name not in both and everything[name].data_ptr() not in taken]
+    bad = [name for name in (*fresh, *left) if not name.startswith(HEADS)]
+    if bad:
+        who = "this recipe" if bad[0] in fresh else folder
+        raise UserError(
+            f"pretrained: only {who} has {bad[0]}{f' and {len(bad) - 1} more' if len(bad) > 1 else ''}; "
+            "leave the keys of model that make the two unlike out"
+        )
+    with torch.no_grad():
+        for name in both:
+            new[name].copy_(known[name])
+    told = [
+        f"weights of {folder}",
+        *([f"new: {', '.join(fresh)}"] if fresh else []),
+        *([f"left behind: {', '.join(left)}"] if left else []),
+    ]
+    return "; ".join(told)
+
+
+def keep_copy(trained: Trained, out: Path) -> None:
+    """Put the model that a run begins with into the run's folder."""
+    own = None if trained.source_tokenizer is trained.tokenizer else trained.source_tokenizer
+    save_model(out / BEGUN, trained.model, trained.tokenizer, trained.card, source_tokenizer=own)
+
+
+def beginning(given: str, out: Path) -> Path:
+    """Where to read the pretrained model: in the run's folder once it has been begun, else where the recipe says."""
+    copy = out / BEGUN
+    begun = (out / "recipe.yaml").exists() and (copy / "model.safetensors").exists()
+    return copy if begun else Path(given)
+
+
+def _labels(spec: AnySpec) -> tuple[str, ...]:
+    return spec.classifier.labels if isinstance(spec, EncoderOnlySpec) and spec.classifier is not None else ()

@@ -1,0 +1,55 @@
+"""What the tasks on running text share: a text's rows, and which of them a validation takes."""
+
+from math import ceil
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data import Corpus, DataSpec, Packed, PackedRows, PaddedRows
+from tercet.training.recipe import TrainingSpec
+
+VALIDATION_TOKENS = 16_384  # in a batch
+
+
+def check_text(spec: TrainingSpec) -> None:
+    """Refuse what is for other data.
+
+    Raises:
+        UserError: with the key that means the same for text.
+    """
+    if spec.batch_tokens is not None:
+        raise UserError("training.batch_tokens is for sentence pairs; text comes in equal rows: set batch_size")
+    if spec.validation_sentences is not None:
+        raise UserError("training.validation_sentences is for translation; for text set validation_tokens")
+
+
+def check_best_by(spec: TrainingSpec, *allowed: str) -> None:
+    if spec.best_by not in ("loss", *allowed):
+        of = {"bleu": "translation", "f1": "labels"}.get(spec.best_by, "encoders")
+        raise UserError(f"training.best_by={spec.best_by} is for {of}; set it to {' or '.join(('loss', *allowed))}")
+
+
+def training_rows(corpus: Corpus, data: DataSpec, length: int) -> PackedRows | PaddedRows:
+    """Rows of `length` + 1 tokens."""
+    if isinstance(data.rows, Packed):
+        return PackedRows(corpus.train, corpus.train_documents, length=length, document_mask=data.rows.document_mask)
+    return PaddedRows(
+        corpus.train,
+        corpus.train_documents,
+        length=length,
+        side=data.rows.side,
+        stride=data.rows.stride,
+        pad_id=corpus.tokenizer.pad_id or 0,
+    )
+
+
+def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:
+    """Numbers of windows of `length` tokens, as many as make up `tokens`, evenly over all of them."""
+    some = n_windows if tokens is None else max(1, min(n_windows, tokens // length))
+    return np.linspace(0, n_windows - 1, some).astype(np.int64)
+
+
+def shares(chosen: np.ndarray, length: int, *, rank: int, world: int) -> list[np.ndarray]:
+    """This device's share of the windows, in groups for a batch each; every device has equally many."""
+    each = max(1, VALIDATION_TOKENS // length)
+    return np.array_split(chosen[rank::world], ceil(ceil(len(chosen) / world) / each))

@@ -1,0 +1,86 @@
+"""A run by the clock: hours become steps once, and stay so."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tiny_runs import TINY, assert_same_run, child, dies_at_rename, exit_code, figures, tiny_masked_recipe
+
+from tercet.config import UserError
+from tercet.training import machine, train
+from tercet.training.machine import Speed
+from tercet.training.plan import Plan
+from tercet.training.recipe import TrainingSpec
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MEASURED", 0.05)
+
+
+def test_it_takes_about_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny_masked_recipe(
+        tmp_path, max_steps=None, max_hours=1 / 3600, validate_every=50, save_every=10_000, log_every=50
+    )
+    out = train(recipe, tmp_path / "run")
+    told = capsys.readouterr().err
+    facts = json.loads((out / "run.json").read_text())
+    assert f"make {facts['steps']:,} steps" in told
+    assert "of 0.000277778 hours" in told
+    assert figures(out)["train/loss"][-1][0] == facts["steps"] > 10
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_a_resumed_run_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    monkeypatch.setattr(machine, "speed", lambda *_, **__: Speed(a_unit=0.02, a_step=0.1, a_validation=0.3))
+    recipe = TINY[family](tmp_path, max_steps=None, max_hours=3 / 3600)
+    reference = train(recipe, tmp_path / "whole", quiet=True)
+    steps = json.loads((reference / "run.json").read_text())["steps"]
+    assert steps == Speed(0.02, 0.1, 0.3).plan(Plan(n_rows=1, unit=1), recipe.training).steps == 12
+    out = tmp_path / "run"
+
+    def work() -> None:
+        dies_at_rename(1, after=True, name="resume.ckpt")()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    monkeypatch.setattr(machine, "speed", lambda *_, **__: pytest.fail("measured again"))
+    train(recipe, out, quiet=True)
+    assert_same_run(reference, out)
+
+
+def test_a_ramp_and_a_budget_together(tmp_path: Path) -> None:
+    recipe = tiny_masked_recipe(tmp_path, max_steps=None, max_hours=0.5 / 3600, batch_ramp=0.6, log_every=1)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    tokens = [y for _, y in figures(out)["tokens"]]
+    assert tokens[0] == 40  # one micro-batch of 4 rows
+    assert tokens[-1] - tokens[-2] == 160
+
+
+@pytest.mark.parametrize("family", ["masked", "pairs"])
+def test_a_run_with_a_ramp_resumes_exactly(tmp_path: Path, family: str) -> None:
+    recipe = TINY[family](tmp_path, batch_ramp=0.6)
+    reference = train(recipe, tmp_path / "whole", quiet=True)
+    out = tmp_path / "run"
+
+    def work() -> None:
+        dies_at_rename(1, after=True, name="resume.ckpt")()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    train(recipe, out, quiet=True)
+    assert_same_run(reference, out)
+
+
+def test_exactly_one_length() -> None:
+    for lengths in ({}, {"max_steps": 1, "max_hours": 1.0}, {"max_epochs": 1, "max_steps": 1}):
+        with pytest.raises(ValueError, match="exactly one of max_steps, max_epochs and max_hours"):
+            TrainingSpec(**lengths)
+    with pytest.raises(ValueError, match="max_hours=-1 must be positive"):
+        TrainingSpec(max_hours=-1)
+
+
+def test_a_recipe_with_two_lengths_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="null takes another back"):
+        tiny_masked_recipe(tmp_path, max_hours=1)

@@ -1,0 +1,157 @@
+"""A classifier's run: its figures counted again, its batches, and that easy labels are learnt."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import figures, tiny_labels_recipe
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError, merge
+from tercet.evaluate.labels import score_labels
+from tercet.models import EncoderOnly, build
+from tercet.objectives import LabelledBatch, no_loss
+from tercet.training import parse_recipe, read_recipe, train
+from tercet.training.classification import ClassifyTask
+from tercet.training.task import task_of
+
+Finished = Callable[[str], Path]
+
+
+def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> ClassifyTask:
+    task = task_of(tiny_labels_recipe(folder, changes, **training), progress=False)
+    assert isinstance(task, ClassifyTask)
+    return task
+
+
+def texts_of(batches: list[LabelledBatch]) -> list[tuple[tuple[int, ...], int]]:
+    """Each text's real tokens, and its label."""
+    found = list[tuple[tuple[int, ...], int]]()
+    for batch in batches:
+        real = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.padding is None else batch.padding
+        rows = zip(batch.inputs, real, batch.targets.tolist(), strict=True)
+        found += [(tuple(row[kept].tolist()), label) for row, kept, label in rows]
+    return found
+
+
+def test_figures_are_those_of_evaluate(finished: Finished) -> None:
+    out = finished("labels")
+    task, trained = task_for(out.parent), load_model(out / "last")
+    assert isinstance(trained.model, EncoderOnly)
+    assert trained.model.spec.classifier is not None
+    assert trained.model.spec.classifier.labels == tuple(sorted(("cat", "mouse", "cow", "duck", "bee")))
+    assert trained.model.spec.masked_head is None
+    scores = score_labels(trained.model, trained.tokenizer, task.corpus.validation)
+    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert logged["val/accuracy"] == pytest.approx(scores.accuracy)
+    assert logged["val/f1"] == pytest.approx(scores.f1)
+    best = load_model(out / "best").card
+    accuracies = dict(figures(out)["val/accuracy"])
+    assert best.step == max(accuracies, key=lambda step: accuracies[step])
+    assert read_recipe(out).model == trained.model.spec
+
+
+def test_an_epoch_sees_each_text_once_with_its_label(tmp_path: Path) -> None:
+    task = task_for(tmp_path, batch_size=6, micro_batch_size=3)
+    tokenizer = task.corpus.tokenizer
+    steps = len(task.corpus.train) // 6
+    assert len(task.corpus.train) % 6 == 0
+    seen = sorted(text for step in range(steps) for text in texts_of(task.batches(step, 0, 1)))
+    expected = list[tuple[tuple[int, ...], int]]()
+    for line in (tmp_path / "labels.jsonl").read_text().splitlines():
+        example = json.loads(line)
+        ids = (tokenizer.bos_id, *tokenizer.encode(example["text"])[:6], tokenizer.eos_id)
+        expected.append((ids, task.corpus.labels.index(example["label"])))  # pyright: ignore[reportArgumentType]
+    assert set(seen) <= set(expected)
+    assert len(set(seen)) == len(seen) == len(task.corpus.train)
+    assert task.tokens_before(steps) == sum(len(ids) for ids, _ in seen)
+
+
+def test_devices_share_a_step(tmp_path: Path) -> None:
+    task = task_for(tmp_path, batch_size=12, micro_batch_size=2)
+    for step in (0, 7):
+        whole = texts_of(task.batches(step, 0, 1))
+        shared = texts_of([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
+        assert sorted(shared) == sorted(whole)
+    held_out = texts_of(task.validation(0, 1))
+    assert len(held_out) == len(task.corpus.validation)
+    assert sorted(held_out) == sorted(texts_of([batch for rank in range(2) for batch in task.validation(rank, 2)]))
+
+
+@pytest.mark.parametrize("over", ["texts", "tokens"])
+def test_accumulation_equals_one_big_batch(tmp_path: Path, over: str) -> None:
+    gradients = list[list[torch.Tensor]]()
+    for micro in (16, 3):
+        task = task_for(tmp_path, words_and_tags(tmp_path) if over == "tokens" else {}, micro_batch_size=micro)
+        model = build(task.recipe.model, seed=1).eval()
+        loss = no_loss(torch.device("cpu"))
+        for batch in task.batches(1, 0, 1):
+            part = task.loss(model, batch)
+            part.total.backward()
+            loss = loss + part.detached()
+        gradients.append([loss.total, loss.count, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def words_and_tags(folder: Path) -> dict[str, Any]:
+    """Sentences whose every word has a label."""
+    chance, lines = random.Random(0), list[str]()
+    for _ in range(60):
+        words = [chance.choice(["red", "blue", "cat", "cow", "runs"]) for _ in range(chance.randint(1, 6))]
+        tags = ["colour" if word in ("red", "blue") else "verb" if word == "runs" else "animal" for word in words]
+        lines.append(json.dumps({"text": words, "label": tags}) + "\n")
+    (folder / "tags.jsonl").write_text("".join(lines))
+    return {"data": {"source": str(folder / "tags.jsonl"), "over": "tokens"}}
+
+
+def test_words_are_labelled_as_well(tmp_path: Path) -> None:
+    changes = words_and_tags(tmp_path)
+    out = train(tiny_labels_recipe(tmp_path, changes, max_steps=60, validate_every=30), tmp_path / "run", quiet=True)
+    spec = load_model(out).model.spec
+    assert getattr(spec, "classifier").over == "tokens"  # noqa: B009
+    assert figures(out)["val/accuracy"][-1][1] > 0.95
+    assert "labels" in (out / "samples" / "step-000060.txt").read_text()
+
+
+def test_easy_labels_are_learnt(tmp_path: Path) -> None:
+    """The label is the word that stands twice, wherever."""
+    chance, lines = random.Random(0), list[str]()
+    names = ["lion", "bear", "frog", "hare"]
+    for _ in range(800):
+        words = chance.sample(names, 3)
+        label = chance.choice(words)
+        words.append(label)
+        chance.shuffle(words)
+        lines.append(json.dumps({"text": " ".join(words), "label": label}) + "\n")
+    (tmp_path / "twice.jsonl").write_text("".join(lines))
+    stack = {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64}
+    base = {
+        "data": {"kind": "labels", "source": str(tmp_path / "twice.jsonl"), "tokenizer": {"kind": "words"}},
+        "model": {"preset": "modern-encoder", "max_len": 8, "stack": stack},
+    }
+    training = {
+        "max_steps": 150, "batch_size": 32, "optimizer": {"kind": "muon"}, "precision": "fp32", "compile": "never",
+        "accelerator": "cpu", "validate_every": 50, "best_by": "f1", "save_every": 150,
+    }  # fmt: skip
+    out = train(parse_recipe(merge(base, {"training": training}), name="twice"), tmp_path / "run", quiet=True)
+    assert load_model(out / "best").card.metrics["val/accuracy"] > 0.98
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training": {"best_by": "bleu"}}, "best_by=bleu is for translation; set it to loss or accuracy or f1"),
+        ({"training": {"validation_tokens": 8}}, "validation_tokens is not for labels"),
+        ({"training": {"masking": {"rate": 0.2}}}, r"training\.masking is for the encoder-only family on text"),
+        ({"training": {"devices": 16, "micro_batch_size": 1}}, r"validation texts, and each of 16 devices needs one"),
+        ({"data": {"over": "text"}}, "data.over: 'text' must be texts or tokens"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        task_for(tmp_path, changes)

@@ -1,0 +1,230 @@
+"""A masked language model's run: what is hidden at which step, what is measured, and that both sides are looked at."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import UNDROPPED, figures, resume_state, tiny_masked_recipe, tiny_recipe
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError
+from tercet.evaluate.masked import score_masked
+from tercet.models import EncoderOnly, build
+from tercet.objectives import IGNORED, MaskedBatch, no_loss
+from tercet.training import parse_recipe, read_recipe, train
+from tercet.training.masked import BLOCK, MaskedTask
+from tercet.training.task import task_of
+
+Finished = Callable[[str], Path]
+
+
+def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> MaskedTask:
+    task = task_of(tiny_masked_recipe(folder, changes, **training), progress=False)
+    assert isinstance(task, MaskedTask)
+    return task
+
+
+def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]]:
+    """Each row's inputs, and what is hidden at which of its places."""
+    found = list[tuple[list[int], dict[int, int]]]()
+    for batch in batches:
+        length = batch.inputs.shape[1]
+        used = batch.targets != IGNORED
+        hidden = dict(zip(batch.places[used].tolist(), batch.targets[used].tolist(), strict=True))
+        for row, inputs in enumerate(batch.inputs.tolist()):
+            here = {place - row * length: token for place, token in hidden.items() if place // length == row}
+            found.append((inputs, here))
+    return found
+
+
+@pytest.mark.parametrize("rows", ["packed", {"kind": "packed", "document_mask": True}, {"kind": "padded", "stride": 5}])
+def test_masks_depend_on_the_row_of_the_step_alone(tmp_path: Path, rows: Any) -> None:
+    changes = {"data": {"rows": rows}}
+    size = 2 * (BLOCK + BLOCK // 2 + 1)  # blocks that two devices cut
+    whole = task_for(tmp_path, changes, batch_size=size, micro_batch_size=None)
+    for micro in (1, 7, size // 2):
+        other = task_for(tmp_path, changes, batch_size=size, micro_batch_size=micro)
+        for step in (0, 3):
+            expected = rows_of(whole.batches(step, 0, 1))
+            assert rows_of(other.batches(step, 0, 1)) == expected
+            assert rows_of([*other.batches(step, 0, 2), *other.batches(step, 1, 2)]) == expected
+    assert sum(len(hidden) for _, hidden in rows_of(whole.batches(0, 0, 1))) > size
+
+
+def test_every_epoch_hides_other_tokens_and_a_step_always_the_same(tmp_path: Path) -> None:
+    text = {"data": {"rows": {"kind": "padded", "side": "right", "stride": 9}}}  # rows that stay where they are
+    task, again = task_for(tmp_path, text), task_for(tmp_path, text)
+    assert rows_of(task.batches(5, 0, 1)) == rows_of(again.batches(5, 0, 1))
+    hidden: dict[int, list[dict[int, int]]] = {}
+    for step in range(2 * len(task.rows) // 16):
+        numbers, _ = task.plan.rows(step)
+        for number, (_, here) in zip(numbers.tolist(), rows_of(task.batches(step, 0, 1)), strict=True):
+            hidden.setdefault(number, []).append(here)
+    twice = [masks for masks in hidden.values() if len(masks) == 2]
+    assert sum(one != other for one, other in twice) > 0.8 * len(twice)
+
+
+def test_each_hidden_token_was_there_and_no_special_one_is_hidden(tmp_path: Path) -> None:
+    task = task_for(tmp_path, masking={"masked": 0.0, "random": 0.0})  # all stay as they are
+    special = task.corpus.tokenizer.special_ids
+    for inputs, hidden in rows_of(task.batches(2, 0, 1)):
+        assert all(inputs[place] == token and token not in special for place, token in hidden.items())
+        assert inputs[0] == task.corpus.tokenizer.bos_id
+        assert inputs[-1] == task.corpus.tokenizer.eos_id
+        assert len(hidden) in (2, 3)  # 0.3 of 8
+
+
+def test_accumulation_equals_one_big_batch(tmp_path: Path) -> None:
+    changes = {"model": {"stack": {"dropout": UNDROPPED}}}
+    gradients = list[list[torch.Tensor]]()
+    for micro in (16, 3):
+        task = task_for(tmp_path, changes, micro_batch_size=micro)
+        model = build(task.recipe.model, seed=1)
+        loss = no_loss(torch.device("cpu"))
+        for batch in task.batches(1, 0, 1):
+            part = task.loss(model, batch)
+            part.total.backward()
+            loss = loss + part.detached()
+        gradients.append([loss.total, loss.count, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_the_validation_is_that_of_evaluate(finished: Finished) -> None:
+    out = finished("masked")
+    task, trained = task_for(out.parent), load_model(out / "last")
+    assert isinstance(trained.model, EncoderOnly)
+    scores = score_masked(trained.model, trained.tokenizer, task.corpus)
+    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert logged["val/loss"] == pytest.approx(scores.masked_loss, rel=1e-5)
+    assert logged["val/accuracy"] == pytest.approx(scores.masked_accuracy, rel=1e-6)
+    assert logged["val/unigram_entropy"] == pytest.approx(scores.unigram_entropy, rel=1e-6)
+    shares = [rows_of(task.validation(rank, 2)) for rank in (0, 1)]
+    whole = rows_of(task.validation(0, 1))
+    assert sorted(map(str, shares[0] + shares[1])) == sorted(map(str, whole))
+
+
+def test_tokens_are_counted_after_a_resumption_too(finished: Finished) -> None:
+    out = finished("masked")
+    assert [y for _, y in figures(out)["tokens"]] == [160 * step for step in range(1, 13)]
+    assert resume_state(out)["global_step"] == 12
+
+
+def test_samples_show_masks_filled_in(finished: Finished) -> None:
+    out = finished("masked")
+    blocks = (out / "samples" / "step-000012.txt").read_text().split("\n\n")
+    assert len(blocks) == 3
+    hidden = 0
+    for block in blocks:
+        masked, filled, original = (line.partition(" ")[2].strip() for line in block.splitlines())
+        hidden += masked.count("<mask>")
+        assert "<mask>" not in filled + original
+        assert "<bos>" not in block
+        assert len(original.split()) > 1
+    assert hidden
+
+
+def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = {"kind": "characters", "bos": True, "pad": True, "mask": True}
+    changes = {"data": {"tokenizer": tokenizer}}
+    train(tiny_masked_recipe(tmp_path, changes, optimizer={"kind": "adam", "lr": 0.0}), tmp_path / "run")
+    told = capsys.readouterr().err
+    assert told.count("is that of counting words") == 1
+    assert "step 3: the validation loss" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": {"tokenizer": {"mask": False}}}, "no mask token.*wordpiece, or set mask: true in data.tokenizer"),
+        ({"data": {"tokenizer": {"bos": False}}}, "no token for the beginning.*set bos: true"),
+        ({"training": {"best_by": "bleu"}}, "training.best_by=bleu is for translation; set it to loss or accuracy"),
+        ({"training": {"sample_prompt": "a"}}, "sample_prompt is for models that go on writing"),
+        ({"training": {"batch_tokens": 64, "micro_batch_size": None}}, "batch_tokens is for sentence pairs"),
+        ({"model": {"max_len": 2}}, "max_len=2 leaves no room"),
+        ({"data": {"kind": "pairs", "source": "x.tsv"}}, "the encoder-only family learns from text or labels"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        task_for(tmp_path, changes)
+
+
+def test_masking_is_for_encoders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"training\.masking is for the encoder-only family on text"):
+        tiny_recipe(tmp_path, masking={"rate": 0.2})
+
+
+def learnt(tmp_path: Path, lines: list[str], *, max_len: int, steps: int, d_model: int = 64, **training: Any) -> Path:
+    (tmp_path / "lines.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in lines))
+    stack = {"d_model": d_model, "n_layers": 2, "n_heads": 4, "d_ff": 128}
+    held_out = {"kind": "held_out", "source": str(tmp_path / "lines.jsonl")}
+    recipe = parse_recipe(
+        {
+            "data": {
+                "source": str(tmp_path / "lines.jsonl"),
+                "validation": held_out if training.pop("by_heart", False) else {"kind": "documents", "fraction": 0.1},
+                "tokenizer": {"kind": "words", "bos": True, "pad": True, "mask": True},
+                "rows": {"kind": "padded", "side": "right", "stride": max_len - 1},
+            },
+            "model": {"preset": "modern-encoder", "max_len": max_len, "stack": stack},
+            "training": {
+                "max_steps": steps,
+                "batch_size": 64,
+                "optimizer": {"kind": "muon", "lr": 0.02, "adam_lr": 0.01},
+                "precision": "fp32",
+                "compile": "never",
+                "accelerator": "cpu",
+                "validate_every": steps,
+                "save_every": steps,
+                "sample_tokens": 8,
+                **training,
+            },
+        },
+        name="learnt",
+    )
+    return train(recipe, tmp_path / "run", quiet=True)
+
+
+WORDS = [f"{a}{b}" for a in "bcdfgklmnp" for b in "aeiou"]
+
+
+def key_values(n: int) -> list[str]:
+    """Three words, their three numbers, and both again; or the numbers first. What is hidden stands in three other
+    places, half of the time all of them to the right."""
+    chance = random.Random(0)
+    lines = list[str]()
+    for _ in range(n):
+        keys = chance.sample(range(50), 3)
+        halves = [" ".join(WORDS[key] for key in keys), " ".join(str(key + 100) for key in keys)]
+        chance.shuffle(halves)
+        lines.append(" ".join([*halves, *halves]))
+    return lines
+
+
+@pytest.mark.slow
+def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
+    out = learnt(tmp_path, key_values(3000), max_len=14, steps=300)
+    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert logged["val/loss"] < 0.1 * logged["val/unigram_entropy"]
+    trained = load_model(out / "last")
+    assert isinstance(trained.model, EncoderOnly)
+    corpus = task_of(read_recipe(out), progress=False).corpus  # pyright: ignore[reportAttributeAccessIssue]
+    both = score_masked(trained.model, trained.tokenizer, corpus, documents_apart=True)
+    assert both.masked_loss == pytest.approx(logged["val/loss"], rel=1e-4)
+    trained.model.stack.causal = True
+    left = score_masked(trained.model, trained.tokenizer, corpus, documents_apart=True)
+    assert left.masked_loss > 0.2 * left.unigram_entropy
+
+
+@pytest.mark.slow
+def test_a_paragraph_is_learnt_by_heart(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    sentences = [" ".join(chance.choices(WORDS, k=40)) for _ in range(5)]
+    out = learnt(tmp_path, sentences, max_len=42, steps=250, by_heart=True, batch_size=10)
+    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert logged["val/accuracy"] >= 0.95
+    assert logged["val/loss"] < 0.3

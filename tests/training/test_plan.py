@@ -1,0 +1,93 @@
+"""Which rows each step takes: in closed form, and in the same order whatever the batch grows by."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.data import Order
+from tercet.training import TrainingSpec
+from tercet.training.plan import Plan, floor_sum, plan_of
+
+plans = st.builds(
+    Plan,
+    n_rows=st.integers(1, 37),
+    unit=st.integers(1, 7),
+    units=st.integers(1, 11),
+    ramp=st.sampled_from([0.0, 0.1, 0.6, 1.0]),
+    seed=st.just(3),
+    steps=st.integers(1, 31),
+)
+
+
+@given(st.integers(0, 60), st.integers(0, 80), st.integers(1, 50))
+def test_the_sum_of_floors(n: int, a: int, m: int) -> None:
+    assert floor_sum(n, a, m) == sum(a * i // m for i in range(n))
+
+
+@given(plans)
+def test_no_row_is_skipped_or_doubled(plan: Plan) -> None:
+    line = [plan.rows(step) for step in range(plan.steps)]
+    numbers, epochs = (np.concatenate(parts) for parts in zip(*line, strict=True))
+    expected, in_epochs = Order(plan.n_rows, len(numbers), plan.seed).rows(0)
+    np.testing.assert_array_equal(numbers, expected)
+    np.testing.assert_array_equal(epochs, in_epochs)
+    taken = np.cumsum([0, *(len(rows) for rows, _ in line)])
+    assert [plan.rows_before(step) for step in range(plan.steps + 1)] == taken.tolist()
+    values = np.arange(plan.n_rows) ** 2
+    for step in (0, plan.steps // 2, plan.steps):
+        assert plan.sum_before(step, values) == values[numbers[: taken[step]]].sum()
+
+
+@given(plans)
+def test_a_ramp_is_a_line_from_one_unit_to_all(plan: Plan) -> None:
+    counts = np.array([plan.units_of(step) for step in range(plan.steps)])
+    growing = int(np.ceil(plan.ramp * plan.steps))
+    assert (np.diff(counts) >= 0).all()
+    assert (counts[growing:] == plan.units).all()
+    line = 1 + (plan.units - 1) * np.arange(growing) / max(1, growing)
+    assert (np.abs(counts[:growing] - line) < 1).all()
+    if growing:
+        assert counts[0] == 1
+
+
+@given(plans, st.integers(1, 4))
+def test_epochs_are_seen_and_no_more_than_a_batch_beyond(plan: Plan, epochs: int) -> None:
+    plan = plan.lasting(epochs)
+    assert plan.rows_before(plan.steps) >= epochs * plan.n_rows
+    assert plan.rows_before(plan.steps - 1) < epochs * plan.n_rows
+
+
+@given(plans, st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 500.0))
+def test_a_budget_is_kept_and_used_up(plan: Plan, a_unit: float, a_step: float, seconds: float) -> None:
+    plan = plan.within(seconds, a_unit=a_unit, a_step=a_step)
+
+    def takes(steps: int) -> float:
+        other = Plan(n_rows=plan.n_rows, unit=plan.unit, units=plan.units, ramp=plan.ramp, steps=steps)
+        return other.units_before(steps) * a_unit + steps * a_step
+
+    assert plan.steps == 1 or takes(plan.steps) <= seconds
+    assert takes(plan.steps + 1) > seconds
+
+
+def test_without_a_ramp_a_unit_is_the_batch() -> None:
+    plan = plan_of(TrainingSpec(max_steps=5, batch_size=6, micro_batch_size=4), 20, batch=6, micro=4)
+    assert (plan.unit, plan.units, plan.steps) == (6, 1, 5)
+
+
+def test_a_ramp_grows_by_micro_batches_on_every_device() -> None:
+    spec = TrainingSpec(max_steps=5, batch_size=24, micro_batch_size=4, batch_ramp=0.5, devices=2)
+    plan = plan_of(spec, 100, batch=24, micro=4)
+    assert (plan.unit, plan.units) == (8, 3)
+    assert [len(plan.rows(step)[0]) for step in range(5)] == [8, 8, 16, 24, 24]
+
+
+def test_a_ramp_without_whole_steps_is_refused() -> None:
+    with pytest.raises(UserError, match="a batch of 6 must be a multiple of 4 on each of 1 devices"):
+        plan_of(TrainingSpec(max_steps=5, batch_tokens=8, micro_batch_tokens=4, batch_ramp=0.5), 9, batch=6, micro=4)
+    for changes in ({"micro_batch_size": None}, {"micro_batch_size": 5}, {"micro_batch_size": 24}):
+        with pytest.raises(ValueError, match="set micro_batch_size to a divisor of the 24 that a device takes"):
+            TrainingSpec(max_steps=5, batch_size=24, batch_ramp=0.5, **changes)
+    with pytest.raises(ValueError, match=r"batch_ramp=0\.0 is a share of the run"):
+        TrainingSpec(max_steps=5, batch_size=24, micro_batch_size=4, batch_ramp=0.0)

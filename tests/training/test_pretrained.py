@@ -1,0 +1,144 @@
+"""Training goes on from a model that is there, and needs nothing of its folder afterwards."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import TINY, assert_same_run, child, dies_at_rename, exit_code, tiny_labels_recipe, tiny_masked_recipe
+
+import tercet
+from tercet.checkpoint import load_model
+from tercet.config import UserError, merge, plain, write_yaml
+from tercet.training import Recipe, parse_recipe, train
+from tercet.training.recipe import as_begun
+
+Finished = Callable[[str], Path]
+
+
+def going_on(run: Path, recipe: Recipe, changes: dict[str, Any] | None = None) -> Recipe:
+    """The recipe, from the model in `run`, of whose sizes it says nothing."""
+    data = plain(recipe)
+    data["model"] = {}
+    return parse_recipe(merge(data, {"pretrained": str(run), **(changes or {})}), name="going on")
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_every_family_goes_on(finished: Finished, tmp_path: Path, family: str) -> None:
+    old = finished(family)
+    still = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1, "ema": None}}
+    recipe = going_on(old, TINY[family](old.parent), still)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    before, after = load_model(old), load_model(out / "last")
+    assert after.model.spec == before.model.spec
+    assert after.tokenizer.hash == before.tokenizer.hash
+    state = before.model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in after.model.state_dict().items())
+
+
+def test_python_goes_on_as_the_command_does(finished: Finished, tmp_path: Path) -> None:
+    old = shutil.copytree(finished("labels"), tmp_path / "old")
+    recipe = plain(going_on(old, tiny_labels_recipe(tmp_path)))
+    del recipe["pretrained"]
+    recipe["model"] = {}
+    (tmp_path / "on.yaml").write_text(write_yaml(recipe))
+    settings = {"training.max_steps": 1}
+    run = tercet.train(str(tmp_path / "on.yaml"), pretrained=old, out=tmp_path / "run", set=settings, quiet=True)
+    assert run.model.spec == load_model(old).model.spec
+    shutil.rmtree(old)
+    tercet.train(str(tmp_path / "on.yaml"), pretrained=old, out=tmp_path / "run", set=settings, quiet=True)
+
+
+def test_a_classifier_takes_the_encoder_and_gets_a_new_head(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = finished("masked")
+    still = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1}}
+    out = train(going_on(old, tiny_labels_recipe(tmp_path), still), tmp_path / "run")
+    told = capsys.readouterr().err
+    assert f"weights of {old}; new: classifier.weight, classifier.bias" in told
+    assert "left behind" not in told  # the unembedding is the embedding
+    before, after = load_model(old), load_model(out)
+    assert after.tokenizer.hash == before.tokenizer.hash
+    state = before.model.state_dict()
+    shared = [name for name in after.model.state_dict() if not name.startswith("classifier.")]
+    assert shared
+    assert all(torch.equal(after.model.state_dict()[name], state[name]) for name in shared)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "resume.ckpt"])
+def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, tmp_path: Path, name: str) -> None:
+    """Killed before its first save, and after it."""
+    old = tmp_path / "old"
+    shutil.copytree(finished("masked"), old)
+    recipe = going_on(old, tiny_labels_recipe(tmp_path))
+    reference = train(recipe, tmp_path / "whole", quiet=True)
+    out = tmp_path / "run"
+
+    def work() -> None:
+        dies_at_rename(1, after=True, name=name)()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    (old / "best" / "model.safetensors").rename(tmp_path / "gone")
+    shutil.rmtree(old)
+    train(recipe, out, quiet=True)
+    assert_same_run(reference, out)
+    assert load_model(out).card.recipe["pretrained"] == str(old)
+
+
+def test_the_command_line_finds_the_copy(finished: Finished, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(finished("masked"), old)
+    out = train(
+        going_on(old, tiny_masked_recipe(tmp_path), {"training": {"max_steps": 2}}), tmp_path / "run", quiet=True
+    )
+    given = {"pretrained": str(old)}
+    (tmp_path / "r.yaml").write_text(json.dumps({"data": {"source": "x"}, "training": {"max_steps": 1}}))
+    assert as_begun(str(tmp_path / "r.yaml"), given, out) == given
+    shutil.rmtree(old)
+    assert as_begun(str(tmp_path / "r.yaml"), given, out) == {"pretrained": str(out / "pretrained")}
+    assert as_begun(str(tmp_path / "r.yaml"), {}, out) == {}
+    assert as_begun(str(tmp_path / "r.yaml"), given, tmp_path) == given
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            {"stack": {"d_model": 32}},
+            r"embedding\.weight is \d+x16 in .*, \d+x32 in this recipe; leave the keys of model",
+        ),
+        ({"stack": {"n_layers": 2}}, r"only this recipe has stack\.blocks\.1\..* and \d+ more"),
+        ({"n_segments": 2}, r"only this recipe has segment_embedding\.weight"),
+        ({"family": "decoder-only"}, r"model\.family=decoder-only, and .* is encoder-only"),
+        ({"stak": {}}, "unknown key 'stak'; did you mean 'stack'"),
+    ],
+)
+def test_what_does_not_fit_is_told(finished: Finished, tmp_path: Path, model: dict[str, Any], words: str) -> None:
+    old = finished("masked")
+    with pytest.raises(UserError, match=words):
+        train(going_on(old, tiny_masked_recipe(old.parent), {"model": model}), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        going_on(tmp_path / "nowhere", tiny_masked_recipe(tmp_path))
+
+
+def test_other_labels_get_a_new_classifier(finished: Finished, tmp_path: Path) -> None:
+    old = finished("labels")
+    still = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1}}
+    same = train(going_on(old, tiny_labels_recipe(old.parent), still), tmp_path / "same", quiet=True)
+    text = (old.parent / "labels.jsonl").read_text().replace('"label": "bee"', '"label": "wasp"')
+    (tmp_path / "labels.jsonl").write_text(text)
+    other = train(going_on(old, tiny_labels_recipe(tmp_path), still), tmp_path / "other", quiet=True)
+    before, kept, fresh = (load_model(run).model.state_dict()["classifier.weight"] for run in (old, same, other))
+    assert torch.equal(before, kept)
+    assert before.shape == fresh.shape
+    assert not torch.equal(before, fresh)

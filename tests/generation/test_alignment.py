@@ -137,7 +137,7 @@ def rank_by_hand(made: EncoderDecoder, source: list[int], prefix: list[int], one
 @pytest.mark.parametrize("n_best", [1, 4])
 def test_coverage_ranks_the_ends_anew(n_best: int) -> None:
     anew = 0
-    for seed in range(2, 8):
+    for seed in range(2, 5):
         made, prefixes = model(seed=seed), [[BOS], [BOS, 5], [BOS]]
         limits = {"eos_id": EOS, "sources": SOURCES, "max_new_tokens": 9}
         plain = beam_search(made, prefixes, Beam(size=4, n_best=4, alpha=0.5), **limits)

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 import urllib.request
 from pathlib import Path
 
@@ -36,6 +37,9 @@ def test_python_docs_are_prose_in_topics() -> None:
     assert len(texts) > 50
     assert source.size() == sum(len(text.encode()) for text in texts) > 300_000
     assert source.hash() == datasets.find("python-docs").hash()
+    paragraphs = [" ".join(paragraph.split()) for text in texts for paragraph in re.split(r"\n\s*\n", text)]
+    assert len(set(paragraphs)) == len(paragraphs) > 1000
+    assert all(paragraphs)
 
 
 def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Named datasets: text to start with, without looking for any."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,21 @@ def _animals() -> Source:
 def _python_docs() -> Source:
     from pydoc_data.topics import topics
 
-    return Texts(name="python-docs", texts=tuple(text for _, text in sorted(topics.items())))
+    return Texts(name="python-docs", texts=tuple(_once(text for _, text in sorted(topics.items()))))
+
+
+def _once(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, each paragraph where it comes first: else what is asked for may have been learnt from."""
+    seen = set[str]()
+    for text in texts:
+        first = list[str]()
+        for paragraph in re.split(r"\n\s*\n", text):
+            words = " ".join(paragraph.split())
+            if words and words not in seen:
+                first.append(paragraph)
+                seen.add(words)
+        if first:
+            yield "\n\n".join(first).rstrip() + "\n"
 
 
 def _shakespeare() -> Source:
@@ -100,7 +115,7 @@ DATASETS = {
         open=descriptions,
     ),
     "python-docs": Dataset(
-        description="the language reference that comes with Python: half a megabyte of prose in some 80 topics",
+        description="the language reference that comes with Python: 0.4 MB in some 80 topics, each passage once",
         origin="pydoc_data.topics of the running Python, so it differs between versions; PSF licence",
         open=_python_docs,
     ),

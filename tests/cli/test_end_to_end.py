@@ -241,7 +241,7 @@ def test_impossible_settings_are_told_before_anything_is_written(
     "text",
     [
         TEXT.replace("\n", "\r\n"),
-        "one line " * 600_000,  # 5.4 MB
+        pytest.param("one line " * 600_000, marks=pytest.mark.slow),  # 5.4 MB
         "🐘 and 🦉 are \N{FAMILY}\ufe0f.\n" * 90,
         "שלום עולם، مرحبا بالعالم\n" * 90,
         "nothing\x00in\x00between\n" * 90,

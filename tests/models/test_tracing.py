@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("kind", ["learned", "rotary", "alibi"])
+SLOWER = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("learned", "alibi")]
+
+
+@pytest.mark.parametrize("kind", ["rotary", *SLOWER])
 def test_each_pass_is_one_graph_and_stays_one(kind: str) -> None:
     run("traced.py", kind)
 

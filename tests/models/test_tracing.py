@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-
 SLOWER = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("learned", "alibi")]
 
 

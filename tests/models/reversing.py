@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec, record
 from tercet.nn import Sinusoidal
-from tercet.nn.attention import attention_weights
 from tercet.nn.init import Xavier
 
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 19
@@ -54,18 +53,9 @@ def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
 @torch.no_grad()
 def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
     """The weights of each layer's cross-attention, (B, H, T, S)."""
-    found: list[Tensor] = []
-
-    def hook(part, given, how) -> None:
-        h, memory = given
-        q = part.query_norm(part.query(h).unflatten(-1, (part.n_heads, part.d_head))).transpose(1, 2)
-        found.append(attention_weights(q, part.keys_values(memory)[0], mask=how["mask"]))
-
-    hooks = [block.cross_attention.register_forward_pre_hook(hook, with_kwargs=True) for block in model.decoder.blocks]
-    model(source, target, source_padding=source != PAD)
-    for each in hooks:
-        each.remove()
-    return found
+    with record(model, only=["*.cross_attention.weights"]) as seen:
+        model(source, target, source_padding=source != PAD)
+    return list(seen.values())
 
 
 def trained(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import tercet.nn.attention as attention_file
 from tercet.nn import Attention, attend, attend_by_hand
+from tercet.nn.attention import attention_scores, attention_weights
 from tercet.nn.positions import ALiBi
 
 B, H, T, S, K = 2, 6, 5, 7, 3
@@ -119,7 +119,7 @@ def test_causal_with_more_keys_than_queries_is_refused(form) -> None:
 
 def test_weights_sum_to_one() -> None:
     q, k, _ = tensors(2, S)
-    weights = attention_file.attention_weights(q, k, mask=padding_mask(T, S))
+    weights = attention_weights(attention_scores(q, k), mask=padding_mask(T, S))
     torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
     assert (weights[1, :, :, -2:] == 0).all()
 
@@ -208,9 +208,11 @@ def test_qk_norm_makes_scores_blind_to_the_inputs_size() -> None:
     for normed in (True, False):
         attention = Attention(24, 4, qk_norm=normed)
         weights = [
-            attention_file.attention_weights(
-                attention.query_norm(attention.query(s * x).unflatten(-1, (4, 6))).transpose(1, 2),
-                attention.keys_values(s * x)[0],
+            attention_weights(
+                attention_scores(
+                    attention.query_norm(attention.query(s * x).unflatten(-1, (4, 6))).transpose(1, 2),
+                    attention.keys_values(s * x)[0],
+                )
             )
             for s in (1.0, 9.0)
         ]

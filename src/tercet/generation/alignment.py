@@ -3,21 +3,17 @@
 Row t of the weights is the look that predicts token t of the target; a row sums to one over the source's real tokens.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from tercet.generation.ensemble import Ensemble
 from tercet.generation.protocol import device_of, parts_of
 from tercet.generation.reading import padded
-from tercet.models import EncoderDecoder
+from tercet.models import EncoderDecoder, record
 from tercet.models.rest import at_rest
-from tercet.nn.attention import Attention, attention_weights
-from tercet.nn.block import Block
 
 
 def cross_attention(
@@ -33,32 +29,10 @@ def cross_attention(
             right with any id, whose rows mean nothing.
         source_padding: True at the source's real tokens.
     """
-    blocks = [block for block in model.decoder.blocks if isinstance(block, Block)]
-    with at_rest(parts_of(model)), _recorded(blocks) as weights:
+    with at_rest(parts_of(model)), record(model, only=["*.cross_attention.weights"]) as seen:
         memory = model.encode(source, padding=source_padding)
         model.hidden(target_inputs, memory, memory_padding=source_padding)
-    return torch.stack(weights)
-
-
-@contextmanager
-def _recorded(blocks: Sequence[Block]) -> Generator[list[Tensor]]:
-    """The weights of each block's cross-attention as it is called; nothing stays hooked, also after an error."""
-    weights: list[Tensor] = []
-
-    def record(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        assert isinstance(attention, Attention)
-        x, memory = args
-        q = attention.query_norm(attention.query(x).unflatten(-1, (attention.n_heads, attention.d_head)))
-        k, _ = attention.keys_values(memory)
-        weights.append(attention_weights(q.transpose(1, 2), k, mask=kwargs.get("mask")))  # (B, H, T, S)
-
-    parts = [block.cross_attention for block in blocks if block.cross_attention is not None]
-    hooks = [part.register_forward_pre_hook(record, with_kwargs=True) for part in parts]
-    try:
-        yield weights
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return torch.stack(list(seen.values()))
 
 
 def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[Sequence[int]]) -> list[float]:

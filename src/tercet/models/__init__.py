@@ -8,6 +8,9 @@ from tercet.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from tercet.models.encoder_only import EncoderOnly as EncoderOnly
 from tercet.models.presets import PRESETS as PRESETS
 from tercet.models.presets import model_spec as model_spec
+from tercet.models.record import Edit as Edit
+from tercet.models.record import names as names
+from tercet.models.record import record as record
 from tercet.models.specs import SPECS as SPECS
 from tercet.models.specs import AnySpec as AnySpec
 from tercet.models.specs import Classifier as Classifier

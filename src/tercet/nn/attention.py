@@ -8,6 +8,7 @@ Where we differ: a query that may see no key at all takes zeros, in both forms, 
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +44,7 @@ def attend(
     Raises:
         ValueError: on a mask that is not bool: a float one would be *added*, silently.
     """
-    _check(q, k, mask, causal)
+    _check(q.shape[-2], k.shape[-2], mask, causal)
     if bias is not None:
         mask = _as_bias(bias, mask, causal, q.dtype)
         causal = False
@@ -64,31 +65,41 @@ def attend_by_hand(
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
     """`attend`, written out. The reader reads this one; tests hold the two equal."""
-    weights = attention_weights(q, k, mask=mask, bias=bias, causal=causal)  # (B, H, T, S)
+    weights = attention_weights(attention_scores(q, k, bias=bias), mask=mask, causal=causal)  # (B, H, T, S)
     weights = F.dropout(weights, dropout, training=dropout > 0)
-    return weights @ _one_per_query_head(v, q.shape[1])  # (B, H, T, K)
+    return weighted_values(weights, v)  # (B, H, T, K)
+
+
+def attention_scores(
+    q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G S K"], *, bias: Bias | None = None
+) -> Float[Tensor, "B H T S"]:
+    """q kᵀ / √K + bias: how alike each query and key are."""
+    scores = q @ _one_per_query_head(k, q.shape[1]).mT / math.sqrt(q.shape[-1])
+    return scores if bias is None else scores + bias
 
 
 def attention_weights(
-    q: Float[Tensor, "B H T K"],
-    k: Float[Tensor, "B G S K"],
-    *,
-    mask: Mask | None = None,
-    bias: Bias | None = None,
-    causal: bool = False,
+    scores: Float[Tensor, "B H T S"], *, mask: Mask | None = None, causal: bool = False
 ) -> Float[Tensor, "B H T S"]:
-    """softmax(q kᵀ / √K + bias): each row sums to one, or is zero where the query may see nothing."""
-    _check(q, k, mask, causal)
-    scores = q @ _one_per_query_head(k, q.shape[1]).mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
-    if bias is not None:
-        scores = scores + bias
+    """The softmax of the scores: each row sums to one, or is zero where the query may see nothing."""
+    _check(scores.shape[-2], scores.shape[-1], mask, causal)
     if causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()[None, None]
+        mask = causal_mask(scores)
     if mask is not None:
         # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = scores.float().softmax(-1).to(q.dtype)  # in float32: bf16 loses the softmax's tail
+    weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+def weighted_values(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B G S K"]) -> Float[Tensor, "B H T K"]:
+    """For each query the mean of the values, by its weights."""
+    return weights.to(v.dtype) @ _one_per_query_head(v, weights.shape[1])
+
+
+def causal_mask(scores: Float[Tensor, "B H T S"]) -> Bool[Tensor, "1 1 T S"]:
+    """Query t sees keys 0..t."""
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()[None, None]
 
 
 class Attention(nn.Module):
@@ -162,9 +173,13 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         rows = len(q)
         q = _together(q, len(k))  # beams of one source ask it together: its keys and values are read once
-        heads = attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+        heads = self.attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
         heads = _apart(heads, rows)  # (B, H, T, K)
         return self.out(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        """The function `attend`; a method, so that whoever looks inside can put the formula in its place."""
+        return attend(q, k, v, **how)
 
     def keys_values(
         self, source: Float[Tensor, "B S D"], rotation: Rotation | None = None
@@ -196,15 +211,15 @@ def _one_per_query_head(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tens
 
 def _as_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dtype) -> Tensor:
     if causal:
-        mask = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril()
+        mask = causal_mask(bias)
     return bias.to(dtype) if mask is None else bias.to(dtype).masked_fill(~mask, -math.inf)
 
 
-def _check(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> None:
+def _check(queries: int, keys: int, mask: Tensor | None, causal: bool) -> None:
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"a mask is bool, True where a query may see a key; got {mask.dtype}; try mask.bool()")
-    if causal and (mask is not None or q.shape[-2] != k.shape[-2]):
+    if causal and (mask is not None or queries != keys):
         raise ValueError(
-            f"causal=True is for as many queries as keys and no mask (T={q.shape[-2]}, S={k.shape[-2]}); "
+            f"causal=True is for as many queries as keys and no mask (T={queries}, S={keys}); "
             "put causality into the mask"
         )

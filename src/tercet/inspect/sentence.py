@@ -1,0 +1,162 @@
+"""One sentence through a model: what each stack read, and every tensor on the way.
+
+    reading = read(trained, "The cat sat")
+    reading.sides["stack"].texts, reading.seen["stack.blocks.0.self_attention.weights"], reading.logits  # (T, V)
+
+A text is read as it was in training: a language model reads it as it stands; a masked language model between bos and
+eos, with its masks; a translator with eos behind it, and its decoder bos and the target, which it writes itself by
+greedy search where none is given. A row of the logits is a token that was read: what comes after it, or, in a masked
+language model, what stands there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError
+from tercet.generation import Beam, translate
+from tercet.generation.protocol import device_of, parts_of
+from tercet.generation.text import encode_prompt
+from tercet.models import Edit, EncoderDecoder, EncoderOnly, record
+from tercet.models.rest import at_rest
+from tercet.tokens import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What one stack read: `stack`, or a translator's `encoder` and `decoder`."""
+
+    tokenizer: Tokenizer
+    ids: tuple[int, ...]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """A readable form of each token, special ones by name."""
+        return self.tokenizer.tokens(self.ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Attributes:
+    sides: of each stack what it read, in the order in which they read.
+    seen: the tensors by name, as from `record`, with one row in the batch.
+    logits: of the last side's tokens; None for an encoder that scores no words.
+    truncated: whether the text was longer than the model takes.
+    """
+
+    sides: dict[str, Side]
+    seen: dict[str, Tensor]
+    logits: Float[Tensor, "T V"] | None
+    truncated: bool
+
+    @property
+    def side(self) -> Side:
+        """The one whose tokens have logits."""
+        return list(self.sides.values())[-1]
+
+
+def read(
+    trained: Trained,
+    text: str = "",
+    *,
+    target: str | None = None,
+    ids: Sequence[int] | None = None,
+    target_ids: Sequence[int] | None = None,
+    edits: Sequence[Edit] = (),
+    only: Sequence[str] = ("*",),
+) -> Reading:
+    """Read one text and note the pass.
+
+    Args:
+        target: what a translator's decoder reads; what the model itself would write by default.
+        ids, target_ids: exactly these tokens in place of `text` and `target`, special ones included.
+        edits, only: as in `record`.
+
+    Raises:
+        UserError: for an empty text where the tokenizer has nothing to stand for it, a target where there is no decoder
+            to read it, and ids that the vocabulary does not have.
+        ValueError: for edits that do not fit, as in `record`.
+    """
+    model = trained.model
+    device = device_of(model)
+    if not isinstance(model, EncoderDecoder):
+        if target is not None or target_ids is not None:
+            raise UserError(f"a target is for translators; {trained.folder} reads one text alone")
+        row, truncated = _row(trained, text, ids)
+        with at_rest(parts_of(model)), record(model, edits=edits, only=only) as seen:
+            hidden = model.hidden(torch.tensor([row], device=device))
+            scored = not isinstance(model, EncoderOnly) or model.spec.masked_head is not None
+            logits = model.logits(hidden)[0] if scored else None
+        return Reading(
+            sides={"stack": Side(tokenizer=trained.tokenizer, ids=tuple(row))},
+            seen=seen, logits=logits, truncated=truncated,
+        )  # fmt: skip
+    row, truncated = _row(trained, text, ids)
+    read_ids, cut = _target_row(trained, row, target, target_ids)
+    with at_rest(parts_of(model)), record(model, edits=edits, only=only) as seen:
+        logits = model(torch.tensor([row], device=device), torch.tensor([read_ids], device=device))[0]
+    return Reading(
+        sides={
+            "encoder": Side(tokenizer=trained.source_tokenizer, ids=tuple(row)),
+            "decoder": Side(tokenizer=trained.tokenizer, ids=tuple(read_ids)),
+        },
+        seen=seen, logits=logits, truncated=truncated or cut,
+    )  # fmt: skip
+
+
+def _row(trained: Trained, text: str, ids: Sequence[int] | None) -> tuple[list[int], bool]:
+    """What the first stack reads, and whether it was cut: a prompt keeps its end, all else its beginning."""
+    model, tokenizer = trained.model, trained.source_tokenizer
+    if ids is not None:
+        row = _known(tokenizer, ids)
+        if len(row) > model.max_len:
+            raise UserError(f"{len(row)} ids do not fit into the context of {model.max_len} tokens; give fewer")
+        return row, False
+    if model.spec.family == "decoder-only":
+        row = encode_prompt(tokenizer, text)
+        return row[-model.max_len :], len(row) > model.max_len
+    frame = [] if isinstance(model, EncoderDecoder) else [_needed(tokenizer.bos_id, "bos")]
+    body = tokenizer.encode(text) if tokenizer.mask_id is None else tokenizer.encode_masked(text).tolist()
+    if not body and not frame:
+        raise UserError("the text is empty; give at least one word to read")
+    room = model.max_len - len(frame) - 1
+    return [*frame, *body[:room], _needed(tokenizer.eos_id, "eos")], len(body) > room
+
+
+def _target_row(
+    trained: Trained, row: Sequence[int], target: str | None, target_ids: Sequence[int] | None
+) -> tuple[list[int], bool]:
+    """What the decoder reads: bos and the target, without its end."""
+    tokenizer, most = trained.tokenizer, trained.model.max_len
+    bos, eos = _needed(tokenizer.bos_id, "bos"), _needed(tokenizer.eos_id, "eos")
+    if target_ids is not None:
+        return _known(tokenizer, target_ids)[:most], len(target_ids) > most
+    if target is not None:
+        whole = [bos, *tokenizer.encode(target)]
+        return whole[:most], len(whole) > most
+    assert isinstance(trained.model, EncoderDecoder)
+    source = trained.source_tokenizer.decode(row)
+    best = translate(
+        trained.model, tokenizer, [source], Beam(size=1), source_tokenizer=trained.source_tokenizer
+    )[0][0]  # fmt: skip
+    written = [bos, *(token for token in best.ids if token != eos)]
+    return written[:most], len(written) > most
+
+
+def _known(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    beyond = [number for number in ids if not 0 <= number < tokenizer.vocab_size]
+    if beyond or not ids:
+        what = f"no id {beyond[0]}; ids are 0 to {tokenizer.vocab_size - 1}" if beyond else "nothing to read in no ids"
+        raise UserError(f"the vocabulary has {what}")
+    return list(ids)
+
+
+def _needed(token: int | None, what: str) -> int:
+    if token is None:
+        raise UserError(f"the tokenizer has no {what} token, without which the model was not trained to read a text")
+    return token

@@ -1,0 +1,205 @@
+"""What happens inside a model: every tensor of a pass under its module's own name, and what follows if one is changed.
+
+    with record(model) as seen:
+        logits = model(tokens)
+    seen["stack.blocks.0.self_attention.weights"]  # (B, H, T, S)
+
+Each module's output stands under the module's name. Beside them there are, of
+
+    an attention A      A.q A.k A.v A.scores A.mask A.weights A.heads    as in `attend_by_hand`; scores before the mask
+    a feed-forward F    F.activations                                    what F.down reads
+    positions P         P.embed                                          what is added to the embedding, if it is
+
+While it is on, attention is the formula, written out, so that there are weights to note; the fused one has none.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tercet.config import nearest
+from tercet.nn import Attention, FeedForward
+from tercet.nn.attention import attention_scores, attention_weights, causal_mask, weighted_values
+from tercet.nn.positions import PositionScheme
+
+ATTENTION = ("q", "k", "v", "scores", "mask", "weights", "heads")
+COMPILED = "_compiled_call_impl"  # where torch keeps what `module.compile()` made
+Note = Callable[[str, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """What stands in place of a tensor of the pass; the rest of the pass goes on from there.
+
+    Attributes:
+        name: as in `record`.
+        value: a number, or a tensor that broadcasts to the whole one, such as the same name of another recording.
+        heads: only these, of a tensor that has heads (q, k, v, scores, weights, heads); all by default.
+        positions: only these, of the last dimension but one; all by default.
+    """
+
+    name: str
+    value: Tensor | float = 0.0
+    heads: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
+
+    def applied(self, tensor: Tensor) -> Tensor:
+        """The tensor with the edit made.
+
+        Raises:
+            ValueError: for heads or positions that it does not have, or a value of another shape.
+        """
+        where = torch.ones((), dtype=torch.bool, device=tensor.device)
+        if self.heads is not None:
+            if self.name.rpartition(".")[2] not in ATTENTION:
+                raise ValueError(f"{self.name} has no heads; name its q, k, v, scores, weights or heads")
+            where = where & self._chosen("head", self.heads, tensor, 1)
+        if self.positions is not None:
+            where = where & self._chosen("position", self.positions, tensor, tensor.ndim - 2)
+        value = torch.as_tensor(self.value, dtype=tensor.dtype, device=tensor.device)
+        try:
+            return torch.where(where, value.expand_as(tensor), tensor)
+        except RuntimeError:
+            raise ValueError(
+                f"the edit of {self.name} has a value of shape {tuple(value.shape)} "
+                f"for a tensor of {tuple(tensor.shape)}"
+            ) from None
+
+    def _chosen(self, kind: str, numbers: Sequence[int], tensor: Tensor, dim: int) -> Tensor:
+        size = tensor.shape[dim]
+        beyond = [number for number in numbers if not 0 <= number < size]
+        if beyond:
+            raise ValueError(f"{self.name} has no {kind} {beyond[0]}; there are {size}, 0 to {size - 1}")
+        chosen = torch.zeros(size, dtype=torch.bool, device=tensor.device)
+        chosen[list(numbers)] = True
+        return chosen.view(-1, *[1] * (tensor.ndim - 1 - dim))
+
+
+@contextmanager
+def record(
+    model: nn.Module, *, edits: Sequence[Edit] = (), only: Sequence[str] = ("*",)
+) -> Generator[dict[str, Tensor]]:
+    """Note the tensors of each pass made within, and make the edits on the way; a later pass overwrites an earlier one.
+
+    The outputs stay what they were, to rounding; what is noted is detached from the graph. When it ends, with an
+    exception too, the model is as it was.
+
+    Args:
+        only: patterns, as of file names, of the names to note; edits are made in any case.
+
+    Yields:
+        the tensors by name, filled as the model is called.
+
+    Raises:
+        ValueError: for an edit of a name that the model does not have or no pass came by, and for a model that is being
+            recorded already.
+    """
+    known = names(model)
+    for edit in edits:
+        if edit.name not in known:
+            raise ValueError(f"the model has no {edit.name!r}{nearest(edit.name, known)}")
+    seen: dict[str, Tensor] = {}
+    waiting = {edit.name for edit in edits}
+
+    def note(name: str, tensor: Tensor) -> Tensor:
+        for edit in edits:
+            if edit.name == name:
+                tensor = edit.applied(tensor)
+                waiting.discard(name)
+        if any(fnmatchcase(name, pattern) for pattern in only):
+            seen[name] = tensor.detach()
+        return tensor
+
+    with ExitStack() as undo:
+        for name, part in model.named_modules():
+            _listen(undo, name, part, note)
+        yield seen
+    if waiting:
+        raise ValueError(f"no pass came by {', '.join(sorted(waiting))}, so the edit was not made")
+
+
+def names(model: nn.Module) -> list[str]:
+    """Every name that `record` may note, in the order of the modules."""
+    every: list[str] = []
+    for name, part in model.named_modules():
+        match part:
+            case Attention():
+                every += [f"{name}.{kind}" for kind in ATTENTION]
+            case FeedForward():
+                every.append(f"{name}.activations")
+            case PositionScheme():
+                every.append(f"{name}.embed")
+            case _:
+                pass
+        every += [name] if name else []
+    return every
+
+
+def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:
+    """Hook one module, and leave in `undo` how to take the hook off."""
+    compiled = getattr(part, COMPILED, None)
+    if compiled is not None:  # what was compiled without hooks does not see them
+        undo.callback(setattr, part, COMPILED, compiled)
+        setattr(part, COMPILED, None)
+    match part:
+        case Attention():
+            _replace(undo, part, "attend", partial(_attend, name, note))
+        case FeedForward():
+            hook = partial(_note_input, f"{name}.activations", note)
+            undo.callback(part.down.register_forward_pre_hook(hook).remove)
+        case PositionScheme():
+            _replace(undo, part, "embed", partial(_embed, f"{name}.embed", note, part.embed))
+        case _:
+            pass
+    if name:
+        undo.callback(part.register_forward_hook(partial(_note_output, name, note)).remove)
+
+
+def _replace(undo: ExitStack, part: nn.Module, method: str, by: Callable[..., Any]) -> None:
+    if method in vars(part):
+        raise ValueError("the model is being recorded already; end that recording first")
+    setattr(part, method, by)
+    undo.callback(delattr, part, method)
+
+
+def _attend(
+    name: str,
+    note: Note,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """`attend_by_hand`, with a word about every step."""
+    q, k, v = note(f"{name}.q", q), note(f"{name}.k", k), note(f"{name}.v", v)
+    scores = note(f"{name}.scores", attention_scores(q, k, bias=bias))  # (B, H, T, S)
+    if mask is None:
+        mask = causal_mask(scores) if causal else torch.ones_like(scores[:1, :1], dtype=torch.bool)
+    mask = note(f"{name}.mask", mask)
+    weights = note(f"{name}.weights", attention_weights(scores, mask=mask))
+    weights = F.dropout(weights, dropout, training=dropout > 0)
+    return note(f"{name}.heads", weighted_values(weights, v))  # (B, H, T, K)
+
+
+def _embed(name: str, note: Note, embed: Callable[[Tensor], Tensor | None], positions: Tensor) -> Tensor | None:
+    embedded = embed(positions)
+    return None if embedded is None else note(name, embedded)
+
+
+def _note_input(name: str, note: Note, _part: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (note(name, inputs[0]), *inputs[1:])
+
+
+def _note_output(name: str, note: Note, _part: nn.Module, _inputs: Any, output: Any) -> Any:
+    return note(name, output) if isinstance(output, Tensor) else output

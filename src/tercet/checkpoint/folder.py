@@ -5,8 +5,11 @@ tokenizer.json          as the `tokenizers` library reads it  README.md         
 generation_config.json  where to stop, how much to write      card.json           the card, for programs
 source_tokenizer.json   where a translator's source has its own vocabulary
 
-An encoder writes nothing and has no generation_config.json. A folder in which the `transformers` library keeps a BERT
-beside its tokenizer.json opens as it is.
+An encoder writes nothing and has no generation_config.json. A source_tokenizer.json may also stand beside a vocabulary
+that both sides share: then it cuts the source another way, into the same ids.
+
+A folder in which the `transformers` library keeps a BERT, a GPT-2, a Llama or a Marian beside its tokenizer opens as it
+is: `READERS` has a reader for each.
 """
 
 import json
@@ -20,14 +23,21 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoint.atomic import refusal, write_atomically
-from tercet.checkpoint.bert import read_bert
+from tercet.checkpoint.bert import from_bert
 from tercet.checkpoint.card import Card, current_versions
+from tercet.checkpoint.foreign import WEIGHTS, read_state
+from tercet.checkpoint.gpt2 import from_gpt2
+from tercet.checkpoint.llama import from_llama
+from tercet.checkpoint.marian import from_marian
 from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, nearest, parse, plain
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
 from tercet.tokens import Tokenizer
+from tercet.tokens.foreign import FORMS, tokenizers_of
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
+INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
+READERS = {"bert": from_bert, "gpt2": from_gpt2, "llama": from_llama, "marian": from_marian}  # by their model_type
 MAX_NEW_TOKENS = 200
 
 
@@ -65,7 +75,7 @@ def save_model(
     """
     folder = Path(folder)
     sizes = {name: one.vocab_size for name, one in _tokenizers(tokenizer, source_tokenizer).items()}
-    if sizes != _sizes(model.spec):
+    if sizes != _sizes(model.spec, cut_apart=source_tokenizer is not None):
         raise ValueError(f"tokenizers of {sizes} ids, a model of {_sizes(model.spec)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,28 +96,27 @@ def save_model(
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
+    if source_tokenizer is None:  # one of an earlier model would cut the source of this one
+        (folder / "source_tokenizer.json").unlink(missing_ok=True)
     write_weights(folder / "model.safetensors", model, state)
 
 
 def load_model(path: Path | str) -> Trained:
-    """The model in a model folder, or the best one (else the last) of a run folder, or a BERT of `transformers`.
+    """The model in a model folder, or the best one (else the last) of a run folder, or one that `transformers` keeps.
 
     Raises:
         UserError: where there is none, or its files are broken or do not belong together.
     """
     folder = find_model(Path(path))
     config = _read_json(folder / "config.json")
-    if "family" not in config and config.get("model_type") == "bert":
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        model = read_bert(folder, config)
-        _check_sizes(folder, model.spec, {"tokenizer.json": tokenizer})
-        card = Card(name=folder.name)
-        return Trained(model=model, tokenizer=tokenizer, source_tokenizer=tokenizer, card=card, folder=folder)
+    if "family" not in config and config.get("model_type") in READERS:
+        return _load_foreign(folder, config)
     config.pop("tercet_version", None)
     spec = _spec(config, folder / "config.json")
-    tokenizers = {name: Tokenizer.load(folder / name) for name in _sizes(spec)}
+    cut_apart = isinstance(spec, EncoderDecoderSpec) and (folder / "source_tokenizer.json").is_file()
+    tokenizers = {name: Tokenizer.load(folder / name) for name in _sizes(spec, cut_apart=cut_apart)}
     _check_sizes(folder, spec, tokenizers)
-    tokenizer = tokenizers["tokenizer.json"]
+    tokenizer = _with_own_ids(tokenizers["tokenizer.json"], folder)
     source_tokenizer = tokenizers.get("source_tokenizer.json", tokenizer)
     card = Card(name=folder.name)
     if (folder / "card.json").is_file():
@@ -124,6 +133,33 @@ def load_model(path: Path | str) -> Trained:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
     read_weights(folder / "model.safetensors", model)
     return Trained(model=model.eval(), tokenizer=tokenizer, source_tokenizer=source_tokenizer, card=card, folder=folder)
+
+
+def _load_foreign(folder: Path, config: Plain) -> Trained:
+    tokenizer, source_tokenizer = tokenizers_of(folder, config)
+    state = read_state(folder)
+    try:
+        model = READERS[str(config["model_type"])](config, state, n_ids=tokenizer.vocab_size)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+    own = source_tokenizer is not tokenizer
+    found = _tokenizers(tokenizer, source_tokenizer if own else None)
+    _check_sizes(folder, model.spec, found)
+    card = Card(name=folder.name)
+    return Trained(model=model, tokenizer=tokenizer, source_tokenizer=source_tokenizer, card=card, folder=folder)
+
+
+def _with_own_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """With the beginning, the end and the padding that we wrote beside it: a name alone may not tell them."""
+    path = folder / "generation_config.json"
+    told = _read_json(path) if path.is_file() else {}
+    ids = {f"{role}_id": told.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
+    if any(number is not None and type(number) is not int for number in ids.values()):
+        raise UserError(f"{path}: token ids must be whole numbers, one each; put back the file that was saved")
+    try:
+        return tokenizer.with_ids(**ids)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; put back the file that was saved") from None
 
 
 def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
@@ -154,8 +190,9 @@ def find_model(path: Path) -> Path:
 
 def _spec(config: Plain, path: Path) -> AnySpec:
     if "family" not in config:
+        known = ", ".join(map(repr, READERS))
         kind = f"a model of type {config['model_type']!r}" if "model_type" in config else "no family and no model_type"
-        raise UserError(f"{path} has {kind}; Tercet opens its own folders and those of model_type 'bert'")
+        raise UserError(f"{path} has {kind}; Tercet opens its own folders and those of model_type {known}")
     family = str(config["family"])
     if family not in SPECS:
         raise UserError(f"{path}: unknown family {family!r}{nearest(family, SPECS)}")
@@ -163,7 +200,11 @@ def _spec(config: Plain, path: Path) -> AnySpec:
 
 
 def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer]) -> None:
-    for name, size in _sizes(spec).items():
+    for name, size in _sizes(spec, cut_apart="source_tokenizer.json" in tokenizers).items():
+        if name not in tokenizers:
+            raise UserError(
+                f"{folder}: the source has {size} ids of its own and no {name}; put back the one of the model"
+            )
         if tokenizers[name].vocab_size != size:
             raise UserError(
                 f"{folder}: {name} has {tokenizers[name].vocab_size} ids and config.json vocab_size={size}; "
@@ -171,10 +212,17 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
             )
 
 
-def _sizes(spec: AnySpec) -> dict[str, int]:
-    """The tokenizer files of a model, and how many ids each must have."""
-    own = spec.source_vocab_size if isinstance(spec, EncoderDecoderSpec) else None
-    return {"tokenizer.json": spec.vocab_size, **({} if own is None else {"source_tokenizer.json": own})}
+def _sizes(spec: AnySpec, *, cut_apart: bool = False) -> dict[str, int]:
+    """The tokenizer files of a model, and how many ids each must have.
+
+    Args:
+        cut_apart: whether a shared vocabulary has another tokenizer for the source.
+    """
+    sizes = {"tokenizer.json": spec.vocab_size}
+    if isinstance(spec, EncoderDecoderSpec) and (cut_apart or spec.source_vocab_size is not None):
+        own = spec.source_vocab_size
+        sizes["source_tokenizer.json"] = spec.vocab_size if own is None else own
+    return sizes
 
 
 def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dict[str, Tokenizer]:
@@ -183,8 +231,10 @@ def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dic
 
 
 def _missing(folder: Path) -> list[str]:
-    pickled = (folder / "pytorch_model.bin").is_file()  # a BERT's, in an old folder
-    return [name for name in NEEDED if not (folder / name).is_file() and not (pickled and name == "model.safetensors")]
+    def there(*names: str) -> bool:
+        return all((folder / name).is_file() for name in names)
+
+    return [name for name in NEEDED if not any(there(*names) for names in INSTEAD.get(name, [(name,)]))]
 
 
 def _did_you_mean(path: Path) -> str:

@@ -36,7 +36,7 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         stack = partial(Stack, max_len=spec.max_len, embedding_norm=spec.embedding_norm)
         self.encoder = stack(spec.encoder, causal=False)
         self.decoder = stack(spec.decoder, causal=True, cross=True)
-        self.unembedding = Unembedding(spec, spec.decoder)
+        self.unembedding = Unembedding(spec, spec.decoder, bias=spec.logit_bias)
         if spec.share_embeddings:
             self.source_embedding.weight = self.embedding.weight
         if spec.tie_embeddings:

@@ -109,11 +109,13 @@ class EncoderDecoderSpec(ModelSpec):
         source_vocab_size: the source's own vocabulary; None where both sides share one.
         share_embeddings: one embedding for source and target, which needs a shared vocabulary; with tie_embeddings one
             matrix serves in all three places.
+        logit_bias: a number for each token, added to its score (Marian).
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
     source_vocab_size: int | None = None
     share_embeddings: bool = True
+    logit_bias: bool = False
     encoder: StackSpec
     decoder: StackSpec
 

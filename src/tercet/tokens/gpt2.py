@@ -1,16 +1,18 @@
-"""GPT-2's own vocabulary, from tiktoken's ranks to a `tokenizers` BPE with the same ids.
+"""GPT-2's own vocabulary as a `tokenizers` BPE with the same ids: from tiktoken's ranks, or from two files.
 
 tiktoken keeps one number per token: the order in which it was merged. The library wants the merges themselves, so each
 token is merged again from its bytes with only the earlier ranks; the two parts left at the end are its merge.
 """
 
 import hashlib
+import json
 import os
 import tempfile
 import urllib.request
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
@@ -58,6 +60,27 @@ def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, i
     )
     built.decoder = decoders.ByteLevel()
     built.add_special_tokens([AddedToken(name, special=True) for name in special])
+    return built
+
+
+def from_files(vocabulary: Path, merges: Path, *, prefix_space: bool = False) -> tokenizers.Tokenizer:
+    """The byte-level BPE in a vocab.json (token -> id) and a merges.txt (a line a merge, the first ones first).
+
+    Raises:
+        UserError: where a file is missing or broken, or they do not belong together.
+    """
+    try:
+        ids = json.loads(vocabulary.read_text(encoding="utf-8"))
+        lines = merges.read_text(encoding="utf-8").split("\n")
+        pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        built = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", pairs)))
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}; copy the whole folder") from None
+    except Exception as error:  # the library has no exception class of its own
+        told = str(error).partition("\n")[0]
+        raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({told}); copy both again") from None
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    built.decoder = decoders.ByteLevel()
     return built
 
 

@@ -7,17 +7,20 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import AddedToken
 
 from tercet.config import UserError
 from tercet.tokens import building
 from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, first_table, joining, prefix_space
 from tercet.tokens.gpt2 import gpt2
+from tercet.tokens.sentencepiece import HIDDEN
 from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, WordPiece, Words
 from tercet.tokens.starts import WHITE, NameStarts, TextStarts
 from tercet.tokens.wordpiece import wordpiece
@@ -53,9 +56,9 @@ class Tokenizer:
         structure = json.loads(library.to_str())
         self._library = library
         self.vocab_size: int = max(library.get_vocab().values(), default=-1) + 1
-        names = [library.id_to_token(token) or "" for token in range(self.vocab_size)]
+        names = [(library.id_to_token(token) or "").removeprefix(HIDDEN) for token in range(self.vocab_size)]
         added = library.get_added_tokens_decoder()
-        special = {token.content: number for number, token in added.items() if token.special}
+        special = {token.content.removeprefix(HIDDEN): number for number, token in added.items() if token.special}
         usual = (PADS, STARTS, ENDS, MASKS)
         self.pad_id, self.bos_id, self.eos_id, self.mask_id = (_first(special, known) for known in usual)
         self.mask_token = None if self.mask_id is None else names[self.mask_id]
@@ -65,7 +68,7 @@ class Tokenizer:
         self.kind = _kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = prefix_space(structure)
-        self._names = names
+        self._names, self._ids = names, by_name
         self._table = byte_table(structure, names)
         self._first = first_table(structure, names, self._table) if self._table is not None else []
         lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
@@ -127,6 +130,37 @@ class Tokenizer:
         except Exception as error:  # the library has no exception class of its own
             raise ValueError(str(error)) from None
         return cls(library)
+
+    def with_ids(
+        self, *, bos_id: int | None = None, eos_id: int | None = None, pad_id: int | None = None
+    ) -> "Tokenizer":
+        """The same tokenizer, other tokens at the beginning, at the end or for padding; they stand for no text then.
+
+        None leaves one as it is. `to_json` keeps that they are special, not which is which.
+
+        Raises:
+            ValueError: for an id that the vocabulary does not have.
+        """
+        given = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
+        wanted = {name: n for name, n in given.items() if n is not None and n != getattr(self, name)}
+        if beyond := [number for number in wanted.values() if not 0 <= number < self.vocab_size]:
+            raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
+        if not wanted:
+            return self
+        names = [self._library.id_to_token(number) for number in wanted.values() if number not in self.special_ids]
+        told = copy(self)
+        if names:
+            library = tokenizers.Tokenizer.from_str(self.to_json())
+            library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+            told = Tokenizer(library)
+            told.pad_id, told.bos_id, told.eos_id = self.pad_id, self.bos_id, self.eos_id
+        for name, number in wanted.items():
+            setattr(told, name, number)
+        return told
+
+    def id_of(self, name: str) -> int | None:
+        """The id of a token by the name that the vocabulary has for it."""
+        return self._ids.get(name)
 
     def to_json(self) -> str:
         return self._library.to_str(pretty=True)

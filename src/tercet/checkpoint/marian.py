@@ -1,0 +1,179 @@
+"""Marian as the `transformers` library keeps it: the translator of Vaswani et al. (2017), its numbers in another order.
+
+Junczys-Dowmunt et al., "Marian" (2018); the Opus-MT models are such. Positions stand there as all sines, then all
+cosines; ours alternate. Which number stands in which column of the residual stream means nothing to attention, to a
+norm or to a product, so every weight that reads the stream or writes to it gets its columns in our order: what comes
+out is the same, and no position scheme is added.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tercet.checkpoint.foreign import (
+    Source,
+    activation,
+    check_alike,
+    check_kind,
+    fill,
+    fitting,
+    plain_names,
+    switch,
+    take,
+    their_name,
+    untwin,
+    with_ids,
+)
+from tercet.config import UserError
+from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn import Sinusoidal
+
+KIND = "Marian"
+SIDES = ("encoder", "decoder")
+NAMES = {
+    "source_embedding": "encoder.embed_tokens",
+    "embedding": "decoder.embed_tokens",
+    "unembedding": "lm_head",
+    **{
+        f"{side}.blocks.N.{ours}": f"{side}.layers.N.{theirs}"
+        for side in SIDES
+        for ours, theirs in {
+            "self_attention.query": "self_attn.q_proj",
+            "self_attention.key": "self_attn.k_proj",
+            "self_attention.value": "self_attn.v_proj",
+            "self_attention.out": "self_attn.out_proj",
+            "self_residual.after": "self_attn_layer_norm",
+            "cross_attention.query": "encoder_attn.q_proj",
+            "cross_attention.key": "encoder_attn.k_proj",
+            "cross_attention.value": "encoder_attn.v_proj",
+            "cross_attention.out": "encoder_attn.out_proj",
+            "cross_residual.after": "encoder_attn_layer_norm",
+            "feedforward.up": "fc1",
+            "feedforward.down": "fc2",
+            "feedforward_residual.after": "final_layer_norm",
+        }.items()
+    },
+}
+BIAS = "final_logits_bias"  # (1, V)
+SHARED, EMBEDDINGS = "shared.weight", tuple(f"{side}.embed_tokens.weight" for side in SIDES)
+WANTED = {
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+    "is_decoder": False,
+}
+
+# Which dimension of a tensor is the stream: what a matrix reads is its last, what it writes its first.
+READS = ("query.weight", "key.weight", "value.weight", "up.weight", "embedding.weight")
+WRITES = ("out.weight", "out.bias", "down.weight", "down.bias", "after.weight", "after.bias")
+
+
+def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
+    """The model, in eval mode, of a MarianMTModel, or of a MarianModel whose output is its embedding.
+
+    Args:
+        config: what its config.json holds.
+        state: its tensors by name.
+        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+
+    Raises:
+        UserError: where the two do not belong together, or ask for what Tercet does not have.
+    """
+    tensors = plain_names(state, prefix="model.", no_weight=lambda name: False)
+    tables = {side: tensors.pop(f"{side}.embed_positions.weight", None) for side in SIDES}
+    shared = _share(config, tensors)
+    if BIAS in tensors and tensors[BIAS].ndim == 2 and len(tensors[BIAS]) == 1:
+        tensors[BIAS] = tensors[BIAS][0]
+    with fitting(KIND):
+        model = EncoderDecoder(with_ids(_spec(config, shared=shared, biased=BIAS in tensors), n_ids))
+    if model.spec.tie_embeddings:
+        untwin(tensors, "lm_head.weight", SHARED if shared else EMBEDDINGS[1], KIND)
+    fill(model, tensors, partial(_source, shared=shared), zero=(), kind=KIND)
+    order = alternating(model.spec.encoder.d_model)
+    for side, table in tables.items():
+        _check_positions(model, side, table, order)
+    _reorder(model, order)
+    return model.eval()
+
+
+def alternating(width: int) -> Int[Tensor, " D"]:
+    """For each column of ours the one of theirs: sine 0, cosine 0, sine 1, ... of all sines, then all cosines."""
+    return torch.arange(width).view(2, -1).T.flatten()
+
+
+def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDecoderSpec:
+    check_kind(config, "marian")
+    check_alike(config, WANTED, KIND)
+    source_size = take(config, "vocab_size", int)
+    one = switch(config, "share_encoder_decoder_embeddings", True)
+    target_size = source_size if one else take(config, "decoder_vocab_size", int, source_size)
+    rate = take(config, "dropout", float)
+    attention = take(config, "attention_dropout", float, 0.0)
+    encoder, decoder = (
+        StackSpec(
+            d_model=take(config, "d_model", int),
+            n_layers=take(config, f"{side}_layers", int),
+            n_heads=take(config, f"{side}_attention_heads", int),
+            d_ff=take(config, f"{side}_ffn_dim", int),
+            position=Sinusoidal(),
+            placement="post",
+            activation=activation(config, "activation_function"),
+            dropout=Dropout(embedding=rate, attention=attention, residual=rate),
+        )
+        for side in SIDES
+    )
+    return EncoderDecoderSpec(
+        vocab_size=target_size,
+        source_vocab_size=None if one else source_size,
+        max_len=take(config, "max_position_embeddings", int),
+        tie_embeddings=switch(config, "tie_word_embeddings", True),
+        share_embeddings=shared,
+        scale_embedding=switch(config, "scale_embedding", False),
+        logit_bias=biased,
+        encoder=encoder,
+        decoder=decoder,
+    )
+
+
+def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
+    """Whether both sides have one embedding, from then on under `SHARED` alone; else each has its own."""
+    if not switch(config, "share_encoder_decoder_embeddings", True):
+        return False
+    if not switch(config, "tie_word_embeddings", True):  # then some versions share nothing, and never read `SHARED`
+        one = tensors.pop(SHARED, None)
+        own = [tensors.setdefault(name, one) if one is not None else tensors.get(name) for name in EMBEDDINGS]
+        if own[0] is None or own[1] is None or not torch.equal(own[0], own[1]):
+            return False
+    for name in EMBEDDINGS:
+        untwin(tensors, name, SHARED, KIND)
+    return True
+
+
+def _source(ours: str, shared: bool) -> Source:
+    if shared and ours in ("source_embedding.weight", "embedding.weight"):
+        return Source(name=SHARED)
+    return Source(name=BIAS if ours == "unembedding.bias" else their_name(ours, NAMES))
+
+
+def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, order: Tensor) -> None:
+    """Some files have the positions as a table, which must be the one that the formula gives."""
+    if table is None:
+        return
+    wanted = getattr(model, side).position.embed(torch.arange(len(table))[None])[0]  # (T, D)
+    theirs = table.float()
+    if theirs.shape != wanted.shape or not torch.allclose(theirs[:, order], wanted, atol=1e-2):  # half precision too
+        raise UserError(f"{side}.embed_positions.weight are not the sines and cosines of this width; leave them out")
+
+
+@torch.no_grad()
+def _reorder(model: EncoderDecoder, order: Tensor) -> None:
+    for name, parameter in model.named_parameters():  # a shared one comes once
+        if name.endswith(READS):
+            parameter.copy_(parameter[:, order])
+        elif name.endswith(WRITES):
+            parameter.copy_(parameter[order])

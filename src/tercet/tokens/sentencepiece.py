@@ -1,0 +1,168 @@
+"""A Unigram vocabulary as the sentencepiece program writes it (.spm), with the ids that a translator gives its pieces.
+
+Kudo and Richardson (2018). The file is a protobuf message, of which three parts matter: the pieces with their scores,
+the kind of model, and the table that normalises characters (nmt_nfkc), which is taken over as it is.
+
+Marian numbers the pieces of two such files, the source's and the target's, in one list. A name of the list that the
+side at hand would never cut out of a text (the other side's pieces, and `</s>`) is written behind `HIDDEN`, a code
+point that no text has: so it keeps its id and its text, and cannot be found. Runs of characters that this side does
+not know at all are looked up in the list, as transformers does.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from tercet.config import UserError
+
+HIDDEN = "\ufdd0"  # a noncharacter: for use inside a program, never in a text
+SPACE = "▁"
+NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5  # kinds of pieces; 4 is the user's own, 6 a byte
+UNIGRAM = 1
+VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # how protobuf keeps a value
+
+
+@dataclass(kw_only=True)
+class Pieces:
+    """What an .spm file says."""
+
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+    table: bytes = b""
+    space_before: bool = True
+    spaces_joined: bool = True
+
+
+def read_pieces(path: Path) -> Pieces:
+    """The pieces of an .spm file.
+
+    Raises:
+        UserError: where it is missing, broken, or of a kind that is not Unigram.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the tokenizer {path}: {error.strerror}; copy the whole folder") from None
+    try:
+        return _parse(data)
+    except (ValueError, struct.error, IndexError) as error:
+        raise UserError(f"{path} is not a sentencepiece model that Tercet reads ({error}); copy it again") from None
+
+
+def unigram(pieces: Pieces, ids: Mapping[str, int], *, unknown: str, special: frozenset[str]) -> tokenizers.Tokenizer:
+    """One side's tokenizer.
+
+    Args:
+        ids: every name with its id, of both sides; 0 to n - 1.
+        unknown: the name of what is no piece.
+        special: names that stand for no text.
+
+    Raises:
+        ValueError: where the ids are not 0 to n - 1, or a name is missing.
+        Exception: the library's own, where the table of characters is broken.
+    """
+    names = {number: name for name, number in ids.items()}
+    if sorted(names) != list(range(len(ids))):
+        raise ValueError(f"{len(ids)} names must have the ids 0 to {len(ids) - 1}, each once")
+    if missing := sorted({unknown, *special} - set(ids)):
+        raise ValueError(f"it has no {missing[0]!r}")
+    codes = [name for name in ids if name.startswith(">>") and name.endswith("<<")]  # languages, as in ">>fr<<"
+    lowest = min(pieces.scores.values(), default=0.0)
+    known = set("".join(pieces.scores))
+    vocabulary: list[tuple[str, float]] = []
+    for _, name in sorted(names.items()):
+        if name in pieces.scores and name not in special and name != unknown:
+            vocabulary.append((name, pieces.scores[name]))
+        elif name in codes:
+            vocabulary.append((name, 0.0))
+        elif known.isdisjoint(name) and name not in special and name != unknown:
+            vocabulary.append((name, lowest - 1))  # a rare character, which beats being unknown (lowest - 11)
+        else:
+            vocabulary.append((HIDDEN + name, 0.0))
+    built = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=ids[unknown]))
+    built.normalizer = _normalizer(pieces)
+    inside = any(SPACE in name[1:] for name in pieces.scores)
+    scheme = "always" if pieces.space_before else "never"
+    built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=not inside)
+    built.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), decoders.Metaspace(SPACE, prepend_scheme=scheme)])
+    built.add_special_tokens([AddedToken(HIDDEN + name, special=True, normalized=False) for name in sorted(special)])
+    built.add_tokens([AddedToken(name, special=False, normalized=False) for name in codes])
+    return built
+
+
+def _normalizer(pieces: Pieces) -> normalizers.Normalizer:
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(HIDDEN, "\ufffd")]
+    if pieces.table:
+        steps.append(normalizers.Precompiled(pieces.table))
+    if pieces.spaces_joined:
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ | $"), "")]
+    return normalizers.Sequence(steps)
+
+
+def _parse(data: bytes) -> Pieces:
+    """sentencepiece_model.proto: 1 pieces (1 name, 2 score, 3 kind), 2 training (3 model), 3 normalisation."""
+    found = Pieces()
+    for number, value in _fields(data):
+        if number == 1:
+            piece = dict(_fields(_bytes(value)))
+            name, kind = _bytes(piece.get(1, b"")).decode(), piece.get(3, NORMAL)
+            if kind not in (NORMAL, UNKNOWN, CONTROL, UNUSED):
+                raise ValueError(f"the piece {name!r} is of kind {kind}: bytes, and pieces of the user's own, are not")
+            if kind == NORMAL:
+                found.scores[name] = struct.unpack("<f", _bytes(piece.get(2, bytes(4))))[0]
+        elif number == 2:
+            training = dict(_fields(_bytes(value)))
+            if training.get(3, UNIGRAM) != UNIGRAM or training.get(24, 0):
+                raise ValueError("its model is not Unigram with the space before a word")
+        elif number == 3:
+            settings = dict(_fields(_bytes(value)))
+            found.table = _bytes(settings.get(2, b""))
+            found.space_before, found.spaces_joined = bool(settings.get(3, 1)), bool(settings.get(4, 1))
+            if not settings.get(5, 1):
+                raise ValueError("it does not write spaces as ▁")
+    if not found.scores:
+        raise ValueError("it has no pieces")
+    return found
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message, by number."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        if key & 7 == VARINT:
+            value, place = _varint(data, place)
+            yield key >> 3, value
+            continue
+        if key & 7 == BYTES:
+            length, place = _varint(data, place)
+        elif key & 7 in (FOUR_BYTES, EIGHT_BYTES):
+            length = 4 if key & 7 == FOUR_BYTES else 8
+        else:
+            raise ValueError(f"byte {place} begins nothing known")
+        if place + length > len(data):
+            raise ValueError(f"it ends inside a value, at byte {len(data)}")
+        yield key >> 3, data[place : place + length]
+        place += length
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """Seven bits a byte, the lowest first, to the first byte below 128."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            raise ValueError(f"it ends inside a number, at byte {len(data)}")
+        byte, place = data[place], place + 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+    raise ValueError(f"the number that ends at byte {place} is too long")
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number stands where bytes should")
+    return value

@@ -1,0 +1,77 @@
+"""Folders as `transformers` writes them: small random models, beside a tokenizer of as many words as they have ids."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import tokenizers
+import torch
+from torch import Tensor
+
+from tercet.models import DecoderOnly, EncoderDecoder
+
+
+def seeds(n: int, *, fast: int) -> list[Any]:
+    """So many random configurations, of which the first `fast` are tried at every turn."""
+    return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= fast else []) for seed in range(n)]
+
+
+def shaken(model: Any, seed: int, *, by: float = 0.15) -> Any:
+    """Theirs start with small weights and no biases: large ones let every part matter."""
+    drawn = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter.add_(torch.randn(parameter.shape, generator=drawn) * by)
+        for name, buffer in model.named_buffers():
+            if name == "final_logits_bias":
+                buffer.add_(torch.randn(buffer.shape, generator=drawn))
+    return model.eval()
+
+
+def words(n: int, special: Sequence[str] = ("<pad>", "<s>", "</s>")) -> tokenizers.Tokenizer:
+    """A tokenizer of n ids: the special ones, and words w3, w4, ..."""
+    names = [*special, *(f"w{number}" for number in range(len(special), n))]
+    built = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=names[-1])
+    )
+    built.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    built.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in special])
+    return built
+
+
+def written(folder: Path, model: Any, *, n_ids: int | None = None, pickled: bool = False) -> Path:
+    """The folder of one model; its weights in a pickle, or in safetensors."""
+    model.save_pretrained(folder)
+    words(n_ids or model.config.vocab_size).save(str(folder / "tokenizer.json"))
+    if pickled:
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    return folder
+
+
+def edited(folder: Path, change: dict[str, Tensor | None]) -> Path:
+    """The folder with some tensors changed, added or (None) removed."""
+    state = safetensors.torch.load_file(folder / "model.safetensors") | change
+    kept = {name: tensor.contiguous() for name, tensor in state.items() if tensor is not None}
+    safetensors.torch.save_file(kept, folder / "model.safetensors")
+    return folder
+
+
+@torch.no_grad()
+def written_greedily(
+    model: DecoderOnly | EncoderDecoder, prompt: Tensor, n: int, *, source: Tensor | None = None
+) -> Tensor:
+    """The n most likely tokens after each row of `prompt`, one step at a time."""
+    lengths, room = torch.full((len(prompt),), prompt.shape[1]), prompt.shape[1] + n
+    if isinstance(model, EncoderDecoder):
+        assert source is not None
+        logits, cache = model.start(prompt, lengths, source=source, capacity=room)
+    else:
+        logits, cache = model.start(prompt, lengths, capacity=room)
+    tokens = [logits.argmax(-1)]
+    for _ in range(n - 1):
+        tokens.append(model.step(tokens[-1], cache).argmax(-1))
+    return torch.stack(tokens, dim=1)

@@ -1,0 +1,184 @@
+"""A Llama that transformers wrote opens as it is, and says what transformers says."""
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from folders_of_others import edited, seeds, shaken, written, written_greedily
+from torch import Tensor
+
+from tercet.checkpoint import load_model
+from tercet.checkpoint.llama import from_llama
+from tercet.config import UserError
+from tercet.models import DecoderOnly
+
+SMALL = {
+    "vocab_size": 23, "max_position_embeddings": 31, "hidden_size": 20, "intermediate_size": 29,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+    "rms_norm_eps": 1e-3, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+
+
+def theirs(seed: int = 0, kind: Any = transformers.LlamaForCausalLM, **config: Any) -> Any:
+    torch.manual_seed(seed)
+    return shaken(kind(transformers.LlamaConfig(**SMALL | config)), seed)
+
+
+@cache
+def usual() -> Any:
+    """The one that most tests read and none changes."""
+    return theirs()
+
+
+def drawn(seed: int) -> Any:
+    draw = random.Random(seed)
+    heads = draw.choice([1, 2, 4, 6])
+    return theirs(
+        seed,
+        hidden_size=heads * 5, num_attention_heads=heads,
+        num_key_value_heads=draw.choice([n for n in (1, 2, 3, 4, 6) if heads % n == 0]),
+        head_dim=draw.choice([4, 6, 10]), num_hidden_layers=draw.choice([1, 2, 3]),
+        tie_word_embeddings=draw.random() < 0.5, attention_bias=seed % 3 == 0, mlp_bias=seed % 4 == 0,
+        hidden_act=draw.choice(["silu", "gelu"]), rms_norm_eps=draw.choice([1e-6, 1e-3]),
+        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([10_000.0, 500_000.0, 37.0])},
+    )  # fmt: skip
+
+
+def opened(folder: Path) -> DecoderOnly:
+    model = load_model(folder).model
+    assert isinstance(model, DecoderOnly)
+    return model
+
+
+def told(reference: Any) -> dict[str, Any]:
+    return json.loads(reference.config.to_json_string(use_diff=False))
+
+
+@torch.no_grad()
+def furthest(ours: DecoderOnly, reference: Any) -> float:
+    tokens = torch.randint(ours.vocab_size, (2, 29), generator=torch.Generator().manual_seed(1))
+    return (ours(tokens) - reference(input_ids=tokens, use_cache=False).logits).abs().max().item()
+
+
+@pytest.mark.parametrize("seed", seeds(10, fast=2))
+def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
+    reference = drawn(seed)
+    ours = opened(written(tmp_path, reference, pickled=seed % 3 == 1))
+    assert furthest(ours, reference) < 1e-4
+    prompt = torch.randint(ours.vocab_size, (2, 5))
+    mask = torch.ones_like(prompt)
+    wanted = reference.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=17, min_new_tokens=17)
+    assert torch.equal(written_greedily(ours, prompt, 17), wanted[:, 5:])
+
+
+@pytest.mark.parametrize("biases", [(True, False), (False, True), (True, True), (False, False)])
+def test_biases_of_one_part_alone(biases: tuple[bool, bool]) -> None:
+    reference = theirs(attention_bias=biases[0], mlp_bias=biases[1])
+    ours = from_llama(told(reference), reference.state_dict())
+    assert furthest(ours, reference) < 1e-5
+    state = ours.state_dict()
+    if any(biases):
+        assert bool(state["stack.blocks.0.self_attention.out.bias"].any()) == biases[0]
+        assert bool(state["stack.blocks.0.feedforward.down.bias"].any()) == biases[1]
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"rope_theta": 500.0, "rope_parameters": None},
+        {"rope_theta": 500.0, "rope_scaling": None, "rope_parameters": None},
+        {"rope_scaling": {"rope_type": "default", "rope_theta": 500.0}, "rope_parameters": None},
+        {"rope_theta": 10.0},  # the newer place counts
+    ],
+)
+def test_the_base_of_the_rotation_stands_in_one_of_three_places(base: dict[str, Any]) -> None:
+    reference = usual()
+    assert furthest(from_llama(told(reference) | base, reference.state_dict()), reference) < 1e-5
+
+
+def test_the_first_llamas_said_neither_base_nor_width_of_a_head() -> None:
+    reference = theirs(hidden_size=24, num_key_value_heads=4, rope_parameters=None)
+    config = told(reference)
+    for key in ("rope_parameters", "head_dim", "num_key_value_heads", "attention_bias", "mlp_bias"):
+        del config[key]
+    assert furthest(from_llama(config, reference.state_dict()), reference) < 1e-5
+
+
+@pytest.mark.parametrize("change", ["no prefix", "frequencies", "twin"])
+def test_what_other_files_do_differently_changes_nothing(change: str) -> None:
+    reference = theirs(tie_word_embeddings=change == "twin")
+    state = dict(reference.state_dict())
+    match change:
+        case "no prefix":
+            state = {name.removeprefix("model."): tensor for name, tensor in state.items()}
+        case "frequencies":
+            state |= {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": torch.ones(3) for n in (0, 1)}
+        case "twin":
+            assert "lm_head.weight" in state
+    assert furthest(from_llama(told(reference), state), reference) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rms_norm_eps": 1e-5}, {"hidden_act": "gelu"}, {"rope_parameters": {"rope_theta": 10_000.0}},
+    ],
+)  # fmt: skip
+def test_another_config_is_seen(change: dict[str, Any]) -> None:
+    reference = usual()
+    assert furthest(from_llama(told(reference) | change, reference.state_dict()), reference) > 1e-4
+
+
+@pytest.mark.parametrize(("one", "other"), [("q_proj", "o_proj"), ("gate_proj", "up_proj")])
+def test_weights_in_each_others_place_are_seen(one: str, other: str) -> None:
+    reference = theirs(num_attention_heads=4, num_key_value_heads=4, head_dim=4, hidden_size=16)
+    state = {
+        name.replace(one, "*").replace(other, one).replace("*", other): tensor
+        for name, tensor in reference.state_dict().items()
+    }
+    assert furthest(from_llama(told(reference), state), reference) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.layers.1.mlp.up_proj.weight": None}, r"layers\.1\.mlp\.up_proj\.weight missing"),
+        ({"lm_head.weight": None}, r"lm_head\.weight missing"),
+        ({"model.layers.0.self_attn.q_norm.weight": torch.ones(6)}, r"self_attn\.q_norm\.weight unknown"),
+        ({"model.layers.0.self_attn.k_proj.weight": torch.ones(24, 20)}, r"shape 24x20 where the config needs 12x20"),
+        ({"model.layers.0.self_attn.k_proj.bias": torch.ones(12)}, r"k_proj\.bias unknown"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        load_model(edited(written(tmp_path, usual()), change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None},
+            "is scaled by 'linear', which",
+        ),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}}, "is scaled by 'llama3'"),
+        ({"rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}}, "partial_rotary_factor is not 1"),
+        ({"rope_parameters": [1]}, r"has \[1\] as rope_parameters"),
+        ({"rope_parameters": {"rope_theta": "high"}}, "has 'high' as rope_theta; put back the float"),
+        ({"hidden_act": "sin"}, "hidden_act is 'sin', which Tercet does not have"),
+        ({"mlp_bias": "no"}, "has 'no' as mlp_bias; put back the true or false"),
+        ({"num_key_value_heads": 3}, "n_heads=4 must be divisible by n_kv_heads=3"),
+        ({"rms_norm_eps": None}, "has no rms_norm_eps; put back the float"),
+        ({"model_type": "mistral"}, "model_type is 'mistral'; Tercet reads 'llama' alone"),
+    ],
+)
+def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], message: str) -> None:
+    reference = usual()
+    with pytest.raises(UserError, match=message):
+        from_llama(told(reference) | change, reference.state_dict())

@@ -1,0 +1,314 @@
+"""A Marian that transformers wrote opens as it is, and says what transformers says, step by step."""
+
+import io
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from folders_of_others import edited, seeds, shaken, words, written, written_greedily
+from torch import Tensor
+
+from tercet.checkpoint import Card, load_model, save_model
+from tercet.checkpoint import marian as reader
+from tercet.checkpoint.marian import alternating, from_marian
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.generation import Beam, translate
+from tercet.models import EncoderDecoder
+from tercet.tokens import Tokenizer
+
+SMALL = {
+    "vocab_size": 23, "d_model": 12, "max_position_embeddings": 31,
+    "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 17,
+    "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 19,
+    "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 2, "bos_token_id": None,
+    "forced_eos_token_id": None, "scale_embedding": True, "activation_function": "swish",
+}  # fmt: skip
+
+
+def theirs(seed: int = 0, kind: Any = transformers.MarianMTModel, **config: Any) -> Any:
+    torch.manual_seed(seed)
+    return shaken(kind(transformers.MarianConfig(**SMALL | config)), seed)
+
+
+@cache
+def usual() -> Any:
+    """The one that most tests read and none changes."""
+    return theirs()
+
+
+def drawn(seed: int) -> Any:
+    draw = random.Random(seed)
+    heads = draw.choice([(1, 2), (2, 1), (3, 3), (2, 4)])
+    return theirs(
+        seed,
+        d_model=12 * draw.choice([1, 2, 3]), encoder_attention_heads=heads[0], decoder_attention_heads=heads[1],
+        encoder_layers=draw.choice([1, 2, 6]), decoder_layers=draw.choice([1, 3]),
+        encoder_ffn_dim=draw.choice([17, 40]), decoder_ffn_dim=draw.choice([13, 40]),
+        scale_embedding=draw.random() < 0.7, activation_function=draw.choice(["swish", "relu", "gelu"]),
+        tie_word_embeddings=draw.random() < 0.8, vocab_size=draw.choice([17, 53]),
+    )  # fmt: skip
+
+
+def opened(folder: Path) -> EncoderDecoder:
+    model = load_model(folder).model
+    assert isinstance(model, EncoderDecoder)
+    return model
+
+
+def told(reference: Any) -> dict[str, Any]:
+    return json.loads(reference.config.to_json_string(use_diff=False))
+
+
+@torch.no_grad()
+def furthest(ours: EncoderDecoder, reference: Any) -> float:
+    """Of sources and targets of unequal lengths, padded."""
+    draw = torch.Generator().manual_seed(1)
+    sources = reference.config.vocab_size
+    source, target = (torch.randint(n, (3, m), generator=draw) for n, m in ((sources, 13), (ours.vocab_size, 29)))
+    real = torch.arange(13) < torch.tensor([[13], [1], [7]])
+    wanted = reference(
+        input_ids=source, attention_mask=real.long(), decoder_input_ids=target, use_cache=False
+    ).logits  # fmt: skip
+    return (ours(source, target, source_padding=real) - wanted).abs().max().item()
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
+    reference = drawn(seed)
+    folder = written(tmp_path, reference, pickled=seed % 3 == 0)
+    ours = opened(folder)
+    assert furthest(ours, reference) < 1e-4
+    source = torch.randint(ours.vocab_size, (2, 11))
+    wanted = torch.zeros(2, 1, dtype=torch.long)
+    for _ in range(15):
+        with torch.no_grad():
+            logits = reference(input_ids=source, decoder_input_ids=wanted, use_cache=False).logits[:, -1]
+        wanted = torch.cat((wanted, logits.argmax(-1, keepdim=True)), dim=1)
+    assert torch.equal(written_greedily(ours, wanted[:, :1], 15, source=source), wanted[:, 1:])
+
+
+def test_a_translation_is_the_one_that_transformers_finds(tmp_path: Path) -> None:
+    reference = usual()
+    trained = load_model(written(tmp_path / "theirs", reference))
+    tokenizer = trained.tokenizer
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 2, 0)  # it begins with the padding
+    line = "w5 w9 w3 w22"
+    ids = torch.tensor([[*tokenizer.encode(line), 2]])
+    wanted = reference.generate(
+        ids, attention_mask=torch.ones_like(ids), num_beams=1, do_sample=False, max_new_tokens=15, min_new_tokens=13,
+        bad_words_ids=[[0], [1]],  # special to our tokenizer
+    )  # fmt: skip
+    search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=13)
+    found = translate(trained.model, tokenizer, [line], search)[0][0]
+    assert len(found.ids) > 12
+    assert list(found.ids) == wanted[0, 1:].tolist()
+    save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())
+    again = load_model(tmp_path / "ours")
+    assert (again.tokenizer.bos_id, again.model.spec) == (0, trained.model.spec)
+    assert translate(again.model, again.tokenizer, [line], search)[0][0] == found
+
+
+def test_columns_alternate_between_sine_and_cosine() -> None:
+    assert alternating(6).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_a_forgotten_permutation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = usual()
+    assert furthest(from_marian(told(reference), reference.state_dict()), reference) < 1e-5
+    monkeypatch.setattr(reader, "_reorder", lambda model, order: None)
+    assert furthest(from_marian(told(reference), reference.state_dict()), reference) > 1e-2
+
+
+@pytest.mark.parametrize("part", [*reader.READS, *reader.WRITES])
+def test_a_permutation_forgotten_in_one_part_is_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = usual()
+    for table in ("READS", "WRITES"):
+        monkeypatch.setattr(reader, table, tuple(name for name in getattr(reader, table) if name != part))
+    assert furthest(from_marian(told(reference), reference.state_dict()), reference) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "change", [{"activation_function": "gelu"}, {"scale_embedding": False}, {"encoder_attention_heads": 4}]
+)
+def test_another_config_is_seen(change: dict[str, Any]) -> None:
+    reference = usual()
+    assert furthest(from_marian(told(reference) | change, reference.state_dict()), reference) > 1e-3
+
+
+@pytest.mark.parametrize(("one", "other"), [("q_proj", "k_proj"), ("self_attn_layer_norm", "final_layer_norm")])
+def test_weights_in_each_others_place_are_seen(one: str, other: str) -> None:
+    reference = usual()
+    state = {
+        name.replace(one, "*").replace(other, one).replace("*", other): tensor
+        for name, tensor in reference.state_dict().items()
+    }
+    assert furthest(from_marian(told(reference), state), reference) > 1e-2
+
+
+def test_without_the_bias_of_the_logits_all_scores_are_others() -> None:
+    reference = usual()
+    state = dict(reference.state_dict())
+    state["final_logits_bias"] = torch.zeros(1, 23)
+    assert furthest(from_marian(told(reference), state), reference) > 0.1
+    del state["final_logits_bias"]
+    model = from_marian(told(reference), state)
+    assert model.unembedding.bias is None
+
+
+@pytest.mark.parametrize("share", ["one", "apart", "other vocabulary", "untied"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_embeddings_shared_or_not(share: str, whole: bool, tmp_path: Path) -> None:
+    config: dict[str, dict[str, Any]] = {
+        "one": {},
+        "apart": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23},
+        "other vocabulary": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 29},
+        "untied": {"tie_word_embeddings": False},
+    }
+    reference = theirs(**config[share])
+    reference.save_pretrained(tmp_path)
+    state = reference.state_dict() if whole else safetensors.torch.load_file(tmp_path / "model.safetensors")
+    ours = from_marian(told(reference), state)
+    assert (ours.spec.share_embeddings, ours.spec.tie_embeddings) == (share == "one", share != "untied")
+    assert furthest(ours, reference) < 1e-5
+
+
+def test_a_matrix_of_its_own_for_the_output_alone() -> None:
+    """Older versions share the embeddings of both sides all the same."""
+    reference = theirs(tie_word_embeddings=False)
+    with torch.no_grad():
+        for side in ("encoder", "decoder"):
+            getattr(reference.model, side).embed_tokens.weight.copy_(reference.model.shared.weight)
+    ours = from_marian(told(reference), reference.state_dict())
+    assert (ours.spec.share_embeddings, ours.spec.tie_embeddings) == (True, False)
+    assert furthest(ours, reference) < 1e-5
+
+
+def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
+    reference = theirs(share_encoder_decoder_embeddings=False, decoder_vocab_size=29)
+    folder = written(tmp_path / "theirs", reference, n_ids=29)
+    with pytest.raises(UserError, match=r"the source has 23 ids of its own and no source_tokenizer\.json"):
+        load_model(folder)
+    words(23).save(str(folder / "source_tokenizer.json"))
+    trained = load_model(folder)
+    assert (trained.tokenizer.vocab_size, trained.source_tokenizer.vocab_size) == (29, 23)
+    save_model(tmp_path / "o", trained.model, trained.tokenizer, Card(), source_tokenizer=trained.source_tokenizer)
+    assert furthest(opened(tmp_path / "o"), reference) < 1e-5
+
+
+def test_one_vocabulary_may_be_cut_in_two_ways(tmp_path: Path) -> None:
+    folder = written(tmp_path / "theirs", usual())
+    backwards = json.loads(words(23).to_str())
+    backwards["normalizer"] = {"type": "Lowercase"}
+    (folder / "source_tokenizer.json").write_text(json.dumps(backwards))
+    trained = load_model(folder)
+    source = trained.source_tokenizer
+    assert source.encode("W5") == trained.tokenizer.encode("w5") != trained.tokenizer.encode("W5")
+    save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card(), source_tokenizer=source)
+    again = load_model(tmp_path / "ours")
+    assert again.source_tokenizer.encode("W5") == source.encode("W5")
+    assert again.tokenizer.bos_id == 0
+    Tokenizer(words(24)).save(tmp_path / "ours" / "source_tokenizer.json")
+    with pytest.raises(UserError, match=r"source_tokenizer\.json has 24 ids"):
+        load_model(tmp_path / "ours")
+    save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())  # leaves none of an earlier model
+    again = load_model(tmp_path / "ours")
+    assert again.source_tokenizer is again.tokenizer
+
+
+def test_rows_without_an_id_only_pad_the_vocabulary(tmp_path: Path) -> None:
+    reference = usual()
+    ours = opened(written(tmp_path, reference, n_ids=20))
+    with torch.no_grad():
+        source, target = torch.randint(20, (2, 7)), torch.randint(20, (2, 5))
+        wanted = reference(input_ids=source, decoder_input_ids=target).logits
+        assert (ours(source, target) - wanted[..., :20]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("change", ["no prefix", "tables", "no output", "half"])
+def test_what_other_files_do_differently_changes_nothing(change: str) -> None:
+    reference = usual()
+    state, tolerance = dict(reference.state_dict()), 1e-5
+    match change:
+        case "no prefix":
+            state = {name.removeprefix("model."): tensor for name, tensor in state.items()}
+        case "tables":
+            assert "model.encoder.embed_positions.weight" in state
+            state = {name: tensor for name, tensor in state.items() if "embed_positions" not in name}
+        case "no output":
+            del state["lm_head.weight"], state["model.encoder.embed_tokens.weight"], state["model.shared.weight"]
+        case "half":
+            state, tolerance = {name: tensor.half() for name, tensor in state.items()}, 5e-2
+    assert furthest(from_marian(told(reference), state), reference) < tolerance
+
+
+@pytest.mark.parametrize("change", ["learned", "interleaved", "wide"])
+def test_positions_of_another_kind_are_refused(change: str) -> None:
+    reference = usual()
+    state = dict(reference.state_dict())
+    name = "model.decoder.embed_positions.weight"
+    table = state[name]
+    state[name] = {"learned": table + 0.1, "interleaved": table[:, alternating(12)], "wide": table.repeat(1, 2)}[change]
+    with pytest.raises(UserError, match=r"decoder\.embed_positions\.weight are not the sines and cosines"):
+        from_marian(told(reference), state)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.encoder.layers.1.fc1.bias": None}, r"encoder\.layers\.1\.fc1\.bias missing"),
+        ({"model.shared.weight": None}, r"shared\.weight missing"),
+        ({"model.encoder.layernorm_embedding.weight": torch.ones(12)}, r"layernorm_embedding\.weight unknown"),
+        ({"model.decoder.layers.0.fc2.weight": torch.ones(12, 17)}, r"shape 12x17 where the config needs 12x19"),
+        ({"final_logits_bias": torch.ones(1, 22)}, r"final_logits_bias has shape 22 where the config needs 23"),
+        ({"final_logits_bias": torch.ones(2, 23)}, r"final_logits_bias has shape 2x23 where the config needs 23"),
+        ({"lm_head.weight": torch.ones(23, 12)}, r"lm_head\.weight is not the same as shared\.weight"),
+        ({"model.encoder.embed_tokens.weight": torch.ones(23, 12)}, r"embed_tokens\.weight is not the same as shared"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        load_model(edited(written(tmp_path, usual()), change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"normalize_before": True}, "normalize_before is true, which Tercet does not have"),
+        ({"normalize_embedding": True}, "normalize_embedding is true, which Tercet does not have"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm is true, which Tercet does not have"),
+        ({"static_position_embeddings": False}, "static_position_embeddings is false, which Tercet does not have"),
+        ({"is_decoder": True}, "is_decoder is true, which Tercet does not have"),
+        ({"activation_function": "tanh"}, "activation_function is 'tanh', which Tercet does not have"),
+        ({"d_model": 13}, "config of this Marian does not fit together"),
+        ({"decoder_layers": None}, "has no decoder_layers; put back the int"),
+        ({"model_type": "bart"}, "model_type is 'bart'; Tercet reads 'marian' alone"),
+    ],
+)
+def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], message: str) -> None:
+    reference = usual()
+    with pytest.raises(UserError, match=message):
+        from_marian(told(reference) | change, reference.state_dict())
+
+
+@pytest.mark.slow
+def test_the_command_line_opens_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(written(tmp_path / "theirs", usual()))
+    for name, line in (("source", "w5 w9 w3"), ("target", "w20 w4")):
+        (tmp_path / name).write_text(f"{line}\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"w5 w9\n")))
+    for verb in (
+        ("translate", folder), ("inspect", folder),
+        ("evaluate", folder, "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")),
+    ):  # fmt: skip
+        assert main(verb) == 0
+        said = capsys.readouterr().out
+        assert {"translate": "w", "inspect": "decoder.blocks", "evaluate": "chrF"}[verb[0]] in said

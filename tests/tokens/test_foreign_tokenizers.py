@@ -1,0 +1,403 @@
+"""The tokenizers of other people's folders cut and join as their own libraries do, and know their ends."""
+
+import contextlib
+import gzip
+import importlib.util
+import json
+import os
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from spm_files import number, spm, text
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from tercet.config import UserError
+from tercet.tokens import Tokenizer
+from tercet.tokens.foreign import tokenizers_of
+from tercet.tokens.sentencepiece import HIDDEN, read_pieces, unigram
+
+TEXT = "The cat sat on the mat. Don't they say: naïve größe, 1234 567? \n\n  def f(x):\n    return x\n" * 3
+texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=HIDDEN), max_size=40)
+
+
+@cache
+def byte_level(*, special: tuple[str, ...] = ("<|endoftext|>",), llama3: bool = False) -> tokenizers.Tokenizer:
+    """GPT-2's kind, or with a pattern of its own and then bytes, as Llama 3 and SmolLM2."""
+    built = tokenizers.Tokenizer(models.BPE())
+    cut = [pre_tokenizers.Split(tokenizers.Regex(r"\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"), "isolated")]
+    own = pre_tokenizers.Sequence([*cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    built.pre_tokenizer = own if llama3 else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=list(special), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )  # fmt: skip
+    built.train_from_iterator([TEXT], trainer)
+    return built
+
+
+@cache
+def byte_fallback(*, metaspace: bool) -> tokenizers.Tokenizer:
+    """Llama 2's kind, its spaces written by the normalizer (older files) or by Metaspace (newer ones)."""
+    letters = sorted(set(TEXT.replace("\n", "").replace(" ", "▁")))
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    merges = [("t", "h"), ("th", "e"), ("▁", "the"), ("▁", "s"), ("a", "t"), ("▁s", "at"), ("▁", "▁"), ("c", "at")]
+    names += ["".join(merge) for merge in merges]
+    vocabulary = {name: place for place, name in enumerate(names)}
+    built = tokenizers.Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    if metaspace:
+        built.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+    else:
+        built.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    built.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    built.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return built
+
+
+KINDS = {
+    "gpt2": byte_level,
+    "llama3": lambda: byte_level(special=("<|begin_of_text|>", "<|end_of_text|>"), llama3=True),
+    "llama2": lambda: byte_fallback(metaspace=False),
+    "llama2 metaspace": lambda: byte_fallback(metaspace=True),
+}
+
+
+@cache
+def pair(kind: str) -> tuple[Tokenizer, tokenizers.Tokenizer]:
+    """Ours, and the library's from the same file."""
+    library = KINDS[kind]()
+    return Tokenizer.from_json(library.to_str()), tokenizers.Tokenizer.from_str(library.to_str())
+
+
+def streamed(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
+    stream = tokenizer.stream()
+    return "".join(map(stream.push, ids)) + stream.flush()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestAllInOne:
+    @given(line=texts | st.sampled_from([TEXT, " the cat", "the  cat\n", "日本 🙂", ""]))
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    def test_a_text_is_cut_and_joined_as_the_library_does(self, kind: str, line: str) -> None:
+        ours, library = pair(kind)
+        library.encode_special_tokens = True  # what a document spells out is text
+        ids = ours.encode(line)
+        assert ids == library.encode(line, add_special_tokens=False).ids
+        assert ours.decode(ids) == library.decode(ids) == streamed(ours, ids)
+        if "llama2" not in kind:
+            assert ours.decode(ids) == line
+            assert not line.isascii() or "".join(ours.tokens(ids)) == line
+
+    def test_its_ends_are_known_by_their_names(self, kind: str) -> None:
+        ours, library = pair(kind)
+        end = {"gpt2": "<|endoftext|>", "llama3": "<|end_of_text|>"}.get(kind, "</s>")
+        begin = {"gpt2": None, "llama3": "<|begin_of_text|>"}.get(kind, "<s>")
+        assert ours.eos_id == library.token_to_id(end)
+        assert ours.bos_id == (None if begin is None else library.token_to_id(begin))
+        assert ours.decode([ours.eos_id or 0]) == ""
+        assert ours.tokens([ours.eos_id or 0]) == [end]
+
+
+def gpt2_files(folder: Path, **config: Any) -> Path:
+    byte_level().model.save(str(folder))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+class TestTwoFiles:
+    @pytest.mark.parametrize("spaced", [False, True])
+    def test_gpt2s_vocabulary_and_merges(self, spaced: bool, tmp_path: Path) -> None:
+        from transformers import GPT2TokenizerFast
+
+        folder = gpt2_files(tmp_path, add_prefix_space=spaced, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+        ours, source = tokenizers_of(folder, {"eos_token_id": 50_256})
+        assert source is ours
+        assert (ours.eos_id, ours.bos_id, ours.pad_id) == (0, 0, None)
+        assert ours.decode([0, *ours.encode("the")]).strip() == "the"
+        theirs = GPT2TokenizerFast(
+            vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), add_prefix_space=spaced
+        )
+        for line in (TEXT, "", " the", "größe 🙂"):
+            assert ours.encode(line) == theirs(line)["input_ids"], line
+            assert ours.decode(ours.encode(line)) == theirs.decode(
+                theirs(line)["input_ids"], clean_up_tokenization_spaces=False
+            )
+
+    def test_broken_files_say_so(self, tmp_path: Path) -> None:
+        folder = gpt2_files(tmp_path)
+        whole = {name: (folder / name).read_text() for name in ("vocab.json", "merges.txt")}
+        for name, content in (
+            ("vocab.json", "{"), ("vocab.json", '{"a": "b"}'), ("vocab.json", "[1]"),
+            ("merges.txt", "#version: 0.2\na b c\n"), ("merges.txt", "zz qq\n"), ("merges.txt", "a\n"),
+        ):  # fmt: skip
+            (folder / name).write_text(content)
+            with pytest.raises(UserError, match="are not a BPE of bytes") as told:
+                tokenizers_of(folder, {})
+            assert "\n" not in str(told.value)
+            (folder / name).write_text(whole[name])
+        (folder / "merges.txt").unlink()
+        with pytest.raises(UserError, match=r"cannot read the tokenizer .*tokenizer\.json"):
+            tokenizers_of(folder, {})
+
+
+class TestWhoEnds:
+    """Told by name, then by the name itself, then by number."""
+
+    FILES = (
+        ("special_tokens_map.json", {"eos_token": "the"}),
+        ("tokenizer_config.json", {"eos_token": {"content": "cat", "lstrip": False}}),
+        ("generation_config.json", {"eos_token_id": [5, 6], "pad_token_id": 7}),
+    )
+
+    def told(self, folder: Path, config: dict[str, Any], library: tokenizers.Tokenizer) -> Tokenizer:
+        library.save(str(folder / "tokenizer.json"))
+        return tokenizers_of(folder, config)[0]
+
+    def test_the_order_in_which_files_are_asked(self, tmp_path: Path) -> None:
+        nameless = byte_level(special=("[end]",))
+        ids = {name: nameless.token_to_id(name) for name in ("the", "cat")}
+        ids = {name: place for name, place in ids.items() if place is not None}
+        found = [self.told(tmp_path, {"eos_token_id": 0, "bos_token_id": 9}, nameless)]
+        for name, content in (self.FILES[2], self.FILES[0], self.FILES[1]):
+            (tmp_path / name).write_text(json.dumps(content))
+            found.append(self.told(tmp_path, {"eos_token_id": 0, "bos_token_id": 9}, nameless))
+        wanted = [0, 5, ids.get("the", 5), ids.get("cat", ids.get("the", 5))]
+        assert [one.eos_id for one in found] == wanted
+        assert len(set(wanted)) > 2
+        assert [one.pad_id for one in found] == [None, 7, 7, 7]
+        assert all(one.bos_id == 9 for one in found)
+
+    def test_a_name_that_tells_goes_before_a_number(self, tmp_path: Path) -> None:
+        assert self.told(tmp_path, {"eos_token_id": 9}, byte_level()).eos_id == 0
+
+    @pytest.mark.parametrize("config", [{"eos_token_id": 50_256}, {"eos_token_id": None}, {"eos_token_id": True}, {}])
+    def test_numbers_that_tell_nothing(self, config: dict[str, Any], tmp_path: Path) -> None:
+        assert self.told(tmp_path, config, byte_level(special=("[end]",))).eos_id is None
+
+    def test_a_translator_begins_where_its_decoder_does(self, tmp_path: Path) -> None:
+        found = self.told(tmp_path, {"decoder_start_token_id": 1, "pad_token_id": 1}, byte_fallback(metaspace=True))
+        assert (found.bos_id, found.pad_id, found.eos_id) == (1, 1, 2)
+
+    def test_a_token_with_a_role_stands_for_no_text(self) -> None:
+        tokenizer = Tokenizer(byte_level(special=("[end]",)))
+        given = tokenizer.with_ids(eos_id=40)
+        assert tokenizer.with_ids() is tokenizer
+        assert (given.eos_id, tokenizer.eos_id) == (40, None)
+        assert given.decode([40]) == "" != tokenizer.decode([40])
+        assert Tokenizer.from_json(given.to_json()).decode([40]) == ""
+        assert given.encode(TEXT) == tokenizer.encode(TEXT)
+        with pytest.raises(ValueError, match=r"the vocabulary has no id 999; ids are 0 to \d+$"):
+            tokenizer.with_ids(eos_id=999)
+
+    def test_broken_settings_say_so(self, tmp_path: Path) -> None:
+        (tmp_path / "tokenizer_config.json").write_text("[")
+        with pytest.raises(UserError, match=r"tokenizer_config\.json is not valid JSON"):
+            self.told(tmp_path, {}, byte_level())
+
+
+SOURCE = {"▁": -2.0, "a": -2.5, "b": -2.5, "c": -3.0, "▁ab": -1.5, "abc": -4.0, "bc": -2.0}
+TARGET = {"▁": -2.0, "a": -2.5, "ß": -4.0, "▁ß": -3.0, "aß": -3.5, "b": -2.6, "▁ab": -9.0}
+IDS = {
+    name: place
+    for place, name in enumerate(
+        dict.fromkeys(["</s>", "<unk>", *SOURCE, *TARGET, ">>fr<<", "<pad>"])
+    )
+}  # fmt: skip
+
+
+def marian_files(folder: Path, **config: Any) -> Path:
+    (folder / "source.spm").write_bytes(spm(SOURCE))
+    (folder / "target.spm").write_bytes(spm(TARGET))
+    (folder / "vocab.json").write_text(json.dumps(IDS, ensure_ascii=False))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def best(line: str, scores: dict[str, float]) -> float:
+    """The best score of any way to cut a line of known characters, by trying all."""
+    line = "▁" + line.replace(" ", "▁")
+    scored = [0.0, *[float("-inf")] * len(line)]
+    for end in range(1, len(line) + 1):
+        for start in range(end):
+            scored[end] = max(scored[end], scored[start] + scores.get(line[start:end], float("-inf")))
+    return scored[-1]
+
+
+class TestPieces:
+    def sides(self, folder: Path) -> tuple[Tokenizer, Tokenizer]:
+        return tokenizers_of(marian_files(folder), {"decoder_start_token_id": IDS["<pad>"], "eos_token_id": 0})
+
+    def test_each_side_is_cut_by_its_own_scores(self, tmp_path: Path) -> None:
+        target, source = self.sides(tmp_path)
+        assert source.tokens(source.encode("ab  abc ")) == ["▁ab", "▁ab", "c"]  # -4.5, and -6.0 as abc
+        assert target.tokens(target.encode("ab")) == ["▁", "a", "b"]
+        assert [(one.eos_id, one.pad_id) for one in (source, target)] == [(0, IDS["<pad>"])] * 2
+        assert target.bos_id == IDS["<pad>"]
+        assert source.vocab_size == target.vocab_size == len(IDS)
+
+    @given(line=st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=4).map(" ".join))
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_no_way_to_cut_scores_better(self, tmp_path: Path, line: str) -> None:
+        _, source = self.sides(tmp_path)
+        ids = source.encode(line)
+        names = source.tokens(ids)
+        assert [IDS[name] for name in names] == ids
+        assert sum(SOURCE[name] for name in names) == pytest.approx(best(line, SOURCE))
+        assert source.decode(ids) == line == streamed(source, ids)
+
+    def test_pieces_of_the_other_side_keep_id_and_text_and_are_not_found(self, tmp_path: Path) -> None:
+        target, source = self.sides(tmp_path)
+        ids = [IDS["abc"], IDS["▁ß"], IDS["aß"]]
+        assert target.decode([0, *ids, IDS["<pad>"]]) == "abc ßaß"
+        assert target.tokens(ids) == ["abc", "▁ß", "aß"]
+        assert IDS["abc"] not in target.encode("abc abcabc")
+        assert source.tokens(source.encode("aß")) == ["▁", "a", "ß"]  # one unknown character that the list has
+        assert source.tokens(source.encode("aüa")) == ["▁", "a", "<unk>", "a"]
+        assert source.unk_id == 1
+
+    def test_special_tokens_do_not_come_out_of_a_text(self, tmp_path: Path) -> None:
+        for one in self.sides(tmp_path):
+            for line in ("</s>", "<pad>", "a </s>a", f"{HIDDEN}abc", f"{HIDDEN}</s>"):
+                assert not set(one.encode(line)) & {0, IDS["<pad>"]}, line
+
+    def test_a_language_is_asked_for_in_front(self, tmp_path: Path) -> None:
+        _, source = self.sides(tmp_path)
+        for line in (">>fr<< ab", ">>fr<<ab"):
+            assert source.encode(line) == [IDS[">>fr<<"], IDS["▁ab"]]
+
+    def test_it_comes_back_from_one_file(self, tmp_path: Path) -> None:
+        for one in self.sides(tmp_path):
+            again = Tokenizer.from_json(one.to_json())
+            assert again.hash == one.hash
+            for line in ("ab abc", "aßß ü", "</s>"):
+                assert again.encode(line) == one.encode(line)
+                assert again.tokens(one.encode(line)) == one.tokens(one.encode(line))
+
+    def test_sides_with_a_list_each(self, tmp_path: Path) -> None:
+        folder = marian_files(tmp_path, separate_vocabs=True)
+        own = {name: place for place, name in enumerate(["<pad>", "</s>", "<unk>", *TARGET])}
+        (folder / "target_vocab.json").write_text(json.dumps(own))
+        target, source = tokenizers_of(folder, {})
+        assert (target.vocab_size, source.vocab_size) == (len(own), len(IDS))
+        assert (target.eos_id, source.eos_id) == (1, 0)
+        assert target.tokens(target.encode("aß")) == ["▁", "aß"]
+
+    @pytest.mark.parametrize(
+        ("file", "message"),
+        [
+            (spm(SOURCE, model=2), "its model is not Unigram"),
+            (spm(SOURCE, kinds={"a": 4}), "the piece 'a' is of kind 4"),
+            (spm(SOURCE, kinds={"a": 6}), "the piece 'a' is of kind 6"),
+            (spm(SOURCE, f5=0), "does not write spaces as ▁"),
+            (spm(SOURCE)[:-3], "it ends inside a value"),
+            (b"", "it has no pieces"),
+            (number(1, 7), "a number stands where bytes should"),
+            (b"\x0b", "byte 1 begins nothing known"),
+            (b"\xff" * 11, "is too long"),
+            (text(1, text(1, b"\xff")), "invalid start byte"),
+        ],
+    )
+    def test_files_that_are_not_read_say_why(self, file: bytes, message: str, tmp_path: Path) -> None:
+        (marian_files(tmp_path) / "source.spm").write_bytes(file)
+        with pytest.raises(UserError, match=message) as told:
+            tokenizers_of(tmp_path, {})
+        assert "source.spm is not a sentencepiece model that Tercet reads" in str(told.value)
+        assert "\n" not in str(told.value)
+
+    @given(data=st.data())
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_a_damaged_file_is_read_or_refused(self, data: st.DataObject, tmp_path: Path) -> None:
+        whole = bytearray(spm(SOURCE, table=b"\x04\0\0\0abcdef"))
+        for _ in range(data.draw(st.integers(0, 3))):
+            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+        (marian_files(tmp_path) / "source.spm").write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+        with contextlib.suppress(UserError):  # and no other
+            tokenizers_of(tmp_path, {})
+
+    @pytest.mark.parametrize(
+        ("ids", "message"),
+        [
+            ("{}", "does not give each piece its id"),
+            ('{"a": "b"}', "does not give each piece its id"),
+            ('{"a": 0, "b": 0}', "2 names must have the ids 0 to 1, each once"),
+            ('{"a": 0, "b": 2}', "2 names must have the ids 0 to 1, each once"),
+            ('{"</s>": 0, "<pad>": 1}', "it has no '<unk>'"),
+        ],
+    )
+    def test_a_broken_list_of_ids_says_so(self, ids: str, message: str, tmp_path: Path) -> None:
+        (marian_files(tmp_path) / "vocab.json").write_text(ids)
+        with pytest.raises(UserError, match=message):
+            tokenizers_of(tmp_path, {})
+
+    @pytest.mark.parametrize(("joined", "before"), [(1, 1), (0, 1), (1, 0)])
+    def test_what_it_does_with_spaces(self, joined: int, before: int, tmp_path: Path) -> None:
+        (tmp_path / "x.spm").write_bytes(spm(SOURCE, f3=before, f4=joined))
+        one = Tokenizer(
+            unigram(read_pieces(tmp_path / "x.spm"), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"}))
+        )
+        names = "".join(one.tokens(one.encode("a  b")))
+        assert names == "▁" * before + "a" + "▁" * (2 - joined) + "b"
+
+
+needs_sentencepiece = pytest.mark.skipif(
+    importlib.util.find_spec("sentencepiece") is None, reason="sentencepiece is not installed"
+)
+
+
+@needs_sentencepiece
+@pytest.mark.slow
+class TestBesideSentencepiece:
+    """On 900 pieces of English and German captions each."""
+
+    def files(self, folder: Path) -> dict[str, list[str]]:
+        """A folder of Marian's; the lines of each side."""
+        import sentencepiece
+
+        data = Path(os.environ.get("TERCET_DATA", "")) / "multi30k"
+        if not data.is_dir():
+            pytest.skip("the captions are not on this machine: make data has them")
+        ids = {"</s>": 0, "<unk>": 1}
+        lines: dict[str, list[str]] = {}
+        for side, language in (("source", "en"), ("target", "de")):
+            with gzip.open(data / f"train.{language}.gz", "rt", encoding="utf-8") as file:
+                lines[side] = file.read().splitlines()[:5000]
+            (folder / "lines.txt").write_text("\n".join(lines[side][:4000]))
+            sentencepiece.SentencePieceTrainer.train(  # pyright: ignore
+                input=str(folder / "lines.txt"), model_prefix=str(folder / side), vocab_size=900, minloglevel=2
+            )
+            (folder / f"{side}.model").rename(folder / f"{side}.spm")
+            known = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
+            for place in range(3, len(known)):
+                ids.setdefault(known.id_to_piece(place), len(ids))
+        ids["<pad>"] = len(ids)
+        (folder / "vocab.json").write_text(json.dumps(ids))
+        (folder / "tokenizer_config.json").write_text("{}")
+        return lines
+
+    def test_ids_and_texts_are_those_of_marians_own_tokenizer(self, tmp_path: Path) -> None:
+        lines = self.files(tmp_path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from transformers import MarianTokenizer
+
+            theirs = MarianTokenizer.from_pretrained(tmp_path)
+        target, source = tokenizers_of(tmp_path, {})
+        odd = ["ﬁne ½ Ⅳ é 漢字", "  a   b \t c\n d ", "", " ", "Ein　Mann", "zero\u200bwidth", "a\u00adb 🙂"]
+        for line in [*odd, *lines["source"][4000:]]:
+            assert source.encode(line) == theirs(line, add_special_tokens=False)["input_ids"], line
+        for line in [*odd, *lines["target"][4000:]]:
+            ids = theirs(text_target=line, add_special_tokens=False)["input_ids"]
+            assert target.encode(line) == ids, line
+            if target.unk_id not in ids:
+                assert target.decode(ids) == theirs.decode(ids, use_source_tokenizer=False)

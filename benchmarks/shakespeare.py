@@ -20,8 +20,8 @@ from tercet.checkpoint import load_model
 from tercet.config import assignment, merge
 from tercet.data import prepare
 from tercet.evaluate import score
+from tercet.inspect.metrics import read_metrics
 from tercet.training import load_recipe, read_recipe, train
-from tercet.training.metrics import read_metrics
 
 SEEDS = (1337, 1338, 1339)
 

@@ -39,7 +39,7 @@ def test_rows_sum_to_one_and_every_token_has_one(beam: int) -> None:
     assert len(seen.target) == len(translation.ids)
     assert seen.weights.shape == (3, len(translation.ids), 7)
     assert torch.allclose(seen.weights.sum(-1), torch.ones(3, len(translation.ids)), atol=1e-5)
-    assert seen.layer == 2  # the last but one
+    assert seen.layer == 1  # the last but one
 
 
 def test_the_end_is_told_only_where_it_was_written() -> None:
@@ -84,7 +84,7 @@ def diagonal(source: tuple[str, ...], target: tuple[str, ...], looks_at: list[in
     weights = torch.full((2, len(target), len(source)), 0.1 / len(source))
     for row, column in enumerate(looks_at):
         weights[:, row, column] += 0.9
-    return Look(source=source, target=target, ended=True, weights=weights, layer=1)
+    return Look(source=source, target=target, ended=True, weights=weights, layer=0)
 
 
 def test_words_are_aligned_not_tokens() -> None:
@@ -116,7 +116,7 @@ def test_what_a_picture_says_without_explanation(tmp_path: Path) -> None:
         "source: what is read",
         "what is written",
         "share of the look",
-        "layer 1",
+        "decoder block 0",
         ">house<",
         ">haus<",
         "(end)",

@@ -8,7 +8,8 @@ import jaxtyping
 import pytest
 from tiny_runs import TINY
 
-from tercet.training import curves, train
+from tercet.inspect import plots
+from tercet.training import train
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,10 +25,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes as long as training here, so pictures are blank; tests of pictures have a fixture of this name."""
 
-    def blank(metrics: Path, picture: Path, *, title: str) -> None:
-        picture.write_bytes(b"")
-
-    monkeypatch.setattr(curves, "draw_loss", blank)
+    monkeypatch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
+    monkeypatch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))
 
 
 @pytest.fixture(autouse=True)

@@ -26,9 +26,9 @@ from tiny_runs import (
 )
 
 from tercet.checkpoint import load_model
+from tercet.inspect.metrics import read_metrics
 from tercet.training import Recipe, train
 from tercet.training.after_step import Checkpoints
-from tercet.training.metrics import read_metrics
 
 CASES: dict[str, dict[str, Any]] = {
     "text": {},

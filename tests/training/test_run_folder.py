@@ -12,8 +12,10 @@ import torch
 from tiny_runs import TEXT, figures, resume_state, tiny_recipe, weights
 
 from tercet.config import UserError
+from tercet.inspect.metrics import COLUMNS, read_metrics
+from tercet.inspect.plots import plot_loss, save
 from tercet.training import read_recipe, train
-from tercet.training.metrics import COLUMNS, Metrics, read_metrics
+from tercet.training.metrics import Metrics
 
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
@@ -139,8 +141,6 @@ def test_no_gpu_there(tmp_path: Path) -> None:
 
 
 def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tercet.training.curves import draw_loss
-
     scales: list[str] = []
     set_scale = matplotlib.axes.Axes.set_yscale
 
@@ -152,14 +152,12 @@ def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch
     metrics = Metrics(tmp_path / "metrics.csv")
     for step in range(1, 5):
         metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step}, step)
-    draw_loss(metrics.path, tmp_path / "loss.png", title="run")
+    save(plot_loss(metrics.path, title="run"), tmp_path / "loss.png")
     assert scales == ["log"]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tercet.training.curves import draw_loss
-
     drawn: list[tuple[list[float], list[float]]] = []
     plot = matplotlib.axes.Axes.plot
 
@@ -172,7 +170,7 @@ def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
     for step in (1, 2, 3):
         metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step, "seconds": 90.0 * step}, step)
     metrics.log_metrics({"epoch": 2, "val/loss": 1.5, "val/bleu": 7.0, "seconds": 300.0}, 4)
-    draw_loss(metrics.path, tmp_path / "loss.png", title="run")
+    save(plot_loss(metrics.path, title="run"), tmp_path / "loss.png")
     assert ([5.0], [7.0]) in drawn  # against minutes
     assert ([4], [1.5]) in drawn
     assert matplotlib.image.imread(tmp_path / "loss.png").shape == (600, 1560, 4)

@@ -1,14 +1,20 @@
-"""`tercet inspect`: the layers of a model, their shapes, parameters, FLOPs and memory, without allocating any."""
+"""`tercet inspect`: the layers of a model, their shapes, parameters, FLOPs and memory, without allocating any; and of a
+trained one the path of a sentence, what its heads do, and what a logit is made of."""
 
 import argparse
 import json
+import shutil
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tercet.cli.parser import Verbs
-from tercet.cli.show import show
+from tercet.cli.show import WIDTH, show
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tercet.checkpoint import Trained
     from tercet.models import AnySpec
     from tercet.tokens import TokenizerSpec
 
@@ -16,10 +22,27 @@ if TYPE_CHECKING:
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "inspect",
-        help="show a model's layers, shapes, parameters, FLOPs and memory",
-        description="Show the layers of a model with their shapes, parameters, FLOPs and memory.",
+        help="show a model's layers, shapes, parameters, FLOPs and memory, or the path of a sentence through it",
+        description="Show the layers of a model: shapes, parameters, FLOPs and memory. With --prompt, show of each "
+        "token what the model would say after each block, and the loss of what came.",
+        epilog='Example: tercet inspect runs/mine --prompt "To be or not" --ablate 1.3',
     )
     parser.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a run's or model's folder, a preset, or a recipe")
+    parser.add_argument("--prompt", metavar="TEXT", help="show the path of this text; it may have masks")
+    parser.add_argument("--target", metavar="TEXT", help="what a translator writes (default: its own translation)")
+    parser.add_argument("--top", metavar="N", type=int, help="tokens shown for each block (default: 1)")
+    parser.add_argument(
+        "--ablate", metavar="NAME[:HEADS]", action="append",
+        help="set this to zero, a tensor's name or BLOCK.HEAD, and show what changes; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--heads", action="store_true", help="show where each head looks, and what it is worth")
+    parser.add_argument(
+        "--attribution", metavar="TOKEN", nargs="?", const="",
+        help="show which parts speak for a token (default: the likeliest)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--at", metavar="ROW", type=int, help="the row for --attribution (default: the last, or the mask)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -27,16 +50,82 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
     from tercet.inspect import as_dict, as_table, model_table
 
-    spec = find(args.model)
-    try:
-        table = model_table(spec)
-    except ValueError as error:
-        raise UserError(f"{args.model}: {error}") from None
+    _check(args)
+    trained = _trained(args.model) if args.prompt is not None or args.heads else None
+    spec = find(args.model) if trained is None else trained.model.spec
+    tables: list[RenderableType] = []
+    answer: dict[str, Any] = {}
+    if trained is not None:
+        _look(args, trained, answer, tables)
+    if args.json or trained is None:
+        try:
+            table = model_table(spec)
+        except ValueError as error:
+            raise UserError(f"{args.model}: {error}") from None
+        answer = as_dict(table) | answer
+        tables.append(as_table(table))
     if args.json:
-        print(json.dumps(as_dict(table), indent=2))
-    else:
-        show(as_table(table))
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        return 0
+    for number, one in enumerate(tables):
+        if number:
+            print()
+        show(one)
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from tercet.config import UserError
+
+    alone = {
+        "--target": args.target, "--top": args.top, "--ablate": args.ablate, "--attribution": args.attribution,
+        "--at": args.at,
+    }  # fmt: skip
+    given = [flag for flag, value in alone.items() if value is not None]
+    if given and args.prompt is None:
+        raise UserError(f'{given[0]} is about the path of a text; give one with --prompt "TEXT"')
+    if args.at is not None and args.attribution is None:
+        raise UserError("--at is the row that --attribution looks at; give both")
+    if args.top is not None and args.top < 1:
+        raise UserError(f"--top {args.top} must be at least 1")
+
+
+def _trained(name: str) -> "Trained":
+    from tercet.checkpoint import load_model
+    from tercet.config import UserError
+
+    if not Path(name).is_dir():
+        find(name)  # tells the nearest name, where it is none
+        raise UserError(f"{name} has no weights to look into; give the folder of a trained run")
+    return load_model(name)
+
+
+def _look(args: argparse.Namespace, trained: "Trained", answer: dict[str, Any], tables: "list[RenderableType]") -> None:
+    """The parts that need a trained model: into `answer` for programs, into `tables` for people."""
+    from tercet.inspect import path_view as view
+    from tercet.inspect import paths
+
+    rises = None
+    if args.prompt is not None:
+        edits = [paths.edit_of(trained, text) for text in args.ablate or ()]
+        before, after = paths.read_twice(trained, args.prompt, target=args.target, edits=edits)
+        found = [paths.path_of(trained, reading, top=args.top or 1) for reading in (before, after)]
+        answer["prompt"] = {"text": args.prompt} | view.path_as_dict(found[1])
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        tables.append(view.path_as_table(found[1], width=width, before=found[0] if edits else None))
+        if edits:
+            changed = paths.largest_change(before, after)
+            answer["ablated"] = view.change_as_dict(args.ablate, found[0], found[1], changed)
+            tables.append(view.change_as_text(answer["ablated"]))
+        if args.heads:
+            rises = paths.rises_of(trained, before, edits=edits)
+        if args.attribution is not None:
+            row, token, shares = paths.shares_of(trained, after, row=args.at, text=args.attribution or None)
+            answer["attribution"] = view.shares_as_dict(row, after.side, token, shares)
+            tables.append(view.shares_as_table(answer["attribution"], after.side))
+    if args.heads:
+        answer["heads"] = view.heads_as_dict(paths.scores_of(trained), rises)
+        tables.append(view.heads_as_table(answer["heads"]))
 
 
 def find(name: str) -> "AnySpec":

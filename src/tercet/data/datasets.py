@@ -8,6 +8,7 @@ from pathlib import Path
 from tercet.config import UserError, nearest
 from tercet.data.debian import descriptions
 from tercet.data.downloads import obtain
+from tercet.data.induction import repeated_words
 from tercet.data.sources import Files, Source, Texts
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -62,6 +63,10 @@ def _animals() -> Source:
     return Texts(name="animals", texts=FACTS)
 
 
+def _induction() -> Source:
+    return Texts(name="induction", texts=repeated_words())
+
+
 def _python_docs() -> Source:
     from pydoc_data.topics import topics
 
@@ -113,6 +118,11 @@ DATASETS = {
         "leaves out what is for validation",
         origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
         open=descriptions,
+    ),
+    "induction": Dataset(
+        description="20,000 words of random letters, each said again and again: only looking back tells what comes",
+        origin="drawn by Tercet, always the same",
+        open=_induction,
     ),
     "python-docs": Dataset(
         description="the language reference that comes with Python: 0.4 MB in some 80 topics, each passage once",

@@ -5,7 +5,6 @@ that went there, the mean over the heads of one layer; a row sums to one. The la
 nearest to what people call an alignment (Garg et al. 2019); of two layers that is the first.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,13 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.generation import Translation, cross_attention, word_alignment, words_of
 from tercet.generation.protocol import device_of
+from tercet.inspect import pictures
+from tercet.inspect.pictures import as_written, shown
 from tercet.models import EncoderDecoder
 from tercet.tokens import Tokenizer
 
-PICTURES = (".png", ".svg", ".pdf")
+FLAG = "--attention"
+DPI = 130
 MOST_SENTENCES = 8
 END = "(end)"
 
@@ -35,7 +37,7 @@ class Look:
         target: the same of the translation.
         ended: the translation's last token is its end.
         weights: of each target token on each source token, for all heads of one layer.
-        layer: which, counted from 1; the same in each model of an ensemble, whose heads stand side by side.
+        layer: which, counted from 0; the same in each model of an ensemble, whose heads stand side by side.
     """
 
     source: tuple[str, ...]
@@ -83,7 +85,7 @@ def look(
     """
     of_source = tokenizer if source_tokenizer is None else source_tokenizer
     if not translation.ids or of_source.eos_id is None or tokenizer.bos_id is None:  # an empty line was not asked
-        return Look(source=(), target=(), ended=False, weights=torch.zeros(1, 0, 0), layer=1)
+        return Look(source=(), target=(), ended=False, weights=torch.zeros(1, 0, 0), layer=0)
     depths = sorted({len(model.decoder.blocks) for model in models})
     if len(depths) > 1:
         raise UserError(f"models of {depths} layers have no layer in common to look at; ask one of them alone")
@@ -101,16 +103,13 @@ def look(
         target=(*written, *([END] if ended else [])),
         ended=ended,
         weights=torch.cat(weights).float().cpu(),
-        layer=layer + 1,
+        layer=layer,
     )
 
 
 def check_picture(path: Path) -> None:
     """UserError where no picture can be drawn there: told before the translating."""
-    if path.suffix not in PICTURES:
-        raise UserError(f"--attention {path}: a picture's name ends in {', '.join(PICTURES)}")
-    if not path.parent.is_dir():
-        raise UserError(f"--attention {path}: there is no folder {path.parent}; make it first")
+    pictures.check_picture(path, FLAG)
 
 
 def draw_attention(looks: Sequence[Look], path: Path) -> None:
@@ -125,47 +124,31 @@ def draw_attention(looks: Sequence[Look], path: Path) -> None:
         raise UserError(
             f"--attention draws 1 to {MOST_SENTENCES} sentences, and there are {len(looks)}; give it a few of them"
         )
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from tercet.inspect.plots.figure import sheet
 
     widths = [max(4.5, 0.34 * len(one.source) + 2.6) for one in looks]
     heights = [max(1.6, 0.26 * len(one.target) + 1.7) for one in looks]
-    figure = Figure(figsize=(max(widths), sum(heights) + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = sheet(max(widths), sum(heights) + 0.5)
     panels = figure.subplots(len(looks), 1, squeeze=False, height_ratios=heights)[:, 0]
     images = [_draw(panel, one) for panel, one in zip(panels, looks, strict=True)]
     figure.suptitle("Where the translator looks as it writes each token", fontsize=11)
     bar = figure.colorbar(images[0], ax=list(panels), fraction=0.04, shrink=min(1.0, 3 / sum(heights)))
-    heads = f"mean of {len(looks[0].weights)} heads of decoder layer {looks[0].layer}"
+    heads = f"mean of {len(looks[0].weights)} heads of decoder block {looks[0].layer}"
     bar.set_label(f"share of the look\n({heads})", fontsize=8)
     bar.ax.tick_params(labelsize=7)
-    settings: Any = {"svg.hashsalt": "tercet"}
-    try:
-        with warnings.catch_warnings(), mpl.rc_context(settings):
-            warnings.filterwarnings("ignore", message=".*missing from font.*")  # a box stands for the character
-            dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {"Software": None})
-            figure.savefig(path, dpi=130, metadata=dated)
-    except OSError as error:
-        raise UserError(f"--attention {path}: cannot write it: {error.strerror or error}") from None
+    pictures.save(figure, path, flag=FLAG, dpi=DPI)
 
 
 def _draw(panel: Any, one: Look) -> Any:
     weights = one.weights.mean(0).numpy()  # (T, S)
     image = panel.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    panel.set_xticks(range(len(one.source)), [_shown(piece) for piece in one.source], rotation=90)
-    panel.set_yticks(range(len(one.target)), [_shown(piece) for piece in one.target])
+    panel.set_xticks(range(len(one.source)), [shown(piece) for piece in one.source], rotation=90)
+    panel.set_yticks(range(len(one.target)), [shown(piece) for piece in one.target])
     panel.tick_params(length=0, labelsize=8)
-    for label in (*panel.get_xticklabels(), *panel.get_yticklabels()):
-        label.set_parse_math(False)  # a $ is a $
+    as_written([*panel.get_xticklabels(), *panel.get_yticklabels()])
     panel.set_xlabel("source: what is read", fontsize=9)
     panel.set_ylabel("translation:\nwhat is written", fontsize=9)
     for words, line in zip(one.words, (panel.axvline, panel.axhline), strict=True):
         for word in words:
             line(word.stop - 0.5, color="#8a8a8a", linewidth=0.7)  # between words; tokens of one stand together
     return image
-
-
-def _shown(piece: str) -> str:
-    """A token's text without the space before it; white space alone, which would be invisible, by name."""
-    return piece.strip() or ("(space)" if piece else "(nothing)")

@@ -14,11 +14,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger
 
 from tercet.checkpoint import write_atomically
-
-COLUMNS = (
-    "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "val/accuracy", "val/f1",
-    "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds",
-)  # fmt: skip
+from tercet.inspect.metrics import COLUMNS, read_metrics
 
 
 class Metrics(Logger):
@@ -62,14 +58,3 @@ class Metrics(Logger):
         """Seconds of training behind the last line: a resumed run counts on from there."""
         seconds = read_metrics(self.path)["seconds"] if self.path.exists() else []
         return seconds[-1][1] if seconds else 0.0
-
-
-def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Each column of a metrics.csv as (step, value) pairs, without the empty cells."""
-    columns: dict[str, list[tuple[int, float]]] = {name: [] for name in COLUMNS[1:]}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            for name in columns:
-                if row[name]:
-                    columns[name].append((int(row["step"]), float(row[name])))
-    return columns

@@ -7,6 +7,7 @@ Lightning is imported last, when everything that a user can have got wrong has b
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,10 +82,10 @@ def read_recipe(run: Path | str) -> Recipe:
 
 
 def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quiet: bool) -> None:
-    from tercet.training.curves import draw_loss
+    from tercet.inspect.metrics import read_metrics
+    from tercet.inspect.plots import NothingToDraw, plot_loss, save
     from tercet.training.fit import fit
     from tercet.training.machine import rank
-    from tercet.training.metrics import read_metrics
     from tercet.training.module import Diverged
 
     recipe = task.recipe
@@ -98,7 +99,8 @@ def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quie
             f"{error}; the last good checkpoint is in {out}: try a smaller training.optimizer.lr, or clip_norm"
         ) from None
     if (out / "metrics.csv").exists() and not rank(recipe.training):
-        draw_loss(out / "metrics.csv", out / "loss.png", title=out.name)
+        with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one
+            save(plot_loss(out / "metrics.csv", title=out.name), out / "loss.png")
     if signal is not None:
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
     if not rank(recipe.training):

@@ -1,0 +1,205 @@
+"""`tercet plot`: pictures of a run and of its model, one by one or all that there are."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tercet.cli.parser import Verbs, did_you_mean
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tercet.checkpoint import Trained
+
+# What there is to draw, and the flags that it takes.
+PICTURES = {
+    "loss": (),
+    "schedule": (),
+    "score": (),
+    "positions": ("stack",),
+    "attention": ("prompt", "target", "stack", "layer"),
+    "neighbours": ("token", "stack"),
+}
+SENTENCE = "The cat sat on the mat."  # what is read for all pictures together, where no prompt is given
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "plot",
+        help="draw a run: losses, learning rate, positions, attention, embeddings",
+        description="Draw a run or its model; the paths of the pictures are printed.",
+        epilog='Example: tercet plot runs/mine attention --prompt "The cat sat" --layer 0 --out cat.svg',
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("what", metavar="WHAT", nargs="?", default="all", help=f"{', '.join(PICTURES)} (default: all)")
+    parser.add_argument("--prompt", metavar="TEXT", help="attention: the text that is read, or the source")
+    parser.add_argument(
+        "--target", metavar="TEXT", help="attention of a translator: the translation (default: what it writes)"
+    )
+    parser.add_argument("--stack", metavar="NAME", help="of a translator: encoder or decoder (default: both)")
+    parser.add_argument(
+        "--layer", metavar="N", type=int, help="attention: the heads of block N, from 0, large (default: all, small)"
+    )
+    parser.add_argument(
+        "--token", metavar="WORD", nargs="+", help="neighbours: of these tokens (default: telling ones)"
+    )
+    parser.add_argument(
+        "--out", metavar="PATH", type=Path,
+        help="a file, .png, .svg or .pdf, or a folder (default: plots/ in the run's folder)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object: pictures, and what was left out")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
+    _check(args)
+    wanted = list(PICTURES) if args.what == "all" else [args.what]
+    _check_out(args)
+
+    from tercet.inspect.plots import NothingToDraw, save
+
+    source = _Source(args)
+    pictures: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    for what in wanted:
+        try:
+            figure = source.draw[what]()
+        except NothingToDraw as reason:
+            if args.what != "all":
+                raise
+            skipped[what] = str(reason)
+            print(f"tercet: {what} left out: {reason}", file=sys.stderr)
+            continue
+        path = _place(args, what)
+        save(figure, path)
+        pictures[what] = str(path)
+        if not args.json:
+            print(path, flush=True)
+    if not pictures:
+        raise UserError(f"{args.run} has nothing to draw")
+    if args.json:
+        print(json.dumps({"pictures": pictures, "left_out": skipped}, indent=2, ensure_ascii=False))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from tercet.config import UserError
+
+    known = [*PICTURES, "all"]
+    if args.what not in known:
+        raise UserError(f"there is no picture {args.what!r}{did_you_mean(args.what, known)}")
+    every = list(dict.fromkeys(flag for flags in PICTURES.values() for flag in flags))
+    taken = every if args.what == "all" else PICTURES[args.what]
+    for flag in every:
+        if getattr(args, flag) is not None and flag not in taken:
+            homes = " and ".join(what for what, flags in PICTURES.items() if flag in flags)
+            raise UserError(f"--{flag} is for {homes}, and {args.what} has no use for it; leave it out")
+    if args.what == "attention" and args.prompt is None:
+        raise UserError('attention is that of a text; give one: --prompt "The cat sat"')
+
+
+def _check_out(args: argparse.Namespace) -> None:
+    """What can be known of the place before any work is done."""
+    from tercet.config import UserError
+    from tercet.inspect.pictures import check_picture
+
+    if args.out is None or args.out.is_dir():
+        return
+    if args.what != "all":
+        check_picture(args.out, "--out")
+    elif args.out.suffix:
+        raise UserError(f"--out {args.out}: there are several pictures; give a folder, or name one of them")
+    elif not args.out.parent.is_dir():
+        raise UserError(f"--out {args.out}: there is no folder {args.out.parent}; make it first")
+
+
+def _place(args: argparse.Namespace, what: str) -> Path:
+    """Where a picture goes; the folder is made."""
+    from tercet.config import UserError
+
+    if args.out is not None and args.what != "all" and not args.out.is_dir():
+        return args.out
+    folder: Path = Path(args.run) / "plots" if args.out is None else args.out
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}; give another --out") from None
+    return folder / f"{what}.png"
+
+
+@dataclass
+class _Source:
+    """The run that is drawn; its model is loaded when the first picture needs it."""
+
+    args: argparse.Namespace
+
+    @property
+    def draw(self) -> "dict[str, Callable[[], Figure]]":
+        from tercet.inspect import plots
+
+        args = self.args
+        return {
+            "loss": lambda: plots.plot_loss(self.metrics, title=self.name),
+            "schedule": lambda: plots.plot_schedule(self.metrics, title=self.name),
+            "score": lambda: plots.plot_score(self.metrics, title=self.name),
+            "positions": lambda: plots.plot_positions(self.trained, stack=args.stack),
+            "attention": self._attention,
+            "neighbours": lambda: plots.plot_neighbours(self.trained, args.token, stack=args.stack),
+        }
+
+    @cached_property
+    def trained(self) -> "Trained":
+        """Raises NothingToDraw for a run that has not saved a model yet."""
+        from tercet.checkpoint import load_model
+        from tercet.inspect.plots import NothingToDraw
+
+        folder = Path(self.args.run)
+        begun = (folder / "metrics.csv").is_file() and not (folder / "config.json").exists()
+        if begun and not any((folder / name).is_dir() for name in ("best", "last")):
+            raise NothingToDraw(f"{folder} holds no model yet; wait until the run has saved one")
+        return load_model(folder)
+
+    @property
+    def name(self) -> str:
+        return Path(self.args.run).resolve().name
+
+    @property
+    def metrics(self) -> Path:
+        """The run's metrics.csv.
+
+        Raises:
+            NothingToDraw: for a model that was not trained there.
+        """
+        from tercet.inspect.plots import NothingToDraw
+
+        folder = Path(self.args.run)
+        places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
+        for place in places:
+            if (place / "metrics.csv").is_file():
+                return place / "metrics.csv"
+        kept = self.trained.folder  # tells of a folder that holds nothing at all
+        raise NothingToDraw(
+            f"{kept} has no metrics.csv beside it: it was not trained here; its attention, positions and neighbours "
+            "can be drawn"
+        )
+
+    def _attention(self) -> "Figure":
+        from tercet.config import UserError
+        from tercet.inspect.plots import NothingToDraw, plot_attention
+        from tercet.inspect.plots.maps import check_layer
+
+        args = self.args
+        text = SENTENCE if args.prompt is None else args.prompt
+        check_layer(self.trained, stack=args.stack, layer=args.layer)
+        if args.prompt is None:
+            try:
+                self.trained.source_tokenizer.encode(text)
+            except UserError as error:
+                raise NothingToDraw(f"{error}, which are in {text!r}; give another text with --prompt") from None
+        return plot_attention(self.trained, text, target=args.target, stack=args.stack, layer=args.layer)

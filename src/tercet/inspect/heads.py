@@ -1,0 +1,116 @@
+"""What single heads do: whether they look one token back, whether they repeat what they have seen, what they are worth.
+
+    previous    the mean weight on the token before
+    induction   in a text that is said twice, the mean weight on the token that came after this one the first time
+    ablation    how much a loss rises with the head's output set to zero
+
+Olsson et al., "In-context Learning and Induction Heads" (2022). The first two are measured on random tokens, where
+nothing but the repetition helps to guess; no token stands twice in what is repeated.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tercet.generation.protocol import device_of, parts_of
+from tercet.inspect.lens import stacks_of
+from tercet.models import AnyModel, Edit, EncoderDecoder, record
+from tercet.models.rest import at_rest
+from tercet.nn import Attention
+
+LENGTH = 64  # tokens before they are said again
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadScores:
+    """By the name of each self-attention, of each of its heads; induction in causal stacks alone."""
+
+    previous: dict[str, Float[Tensor, " H"]]
+    induction: dict[str, Float[Tensor, " H"]]
+
+
+def head_scores(
+    model: AnyModel,
+    *,
+    length: int | None = None,
+    rows: int = 8,
+    ids: Sequence[int] | None = None,
+    source_ids: Sequence[int] | None = None,
+    seed: int = 0,
+) -> HeadScores:
+    """Read `rows` texts of `length` random tokens, said twice, and see where each self-attention looks.
+
+    Args:
+        length: as many as fit twice into the context and differ from each other, at most 64, by default.
+        ids: the tokens to draw from, such as all that are not special; the whole vocabulary by default.
+        source_ids: the same for what a translator's encoder reads.
+
+    Raises:
+        ValueError: where the texts do not fit, or are too short to look back in.
+    """
+    ids = range(model.vocab_size) if ids is None else ids
+    generator = torch.Generator().manual_seed(seed)
+    length = min(LENGTH, model.max_len // 2, len(ids)) if length is None else length
+    if length < 2 or 2 * length > model.max_len:
+        raise ValueError(
+            f"length={length} must be at least 2 and fit twice into the context of {model.max_len}; "
+            "or the context is too short to see repetition"
+        )
+    texts = [_twice(ids, length, rows, generator)]
+    if isinstance(model, EncoderDecoder):
+        size = model.source_embedding.num_embeddings
+        own = source_ids if source_ids is not None else ids if model.spec.source_vocab_size is None else range(size)
+        texts.insert(0, _twice(own, min(length, len(own)), rows, generator))
+    with at_rest(parts_of(model)), record(model, only=["*.self_attention.weights"]) as seen:
+        device = device_of(model)
+        if isinstance(model, EncoderDecoder):
+            model.hidden(texts[1].to(device), model.encode(texts[0].to(device)))
+        else:
+            model.hidden(texts[0].to(device))
+    scores = HeadScores(previous={}, induction={})
+    for name, stack in stacks_of(model).items():
+        for i in range(len(stack.blocks)):
+            attention = f"{name}.blocks.{i}.self_attention"
+            weights = seen[f"{attention}.weights"].float()  # (B, H, T, T)
+            scores.previous[attention] = _mean_on(weights, -1)
+            if stack.causal:
+                scores.induction[attention] = _mean_on(weights[:, :, length:], 1)
+    return scores
+
+
+def ablations(
+    model: AnyModel, loss: Callable[[], float], *, edits: Sequence[Edit] = ()
+) -> dict[str, tuple[float, ...]]:
+    """How much `loss` rises with each head's output at zero, by the name of each attention: self and across.
+
+    Args:
+        loss: asks the model, as it is at the time of the call; best in evaluation mode and without gradients.
+        edits: made in every pass, so that heads are compared in a model that is changed already.
+    """
+    with record(model, edits=edits, only=()):  # by the same arithmetic: a head that does nothing rises by exactly 0
+        before = loss()
+
+    def rise(attention: str, head: int) -> float:
+        with record(model, edits=[*edits, Edit(name=f"{attention}.heads", heads=(head,))], only=()):
+            return loss() - before
+
+    return {
+        name: tuple(rise(name, head) for head in range(part.n_heads))
+        for name, part in model.named_modules()
+        if isinstance(part, Attention)
+    }
+
+
+def _twice(ids: Sequence[int], length: int, rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
+    if length > len(ids):
+        raise ValueError(f"{length} tokens that all differ cannot be drawn from {len(ids)}; try length={len(ids)}")
+    drawn = torch.stack([torch.randperm(len(ids), generator=generator)[:length] for _ in range(rows)])
+    return torch.tensor(list(ids))[drawn].repeat(1, 2)  # (B, T)
+
+
+def _mean_on(weights: Float[Tensor, "B H T S"], offset: int) -> Float[Tensor, " H"]:
+    """The mean over the queries that have such a key: the query's number among `weights` plus the offset."""
+    return weights.diagonal(offset, -2, -1).mean((0, -1)).cpu()

@@ -1,0 +1,69 @@
+"""The learning rate of each step, as it was logged: how it rose in the warm-up, and how it fell."""
+
+import math
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
+
+from tercet.inspect.metrics import read_metrics
+from tercet.inspect.pictures import NothingToDraw, as_written
+from tercet.inspect.plots.curves import FEW, whole_steps
+from tercet.inspect.plots.figure import DARK, LINES, sheet
+
+LOGGED = ("lr", "momentum")  # and what begins with one of them and a slash: one of several groups
+NAMES = {"lr": "learning rate"}
+STYLES = ("-", "--", ":", "-.")
+
+
+def plot_schedule(metrics: Path, *, title: str) -> Figure:
+    """A panel for learning rates, and one for momenta where they were logged.
+
+    Raises:
+        NothingToDraw: where no rate was logged yet.
+    """
+    columns = read_metrics(metrics)
+    groups = {
+        kind: {
+            name: finite
+            for name, points in columns.items()
+            if name.partition("/")[0] == kind and (finite := [point for point in points if math.isfinite(point[1])])
+        }
+        for kind in LOGGED
+    }
+    groups = {kind: curves for kind, curves in groups.items() if curves}
+    if "lr" not in groups:
+        raise NothingToDraw(f"{metrics} has no learning rate yet; train on, then plot again")
+    figure = sheet(8, 4.5 * len(groups))
+    for axes, (kind, curves) in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups.items(), strict=True):
+        for number, (name, points) in enumerate(curves.items()):
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            marker = "o" if len(points) <= FEW else None
+            top = f"highest {max(values):.4g}, last {values[-1]:.4g}"
+            axes.plot(
+                steps, values, color=DARK, linestyle=STYLES[number % len(STYLES)], linewidth=1.6,
+                marker=marker, markersize=3, label=f"{NAMES.get(name, name)}: {top}",
+            )  # fmt: skip
+        axes.set_ylim(bottom=0)
+        axes.set(xlabel="optimizer step", ylabel=NAMES.get(kind, kind))
+        if kind == "lr":
+            _mark_phases(axes, next(iter(curves.values())))
+        whole_steps(axes)
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
+        axes.grid(color=LINES)
+        axes.legend(loc="lower center")
+    as_written([figure.suptitle(f"{title}: learning rate of each step")])
+    return figure
+
+
+def _mark_phases(axes: Axes, points: list[tuple[int, float]]) -> None:
+    """Colour the steps before the rate is at its full height, and those after it leaves it."""
+    most = max(rate for _, rate in points)
+    full = [step for step, rate in points if rate >= most * (1 - 1e-6)]
+    first, last = points[0][0], points[-1][0]
+    if full[0] > first:
+        words = "to" if full[0] < last else "rises still at"
+        axes.axvspan(first, full[0], color="#f5e6c8", zorder=0, label=f"warm-up: {words} step {full[0]:,}")
+    if full[-1] < last:
+        axes.axvspan(full[-1], last, color="#dce9f2", zorder=0, label=f"decay: from step {full[-1]:,}")

@@ -1,0 +1,208 @@
+"""`tercet plot` on tiny runs of each family: paths on stdout, one line for each mistake."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+import torch
+
+from tercet.checkpoint import Card, save_model
+from tercet.cli.main import main
+from tercet.inspect.metrics import COLUMNS
+from tercet.models import (
+    AnyModel,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    StackSpec,
+)
+from tercet.nn.positions import ALiBi, NoPosition, Rotary
+from tercet.tokens import Characters, Tokenizer, WordPiece
+
+ALL = ["loss", "schedule", "score", "positions", "attention", "neighbours"]
+FAMILIES = ["gpt", "bert", "translator"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each family, as training leaves it; and models that were trained elsewhere."""
+    folder = tmp_path_factory.mktemp("runs")
+    tokenizer = Tokenizer.train(WordPiece(vocab_size=60), ["the cat sat on the mat", "a dog ran"])
+    digits = Tokenizer.train(Characters(alphabet="0123456789"), [])
+    of = {"vocab_size": tokenizer.vocab_size, "max_len": 19}
+
+    def stack(position: Rotary | ALiBi | NoPosition | None = None) -> StackSpec:
+        return StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41, position=position or Rotary())
+
+    models: dict[str, tuple[AnyModel, Tokenizer]] = {
+        "gpt": (DecoderOnly(DecoderOnlySpec(**of, stack=stack())), tokenizer),
+        "bert": (EncoderOnly(EncoderOnlySpec(**of, stack=stack(ALiBi()), masked_head=None)), tokenizer),
+        "translator": (EncoderDecoder(EncoderDecoderSpec(**of, encoder=stack(), decoder=stack())), tokenizer),
+        "bare": (
+            DecoderOnly(DecoderOnlySpec(vocab_size=digits.vocab_size, max_len=7, stack=stack(NoPosition()))),
+            digits,
+        ),
+    }
+    for name, (model, own) in models.items():
+        torch.manual_seed(3)
+        run = folder / name
+        save_model(run if name == "bare" else run / "best", model, own, Card(name=name))
+        if name != "bare":
+            score = {"val/bleu": 3.5} if name == "translator" else {"val/accuracy": 0.5} if name == "bert" else {}
+            with (run / "metrics.csv").open("w", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS)
+                writer.writeheader()
+                writer.writerow({"step": 1, "epoch": 0, "train/loss": 4.5, "lr": 0.1, "seconds": 1})
+                writer.writerow({"step": 2, "epoch": 0, "val/loss": 4, "lr": 0.2, "seconds": 3, **score})
+    return {name: folder / name for name in models}
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out.splitlines(), err
+
+
+def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_that_there_is(
+    family: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / family
+    shutil.copytree(runs[family], run)
+    out, err = said(["plot", str(run)], capsys)
+    wanted = [what for what in ALL if (family, what) != ("gpt", "score")]
+    assert out == [str(run / "plots" / f"{what}.png") for what in wanted]
+    assert ("score left out" in err) == (family == "gpt")
+    for path in out:
+        assert matplotlib.image.imread(path).std() > 0.05
+    before = {path: Path(path).read_bytes() for path in out}
+    told, _ = said(["plot", str(run), "--json"], capsys)
+    assert list(json.loads("\n".join(told))["pictures"].values()) == out
+    assert {path: Path(path).read_bytes() for path in out} == before
+
+
+@pytest.mark.parametrize("family", ["gpt", "bert", pytest.param("translator", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ALL)
+def test_each_by_itself(
+    family: str, what: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plot", str(runs[family]), what, "--out", str(tmp_path / "a.svg")]
+    if what == "attention":
+        arguments += ["--prompt", "the cat sat", "--layer", "1"]
+    if what == "neighbours":
+        arguments += ["--token", "the", "[MASK]"]
+    if (family, what) == ("gpt", "score"):
+        assert "judged by its loss; plot loss instead" in failed(arguments, capsys)
+        return
+    out, err = said(arguments, capsys)
+    assert out == [str(tmp_path / "a.svg")]
+    assert err == ""
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
+
+
+@pytest.mark.slow
+def test_a_translator_s_sides(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(runs["translator"])
+    pictures = set[bytes]()
+    for stack in ("encoder", "decoder"):
+        arguments = ["--prompt", "a dog ran", "--target", "the cat", "--stack", stack]
+        said(["plot", run, "attention", *arguments, "--out", str(tmp_path / "a.png")], capsys)
+        pictures.add((tmp_path / "a.png").read_bytes())
+        said(["plot", run, "positions", "--stack", stack, "--out", str(tmp_path / "b.pdf")], capsys)
+    assert len(pictures) == 2
+
+
+@pytest.mark.slow
+def test_into_a_folder(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(runs["bert"] / "best")  # the run's curves are found from its model, too
+    out, _ = said(["plot", run, "loss", "--out", str(tmp_path)], capsys)
+    assert out == [str(tmp_path / "loss.png")]
+    out, _ = said(["plot", run, "--out", str(tmp_path / "new")], capsys)
+    assert {Path(path).parent for path in out} == {tmp_path / "new"}
+
+
+def test_a_model_from_elsewhere(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(runs["bare"])
+    out, err = said(["plot", run, "--out", str(tmp_path / "a"), "--json"], capsys)
+    told = json.loads("\n".join(out))
+    assert list(told["pictures"]) == ["neighbours"]
+    assert list(told["left_out"]) == ALL[:-1]
+    assert err.count("left out") == 5
+    assert "no metrics.csv beside it: it was not trained here" in told["left_out"]["loss"]
+    assert "position: none" in told["left_out"]["positions"]
+    assert "give another text with --prompt" in told["left_out"]["attention"]
+    assert "metrics.csv" in failed(["plot", run, "loss"], capsys)
+    out, _ = said(["plot", run, "--prompt", "123", "--out", str(tmp_path / "a")], capsys)
+    assert [Path(path).stem for path in out] == ["attention", "neighbours"]
+
+
+def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(runs["gpt"] / "metrics.csv", tmp_path)
+    out, err = said(["plot", str(tmp_path)], capsys)
+    assert [Path(path).stem for path in out] == ["loss", "schedule"]
+    assert "holds no model yet; wait until the run has saved one" in err
+    (tmp_path / "best").mkdir()
+    assert "no model in" in failed(["plot", str(tmp_path), "attention", "--prompt", "a"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("los", "there is no picture 'los'; did you mean 'loss'?"),
+        ("loss --prompt a", "--prompt is for attention, and loss has no use for it; leave it out"),
+        ("neighbours --layer 0", "--layer is for attention, and neighbours has no use for it"),
+        ("schedule --stack encoder", "--stack is for positions and attention and neighbours, and schedule has"),
+        ("attention", "attention is that of a text; give one: --prompt"),
+        ("attention --prompt the --layer 2", "--layer 2: "),
+        ("attention --prompt the --layer -1", "has no such block; its blocks are 0 to 1"),
+        ("attention --prompt the --layer one", "argument --layer: invalid int value: 'one'"),
+        ("attention --prompt the --stack encoder", "--stack encoder: "),
+        ("attention --prompt the --target a", "a target is for translators"),
+        ("--layer 7", "--layer 7: "),
+        ("positions --stack encoder", "has no such stack; known: stack"),
+        ("neighbours --token zebra", "--token 'zebra' is no token of the vocabulary"),
+        ("loss --out a.gif", "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
+        ("loss --out none/a.png", "--out none/a.png: there is no folder none; make it first"),
+        ("--out a.png", "--out a.png: there are several pictures; give a folder, or name one of them"),
+        ("--out none/a", "--out none/a: there is no folder none; make it first"),
+        ("loss --tokens a", "unknown argument '--tokens'; did you mean '--token'?"),
+    ],
+)
+def test_mistakes(
+    arguments: str, words: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "gpt"
+    shutil.copytree(runs["gpt"], run)
+    (run / "metrics.csv").unlink()  # so that nothing is drawn before the mistake
+    assert main(["plot", str(run), *arguments.split()]) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.startswith("tercet: error: ")
+    assert words in err
+
+
+def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such folder" in failed(["plot", str(tmp_path / "none")], capsys)
+    assert "no model in" in failed(["plot", str(tmp_path), "loss"], capsys)
+
+
+def test_what_cannot_be_written(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "gpt"
+    shutil.copytree(runs["gpt"], run)
+    (run / "plots").write_text("in the way")
+    assert "cannot make the folder" in failed(["plot", str(run), "loss"], capsys)

@@ -1,0 +1,154 @@
+"""Where heads look and what they are worth, on heads that are made to do one thing."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from small import V, encoder, model, translator
+
+import tercet.inspect.heads as heads_file
+from tercet.inspect import ablations, head_scores
+from tercet.models import AnyModel, Edit, record
+from tercet.nn import NoPosition
+
+LENGTH = 5
+BEFORE, INDUCTION = "stack.blocks.0.self_attention", "stack.blocks.1.self_attention"
+
+
+def looking(offset: int, head: int):
+    """Scores with which one head looks `offset` tokens back, and the others everywhere alike."""
+
+    def scores(q: Tensor, k: Tensor, *, bias: Tensor | None = None) -> Tensor:
+        found = torch.zeros(*q.shape[:-1], k.shape[-2])
+        found[:, head] += 50.0 * torch.ones(q.shape[-2], k.shape[-2]).tril(-offset).triu(-offset)
+        return found
+
+    return scores
+
+
+@pytest.mark.parametrize(("offset", "kind"), [(1, "previous"), (LENGTH - 1, "induction")])
+def test_a_head_that_does_it_scores_one(offset: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("tercet.models.record"), "attention_scores", looking(offset, 2))
+    found = head_scores(model(), length=LENGTH, rows=3)
+    for scores in (found.previous, found.induction):
+        assert list(scores) == [BEFORE, INDUCTION]
+        assert all(each.shape == (4,) for each in scores.values())
+    own, other = (found.previous, found.induction) if kind == "previous" else (found.induction, found.previous)
+    assert own[BEFORE][2] > 0.999
+    assert (own[BEFORE][[0, 1, 3]] < 0.4).all()
+    assert other[BEFORE][2] < 0.4
+
+
+def test_a_head_that_looks_everywhere_alike_scores_what_chance_gives() -> None:
+    one = model(position=NoPosition())
+    for block in one.stack.blocks:
+        torch.nn.init.zeros_(block.self_attention.query.weight)
+        torch.nn.init.zeros_(block.self_attention.query.bias)
+    found = head_scores(one, length=LENGTH)
+    previous = sum(1 / (t + 1) for t in range(1, 2 * LENGTH)) / (2 * LENGTH - 1)
+    induction = sum(1 / (t + 1) for t in range(LENGTH, 2 * LENGTH)) / LENGTH
+    torch.testing.assert_close(found.previous[BEFORE], torch.full((4,), previous))
+    torch.testing.assert_close(found.induction[BEFORE], torch.full((4,), induction))
+
+
+def test_what_is_read_is_random_said_twice_and_drawn_from_the_ids() -> None:
+    one, ids, read = model(), [3, 4, 7, 11, 13, 16], []
+    one.embedding.register_forward_hook(lambda part, given, output: read.append(given[0]))
+    head_scores(one, ids=ids, rows=11)
+    head_scores(one, ids=ids, rows=11)
+    head_scores(one, ids=ids, rows=11, seed=1)
+    text = read[0]
+    assert text.shape == (11, 12)  # as many as fit twice into 13
+    assert torch.equal(text[:, :6], text[:, 6:])
+    assert set(text.flatten().tolist()) == set(ids)
+    assert all(len(set(row.tolist())) == 6 for row in text)
+    assert torch.equal(read[1], text)
+    assert not torch.equal(read[2], text)
+
+
+def test_encoders_look_back_and_do_not_repeat() -> None:
+    found = head_scores(encoder())
+    assert list(found.previous) == [BEFORE, INDUCTION]
+    assert found.induction == {}
+    found = head_scores(translator(), length=LENGTH)
+    assert len(found.previous) == 2 + 3
+    assert list(found.induction) == [f"decoder.blocks.{i}.self_attention" for i in range(3)]
+    own = translator(spec={"source_vocab_size": 11, "share_embeddings": False})
+    assert len(head_scores(own, length=6).previous) == 5  # ids of the source are its own
+
+
+def test_words() -> None:
+    for how, words in (
+        ({"length": 7}, "length=7 must be at least 2 and fit twice into the context of 13"),
+        ({"length": 1}, "length=1 must be at least 2"),
+        ({"length": 5, "ids": [1, 2, 3]}, "5 tokens that all differ cannot be drawn from 3; try length=3"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            head_scores(model(), **how)
+
+
+def counted(one: AnyModel, *given: Tensor) -> tuple[Callable[[], float], list[float]]:
+    """A loss, and what it came to at each call."""
+    calls: list[float] = []
+
+    @torch.no_grad()
+    def loss() -> float:
+        calls.append(one(*given).logsumexp(-1).mean().item())
+        return calls[-1]
+
+    return loss, calls
+
+
+def test_ablations_are_the_rises_of_the_loss() -> None:
+    one = model(n_kv_heads=2)
+    loss, calls = counted(one, torch.randint(V, (3, 7)))
+    before = loss()
+    found = ablations(one, loss)
+    assert len(calls) == 1 + 1 + 2 * 4
+    for name, rises in found.items():
+        for head, rise in enumerate(rises):
+            with record(one, edits=[Edit(name=f"{name}.heads", heads=(head,))]):
+                assert rise == pytest.approx(loss() - before, abs=1e-6)
+            assert abs(rise) > 1e-6
+    assert loss() == before
+
+
+def test_a_translator_has_heads_in_three_places() -> None:
+    one = translator(n_heads=2)
+    loss, calls = counted(one, torch.randint(V, (1, 5)), torch.randint(V, (1, 7)))
+    found = ablations(one, loss)
+    kinds = [name.split(".")[0] + name.rpartition(".")[2] for name in found]
+    assert (
+        sorted(kinds) == ["decodercross_attention"] * 3 + ["decoderself_attention"] * 3 + ["encoderself_attention"] * 2
+    )
+    assert len(calls) == 1 + 8 * 2
+    assert all(rise != 0 for rises in found.values() for rise in rises)
+
+
+def test_a_head_without_effect_rises_by_exactly_nothing_and_edits_stay_made() -> None:
+    one, text = model(), torch.randint(V, (3, 7))
+    with torch.no_grad():
+        one.stack.blocks[0].self_attention.out.weight[:, 6:12] = 0
+
+    @torch.no_grad()
+    def loss() -> float:
+        return one(text).logsumexp(-1).mean().item()
+
+    assert ablations(one, loss)[BEFORE][1] == 0.0
+    gone = Edit(name=f"{INDUCTION}.heads", heads=(3,))
+    found = ablations(one, loss, edits=[gone])
+    assert found[INDUCTION][3] == 0.0
+    assert found[INDUCTION][2] != 0.0
+
+
+def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = heads_file._mean_on
+    monkeypatch.setattr(heads_file, "_mean_on", lambda weights, offset: true(weights, offset - 1))
+    with pytest.raises(AssertionError):
+        test_a_head_that_looks_everywhere_alike_scores_what_chance_gives()

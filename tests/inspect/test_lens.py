@@ -1,0 +1,75 @@
+"""The logit lens: at the last block it is the model, before it the model's own parts on an earlier stream."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from small import PLACEMENTS, V, encoder, model, translator
+
+from tercet.inspect import read_off, stream_names
+from tercet.models import EncoderDecoder, MaskedHead, record
+
+HEAD = {"masked_head": MaskedHead(transform=True, bias=True), "n_segments": 2, "embedding_norm": True}
+
+
+def recorded(one, given: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+    with record(one) as seen:
+        logits = one(*given)
+    return seen, logits
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_after_the_last_block_it_is_the_model(placement: str, norm: str) -> None:
+    variant = {"placement": placement, "norm": norm, "norm_bias": norm == "layer"}
+    text = torch.randint(V, (3, 7))
+    for one in (
+        model(**variant, spec={"logit_softcap": 5.0}),
+        encoder(**variant, spec=HEAD),
+        encoder(**variant),
+        translator(**variant),
+    ):
+        pair = isinstance(one, EncoderDecoder)
+        seen, logits = recorded(one, (torch.randint(V, (3, 5)), text) if pair else (text,))
+        names = stream_names(one)["decoder" if pair else "stack"]
+        assert torch.equal(read_off(one, seen[names[-1]]), logits)
+        earlier = [read_off(one, seen[name]) for name in names[:-1]]
+        assert all(each.shape == logits.shape and not torch.allclose(each, logits, atol=1e-2) for each in earlier)
+        assert not logits.isnan().any()
+
+
+def test_the_names_are_the_stream_from_bottom_to_top() -> None:
+    assert stream_names(model()) == {"stack": ["stack.dropout", "stack.blocks.0", "stack.blocks.1"]}
+    names = stream_names(translator())
+    assert [len(stream) for stream in names.values()] == [3, 4]
+    seen, _ = recorded(translator(), (torch.randint(V, (1, 5)), torch.randint(V, (1, 7))))
+    assert all(name in seen for stream in names.values() for name in stream)
+    # The stream below a block is what the block reads: before the norm of its first sublayer nothing happens to it.
+    post = model(placement="post")
+    seen, _ = recorded(post, (torch.randint(V, (2, 7)),))
+    for below, block in zip(stream_names(post)["stack"], ("stack.blocks.0", "stack.blocks.1"), strict=False):
+        assert torch.equal(seen[below], seen[f"{block}.self_residual.before"])
+
+
+def test_at_the_bottom_of_a_model_without_positions_it_is_a_table_of_bigrams() -> None:
+    one = model(placement="pre")
+    tokens = torch.arange(5)[None]
+    with torch.no_grad():
+        one.stack.position.table.weight.zero_()
+    seen, _ = recorded(one, (tokens,))
+    wanted = one.unembedding(one.stack.final_norm(one.embedding.weight[:5]))
+    torch.testing.assert_close(read_off(one, seen["stack.dropout"])[0], wanted)
+
+
+def test_an_encoder_that_scores_no_words_has_no_lens() -> None:
+    one = encoder(spec={"masked_head": None})
+    with pytest.raises(ValueError, match="no masked_head: it cannot score words"):
+        read_off(one, torch.zeros(1, 7, 24))
+
+
+def test_it_makes_no_graph() -> None:
+    assert not read_off(model(), torch.zeros(1, 7, 24)).requires_grad

@@ -1,0 +1,65 @@
+"""The induction task is learnt within a minute; one head stands out, by where it looks and by what it is worth."""
+
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import tercet
+from tercet.data import Windows, datasets, prepare
+from tercet.inspect import ablations, head_scores
+from tercet.models.rest import at_rest
+from tercet.objectives import causal_loss, windows_to_score
+from tercet.training import load_recipe
+
+
+def test_the_texts_are_words_said_again_and_again() -> None:
+    source = datasets.find("induction")
+    texts = [piece.text for piece in source.pieces()]
+    assert len(texts) == len(set(texts)) == 20_000
+    assert source.hash() == datasets.find("induction").hash()
+    sizes = Counter[int]()
+    for text in texts:
+        assert len(text) == 64
+        size = len(set(text))  # no letter twice in a word
+        assert text == (text[:size] * 8)[:64]
+        sizes[size] += 1
+    assert sorted(sizes) == list(range(8, 25))
+    assert all(abs(count - 20_000 / 17) < 200 for count in sizes.values())
+    beginnings = Counter(text[:2] for text in texts)  # no pair of letters is likelier than another
+    assert len(beginnings) == 26 * 25
+    assert max(beginnings.values()) < 70
+
+
+@pytest.mark.slow
+def test_the_best_induction_head_is_worth_five_times_the_median_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    run = tercet.train("induction", out=tmp_path / "run", quiet=True)
+    model, corpus = run.model, prepare(load_recipe("induction").data)
+    windows = Windows(corpus.validation, 64, document_starts=corpus.validation_documents)
+    batch = windows_to_score(windows.batch(torch.arange(100).numpy()))  # a hundred words that training never saw
+
+    def loss() -> float:
+        with at_rest(model.modules()):
+            found = causal_loss(model, batch)
+        return float(found.total / found.count)
+
+    with at_rest(model.modules()):
+        right = model(batch.inputs).argmax(-1)[:, 24:63] == batch.targets[:, 24:63]
+    assert right.float().mean() > 0.99  # every word has been said once
+    letters = [corpus.tokenizer.encode(letter)[0] for letter in "abcdefghijklmnopqrstuvwxyz"]
+    scores, rises = head_scores(model, ids=letters), ablations(model, loss)
+    assert list(scores.induction) == list(rises)
+    induction = torch.cat(list(scores.induction.values()))  # (16,)
+    previous = torch.cat(list(scores.previous.values()))
+    rise = torch.tensor([rise for heads in rises.values() for rise in heads])
+    median = statistics.median(rise.tolist())
+    assert rise[induction.argmax()] >= 5 * median
+    assert rise[previous.argmax()] >= 5 * median
+    assert induction.argmax() >= 8 > previous.argmax()  # the second block repeats what the first one has found
+    assert induction.max() > 0.4
+    assert previous.max() > 0.4

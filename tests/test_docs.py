@@ -78,7 +78,8 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / "my_texts" / f"{i}.txt").write_text(f"Once upon a time there were {i} bears. " * 40)
     blocks = PYTHON.findall((ROOT / "README.md").read_text())
     assert len(blocks) >= 2
+    names: dict[str, Any] = {}  # one after the other, as a reader would
     for block in blocks:
         code = block.replace('"training.max_steps": 500', '"training.max_steps": 3, "model.stack.d_model": 32')
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, "README.md", "exec"), names)
     assert "." in capsys.readouterr().out

@@ -40,6 +40,8 @@ from tercet.evaluate import (
     translator,
 )
 from tercet.generation import Beam, Sampling, Translation, generate, stream_text, translate
+from tercet.inspect.explorer import explore
+from tercet.inspect.sentence import Reading, read
 from tercet.models import AnyModel
 from tercet.tokens import Tokenizer
 
@@ -176,6 +178,33 @@ class Run:
                 raise UserError("a translator is scored on pairs: give source=... and target=... in place of data")
             return translation_scores(self.trained, **settings).scores
         return scores_of(self.trained, text_to_score(self.trained, data), **settings)
+
+    def read(self, text: str = "", **how: Any) -> Reading:
+        """One text through the model, and every tensor on the way; the keywords are those of `tercet.inspect.read`."""
+        return read(self.trained, text, **how)
+
+    def explore(
+        self,
+        prompt: str | None = None,
+        *,
+        target: str | None = None,
+        export: str | Path | None = None,
+        host: str = "127.0.0.1",
+        port: int = 8765,
+        open: bool = False,  # the name of the command line's flag
+    ) -> None:
+        """A page that shows what happens inside: served until it is stopped, or written to the file `export`.
+
+        Args:
+            prompt: the text to open with; a line of the validation part by default.
+            target: what a translator's decoder reads; what it writes itself by default.
+            port: or the next free one; 0 takes any.
+            open: open the page in the browser.
+
+        Raises:
+            UserError: where the text cannot be read, the page would be too large, or starlette and uvicorn are missing.
+        """
+        explore(self.trained, prompt, target=target, export=export, host=host, port=port, browse=open)
 
 
 def train(

@@ -25,6 +25,8 @@ from tercet.models import (
 from tercet.nn.positions import ALiBi, NoPosition, Rotary
 from tercet.tokens import Characters, Tokenizer, WordPiece
 
+pytestmark = pytest.mark.slow  # matplotlib takes its time
+
 ALL = ["loss", "schedule", "score", "positions", "attention", "neighbours"]
 FAMILIES = ["gpt", "bert", "translator"]
 
@@ -78,7 +80,6 @@ def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_that_there_is(
     family: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -97,7 +98,7 @@ def test_all_that_there_is(
     assert {path: Path(path).read_bytes() for path in out} == before
 
 
-@pytest.mark.parametrize("family", ["gpt", "bert", pytest.param("translator", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
 @pytest.mark.parametrize("what", ALL)
 def test_each_by_itself(
     family: str, what: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -116,7 +117,6 @@ def test_each_by_itself(
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
 
 
-@pytest.mark.slow
 def test_a_translator_s_sides(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs["translator"])
     pictures = set[bytes]()
@@ -128,7 +128,6 @@ def test_a_translator_s_sides(runs: dict[str, Path], tmp_path: Path, capsys: pyt
     assert len(pictures) == 2
 
 
-@pytest.mark.slow
 def test_into_a_folder(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs["bert"] / "best")  # the run's curves are found from its model, too
     out, _ = said(["plot", run, "loss", "--out", str(tmp_path)], capsys)

@@ -34,6 +34,8 @@ from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder
 from tercet.nn.positions import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
 
+pytestmark = pytest.mark.slow  # matplotlib takes its time
+
 LETTERS = Tokenizer.train(Characters(alphabet="abcdefghij $_^", pad=True, bos=True, eos=True), [])
 WORDS = ["the cat sat on the mat", "the dog and the cats sat and ran"] * 3
 TEXT = "ab$ ^_c"
@@ -342,7 +344,6 @@ def test_the_map_is_a_principal_component_analysis(seed: int) -> None:
     assert np.allclose(drawn, components(table[order])[0], atol=1e-6)
 
 
-@pytest.mark.slow
 def test_labels_of_the_map_do_not_lie_on_each_other() -> None:
     one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
     figure = plot_neighbours(one)
@@ -394,7 +395,6 @@ def test_telling_tokens_are_each_other_s_strangers() -> None:
         assert not {other for other, _ in row} & set(chosen[place + 1 :])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_the_same_bytes_twice(suffix: str, tmp_path: Path) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "lr": 1}])

@@ -118,6 +118,7 @@ def test_edits_and_an_encoder_without_words(tmp_path: Path) -> None:
     assert mute.seen["stack.final_norm"].shape == (1, 5, 24)
 
 
+@pytest.mark.slow
 def test_the_path_ends_with_what_the_model_says(tmp_path: Path) -> None:
     for family in ("gpt", "bert", "both"):
         one = trained(tmp_path / family, family)

@@ -279,6 +279,7 @@ def test_gradients_are_what_they_were() -> None:
         close(parameter.grad, was)
 
 
+@pytest.mark.slow
 def test_a_hundred_recordings_need_no_more_memory() -> None:
     one, text = model(), tokens()
 

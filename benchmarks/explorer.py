@@ -1,0 +1,189 @@
+"""How soon the explorer's page stands and answers: in Debian's Chromium, and asked over HTTP without it.
+
+    python benchmarks/explorer.py runs/nanogpt              # a run, or any model folder
+    python benchmarks/explorer.py runs/nanogpt --out f.json
+
+First paint is a cold one: a new browser, the page and all its modules from the server, the model's first pass. The
+answers are of texts that were not asked before; each number is the median of so many.
+"""
+
+import argparse
+import json
+import shutil
+import socket
+import statistics
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+
+from tercet.checkpoint import Trained, load_model
+from tercet.generation import Sampling, generate
+from tercet.inspect.explorer import Answers, opening
+from tercet.inspect.explorer.server import application
+from tercet.models import DecoderOnly
+
+FIRST_PAINT, LOOK_SECONDS, LOOK_BYTES, SLIDER = 2.0, 1.0, 2_000_000, 50.0  # what they are to be, at most
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+MOVED = """
+async (values) => {
+  const slider = document.querySelector("[data-key=temperature]");
+  const times = [];
+  for (const value of values) {
+    const before = document.querySelector(".entropy").textContent;
+    const began = performance.now();
+    slider.value = value;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    while (document.querySelector(".entropy").textContent === before) await new Promise(requestAnimationFrame);
+    times.push(performance.now() - began);
+  }
+  return times;
+}
+"""
+
+
+@contextmanager
+def served(answers: Answers) -> Generator[str]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        server = uvicorn.Server(uvicorn.Config(application(answers), log_level="error", ws="none", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def asked(address: str, name: str, body: Any) -> tuple[float, bytes]:
+    """Seconds, and the answer."""
+    request = urllib.request.Request(
+        f"{address}api/{name}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    began = time.perf_counter()
+    with urllib.request.urlopen(request) as answer:
+        data = answer.read()
+    return time.perf_counter() - began, data
+
+
+def rows(trained: Trained, length: int, count: int) -> list[list[int]]:
+    """Texts of so many tokens, each another: by the model itself where it writes, else ids in a row."""
+    model, tokenizer = trained.model, trained.source_tokenizer
+    if isinstance(model, DecoderOnly):
+        start = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids][:1]
+        sampling = Sampling(max_new_tokens=count + length + 8, temperature=0.9)
+        written = tokenizer.encode(generate(model, tokenizer, [tokenizer.decode(start)], sampling)[0].text)
+        if len(written) >= count + length:
+            return [written[n : n + length] for n in range(count)]
+    plain = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids]
+    return [[plain[(n + i) % len(plain)] for i in range(length)] for n in range(count)]
+
+
+def over_http(trained: Trained, length: int, times: int) -> dict[str, float]:
+    """Looks and blocks of texts of so many tokens."""
+    model = trained.model
+    names = [name for name, _ in model.named_modules() if name.endswith(".blocks.0")]
+    looks, blocks, sizes, block_sizes = [], [], [], []
+    with served(Answers(trained)) as address:
+        asked(address, "look", {"ask": {"ids": rows(trained, length, 1)[0]}})
+        for ids in rows(trained, length, times + 1)[1:]:
+            seconds, data = asked(address, "look", {"ask": {"ids": ids}})
+            looks.append(seconds)
+            sizes.append(len(data))
+            seconds, block = asked(address, "block", {"ask": json.loads(data)["ask"], "name": names[-1]})
+            blocks.append(seconds)
+            block_sizes.append(len(block))
+    return {
+        "tokens": length,
+        "look_seconds": statistics.median(looks),
+        "look_slowest": max(looks),
+        "look_bytes": statistics.median(sizes),
+        "block_seconds": statistics.median(blocks),
+        "block_bytes": statistics.median(block_sizes),
+    }
+
+
+def in_browser(trained: Trained, times: int) -> dict[str, float] | None:
+    """A cold first paint, the whole first view, and a slider's way to the bars; None where there is no Chromium."""
+    path = shutil.which("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        path = None
+    if path is None:
+        print("no chromium or no playwright: first paint is left out", file=sys.stderr)
+        return None
+    paints, views, sliders = [], [], []
+    with sync_playwright() as playwright:
+        for _ in range(times):
+            with served(Answers(trained, start=opening(trained))) as address:
+                browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+                page = browser.new_page(viewport={"width": 1280, "height": 720})
+                began = time.perf_counter()
+                page.goto(address)
+                page.wait_for_selector(".candidate")
+                page.wait_for_selector(".flow-body canvas")
+                views.append(time.perf_counter() - began)
+                paints.append(page.evaluate(PAINTED) / 1000)
+                page.wait_for_timeout(300)
+                sliders += page.evaluate(MOVED, [f"{value / 10}" for value in range(3, 20)])
+                browser.close()
+    return {
+        "first_paint_seconds": statistics.median(paints),
+        "first_view_seconds": statistics.median(views),
+        "slider_milliseconds": statistics.median(sliders),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    trained = load_model(args.run)
+    lengths = [length for length in (64, 256) if length <= trained.model.max_len]
+    found: dict[str, Any] = {
+        "run": str(args.run),
+        "parameters": sum(one.numel() for one in trained.model.parameters()),
+        "threads": torch.get_num_threads(),
+        "lengths": [over_http(trained, length, args.times) for length in lengths],
+        "browser": in_browser(trained, 3),
+    }
+    print(json.dumps(found, indent=2))
+    for one in found["lengths"]:
+        print(
+            f"{one['tokens']} tokens: look {one['look_seconds']:.3f} s, {one['look_bytes'] / 1e6:.2f} MB; "
+            f"block {one['block_seconds']:.3f} s, {one['block_bytes'] / 1e6:.2f} MB"
+        )
+    if found["browser"] is not None:
+        seen: Callable[[str], float] = found["browser"].__getitem__
+        print(
+            f"first paint {seen('first_paint_seconds'):.2f} s, first view {seen('first_view_seconds'):.2f} s, "
+            f"slider {seen('slider_milliseconds'):.0f} ms"
+        )
+    if args.out is not None:
+        args.out.write_text(json.dumps(found, indent=2) + "\n")
+    first = found["lengths"][0]
+    slow = first["look_seconds"] >= LOOK_SECONDS or first["look_bytes"] >= LOOK_BYTES
+    if found["browser"] is not None:
+        slow |= found["browser"]["first_paint_seconds"] >= FIRST_PAINT
+        slow |= found["browser"]["slider_milliseconds"] >= SLIDER
+    sys.exit(1 if slow else 0)
+
+
+if __name__ == "__main__":
+    main()

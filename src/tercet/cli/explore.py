@@ -1,0 +1,51 @@
+"""`tercet explore`: a page that shows what happens inside a model, in the browser or as one file."""
+
+import argparse
+from pathlib import Path
+
+from tercet.cli.device import add_device, pick
+from tercet.cli.parser import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "explore",
+        help="see in the browser what happens inside a model, or save that as one page",
+        description="Serve a page on this machine that shows a text's way through the model: tokens, every block's "
+        "attention and numbers, what each layer would say. Everything in it comes from the model; nothing leaves the "
+        "machine. Ctrl-C ends it. With --export the page is written to a file that opens without a server.",
+        epilog='Example: tercet explore runs/mine --prompt "Once upon a time"',
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="the text to open with: a prompt, a text with [MASK], or a source to translate"
+    )
+    parser.add_argument("--target", metavar="TEXT", help="its translation (default: what the model writes)")
+    parser.add_argument("--export", metavar="PAGE.html", type=Path, help="write the page here, and serve nothing")
+    parser.add_argument("--host", metavar="H", help="listen there (default: 127.0.0.1, this machine alone)")
+    parser.add_argument("--port", metavar="N", type=int, help="or the next free one (default: 8765; 0 takes any)")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
+    serving = [flag for flag in ("host", "port", "open") if getattr(args, flag) not in (None, False)]
+    if args.export is not None and serving:
+        raise UserError(f"--{serving[0]} is for serving, and --export serves nothing; leave one of them out")
+    device = pick(args.device)
+
+    from tercet.api import Run
+    from tercet.checkpoint import load_model
+
+    served = {"host": args.host, "port": args.port, "open": args.open or None}
+    Run(trained=load_model(args.run)).to(device).explore(
+        args.prompt,
+        target=args.target,
+        export=args.export,
+        **{name: value for name, value in served.items() if value is not None},
+    )
+    if args.export is not None:
+        print(args.export)
+    return 0

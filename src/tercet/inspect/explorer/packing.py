@@ -1,0 +1,68 @@
+"""Tensors as JSON: numbers in base64, little-endian, row by row; as they are, or in steps of equal size.
+
+    {"shape": [2, 3], "type": "uint16", "low": -1.5, "step": 0.0001, "data": "..."}      value = low + step * number
+
+A step is a 255th or a 65,535th of the range, and what is read back is off by half a step at most.
+"""
+
+import base64
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tercet.config import Plain, UserError
+
+Kind = Literal["float32", "uint16", "uint8", "bool"]
+DTYPES: dict[Kind, str] = {"float32": "<f4", "uint16": "<u2", "uint8": "u1", "bool": "u1"}
+STEPS: dict[Kind, int] = {"uint16": 2**16 - 1, "uint8": 2**8 - 1}
+
+
+def pack(tensor: Tensor, kind: Kind = "float32") -> Plain:
+    """The tensor as `kind`; one of truth values is packed as such whatever `kind` says.
+
+    Raises:
+        UserError: where a number is not finite, for which JSON has no word.
+    """
+    low, step = 0.0, 1.0
+    if tensor.dtype == torch.bool or kind == "bool":
+        kind, numbers = "bool", tensor.bool().cpu().numpy()
+    else:
+        numbers = tensor.detach().to("cpu", torch.float32).numpy()
+        if not np.isfinite(numbers).all():
+            raise UserError(
+                "the model's numbers are not all finite (NaN or infinity): its training diverged, or an edit broke "
+                "the pass; use an earlier checkpoint, or take the edit back"
+            )
+        if kind in STEPS and numbers.size:
+            wide = numbers.astype(np.float64)  # the range of float32 numbers may be beyond float32
+            low = float(wide.min())
+            step = (float(wide.max()) - low) / STEPS[kind]
+            numbers = np.rint((wide - low) / step) if step > 0 else np.zeros_like(wide)
+    data = np.ascontiguousarray(numbers).astype(DTYPES[kind]).tobytes()
+    shape = list(tensor.shape)
+    return {"shape": shape, "type": kind, "low": low, "step": step, "data": base64.b64encode(data).decode("ascii")}
+
+
+def unpack(packed: Plain) -> Tensor:
+    """The inverse of `pack`, to half a step."""
+    numbers = np.frombuffer(base64.b64decode(packed["data"]), DTYPES[packed["type"]]).reshape(packed["shape"])
+    match packed["type"]:
+        case "bool":
+            return torch.from_numpy(numbers.astype(bool))
+        case "float32":
+            return torch.from_numpy(numbers.astype(np.float32))
+        case _:
+            return torch.from_numpy(packed["low"] + packed["step"] * numbers.astype(np.float64)).float()
+
+
+def half_step(packed: Plain) -> float:
+    """By how much what is read back may be off."""
+    return packed["step"] / 2 if packed["type"] in STEPS else 0.0
+
+
+def size(shape: torch.Size | list[int], kind: Kind) -> int:
+    """Characters of the packed numbers."""
+    count = int(np.prod(shape, dtype=np.int64))
+    return (count * np.dtype(DTYPES[kind]).itemsize + 2) // 3 * 4

@@ -1,0 +1,154 @@
+// What lies around the blocks: the sum that goes into the first, and how the last stream becomes scores of words.
+
+import { element, exact, labels, later, number, percent, rowOf, shown, sideOf, stackOf, sumOf } from "tercet/draw.js";
+import { step, vectors } from "tercet/block.js";
+import { slice } from "tercet/tensor.js";
+
+/** @typedef {import("tercet/draw.js").Pane} Pane */
+/** @typedef {import("tercet/draw.js").Block} Block */
+
+const SHOWN = 10; // tokens whose score is worked out
+
+/**
+ * @param {Pane} pane @param {import("tercet/draw.js").State} state @param {import("tercet/draw.js").Change} change
+ * @param {"start" | "end"} which
+ */
+export function around(pane, state, change, which) {
+  const stack = stackOf(pane, state);
+  const row = rowOf(pane, state, stack.name);
+  const rows = labels(sideOf(pane, stack.name));
+  const size = `(${rows.length} × ${stack.d_model})`;
+  const drawn = (/** @type {Block} */ opened) => {
+    const one = (/** @type {string} */ name, /** @type {string} */ title, /** @type {string} */ formula) => {
+      const values = opened.tensors[name];
+      return values === undefined
+        ? null
+        : step(title, `${formula}  ${size}`, vectors(values, rows, row, title, `step-${name}`));
+    };
+    const embedding = stack.name === "encoder" ? "source_embedding" : "embedding";
+    const position = opened.tensors[`${stack.name}.position.embed`] !== undefined;
+    if (which === "start") {
+      return element(
+        "div",
+        { class: "steps" },
+        one(embedding, "embedding", "the token's own row of the table"),
+        one("segment_embedding", "segment", "first or second text"),
+        position ? one(`${stack.name}.position.embed`, `position (${stack.position})`, "where it stands") : null,
+        one(`${stack.name}.dropout`, "what block 0 reads", position ? "embedding + position" : "embedding"),
+        position
+          ? null
+          : element(
+              "p",
+              { class: "note" },
+              `nothing is added for the position here: ${POSITIONS[stack.position] ?? stack.position}`,
+            ),
+      );
+    }
+    return element(
+      "div",
+      { class: "steps" },
+      one(
+        `${stack.name}.final_norm`,
+        stack.placement === "post" ? "output" : `final ${stack.norm} norm`,
+        stack.placement === "post" ? "the last block has normed it" : "norm(x)",
+      ),
+      one("transform", "transform", "dense, activation, norm"),
+      scores(pane, opened, stack.name, row, rows[row] ?? ""),
+    );
+  };
+  const title = which === "start" ? sumOf(stack) : "from the stream to scores of words";
+  return element(
+    "section",
+    { class: "block", "aria-label": title },
+    element(
+      "div",
+      { class: "block-bar" },
+      element("h3", {}, title),
+      element(
+        "button",
+        { type: "button", class: "close", "data-key": "block-close", onclick: () => change({ part: null }) },
+        "close",
+      ),
+    ),
+    later(
+      JSON.stringify([pane.look.ask, stack.name]),
+      () => pane.source.block(pane.look.ask, stack.name),
+      drawn,
+      "reading …",
+    ),
+  );
+}
+
+/** @type {Record<string, string>} */
+const POSITIONS = {
+  rotary: "queries and keys are turned by it in every block (rotary)",
+  alibi: "scores get less with the distance in every block (ALiBi)",
+  none: "this model knows the order by the mask alone",
+};
+
+/** @param {Pane} pane @param {Block} opened @param {string} stack @param {number} row @param {string} text */
+function scores(pane, opened, stack, row, text) {
+  const table = opened.unembedding;
+  const top = pane.look.top;
+  if (table === undefined || top === null) return null;
+  const hidden = opened.tensors.transform ?? opened.tensors[`${stack}.final_norm`];
+  if (hidden === undefined) return null;
+  const vector = slice(hidden, row).data;
+  const logit = (/** @type {number} */ i) => {
+    let dot = table.bias?.get(i) ?? 0;
+    slice(table.rows, i).data.forEach((one, d) => (dot += one * (vector[d] ?? 0)));
+    return table.softcap === null ? dot : table.softcap * Math.tanh(dot / table.softcap);
+  };
+  const all = table.ids
+    .map((id, i) => ({ id, logit: logit(i) }))
+    .sort((a, b) => b.logit - a.logit)
+    .slice(0, SHOWN);
+  const best = all[0]?.logit ?? 0;
+  const worst = all[all.length - 1]?.logit ?? 0;
+  const probability = (/** @type {number} */ id) => {
+    const at = top.ids[row]?.indexOf(id) ?? -1;
+    return at < 0 ? "" : percent(top.probabilities.get(row, at));
+  };
+  const formula = `logit = x · row of the token${table.bias === null ? "" : " + bias"}`;
+  return element(
+    "section",
+    { class: "step" },
+    element("h4", {}, `scores of row ${row} ${text}`),
+    element("code", { class: "formula" }, formula),
+    element(
+      "table",
+      { class: "scores" },
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          ...["token", "logit", "", "probability"].map((name) => element("th", { scope: "col" }, name)),
+        ),
+      ),
+      element(
+        "tbody",
+        {},
+        ...all.map(({ id, logit }) =>
+          element(
+            "tr",
+            {},
+            element("th", { scope: "row" }, shown(pane.look.texts[id] ?? `id ${id}`)),
+            element("td", { title: exact(logit, 0) }, number(logit)),
+            element(
+              "td",
+              { class: "bar-cell" },
+              element("span", {
+                class: "bar",
+                style: `--part:${(8 + (92 * (logit - worst)) / (best - worst || 1)).toFixed(0)}%`,
+              }),
+            ),
+            element("td", {}, probability(id)),
+          ),
+        ),
+      ),
+    ),
+    element("p", { class: "note" }, "a softmax over the whole vocabulary makes probabilities of the logits"),
+  );
+}

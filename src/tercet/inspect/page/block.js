@@ -1,0 +1,417 @@
+// One block opened: every step of attention or of the MLP in the order of the computation, with its own numbers.
+
+import {
+  element,
+  exact,
+  isEdited,
+  keysOf,
+  labels,
+  later,
+  number,
+  percent,
+  rowOf,
+  sideOf,
+  stackOf,
+  toRow,
+  toggled,
+} from "tercet/draw.js";
+import { heatMap } from "tercet/heatmap.js";
+import { slice, tensor } from "tercet/tensor.js";
+import { workedOut } from "tercet/worked.js";
+
+/** @typedef {import("tercet/draw.js").Pane} Pane */
+/** @typedef {import("tercet/draw.js").State} State */
+/** @typedef {import("tercet/draw.js").Change} Change */
+/** @typedef {import("tercet/draw.js").Tensor} Tensor */
+/** @typedef {import("tercet/draw.js").StackInfo} StackInfo */
+/** @typedef {import("tercet/draw.js").Block} Block */
+/** @typedef {Pick<import("tercet/heatmap.js").HeatMap, "columns" | "rows" | "masked" | "low" | "high" | "square" |
+ *             "most" | "names" | "onpick" | "onpoint" | "picked" | "bands" | "lines" | "cellHeight">} Drawing */
+
+// Where a residual connection has its norms, as in nn/residual.py.
+//                before branch after
+const PLACEMENTS = {
+  pre: [true, false, false],
+  post: [false, false, true],
+  sandwich: [true, true, false],
+  branch: [false, true, false],
+};
+
+/**
+ * The key that was chosen in an encoder that a decoder reads, whose row is the state's column.
+ * @type {Map<number, number>}
+ */
+const encoderKeys = new Map();
+
+/** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
+export function block(pane, state, change) {
+  const stack = stackOf(pane, state);
+  const layer = Math.min(state.layer ?? 0, stack.n_layers - 1);
+  const part = state.part === "mlp" || (state.part === "cross" && stack.cross) ? state.part : "self";
+  const head = Math.min(state.head, stack.n_heads - 1);
+  const name = `${stack.name}.blocks.${layer}`;
+  const row = rowOf(pane, state, stack.name);
+  const steps = later(
+    JSON.stringify([pane.look.ask, name]),
+    () => pane.source.block(pane.look.ask, name),
+    (opened) =>
+      part === "mlp"
+        ? feedforward({ pane, state, change, stack, name, opened, row })
+        : attention({ pane, state, change, stack, name, opened, row, part, head }),
+    `reading ${name} …`,
+    `block ${pane.index}`,
+  );
+  return element(
+    "section",
+    { class: "block", "aria-label": `${stack.name === "stack" ? "" : `${stack.name}, `}block ${layer}` },
+    toolbar(pane, state, change, { stack, layer, part, head, name, row }),
+    steps,
+  );
+}
+
+/**
+ * @param {Pane} pane @param {State} state @param {Change} change
+ * @param {{stack: StackInfo, layer: number, part: string, head: number, name: string, row: number}} what
+ */
+function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
+  const button = (/** @type {string} */ key, /** @type {string} */ text, /** @type {Record<string, unknown>} */ more) =>
+    element("button", { type: "button", "data-key": key, ...more }, text);
+  const to = (/** @type {number} */ next) => ({
+    disabled: next < 0 || next >= stack.n_layers,
+    onclick: () => change({ layer: next }),
+  });
+  const parts = [["self", "self-attention"], ...(stack.cross ? [["cross", "cross-attention"]] : []), ["mlp", "MLP"]];
+  const edit = (
+    /** @type {string} */ key,
+    /** @type {string} */ text,
+    /** @type {string} */ which,
+    /** @type {"heads" | "positions" | null} */ kind,
+    /** @type {number | null} */ number,
+  ) =>
+    button(key, text, {
+      class: "edit",
+      "aria-pressed": String(isEdited(pane.ask, which, kind, number)),
+      onclick: () => change(toggled(pane, state, which, kind, number)),
+    });
+  return element(
+    "div",
+    { class: "block-bar" },
+    element(
+      "div",
+      { class: "pager" },
+      button("block-previous", "‹", { "aria-label": "the block before", ...to(layer - 1) }),
+      element("h3", {}, `${stack.name === "stack" ? "" : `${stack.name} `}block ${layer}`),
+      button("block-next", "›", { "aria-label": "the next block", ...to(layer + 1) }),
+    ),
+    element(
+      "div",
+      { class: "switch", role: "group", "aria-label": "part of the block" },
+      ...parts.map(([which = "", text = ""]) =>
+        button(`part-${which}`, text, {
+          "aria-pressed": String(which === part),
+          onclick: () => change({ part: which }),
+        }),
+      ),
+    ),
+    part === "mlp"
+      ? null
+      : element(
+          "div",
+          { class: "switch which-head", role: "group", "aria-label": "head" },
+          element("span", { class: "note" }, "head"),
+          ...Array.from({ length: stack.n_heads }, (_, h) =>
+            button(`head-${h}`, String(h), {
+              "aria-label": `head ${h}`,
+              "aria-pressed": String(h === head),
+              class: isEdited(pane.ask, `${name}.${part}_attention.heads`, "heads", h) ? "off" : null,
+              onclick: () => change({ head: h }),
+            }),
+          ),
+        ),
+    element(
+      "div",
+      { class: "zeroing", role: "group", "aria-label": "set to zero" },
+      element("span", { class: "note" }, "set to zero:"),
+      part === "mlp"
+        ? edit("zero-mlp", "this MLP", `${name}.feedforward`, null, null)
+        : edit("zero-head", `head ${head}`, `${name}.${part}_attention.heads`, "heads", head),
+      edit("zero-token", `row ${row}'s stream`, name, "positions", row),
+    ),
+    button("block-close", "close", { class: "close", onclick: () => change({ layer: null, part: null }) }),
+  );
+}
+
+/**
+ * @param {string} title @param {string} formula @param {HTMLElement} picture @param {...(string | null)} notes
+ */
+export function step(title, formula, picture, ...notes) {
+  return element(
+    "section",
+    { class: "step" },
+    element("h4", {}, title),
+    element("code", { class: "formula" }, formula),
+    picture,
+    ...notes.map((note) => (note === null ? null : element("p", { class: "note" }, note))),
+  );
+}
+
+/**
+ * Vectors as rows of colours, one for each token.
+ * @param {Tensor} values (T, N) @param {string[]} rows @param {number} row the chosen one @param {string} label
+ * @param {string} key @param {Drawing} [more]
+ */
+export function vectors(values, rows, row, label, key, more = {}) {
+  return heatMap({
+    values,
+    rows,
+    kind: "signed",
+    label,
+    key,
+    picked: row < 0 ? null : [row, null],
+    names: ["row", "dimension"],
+    cellHeight: Math.max(3, Math.min(18, Math.round(240 / rows.length))),
+    most: 14,
+    legend: true,
+    ...more,
+  });
+}
+
+/**
+ * A step whose result is a vector for each token.
+ * @param {string} title @param {string} formula @param {Tensor} values (T, N) @param {string} key
+ * @param {Drawing & {texts: string[], row: number, notes?: (string | null)[]}} more
+ */
+function strip(title, formula, values, key, { texts, row, notes = [], ...more }) {
+  const size = `${formula}  (${values.shape.join(" × ")})`;
+  return step(title, size, vectors(values, texts, row, title, `step-${key}`, more), ...notes);
+}
+
+/** @param {Block} opened @param {string} name @returns {Tensor} */
+function part(opened, name) {
+  const found = opened.tensors[name];
+  if (found === undefined) throw new Error(`${name} was not noted in this pass`);
+  return found;
+}
+
+/**
+ * @param {{pane: Pane, state: State, change: Change, stack: StackInfo, name: string, opened: Block, row: number,
+ *          part: "self" | "cross", head: number}} what
+ */
+function attention({ pane, state, change, stack, name, opened, row, part: kind, head }) {
+  const get = (/** @type {string} */ one) => part(opened, one);
+  const own = `${name}.${kind}_attention`;
+  const residual = `${name}.${kind}_residual`;
+  const input = kind === "self" ? get(opened.input ?? "") : get(`${name}.self_residual`);
+  const rows = labels(sideOf(pane, stack.name));
+  const keys = labels(keysOf(pane, stack.name, kind));
+  const [before, branch, after] = PLACEMENTS[stack.placement];
+  const width = stack.d_head;
+  const shared = Math.floor(head / (stack.n_heads / stack.n_kv_heads));
+  const [T, S, H] = [rows.length, keys.length, stack.n_heads];
+  const q = slice(get(`${own}.q`), head);
+  const k = slice(get(`${own}.k`), shared);
+  const v = slice(get(`${own}.v`), shared);
+  const scores = slice(get(`${own}.scores`), head);
+  const weights = slice(get(`${own}.weights`), head);
+  const heads = get(`${own}.heads`);
+  const mask = spread(get(`${own}.mask`), T, S);
+  const off = isEdited(pane.ask, `${own}.heads`, "heads", head);
+
+  const last = pane.look.sides[pane.look.sides.length - 1]?.stack === stack.name;
+  const known = last ? state.column : (encoderKeys.get(pane.index) ?? null);
+  const column = known === null || known >= S ? likeliest(weights, row) : known;
+  const worked = workedOut({
+    q,
+    k,
+    v,
+    scores,
+    weights,
+    mask,
+    head: slice(heads, head),
+    rows,
+    keys,
+    biased: stack.position === "alibi",
+    off,
+  });
+  worked.show(row, column);
+  const onpick = (/** @type {number} */ t, /** @type {number} */ s) => {
+    if (!last) encoderKeys.set(pane.index, s);
+    change(last ? { at: t, column: s } : toRow(pane, stack.name, t));
+  };
+  const square = /** @type {const} */ ({
+    rows,
+    columns: keys,
+    square: true,
+    most: 34,
+    names: ["query", "key"],
+    legend: true,
+  });
+  const picked = { onpick, onpoint: worked.show, picked: /** @type {[number, number]} */ ([row, column]) };
+  const masked = (/** @type {number} */ t, /** @type {number} */ s) => mask.data[t * S + s] === 0;
+  const grouped = stack.n_kv_heads < H ? `key/value head ${shared}, shared by ${H / stack.n_kv_heads} heads` : null;
+  const turned = stack.position === "rotary" && kind === "self" ? "turned by its position (rotary)" : "";
+  const normed = stack.qk_norm === true ? "normed (RMS)" : "";
+  const changed = [normed, turned].filter((one) => one !== "").join(", then ") || null;
+  const asks = before ? "h" : "x";
+  const asked = kind === "cross" ? "memory" : asks;
+  const byRow = { texts: rows, row };
+  const byKey = { texts: keys, row: kind === "cross" ? -1 : row };
+  const map = (
+    /** @type {Tensor} */ values,
+    /** @type {string} */ label,
+    /** @type {"share" | "signed"} */ colours,
+    more = {},
+  ) =>
+    heatMap({
+      values,
+      kind: colours,
+      label: `${label} of head ${head}`,
+      key: `step-${label}`,
+      ...square,
+      ...picked,
+      ...more,
+    });
+  const ofHead = (/** @type {number} */ t, /** @type {number} */ c) => {
+    const [h, k] = [Math.floor(c / width), c % width];
+    return [`row ${t} ${rows[t]}, head ${h}, dimension ${k}`, exact(heads.get(h, t, k), heads.half)];
+  };
+  const seen = !masks(mask)
+    ? `every token may see every ${kind === "cross" ? "one of the source" : "other"}`
+    : stack.causal && kind === "self"
+      ? "hatched: the future, which no token may see"
+      : "hatched: may not be seen";
+  const size = `(${T} × ${S})`;
+  const bias = stack.position === "alibi" && kind === "self" ? " + bias" : "";
+
+  return element(
+    "div",
+    { class: "steps" },
+    strip(kind === "self" ? "the stream comes in" : "the stream after self-attention", "x", input, "input", byRow),
+    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${residual}.before`), "norm", byRow) : null,
+    row3(
+      strip(`queries of head ${head}`, `q = ${asks} W_q`, q, "q", { ...byRow, notes: [changed] }),
+      strip(`keys of head ${head}`, `k = ${asked} W_k`, k, "k", { ...byKey, notes: [grouped, changed] }),
+      strip(`values of head ${head}`, `v = ${asked} W_v`, v, "v", { ...byKey, notes: [grouped] }),
+    ),
+    row3(
+      step("scores", `q kᵀ / √${width}${bias}  ${size}`, map(scores, "scores", "signed")),
+      step(
+        "mask",
+        `may t see s?  ${size}`,
+        map(mask, "mask", "share", { legend: false, low: 0, high: 2, masked, format: () => "may be seen" }),
+        seen,
+      ),
+      step("weights", `softmax(scores + mask)  ${size}`, map(weights, "weights", "share", { low: 0, high: 1, masked })),
+    ),
+    worked.element,
+    row3(
+      strip(`output of head ${head}`, "weights · v", slice(heads, head), "head", {
+        ...byRow,
+        notes: [off ? "set to zero" : null],
+      }),
+      strip("all heads side by side", `${H} heads of ${width}`, sideBySide(heads), "heads", {
+        ...byRow,
+        bands: { size: width, chosen: head },
+        lines: ofHead,
+      }),
+      strip("back to the stream's width", "heads · W_o", get(own), "out", byRow),
+    ),
+    branch ? strip(`${stack.norm} norm`, "norm(heads · W_o)", get(`${residual}.branch`), "branch", byRow) : null,
+    added(after, get(residual), byRow, null),
+  );
+}
+
+/**
+ * @param {boolean | undefined} normed @param {Tensor} stream @param {{texts: string[], row: number}} byRow
+ * @param {string | null} note
+ */
+function added(normed, stream, byRow, note) {
+  const title = normed ? "added to the stream, then normed" : "added to the stream";
+  return strip(title, normed ? "norm(x + out)" : "x + out", stream, "residual", { ...byRow, notes: [note] });
+}
+
+/**
+ * @param {{pane: Pane, state: State, change: Change, stack: StackInfo, name: string, opened: Block, row: number}} what
+ */
+function feedforward({ pane, stack, name, opened, row }) {
+  const get = (/** @type {string} */ one) => part(opened, one);
+  const own = `${name}.feedforward`;
+  const residual = `${name}.feedforward_residual`;
+  const rows = labels(sideOf(pane, stack.name));
+  const [before, branch, after] = PLACEMENTS[stack.placement];
+  const h = before ? "h" : "x";
+  const activations = get(`${own}.activations`);
+  const byRow = { texts: rows, row };
+  const neurons = { ...byRow, names: /** @type {const} */ (["row", "neuron"]) };
+  const many = { ...neurons, notes: [pooled(stack.d_ff)] };
+  const loud = { ...neurons, notes: [loudest(activations, row, rows[row] ?? "")] };
+  const act = stack.gated ? `${stack.activation}(${h} W_gate) ⊙ (${h} W_up)` : `${stack.activation}(${h} W_up)`;
+  const off = isEdited(pane.ask, own, null, null) ? "set to zero" : null;
+  return element(
+    "div",
+    { class: "steps" },
+    strip("the stream after attention", "x", get(`${name}.${stack.cross ? "cross" : "self"}_residual`), "input", byRow),
+    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${residual}.before`), "norm", byRow) : null,
+    whole(strip("widened", `${h} W_up`, get(`${own}.up`), "up", many)),
+    stack.gated ? whole(strip("gate", `${h} W_gate`, get(`${own}.gate`), "gate", many)) : null,
+    whole(strip("activations", act, activations, "activations", loud)),
+    strip("narrowed", "activations · W_down", get(own), "out", { ...byRow, notes: [off] }),
+    branch ? strip(`${stack.norm} norm`, "norm(out)", get(`${residual}.branch`), "branch", byRow) : null,
+    added(after, get(name), byRow, "what the next block reads"),
+  );
+}
+
+/** @param {...(HTMLElement | null)} steps */
+const row3 = (...steps) => element("div", { class: "three" }, ...steps);
+
+/** @param {HTMLElement} one */
+function whole(one) {
+  one.classList.add("whole");
+  return one;
+}
+
+/** @param {number} neurons */
+const pooled = (neurons) =>
+  neurons > 600
+    ? "where there are more neurons than pixels, a pixel shows its largest; hover or arrow keys tell each"
+    : null;
+
+/** @param {Tensor} activations (T, F) @param {number} row @param {string} text */
+function loudest(activations, row, text) {
+  const values = slice(activations, row).data;
+  let [most, active] = [0, 0];
+  values.forEach((value, i) => {
+    if (Math.abs(value) > Math.abs(values[most] ?? 0)) most = i;
+    if (value > 0) active += 1;
+  });
+  const [share, loud] = [percent(active / values.length), number(values[most] ?? 0)];
+  return `row ${row} ${text}: ${share} of the neurons are above zero; the loudest is ${most} with ${loud}`;
+}
+
+/**
+ * A mask that is one for all queries, for each of them.
+ * @param {Tensor} mask (1, T or 1, S) @param {number} T @param {number} S @returns {Tensor}
+ */
+function spread(mask, T, S) {
+  const data = Uint8Array.from({ length: T * S }, (_, i) => mask.data[mask.data.length === T * S ? i : i % S] ?? 0);
+  return tensor([T, S], data);
+}
+
+/** @param {Tensor} mask */
+const masks = (mask) => mask.data.some((/** @type {number} */ one) => one === 0);
+
+/** @param {Tensor} heads (H, T, K) @returns {Tensor} (T, H K) */
+function sideBySide(heads) {
+  const [H = 0, T = 0, K = 0] = heads.shape;
+  const data = new Float32Array(heads.data.length);
+  for (let h = 0; h < H; h++) {
+    for (let t = 0; t < T; t++) data.set(heads.data.subarray((h * T + t) * K, (h * T + t + 1) * K), t * H * K + h * K);
+  }
+  return tensor([T, H * K], data, heads.half);
+}
+
+/** @param {Tensor} weights (T, S) @param {number} row */
+function likeliest(weights, row) {
+  const values = slice(weights, row).data;
+  return values.indexOf(Math.max(...values));
+}

@@ -1,0 +1,422 @@
+// What every drawing is made of: elements, colours from the style sheet, numbers as text, and one tooltip.
+
+/**
+ * @typedef {{shape: number[], data: Float32Array | Uint8Array, get: (...i: number[]) => number, half: number}} Tensor
+ */
+/** @typedef {{id: number, text: string, special: boolean}} Token */
+/** @typedef {{stack: string, tokens: Token[]}} Side */
+/** @typedef {{name: string, heads: number[] | null, positions: number[] | null}} Edit */
+/** @typedef {{text: string, target: string | null, ids: number[] | null, target_ids: number[] | null,
+ *             original_ids: number[] | null, edits: Edit[]}} Ask */
+/** @typedef {{name: string, n_layers: number, n_heads: number, n_kv_heads: number, d_model: number, d_head: number,
+ *             d_ff: number, placement: "pre" | "post" | "sandwich" | "branch", norm: string, position: string,
+ *             activation: string, gated: boolean, causal: boolean, cross: boolean,
+ *             qk_norm?: boolean}} StackInfo */
+/** @typedef {{family: string, stacks: StackInfo[], vocab_size: number, can: Record<string, boolean>,
+ *             linear_head: boolean}} Model */
+/** @typedef {{ask: Ask, at: number, truncated: boolean, sides: Side[],
+ *             stream: Record<string, {names: string[], norms: Tensor}>,
+ *             lens: null | {names: string[], ids: number[][][], probabilities: Tensor},
+ *             maps: Record<string, Tensor>, logits: Tensor | null,
+ *             loss: null | {mean: number, tokens: (number | null)[]}, texts: Record<string, string>,
+ *             top: null | {ids: number[][], probabilities: Tensor}}} Look */
+/** @typedef {{name: string, input?: string, tensors: Record<string, Tensor>,
+ *             unembedding?: {ids: number[], rows: Tensor, bias: Tensor | null, softcap: number | null}}} Block */
+/** @typedef {{rows: {name: string, previous: number[] | null, induction: number[] | null, ablation: number[] | null}[],
+ *             loss: number | null}} HeadScores */
+/** @typedef {{parent: number, id: number, text: string, logprob: number, total: number, score: number | null,
+ *             finish: string | null, best: boolean}} BeamNode */
+/** @typedef {{model: Model, live: boolean,
+ *             block: (ask: Ask, name: string, parameters?: boolean) => Promise<Block>,
+ *             attribution: (ask: Ask, at: number, id: number) =>
+ *               Promise<{names: string[], values: number[], logit: number}>,
+ *             heads: (ask: Ask) => Promise<HeadScores>,
+ *             beams: (ask: Ask, size: number) => Promise<{nodes: BeamNode[], search: string}>}} Source */
+/** @typedef {{index: number, ask: Ask, look: Look, base: Look | null, source: Source, error?: string | null}} Pane */
+/** @typedef {{panes: Ask[], stack: string, layer: number | null, part: string | null, head: number,
+ *             at: number | null, column: number | null}} State */
+/** @typedef {(patch: Record<string, unknown>) => void} Change */
+/** @typedef {[number, number, number]} Colour */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * An element with its attributes, listeners (`onclick`, ...) and children; strings become text, never markup.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, unknown>} [attributes]
+ * @param {...(Node | string | null | undefined)} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function element(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/**
+ * @param {string} tag
+ * @param {Record<string, unknown>} [attributes]
+ * @param {...(Node | string | null | undefined)} children
+ * @returns {SVGElement}
+ */
+export function svg(tag, attributes = {}, ...children) {
+  return filled(/** @type {SVGElement} */ (document.createElementNS(SVG, tag)), attributes, children);
+}
+
+/**
+ * @template {HTMLElement | SVGElement} E
+ * @param {E} made
+ * @param {Record<string, unknown>} attributes
+ * @param {(Node | string | null | undefined)[]} children
+ * @returns {E}
+ */
+function filled(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    else if (name === "style")
+      made.style.cssText = String(value); // as an attribute the page's policy would refuse it
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children) if (child !== null && child !== undefined) made.append(child);
+  return made;
+}
+
+/** A token's text with its spaces and line ends to be seen. @param {string} text */
+export function shown(text) {
+  if (text === "") return "∅";
+  return text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
+}
+
+/** @param {Side} side */
+export const labels = (side) => side.tokens.map((token) => shown(token.text));
+
+/** As many digits as tell the number. @param {number} value */
+export function number(value) {
+  if (!Number.isFinite(value)) return String(value).replace("Infinity", "∞").replace("-", "−");
+  const size = Math.abs(value);
+  const text =
+    size !== 0 && (size < 1e-3 || size >= 1e5)
+      ? value.toExponential(2)
+      : value.toFixed(size < 1 ? 4 : size < 100 ? 3 : 1);
+  return text.replace("-", "−");
+}
+
+/** A number and how far it may be off, where it was rounded for the way. @param {number} value @param {number} half */
+export const exact = (value, half) => (half > 0 ? `${number(value)} ± ${half.toPrecision(1)}` : number(value));
+
+/** @param {number} share */
+export function percent(share) {
+  const hundred = 100 * share;
+  return hundred > 0 && hundred < 0.1 ? "<0.1%" : `${hundred.toFixed(hundred < 9.95 ? 1 : 0)}%`;
+}
+
+/** The stack that the state speaks of, or the one whose tokens have logits. @param {Pane} pane @param {State} state */
+export function stackOf(pane, state) {
+  const stacks = pane.source.model.stacks;
+  const stack = stacks.find((one) => one.name === state.stack) ?? stacks[stacks.length - 1];
+  if (stack === undefined) throw new Error("the model has no stack");
+  return stack;
+}
+
+/** @param {Pane} pane @param {string} stack @returns {Side} */
+export function sideOf(pane, stack) {
+  const side = pane.look.sides.find((one) => one.stack === stack);
+  if (side === undefined) throw new Error(`nothing was read by ${stack}`);
+  return side;
+}
+
+/**
+ * The tokens that are looked at: a cross-attention's are the encoder's.
+ * @param {Pane} pane @param {string} stack @param {string} part
+ */
+export const keysOf = (pane, stack, part) => sideOf(pane, part === "cross" ? "encoder" : stack);
+
+/**
+ * The chosen row of a stack: `at` where its tokens have logits, else, in an encoder that a decoder reads, `column`.
+ * @param {Pane} pane @param {State} state @param {string} stack
+ */
+export function rowOf(pane, state, stack) {
+  const sides = pane.look.sides;
+  const last = sides[sides.length - 1]?.stack === stack;
+  const row = last ? (state.at ?? pane.look.at) : (state.column ?? 0);
+  return Math.min(Math.max(row, 0), sideOf(pane, stack).tokens.length - 1);
+}
+
+/** The change of the state that chooses such a row. @param {Pane} pane @param {string} stack @param {number} row */
+export function toRow(pane, stack, row) {
+  const sides = pane.look.sides;
+  return sides[sides.length - 1]?.stack === stack ? { at: row } : { column: row };
+}
+
+/**
+ * What the query t may not see, where nothing but the order of the tokens says so.
+ * @param {StackInfo} stack @param {string} part
+ * @returns {((row: number, column: number) => boolean) | undefined}
+ */
+export const hidden = (stack, part) => (stack.causal && part === "self" ? (row, column) => column > row : undefined);
+
+/** What the first block reads: a position is not always added. @param {StackInfo} stack */
+export const sumOf = (stack) =>
+  ["learned", "sinusoidal"].includes(stack.position) ? "embedding +\u00a0position" : "embedding";
+
+/** @param {Ask} ask @param {string} name @param {"heads" | "positions" | null} kind @param {number | null} which */
+export function isEdited(ask, name, kind, which) {
+  return ask.edits.some(
+    (edit) => edit.name === name && (kind === null || edit[kind] === null || edit[kind].includes(which ?? -1)),
+  );
+}
+
+/**
+ * The change of the state that sets a head, a token or a whole tensor to zero, or lets it be again. The tokens stay:
+ * a translator's target would otherwise be another one, and no loss could be compared.
+ * @param {Pane} pane @param {State} state
+ * @param {string} name @param {"heads" | "positions" | null} kind @param {number | null} which
+ */
+export function toggled(pane, state, name, kind, which) {
+  const ask = state.panes[pane.index] ?? pane.ask;
+  const others = ask.edits.filter((edit) => edit.name !== name);
+  const edit = ask.edits.find((one) => one.name === name);
+  let mine = /** @type {Edit[]} */ ([]);
+  if (kind === null || which === null) {
+    if (edit === undefined) mine = [{ name, heads: null, positions: null }];
+  } else {
+    const before = edit?.[kind] ?? [];
+    const after = before.includes(which) ? before.filter((one) => one !== which) : [...before, which];
+    after.sort((a, b) => a - b);
+    if (after.length > 0) mine = [{ name, heads: null, positions: null, [kind]: after }];
+  }
+  const held = ask.target_ids ?? pane.look.ask.target_ids;
+  const edited = { ...ask, target_ids: held, edits: [...others, ...mine] };
+  return { panes: state.panes.map((one, i) => (i === pane.index ? edited : one)) };
+}
+
+/** @type {Map<string, unknown>} */
+const settled = new Map();
+/** @type {Map<string, HTMLElement>} */
+const places = new Map();
+const REMEMBERED = 32;
+
+/**
+ * An element for what is still to come. What came before is drawn at once, so that nothing flickers and focus stays.
+ * @template T
+ * @param {string} key of the question
+ * @param {() => Promise<T>} asked
+ * @param {(value: T) => Node} drawn
+ * @param {string} waiting what is told meanwhile
+ * @param {string} [slot] what stood there last keeps its height meanwhile, so that the page does not jump
+ * @returns {HTMLElement}
+ */
+export function later(key, asked, drawn, waiting, slot) {
+  const place = element("div", { class: "later" });
+  const height = slot === undefined ? 0 : (places.get(slot)?.offsetHeight ?? 0);
+  if (slot !== undefined) places.set(slot, place);
+  if (settled.has(key)) {
+    place.append(drawn(/** @type {T} */ (settled.get(key))));
+    return place;
+  }
+  place.setAttribute("aria-busy", "true");
+  if (height > 0) place.style.minHeight = `${height}px`;
+  place.append(element("p", { class: "note" }, waiting));
+  const arrived = () => {
+    place.removeAttribute("aria-busy");
+    place.style.minHeight = "";
+  };
+  asked().then(
+    (value) => {
+      settled.set(key, value);
+      const oldest = settled.keys().next().value;
+      if (settled.size > REMEMBERED && oldest !== undefined) settled.delete(oldest);
+      place.replaceChildren(drawn(value));
+      arrived();
+    },
+    (/** @type {Error} */ error) => {
+      place.replaceChildren(element("p", { class: "note problem" }, error.message));
+      arrived();
+    },
+  );
+  return place;
+}
+
+/** What `later` has drawn already, if it has. @param {string} key @returns {unknown} */
+export const known = (key) => settled.get(key);
+
+/** @type {Map<string, [number, number]>} */
+const scrolled = new Map();
+
+/**
+ * Keep a box where it was scrolled to, over redraws.
+ * @param {HTMLElement} box @param {string} key @param {() => [number, number]} [first] where it stands at first
+ */
+export function keepScroll(box, key, first = () => [0, 0]) {
+  whenSized(box, () => {
+    const [left, top] = scrolled.get(key) ?? first();
+    if (box.scrollLeft === 0 && box.scrollTop === 0) box.scrollTo({ left, top, behavior: "instant" });
+    box.addEventListener("scroll", () => scrolled.set(key, [box.scrollLeft, box.scrollTop]), { passive: true });
+  });
+}
+
+/** Once, when it is on the page and has a size. @param {Element} box @param {() => void} then */
+export function whenSized(box, then) {
+  const watch = new ResizeObserver(() => {
+    if (!box.isConnected) return;
+    watch.disconnect();
+    then();
+  });
+  watch.observe(box);
+}
+
+/** At each new width, and the first. @param {Element} box @param {(width: number) => void} then */
+export function atWidth(box, then) {
+  let last = -1;
+  new ResizeObserver(() => {
+    const width = Math.floor(box.getBoundingClientRect().width);
+    if (width === last || width === 0) return;
+    last = width;
+    then(width);
+  }).observe(box);
+}
+
+const NAMES = /** @type {const} */ ([
+  "ink",
+  "muted",
+  "paper",
+  "panel",
+  "line",
+  "accent",
+  "share",
+  "positive",
+  "negative",
+]);
+/** @typedef {Record<(typeof NAMES)[number], Colour>} Palette */
+/** @type {Palette | null} */
+let palette = null;
+
+/** The style sheet's colours as they are now, as bytes. @returns {Palette} */
+export function colours() {
+  if (palette !== null) return palette;
+  const probe = element("span", { hidden: true });
+  document.body.append(probe);
+  const dot = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  if (dot === null) throw new Error("this browser draws no canvas");
+  const read = NAMES.map((name) => {
+    probe.style.color = `var(--${name}, gray)`;
+    dot.fillStyle = getComputedStyle(probe).color;
+    dot.fillRect(0, 0, 1, 1);
+    const [r = 0, g = 0, b = 0] = dot.getImageData(0, 0, 1, 1).data;
+    return /** @type {const} */ ([name, [r, g, b]]);
+  });
+  probe.remove();
+  palette = /** @type {Palette} */ (/** @type {unknown} */ (Object.fromEntries(read)));
+  return palette;
+}
+
+/** @param {Colour} colour @param {number} [alpha] */
+export const css = ([r, g, b], alpha = 1) => `rgb(${r} ${g} ${b} / ${alpha})`;
+
+/** @param {Colour} from @param {Colour} to @param {number} share @returns {Colour} */
+export function mix(from, to, share) {
+  const one = (/** @type {number} */ a, /** @type {number} */ b) => Math.round(a + (b - a) * share);
+  return [one(from[0], to[0]), one(from[1], to[1]), one(from[2], to[2])];
+}
+
+/**
+ * Paint now, once it is on the page, and again when the theme changes.
+ * @param {HTMLCanvasElement} canvas @param {() => void} paint
+ */
+export function painted(canvas, paint) {
+  canvas.classList.add("painted");
+  canvas.addEventListener("repaint", () => canvas.isConnected && paint());
+  watchTheme();
+}
+
+let watching = false;
+
+function watchTheme() {
+  if (watching) return;
+  watching = true;
+  const repaint = () => {
+    palette = null;
+    for (const canvas of document.querySelectorAll("canvas.painted")) canvas.dispatchEvent(new Event("repaint"));
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  const watch = new MutationObserver(repaint);
+  for (const root of [document.documentElement, document.body]) {
+    watch.observe(root, { attributes: true, attributeFilter: ["class", "style", "data-theme"] });
+  }
+}
+
+/**
+ * A canvas of so many CSS pixels, in as many real ones as the screen has.
+ * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height
+ * @returns {{pen: CanvasRenderingContext2D, dots: number}} dots: real pixels to a CSS pixel
+ */
+export function sized(canvas, width, height) {
+  const dots = Math.max(1, Math.min(devicePixelRatio || 1, 8192 / Math.max(width, height, 1)));
+  canvas.width = Math.max(1, Math.round(width * dots));
+  canvas.height = Math.max(1, Math.round(height * dots));
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  if (pen === null) throw new Error("this browser draws no canvas");
+  return { pen, dots };
+}
+
+/** @param {CanvasRenderingContext2D} pen @param {string} text @param {number} width */
+export function fitted(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  const letters = [...text];
+  while (letters.length > 1 && pen.measureText(`${letters.join("")}…`).width > width) letters.pop();
+  return `${letters.join("")}…`;
+}
+
+/** @type {HTMLElement | null} */
+let tip = null;
+/** @type {Element | null} */
+let tipped = null;
+
+/**
+ * The one tooltip, beside a point of the window.
+ * @param {Element} owner @param {string[]} lines @param {number} x @param {number} y
+ */
+export function tell(owner, lines, x, y) {
+  if (tip === null) {
+    tip = element("div", { class: "tip", "aria-hidden": "true", hidden: true });
+    document.addEventListener("pointermove", (event) => {
+      if (tipped !== null && !(event.target instanceof Node && tipped.contains(event.target))) hush();
+    });
+    document.addEventListener("pointerdown", hush, true);
+    document.addEventListener("scroll", hush, { capture: true, passive: true });
+  }
+  if (!tip.isConnected) document.body.append(tip);
+  tipped = owner;
+  tip.replaceChildren(...lines.map((line) => element("div", {}, line)));
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - box.width - 6))}px`;
+  tip.style.top = `${y + 18 + box.height > innerHeight ? Math.max(4, y - box.height - 12) : y + 18}px`;
+}
+
+export function hush() {
+  tipped = null;
+  if (tip !== null) tip.hidden = true;
+}
+
+/**
+ * Arrow keys move the focus among its members, of which one alone is in the order of Tab.
+ * @param {HTMLElement} box @param {string} members @param {number} columns how many stand in a row
+ */
+export function roving(box, members, columns) {
+  const all = () => /** @type {HTMLElement[]} */ ([...box.querySelectorAll(members)]);
+  box.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+    const list = all();
+    const now = list.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
+    const to = event.key === "Home" ? 0 : event.key === "End" ? list.length - 1 : step === undefined ? -1 : now + step;
+    const next = list[to];
+    if (now < 0 || next === undefined) return;
+    event.preventDefault();
+    for (const one of list) one.tabIndex = one === next ? 0 : -1;
+    next.focus();
+  });
+}

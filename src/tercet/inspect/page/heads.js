@@ -1,0 +1,113 @@
+// What each head is for: does it look at the token before, does it find repetitions, and how much is lost without it.
+
+import { element, isEdited, later, number, toggled } from "tercet/draw.js";
+import { heatMap } from "tercet/heatmap.js";
+import { tensor } from "tercet/tensor.js";
+
+/** @typedef {import("tercet/draw.js").Pane} Pane */
+/** @typedef {import("tercet/draw.js").State} State */
+/** @typedef {import("tercet/draw.js").Change} Change */
+/** @typedef {import("tercet/draw.js").HeadScores} HeadScores */
+/** @typedef {{name: string, layer: number, kind: string}} Row */
+
+const SCORES = /** @type {const} */ ([
+  ["previous", "looks at the token before", "mean weight on it, on random tokens"],
+  ["induction", "continues what came before", "weight on the token after the last time, on repeated random tokens"],
+  ["ablation", "loss without it", "rise of this text's mean loss with the head at zero, in nats"],
+]);
+
+/** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
+export function heads(pane, state, change) {
+  const whole = { ...pane.look.ask, edits: [] }; // each head by itself, whatever is at zero now
+  return element(
+    "section",
+    { class: "heads", "aria-label": "What each head does" },
+    element("p", { class: "effect", "aria-live": "polite" }, effect(pane)),
+    later(
+      JSON.stringify([whole, "heads"]),
+      () => pane.source.heads(whole),
+      (scores) => element("div", {}, ...kinds(scores).map((rows) => ofKind(pane, state, change, scores, rows))),
+      "each head is set to zero once …",
+    ),
+  );
+}
+
+/** The loss before and after what is set to zero now. @param {Pane} pane */
+function effect(pane) {
+  const now = pane.look.loss?.mean;
+  const before = pane.base?.loss?.mean;
+  if (now === undefined) return "This text has no loss: nothing in it is known to compare with.";
+  if (before === undefined) return `Mean loss of this text ${number(now)} nats. Click a head to set it to zero.`;
+  const change = now - before;
+  const rise = `${change < 0 ? "" : "+"}${number(change)}`;
+  return `Mean loss of this text: ${number(before)} nats before, ${number(now)} with what is at zero now (${rise}).`;
+}
+
+/** Those of one stack and one kind of attention belong together. @param {HeadScores} scores @returns {Row[][]} */
+function kinds(scores) {
+  /** @type {Map<string, Row[]>} */
+  const found = new Map();
+  for (const { name } of scores.rows) {
+    const match = /^(\w+)\.blocks\.(\d+)\.(\w+)_attention$/.exec(name);
+    if (match === null) continue;
+    const kind = `${match[1] === "stack" ? "" : `${match[1]}, `}${match[3]}-attention`;
+    found.set(kind, [...(found.get(kind) ?? []), { name, layer: Number(match[2]), kind }]);
+  }
+  return [...found.values()];
+}
+
+/** @param {Pane} pane @param {State} state @param {Change} change @param {HeadScores} scores @param {Row[]} rows */
+function ofKind(pane, state, change, scores, rows) {
+  const kind = rows[0]?.kind ?? "";
+  const edited = (/** @type {number} */ row, /** @type {number} */ head) =>
+    isEdited(pane.ask, `${rows[row]?.name}.heads`, "heads", head);
+  const widest = Math.max(...scores.rows.map(({ previous, ablation }) => (previous ?? ablation ?? []).length));
+  const pictures = SCORES.map(([score, title, meaning]) => {
+    const lists = rows.map((row) => scores.rows.find((one) => one.name === row.name)?.[score] ?? null);
+    if (lists.some((list) => list === null)) return null;
+    const width = lists[0]?.length ?? 0;
+    const values = tensor([rows.length, width], Float32Array.from(lists.flatMap((list) => list ?? [])));
+    const best = values.data.indexOf(Math.max(...values.data));
+    const [row, head] = [Math.floor(best / width), best % width];
+    return element(
+      "section",
+      {},
+      element("h4", {}, title),
+      element("p", { class: "note" }, meaning),
+      heatMap({
+        values,
+        rows: rows.map(({ layer }) => `block ${layer}`),
+        columns: Array.from({ length: width }, (_, h) => String(h)),
+        kind: score === "ablation" ? "signed" : "share",
+        ...(score === "ablation" ? {} : { low: 0, high: 1 }),
+        label: `${kind}: ${title}`,
+        key: `heads-${score}-${kind}`,
+        names: ["block", "head"],
+        cellHeight: 30,
+        most: 72,
+        legend: true,
+        text: (r, h) => (edited(r, h) ? "✕" : short(values.get(r, h))),
+        marked: (r, h) => r === row && h === head,
+        lines: (r, h) => [
+          `block ${rows[r]?.layer}, head ${h}${edited(r, h) ? ", at zero now" : ""}`,
+          `${number(values.get(r, h))}  (${meaning})`,
+        ],
+        onpick: (r, h) => change(toggled(pane, state, `${rows[r]?.name}.heads`, "heads", h)),
+      }),
+      element(
+        "p",
+        { class: "note best" },
+        `highest: block ${rows[row]?.layer}, head ${head}, with ${number(values.get(row, head))}`,
+      ),
+    );
+  });
+  return element(
+    "section",
+    { class: "heads-kind" },
+    element("h4", {}, kind),
+    element("div", { class: "heads-three", style: `--least: ${Math.max(16, 2.5 * widest + 5)}rem` }, ...pictures),
+  );
+}
+
+/** @param {number} value */
+const short = (value) => (Math.abs(value) < 0.005 ? "0" : value.toFixed(2).replace("-", "−").replace("0.", "."));

@@ -1,0 +1,174 @@
+// The logit lens: what the model would say if it ended after each block; and which parts a score is the sum of.
+
+import { element, keepScroll, labels, later, number, percent, rowOf, shown } from "tercet/draw.js";
+import { followed } from "tercet/flow.js";
+import { heatMap } from "tercet/heatmap.js";
+import { tensor } from "tercet/tensor.js";
+
+/** @typedef {import("tercet/draw.js").Pane} Pane */
+/** @typedef {import("tercet/draw.js").State} State */
+/** @typedef {import("tercet/draw.js").Change} Change */
+
+const HEIGHT = 28; // pixels of a row
+const CELL = 66; // pixels that a token's text may have, and
+const NARROW = 30; // has where all are letters
+const LETTER = 8;
+const PARTS = 14; // of a score that are listed
+
+/** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
+export function lens(pane, state, change) {
+  const view = element("section", { class: "lens", "aria-label": "Logit lens" });
+  const { lens: read, sides, texts } = pane.look;
+  const side = sides[sides.length - 1];
+  if (read === null || side === undefined) {
+    view.append(
+      element("p", { class: "note" }, "this model scores no words, so there is nothing to read off its stream"),
+    );
+    return view;
+  }
+  const layers = read.names.length;
+  const tokens = labels(side);
+  const causal = pane.source.model.family !== "encoder-only";
+  const row = rowOf(pane, state, side.stack);
+  const layerOf = (/** @type {number} */ line) => layers - 1 - line; // the last block on top
+  const named = (/** @type {number} */ layer) => (layer === 0 ? "embedding" : `block ${layer - 1}`);
+  const values = tensor(
+    [layers, tokens.length],
+    Float32Array.from({ length: layers * tokens.length }, (_, i) =>
+      read.probabilities.get(layerOf(Math.floor(i / tokens.length)), i % tokens.length, 0),
+    ),
+    read.probabilities.half,
+  );
+  const ids = (/** @type {number} */ line, /** @type {number} */ column) => read.ids[layerOf(line)]?.[column] ?? [];
+  const text = (/** @type {number | undefined} */ id) => (id === undefined ? "" : shown(texts[id] ?? `id ${id}`));
+  const right = (/** @type {number} */ column, /** @type {number | undefined} */ id) => id === followed(pane, column);
+  const layer = state.layer !== null && state.layer >= 0 && state.layer < layers - 1 ? state.layer + 1 : layers - 1;
+  const line = layers - 1 - layer;
+  const said = read.ids.flatMap((rows) => rows.map(([id]) => text(id)));
+  const longest = [...tokens, ...said].reduce((most, one) => Math.max(most, one.length), 1);
+  const cell = Math.min(CELL, Math.max(NARROW, LETTER * longest + 10));
+
+  const map = heatMap({
+    values,
+    columns: tokens,
+    kind: "share",
+    low: 0,
+    high: 1,
+    label: "logit lens, the last block on top",
+    key: "lens",
+    names: ["layer", "token"],
+    least: cell,
+    most: 110,
+    cellHeight: HEIGHT,
+    legend: true,
+    picked: [line, row],
+    text: (r, c) => text(ids(r, c)[0]),
+    marked: (r, c) => right(c, ids(r, c)[0]),
+    lines: (r, c) => [
+      `after ${named(layerOf(r))}, row ${c} ${tokens[c]}: ${causal ? "next" : "here"}`,
+      ...ids(r, c).map(
+        (id, k) =>
+          `  ${text(id)}  ${percent(read.probabilities.get(layerOf(r), c, k))}${right(c, id) ? "  ✓ true" : ""}`,
+      ),
+    ],
+    onpick: (r, c) => change({ at: c, layer: layerOf(r) === 0 ? null : layerOf(r) - 1 }),
+  });
+  const field = map.querySelector(".heat-field");
+  if (field instanceof HTMLElement) keepScroll(field, `lens ${pane.index}`, () => [(row - 2) * cell, 0]);
+  view.append(
+    element(
+      "p",
+      { class: "note" },
+      "Each cell: the token that the last norm and the unembedding read off the stream there, the stronger in " +
+        "colour the more probable. Read from the bottom up; the top line is what the model says.",
+    ),
+    element(
+      "div",
+      { class: "lens-split" },
+      element(
+        "div",
+        { class: "lens-layers", "aria-hidden": "true" },
+        ...Array.from({ length: layers }, (_, r) =>
+          element("div", { style: `height:${HEIGHT}px`, class: r === line ? "chosen" : null }, named(layerOf(r))),
+        ),
+      ),
+      map,
+    ),
+    element(
+      "p",
+      { class: "key" },
+      element(
+        "span",
+        { class: "key-item" },
+        element("span", { class: "key-mark ring", "aria-hidden": "true" }),
+        causal ? "the token that really came next" : "the token that really stands behind the mask",
+      ),
+    ),
+  );
+  const parts = attribution(pane, row, tokens[row] ?? "");
+  if (parts !== null) view.append(parts);
+  return view;
+}
+
+/**
+ * The largest parts of the score of what is likeliest in a row.
+ * @param {Pane} pane @param {number} row @param {string} token
+ */
+function attribution(pane, row, token) {
+  const id = pane.look.top?.ids[row]?.[0];
+  if (id === undefined) return null;
+  if (!pane.source.model.linear_head) {
+    const why = "The head's transform is not linear, so a score is no sum over the parts of the model.";
+    return element("p", { class: "note" }, why);
+  }
+  const text = shown(pane.look.texts[id] ?? `id ${id}`);
+  const ask = pane.look.ask;
+  const causal = pane.source.model.family !== "encoder-only";
+  return element(
+    "section",
+    { class: "lens-after", "aria-label": "attribution" },
+    element("h4", {}, `What the score of ${text} ${causal ? "after" : "at"} row ${row} ${token} is the sum of`),
+    later(
+      JSON.stringify([ask, row, id, "attribution"]),
+      () => pane.source.attribution(ask, row, id),
+      (found) => {
+        const parts = found.names.map((name, i) => ({ name, value: found.values[i] ?? 0 }));
+        parts.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+        const most = Math.abs(parts[0]?.value ?? 1) || 1;
+        const rest = parts.slice(PARTS).reduce((sum, one) => sum + one.value, 0);
+        const list = parts.slice(0, PARTS);
+        if (parts.length > PARTS) list.push({ name: `${parts.length - PARTS} smaller parts`, value: rest });
+        return element(
+          "div",
+          {},
+          element(
+            "p",
+            { class: "note" },
+            `logit ${number(found.logit)}; each part by itself, through the last norm as it was here`,
+          ),
+          element(
+            "ol",
+            { class: "contributions" },
+            ...list.map(({ name, value }) =>
+              element(
+                "li",
+                {},
+                element("span", {}, name.replace("blocks.", "block ")),
+                element("span", { class: "signed", "aria-hidden": "true" }, bar(value / most)),
+                element("span", { class: "value" }, `${value > 0 ? "+" : ""}${number(value)}`),
+              ),
+            ),
+          ),
+        );
+      },
+      "adding up …",
+    ),
+  );
+}
+
+/** @param {number} share from -1 to 1 */
+function bar(share) {
+  const wide = Math.min(1, Math.abs(share)) * 50;
+  const [left, colour] = share < 0 ? [50 - wide, "negative"] : [50, "positive"];
+  return element("i", { style: `width: ${wide}%; left: ${left}%; background: var(--${colour})` });
+}

@@ -1,0 +1,117 @@
+// Where the numbers come from: the server that holds the model, or, in a saved page, the answers it was saved with.
+
+import { unpacked } from "tercet/tensor.js";
+
+/** @typedef {import("tercet/draw.js").Ask} Ask */
+/** @typedef {import("tercet/draw.js").Look} Look */
+/** @typedef {import("tercet/draw.js").Source} Drawn what the drawings ask of it */
+/** @typedef {import("tercet/draw.js").Model & {name: string, folder: string, max_len: number, parameters: number,
+ *             mask_id: number | null, eos_id: number | null, tokenizer: string, about: Record<string, unknown>,
+ *             start: Ask, live: boolean}} Model */
+/**
+ * @typedef {{temperature: number, top_k: number | null, top_p: number | null, min_p: number | null,
+ *             seed: number}} Drawing
+ */
+/** @typedef {Drawn & {model: Model,
+ *             look: (ask: Ask, at?: number | null) => Promise<Look>,
+ *             logits: (ask: Ask, at: number) => Promise<{at: number, logits: import("tercet/draw.js").Tensor,
+ *                                                        texts: Record<string, string>}>,
+ *             sample: (ask: Ask, at: number, sampling: Drawing) => Promise<{id: number, text: string, special: boolean,
+ *                                                                           probability: number}>,
+ *             save: (ask: Ask) => Promise<string | null>}} Source */
+
+const SAVED = "this page was saved without the model; run `tercet explore RUN` to ask it";
+const REMEMBERED = 64; // answers; a whole block of a long text is some megabytes
+
+/** JSON with the keys sorted: one question, one text. @param {unknown} value @returns {string} */
+export function canonical(value) {
+  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  const entries = Object.entries(value).filter(([, one]) => one !== undefined);
+  entries.sort(([a], [b]) => (a < b ? -1 : 1));
+  return `{${entries.map(([key, one]) => `${JSON.stringify(key)}:${canonical(one)}`).join(",")}}`;
+}
+
+/** The answers that stand in the page itself, if it was saved. @returns {Record<string, unknown> | null} */
+function embedded() {
+  const script = document.querySelector('script[type="application/json"]');
+  const text = script?.textContent?.trim() ?? "";
+  return text === "" ? null : (JSON.parse(text).answers ?? null);
+}
+
+/** @param {string} path @param {string} body @returns {Promise<Response>} */
+async function asked(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  try {
+    return await fetch(path, { method: "POST", body, headers });
+  } catch {
+    throw new Error("the server does not answer; start `tercet explore RUN` again and reload this page");
+  }
+}
+
+/** @param {Response} response @returns {Promise<Error>} */
+async function mistake(response) {
+  const told = await response.json().catch(() => null);
+  return new Error(told?.error ?? `the server answered ${response.status}; look at its terminal`);
+}
+
+/** Of a block: a tensor that another one is as well came once, under the other's name. @param {any} answer */
+function whole(answer) {
+  const same = /** @type {[string, string][]} */ (Object.entries(answer.same ?? {}));
+  for (const [name, other] of same) answer.tensors[name] = answer.tensors[other];
+  return answer;
+}
+
+/** @returns {Promise<Source>} */
+export async function open() {
+  const answers = embedded();
+  /** @type {Map<string, Promise<any>>} */
+  const cache = new Map();
+
+  /** @param {string} path @param {string} body */
+  async function fresh(path, body) {
+    if (answers !== null) {
+      const answer = answers[`${path} ${body}`];
+      if (answer === undefined) throw new Error(SAVED);
+      return whole(unpacked(answer));
+    }
+    const response = await asked(path, body);
+    if (!response.ok) throw await mistake(response);
+    return whole(unpacked(await response.json()));
+  }
+
+  /** Ask once; what was asked longest ago is forgotten first. @param {string} path @param {unknown} question */
+  function ask(path, question) {
+    const body = canonical(question);
+    const key = `${path} ${body}`;
+    const known = cache.get(key);
+    const answer = known ?? fresh(path, body);
+    cache.delete(key);
+    cache.set(key, answer);
+    if (known === undefined) answer.catch(() => cache.delete(key));
+    const oldest = cache.keys().next().value;
+    if (cache.size > REMEMBERED && oldest !== undefined) cache.delete(oldest);
+    return answer;
+  }
+
+  /** @type {Model} */
+  const model = await ask("api/model", {});
+  return {
+    model,
+    live: model.live,
+    look: (one, at = null) => ask("api/look", { ask: one, at }),
+    block: (one, name, parameters) =>
+      ask("api/block", parameters === true ? { ask: one, name, parameters } : { ask: one, name }),
+    logits: (one, at) => ask("api/logits", { ask: one, at }),
+    sample: (one, at, sampling) => ask("api/sample", { ask: one, at, sampling }),
+    attribution: (one, at, id) => ask("api/attribution", { ask: one, at, id }),
+    heads: (one) => ask("api/heads", { ask: one }),
+    beams: (one, size) => ask("api/beams", { ask: one, size }),
+    save: async (one) => {
+      const response = await asked("api/export", canonical({ ask: one }));
+      if (response.status === 404 || response.status === 405) return null;
+      if (!response.ok) throw await mistake(response);
+      return await response.text();
+    },
+  };
+}

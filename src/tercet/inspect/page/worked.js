@@ -1,0 +1,98 @@
+// One cell of an attention map worked out: from the query and the key to the score, the weight and the head's output.
+
+import { element, exact, number } from "tercet/draw.js";
+import { slice } from "tercet/tensor.js";
+
+/** @typedef {import("tercet/draw.js").Tensor} Tensor */
+
+const TERMS = 3; // the largest of a sum that are written out
+const VALUES = 4;
+
+/**
+ * @param {{q: Tensor, k: Tensor, v: Tensor, scores: Tensor, weights: Tensor, mask: Tensor, head: Tensor,
+ *          rows: string[], keys: string[], biased: boolean, off: boolean}} of one head; biased: numbers were added to
+ *          the scores (ALiBi); off: its output was set to zero
+ * @returns {{element: HTMLElement, show: (t: number, s: number) => void}}
+ */
+export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, biased, off }) {
+  const lines = element("div", { class: "sums" });
+  const title = element("h4", {});
+  const show = (/** @type {number} */ t, /** @type {number} */ s) => {
+    const [sum, terms] = score(t, s);
+    const [mean, size] = output(t);
+    title.textContent = `query ${t} ${rows[t]} meets key ${s} ${keys[s]}`;
+    lines.replaceChildren(line("score", sum, terms), line("weight", weight(t, s)), line("output", mean, size));
+  };
+
+  /** @param {number} t @param {number} s @returns {[string, string]} */
+  const score = (t, s) => {
+    const [query, key] = [slice(q, t).data, slice(k, s).data];
+    const terms = Array.from(query, (one, i) => ({ i, product: one * (key[i] ?? 0) }));
+    const dot = terms.reduce((sum, { product }) => sum + product, 0);
+    const root = Math.sqrt(query.length);
+    const told = scores.get(t, s);
+    const bias = told - dot / root;
+    const added = biased ? ` ${bias < 0 ? "−" : "+"} ${number(Math.abs(bias))}` : "";
+    const equals = q.half > 0 || scores.half > 0 ? "≈" : "=";
+    const meaning = `q[${t}] · k[${s}] / √${query.length}${biased ? " + bias" : ""}`;
+    const term = (/** @type {{i: number, product: number}} */ { i, product }) =>
+      `q[${t},${i}] k[${s},${i}] = ${number(query[i] ?? 0)} × ${number(key[i] ?? 0)} = ${number(product)}`;
+    const largest = terms.sort((a, b) => Math.abs(b.product) - Math.abs(a.product)).slice(0, TERMS);
+    return [
+      `${meaning} = ${number(dot)} / ${number(root)}${added} ${equals} ${exact(told, scores.half)}`,
+      `largest terms: ${largest.map(term).join(";  ")}`,
+    ];
+  };
+
+  const weight = (/** @type {number} */ t, /** @type {number} */ s) => {
+    const [T = 0, S = 0] = mask.shape;
+    if (t >= T || mask.get(t, s) === 0) return "masked: the query may not see this key, so its weight is 0";
+    const visible = Array.from({ length: S }, (_, i) => i).filter((i) => mask.get(t, i) !== 0);
+    const highest = Math.max(...visible.map((i) => scores.get(t, i)));
+    const sum = visible.reduce((all, i) => all + Math.exp(scores.get(t, i) - highest), 0);
+    const over = Math.exp(scores.get(t, s) - highest);
+    const rounded = scores.half > 0 || weights.half > 0 ? "≈" : "=";
+    return (
+      `exp(score − ${number(highest)}) / Σ over ${visible.length} visible = ${number(over)} / ${number(sum)} ` +
+      `${rounded} ${exact(weights.get(t, s), weights.half)}`
+    );
+  };
+
+  /** @param {number} t @returns {[string, string]} */
+  const output = (t) => {
+    const parts = keys.map((text, i) => ({
+      i,
+      text,
+      weight: weights.get(t, i),
+      size: weights.get(t, i) * length(slice(v, i)),
+    }));
+    const largest = parts
+      .sort((a, b) => b.size - a.size)
+      .slice(0, VALUES)
+      .filter(({ size }) => size > 0);
+    const sum = largest.map(({ i, text, weight }) => `${number(weight)} v[${i}] ${text}`).join("  +  ");
+    const rest = parts.filter(({ size }) => size > 0).length - largest.length;
+    return [
+      `Σ weight × v = ${sum}${rest > 0 ? `  +  ${rest} smaller` : ""}`,
+      off
+        ? "then set to zero"
+        : `a vector of length ${number(length(slice(head, t)))}; largest first, by weight × length of v`,
+    ];
+  };
+
+  return { element: element("section", { class: "worked", "aria-label": "one cell worked out" }, title, lines), show };
+}
+
+/** @param {string} name @param {string} sum @param {...string} notes */
+function line(name, sum, ...notes) {
+  return element(
+    "div",
+    { class: "sum" },
+    element("span", { class: "sum-name" }, name),
+    element("code", {}, sum),
+    ...notes.map((note) => element("span", { class: "note" }, note)),
+  );
+}
+
+/** @param {Tensor} vector */
+const length = (vector) => Math.hypot(...vector.data);

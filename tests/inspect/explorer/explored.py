@@ -1,0 +1,132 @@
+"""Tiny random models of each family with their tokenizers, as if they had been loaded; tensors read by numpy alone."""
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tercet.checkpoint import Trained
+from tercet.models import (
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    MaskedHead,
+    StackSpec,
+)
+from tercet.nn import ALiBi, Rotary, Sinusoidal
+from tercet.tokens import Characters, Tokenizer
+
+SCRIPT = "<script>alert(1)</script>"
+TOKENIZER = Tokenizer.train(
+    Characters(alphabet="abcdefghij .<>/()1lrstpu\n", pad=True, bos=True, eos=True, mask=True), []
+)
+OTHER = Tokenizer.train(Characters(alphabet="uvwxyz .", pad=True, bos=True, eos=True), [])
+STACK = StackSpec(d_model=24, n_layers=2, n_heads=4, d_ff=31)
+TEXT = "abc de"
+
+GPTS: dict[str, dict[str, Any]] = {
+    "pre, learned": {},
+    "sandwich, rotary, grouped, gated, qk norm": {
+        "stack": {
+            "position": Rotary(), "placement": "sandwich", "norm": "rms", "norm_bias": False,
+            "n_kv_heads": 2, "gated": True, "bias": False, "activation": "silu", "qk_norm": True,
+        },
+        "logit_softcap": 5.0,
+    },
+    "post, ALiBi": {"stack": {"position": ALiBi(), "placement": "post", "activation": "relu"}, "pad_vocab_to": 16},
+    "branch, sinusoidal, one key head": {
+        "stack": {"position": Sinusoidal(), "placement": "branch", "n_kv_heads": 1, "d_head": 5},
+        "scale_embedding": True, "tie_embeddings": False,
+    },
+}  # fmt: skip
+BERTS: dict[str, dict[str, Any]] = {
+    "as the paper": {
+        "stack": {"placement": "post"}, "embedding_norm": True, "n_segments": 2,
+        "masked_head": MaskedHead(transform=True, bias=True),
+    },
+    "pre, rotary, plain head": {"stack": {"position": Rotary()}, "masked_head": MaskedHead(bias=True)},
+}  # fmt: skip
+TRANSLATORS: dict[str, dict[str, Any]] = {
+    "1 + 2": {"layers": (1, 2), "stack": {"n_heads": 2}},
+    "6 + 3": {"layers": (6, 3), "stack": {"placement": "post", "n_heads": 2}},
+    "3 + 6": {"layers": (3, 6), "stack": {"position": Rotary(), "n_heads": 2, "n_kv_heads": 1}, "own": True},
+}
+FAST = ("sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2")  # one of each family, with most in it
+EVERY = [
+    pytest.param(name, id=name, marks=() if name in FAST else pytest.mark.slow)
+    for name in (*GPTS, *BERTS, *TRANSLATORS)
+]
+
+
+def trained(name: str, *, max_len: int = 23) -> Trained:
+    """The model of this name in the tables above."""
+    spec: Any
+    if name in GPTS:
+        settings = dict(GPTS[name])
+        stack = replace(STACK, **settings.pop("stack", {}))
+        spec = DecoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=stack, **settings)
+        return loaded(DecoderOnly(spec))
+    if name in BERTS:
+        settings = dict(BERTS[name])
+        stack = replace(STACK, **settings.pop("stack"))
+        spec = EncoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=stack, **settings)
+        return loaded(EncoderOnly(spec))
+    settings = dict(TRANSLATORS[name])
+    stack = replace(STACK, **settings["stack"])
+    own = settings.get("own", False)
+    spec = EncoderDecoderSpec(
+        encoder=replace(stack, n_layers=settings["layers"][0]),
+        decoder=replace(stack, n_layers=settings["layers"][1]),
+        vocab_size=TOKENIZER.vocab_size,
+        source_vocab_size=OTHER.vocab_size if own else None,
+        share_embeddings=not own,
+        max_len=max_len,
+    )
+    return loaded(EncoderDecoder(spec), source=OTHER if own else TOKENIZER)
+
+
+def loaded(model: Any, *, source: Tokenizer = TOKENIZER) -> Trained:
+    with torch.no_grad():
+        for parameter in model.parameters():  # fresh weights are small or zero, and would hide a fault
+            parameter.add_(torch.randn_like(parameter) * 0.15)
+    return Trained(
+        model=model.eval(), tokenizer=TOKENIZER, source_tokenizer=source, folder=Path("runs", "tiny", "best")
+    )
+
+
+def asked(name: str) -> dict[str, Any]:
+    """Something to ask of that model."""
+    if name in BERTS:
+        originals = [TOKENIZER.bos_id, *TOKENIZER.encode(TEXT), TOKENIZER.eos_id]
+        masked = [token if place not in (2, 5) else TOKENIZER.mask_id for place, token in enumerate(originals)]
+        return {"ids": masked, "original_ids": originals}
+    if name in TRANSLATORS:
+        own = TRANSLATORS[name].get("own", False)
+        return {"text": "uvw xyz" if own else "bad cafe", "target": "abcd"}
+    return {"text": TEXT}
+
+
+def tensors_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The packed tensors of a block, those that are the same as others under their own names too."""
+    return answer["tensors"] | {name: answer["tensors"][other] for name, other in answer["same"].items()}
+
+
+def numbers(packed: dict[str, Any]) -> np.ndarray:
+    """A packed tensor, read as its description says and by nothing of ours."""
+    kinds = {"float32": "<f4", "uint16": "<u2", "uint8": "|u1", "bool": "|u1"}
+    found = np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["type"]]).reshape(packed["shape"])
+    if packed["type"] == "bool":
+        return found.astype(bool)
+    return found if packed["type"] == "float32" else packed["low"] + packed["step"] * found.astype(np.float64)
+
+
+def near(packed: dict[str, Any]) -> float:
+    """How far a number may be from the model's."""
+    return 1e-5 + (packed["step"] / 2 if packed["type"].startswith("uint") else 0.0)

@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tercet.api import Run as Run
+    from tercet.api import convert as convert
     from tercet.api import load as load
     from tercet.api import train as train
 
-__all__ = ["Run", "load", "train"]
+__all__ = ["Run", "convert", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

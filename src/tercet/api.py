@@ -8,6 +8,8 @@ print(run.translate("twenty-seven"))
 
 run = tercet.load("runs/bert")
 print(run.fill("The [MASK] sat.").masks[0][0].word, run.embed(["one text", "another"]).shape)
+
+tercet.convert("runs/mine", "mine-for-transformers", to="hf")
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 
 from tercet.checkpoint import Card, Trained, load_model
+from tercet.checkpoint import convert as convert
 from tercet.config import Plain, UserError, merge
 from tercet.encoding import Classified, Filled, Tagged, classify, embed, fill, tag
 from tercet.evaluate import (

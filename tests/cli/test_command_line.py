@@ -46,6 +46,7 @@ FLAGS = {
     "inspect": ["--prompt", "--target", "--top", "--ablate", "--heads", "--attribution", "--at", "--json"],
     "explore": ["--prompt", "--target", "--export", "--host", "--port", "--open", "--device"],
     "plot": ["--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json"],
+    "convert": ["--to", "--force"],
     "recipes": ["NAME"],
     "data": ["--encoding", "--text-field"],
     "demo": ["--out"],

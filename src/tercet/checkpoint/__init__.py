@@ -5,6 +5,7 @@ from tercet.checkpoint.bert import from_bert as from_bert
 from tercet.checkpoint.card import Card as Card
 from tercet.checkpoint.card import current_versions as current_versions
 from tercet.checkpoint.card import git_commit as git_commit
+from tercet.checkpoint.conversion import convert as convert
 from tercet.checkpoint.folder import Trained as Trained
 from tercet.checkpoint.folder import load_model as load_model
 from tercet.checkpoint.folder import save_model as save_model

@@ -52,8 +52,8 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
 def refusal(path: Path, error: OSError) -> UserError:
     """Why `path` could not be written, in words for the user."""
     if error.errno in FULL:
-        return UserError(f"disk full while writing {path}; make room, or choose another folder with --out")
-    return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder with --out")
+        return UserError(f"disk full while writing {path}; make room, or choose another folder")
+    return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder")
 
 
 def _remove_stale(path: Path) -> None:

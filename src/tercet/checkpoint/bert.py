@@ -6,11 +6,22 @@ may put `bert.` before a name or leave it out; all of these are read. What a nam
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from tercet.checkpoint.equal import (
+    FIXED,
+    Feature,
+    check_equal,
+    features_of_heads,
+    features_of_stack,
+    features_of_vocabulary,
+    rewritten,
+)
 from tercet.checkpoint.foreign import (
+    NAMED,
     Source,
     activation,
     check_kind,
@@ -20,10 +31,12 @@ from tercet.checkpoint.foreign import (
     switch,
     take,
     their_name,
+    their_state,
     untwin,
     with_ids,
 )
-from tercet.config import UserError
+from tercet.checkpoint.weights import own_tensors
+from tercet.config import Plain, UserError
 from tercet.models import Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
 from tercet.nn import Learned
 
@@ -74,6 +87,91 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
             untwin(tensors, f"{DECODER}.weight", WORDS, KIND)
     fill(model, tensors, _source, zero=(), kind=KIND)
     return model.eval()
+
+
+def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_bert`: config and tensors of the class that has the model's heads.
+
+    Raises:
+        UserError: naming what the model has and no BERT does.
+    """
+    spec, stack = model.spec, model.spec.stack
+    masked = spec.masked_head is not None
+    features = [
+        *features_of_stack("stack", stack, placement="post", positions=FIXED, gated=False),
+        *features_of_heads("stack", stack),
+        *features_of_vocabulary(spec, embedding_norm=True, tied=masked and spec.tie_embeddings),
+        *_features_of_heads_on_top(spec),
+    ]
+    check_equal(KIND, features)
+    written = replace(
+        spec,
+        pad_vocab_to=1,
+        scale_embedding=False,
+        n_segments=max(1, spec.n_segments),
+        masked_head=MaskedHead(transform=True, bias=True) if masked else None,
+        stack=replace(stack, position=Learned(), bias=True, norm_bias=True),
+    )
+    equal = rewritten(model, written)
+    state = their_state(own_tensors(equal), _source)
+    if masked and not spec.tie_embeddings:
+        state[f"{DECODER}.bias"] = state[BIAS].clone()  # the one that counts where the matrices are two
+    config = _config(equal.spec)
+    bare = config["architectures"] == ["BertModel"]
+    outside = ("cls.", "classifier.")
+    return config, {
+        name if bare or name.startswith(outside) else f"bert.{name}": tensor for name, tensor in state.items()
+    }
+
+
+def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
+    found: list[Feature] = []
+    if spec.masked_head is not None:
+        found.append(("masked_head.transform", spec.masked_head.transform, [True]))
+    if spec.classifier is not None:
+        tokens = spec.classifier.over == "tokens"
+        found.append(
+            ("pooler", spec.pooler, [False]) if tokens else ("classifier.pooling", spec.classifier.pooling, ["pooler"])
+        )
+    return found
+
+
+def _architecture(spec: EncoderOnlySpec) -> str:
+    if spec.classifier is not None:
+        return "BertForSequenceClassification" if spec.classifier.over == "texts" else "BertForTokenClassification"
+    if spec.masked_head is not None:
+        return "BertForPreTraining" if spec.next_sentence else "BertForMaskedLM"
+    return "BertForNextSentencePrediction" if spec.next_sentence else "BertModel"
+
+
+def _config(spec: EncoderOnlySpec) -> Plain:
+    stack, classifier = spec.stack, spec.classifier
+    config: Plain = {
+        "architectures": [_architecture(spec)],
+        "model_type": "bert",
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.max_len,
+        "position_embedding_type": "absolute",
+        "type_vocab_size": spec.n_segments,
+        "hidden_size": stack.d_model,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "intermediate_size": 4 * stack.d_model if stack.d_ff is None else stack.d_ff,
+        "hidden_act": NAMED[stack.activation],
+        "layer_norm_eps": stack.norm_eps,
+        "hidden_dropout_prob": stack.dropout.residual,
+        "attention_probs_dropout_prob": stack.dropout.attention,
+        "tie_word_embeddings": spec.tie_embeddings,
+    }
+    if classifier is not None:
+        config |= {
+            "id2label": {str(number): label for number, label in enumerate(classifier.labels)},
+            "label2id": {label: number for number, label in enumerate(classifier.labels)},
+            "classifier_dropout": classifier.dropout,
+        }
+        if classifier.over == "texts":
+            config["problem_type"] = "single_label_classification"
+    return config
 
 
 def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:

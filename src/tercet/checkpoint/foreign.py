@@ -2,6 +2,7 @@
 
 Each family is a function from its config to our spec, and a table of names: ours on the left, theirs on the right, `N`
 the number of a block in both. What a table does not name, and what a config asks for that we do not have, is refused.
+The same tables lead back: `their_state` is the inverse of `fill`.
 """
 
 import json
@@ -35,6 +36,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
+NAMED = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}  # of several names the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,11 @@ class Source:
 
     def read(self, theirs: Tensor) -> Tensor:
         tensor = theirs.chunk(self.parts, dim=-1)[self.part]
-        return tensor.T if self.transposed and tensor.ndim == 2 else tensor
+        return self.write(tensor)
+
+    def write(self, ours: Tensor) -> Tensor:
+        """Our tensor as theirs, or as a part of it: to transpose is its own inverse."""
+        return ours.T if self.transposed and ours.ndim == 2 else ours
 
 
 def take(config: Mapping[str, Any], key: str, kind: type[Value], default: Value | None = None) -> Value:
@@ -193,6 +199,15 @@ def fill(
             tensor.copy_(sources[name].read(state[sources[name].name]))
         else:
             tensor.zero_()
+
+
+def their_state(tensors: Mapping[str, Tensor], source: Callable[[str], Source]) -> dict[str, Tensor]:
+    """The inverse of `fill`: our tensors under their names, those that are one tensor of theirs put together."""
+    parts: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        found = source(name)
+        parts.setdefault(found.name, {})[found.part] = found.write(tensor)
+    return {name: torch.cat([some[n] for n in sorted(some)], dim=-1) for name, some in parts.items()}
 
 
 def read_state(folder: Path) -> Mapping[str, Tensor]:

@@ -6,11 +6,21 @@ matrix is the embedding's, as a rule, and then need not be there.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from tercet.checkpoint.equal import (
+    FIXED,
+    check_equal,
+    features_of_heads,
+    features_of_stack,
+    features_of_vocabulary,
+    rewritten,
+)
 from tercet.checkpoint.foreign import (
+    NAMED,
     Source,
     activation,
     check_alike,
@@ -21,9 +31,12 @@ from tercet.checkpoint.foreign import (
     switch,
     take,
     their_name,
+    their_state,
     untwin,
     with_ids,
 )
+from tercet.checkpoint.weights import own_tensors
+from tercet.config import Plain
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Learned
 
@@ -70,6 +83,48 @@ def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
         untwin(tensors, "lm_head.weight", "wte.weight", KIND)
     fill(model, tensors, _source, zero=(), kind=KIND)
     return model.eval()
+
+
+def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_gpt2`: config and tensors of a GPT2LMHeadModel.
+
+    Raises:
+        UserError: naming what the model has and no GPT-2 does.
+    """
+    spec, stack = model.spec, model.spec.stack
+    features = [
+        *features_of_stack("stack", stack, placement="pre", positions=FIXED, gated=False),
+        *features_of_heads("stack", stack),
+        *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
+    ]
+    check_equal(KIND, features)
+    stack = replace(stack, position=Learned(), bias=True, norm_bias=True)
+    equal = rewritten(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
+    state = their_state(own_tensors(equal), _source)
+    return _config(equal.spec), {
+        name if name.startswith("lm_head.") else f"transformer.{name}": tensor for name, tensor in state.items()
+    }
+
+
+def _config(spec: DecoderOnlySpec) -> Plain:
+    stack = spec.stack
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": spec.vocab_size,
+        "n_positions": spec.max_len,
+        "n_embd": stack.d_model,
+        "n_layer": stack.n_layers,
+        "n_head": stack.n_heads,
+        "n_inner": stack.d_ff,
+        "activation_function": NAMED[stack.activation],
+        "layer_norm_epsilon": stack.norm_eps,
+        "embd_pdrop": stack.dropout.embedding,
+        "attn_pdrop": stack.dropout.attention,
+        "resid_pdrop": stack.dropout.residual,
+        "tie_word_embeddings": spec.tie_embeddings,
+        **WANTED,
+    }
 
 
 def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:

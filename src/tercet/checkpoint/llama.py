@@ -5,11 +5,14 @@ other's biases stand in our model as zeros. Scaled rotations (Llama 3.1) are ano
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from tercet.checkpoint.equal import check_equal, features_of_stack, features_of_vocabulary, rewritten
 from tercet.checkpoint.foreign import (
+    NAMED,
     Source,
     activation,
     check_kind,
@@ -19,10 +22,12 @@ from tercet.checkpoint.foreign import (
     switch,
     take,
     their_name,
+    their_state,
     untwin,
     with_ids,
 )
-from tercet.config import UserError
+from tercet.checkpoint.weights import own_tensors
+from tercet.config import Plain, UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Rotary
 
@@ -42,6 +47,8 @@ NAMES = {
     "stack.blocks.N.feedforward_residual.before": "layers.N.post_attention_layernorm",
 }
 
+PARTS = {"self_attention": "attention", "feedforward": "mlp"}  # what may have biases, and what their switch calls it
+
 
 def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnly:
     """The model, in eval mode, of a LlamaForCausalLM, or of a LlamaModel whose output is its embedding.
@@ -60,11 +67,59 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
         model = DecoderOnly(with_ids(_spec(config), n_ids))
     if model.spec.tie_embeddings:
         untwin(tensors, "lm_head.weight", "embed_tokens.weight", KIND)
-    biased = {"self_attention": _biased(config, "attention"), "feedforward": _biased(config, "mlp")}
-    biases = [name for name in model.state_dict() if name.endswith(".bias")]
-    zero = [name for name in biases if not biased[name.split(".")[3]]]
-    fill(model, tensors, lambda name: Source(name=their_name(name, NAMES)), zero=zero, kind=KIND)
+    biased = {part: _biased(config, theirs) for part, theirs in PARTS.items()}
+    zero = [name for name in model.state_dict() if name.endswith(".bias") and not biased[_part(name)]]
+    fill(model, tensors, _source, zero=zero, kind=KIND)
     return model.eval()
+
+
+def to_llama(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_llama`: config and tensors of a LlamaForCausalLM.
+
+    Raises:
+        UserError: naming what the model has and no Llama does.
+    """
+    spec, stack = model.spec, model.spec.stack
+    position = stack.position if isinstance(stack.position, Rotary) else Rotary()
+    features = [
+        *features_of_stack("stack", stack, placement="pre", positions=["rotary"], norm="rms", gated=True),
+        ("stack.position.share", position.share, [1.0]),
+        *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
+    ]
+    check_equal(KIND, features)
+    equal = rewritten(model, replace(spec, pad_vocab_to=1, scale_embedding=False))
+    tensors = own_tensors(equal)
+    biases = {name: bool(tensor.any()) for name, tensor in tensors.items() if name.endswith(".bias")}
+    biased = {part: any(some for name, some in biases.items() if _part(name) == part) for part in PARTS}
+    if not any(biased.values()):
+        biased = dict.fromkeys(PARTS, stack.bias)  # new ones, all still zero
+    state = their_state({n: t for n, t in tensors.items() if n not in biases or biased[_part(n)]}, _source)
+    return _config(equal.spec, position, biased), {
+        name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()
+    }
+
+
+def _config(spec: DecoderOnlySpec, position: Rotary, biased: Mapping[str, bool]) -> Plain:
+    stack = spec.stack
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.max_len,
+        "hidden_size": stack.d_model,
+        "intermediate_size": 4 * stack.d_model if stack.d_ff is None else stack.d_ff,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "num_key_value_heads": stack.n_heads if stack.n_kv_heads is None else stack.n_kv_heads,
+        "head_dim": stack.head_width,
+        "hidden_act": NAMED[stack.activation],
+        "rms_norm_eps": stack.norm_eps,
+        "rope_theta": position.base,  # where older versions look
+        "rope_parameters": {"rope_type": "default", "rope_theta": position.base},
+        "attention_dropout": stack.dropout.attention,
+        "tie_word_embeddings": spec.tie_embeddings,
+        **{f"{theirs}_bias": biased[part] for part, theirs in PARTS.items()},
+    }
 
 
 def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
@@ -111,3 +166,12 @@ def _base(config: Mapping[str, Any]) -> float:
 
 def _biased(config: Mapping[str, Any], part: str) -> bool:
     return switch(config, f"{part}_bias", False)
+
+
+def _part(name: str) -> str:
+    """Of a name in a block."""
+    return name.split(".")[3]
+
+
+def _source(ours: str) -> Source:
+    return Source(name=their_name(ours, NAMES))

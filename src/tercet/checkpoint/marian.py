@@ -7,6 +7,7 @@ out is the same, and no position scheme is added.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from tercet.checkpoint.equal import (
+    Feature,
+    check_equal,
+    features_of_heads,
+    features_of_stack,
+    features_of_vocabulary,
+    rewritten,
+)
 from tercet.checkpoint.foreign import (
+    NAMED,
     Source,
     activation,
     check_alike,
@@ -25,10 +35,12 @@ from tercet.checkpoint.foreign import (
     switch,
     take,
     their_name,
+    their_state,
     untwin,
     with_ids,
 )
-from tercet.config import UserError
+from tercet.checkpoint.weights import own_tensors
+from tercet.config import Plain, UserError
 from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn import Sinusoidal
 
@@ -101,6 +113,71 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
     return model.eval()
 
 
+def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_marian`: config and tensors of a MarianMTModel.
+
+    Both sides share one embedding there only if it scores the tokens as well; else it is written once for each side.
+
+    Raises:
+        UserError: naming what the model has and no Marian does.
+    """
+    spec = model.spec
+    check_equal(KIND, _features(spec))
+    shared = spec.share_embeddings and spec.tie_embeddings
+    sides = {side: replace(getattr(spec, side), bias=True, norm_bias=True) for side in SIDES}
+    equal = rewritten(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))
+    back = alternating(spec.encoder.d_model).argsort()
+    tensors = {name: _in_order(name, tensor, back) for name, tensor in own_tensors(equal).items()}
+    state = their_state(tensors, partial(_source, shared=shared))
+    state[BIAS] = state[BIAS][None]
+    outside = ("lm_head.", BIAS)
+    return _config(equal.spec), {
+        name if name.startswith(outside) else f"model.{name}": tensor for name, tensor in state.items()
+    }
+
+
+def _features(spec: EncoderDecoderSpec) -> list[Feature]:
+    found: list[Feature] = []
+    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        base = stack.position.base if isinstance(stack.position, Sinusoidal) else 10_000.0
+        found += [
+            *features_of_stack(side, stack, placement="post", positions=["sinusoidal"], gated=False),
+            *features_of_heads(side, stack),
+            (f"{side}.position.base", base, [10_000.0]),
+            (f"{side}.norm_eps", stack.norm_eps, [1e-5]),
+        ]
+    found += features_of_vocabulary(spec, embedding_norm=False, tied=False)
+    return [*found, ("decoder.activation", spec.decoder.activation, [spec.encoder.activation])]
+
+
+def _config(spec: EncoderDecoderSpec) -> Plain:
+    dropout = spec.decoder.dropout
+    config: Plain = {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": spec.vocab_size if spec.source_vocab_size is None else spec.source_vocab_size,
+        "decoder_vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.max_len,
+        "d_model": spec.decoder.d_model,
+        "activation_function": NAMED[spec.decoder.activation],
+        "dropout": dropout.residual,
+        "attention_dropout": dropout.attention,
+        "activation_dropout": 0.0,
+        "scale_embedding": spec.scale_embedding,
+        "share_encoder_decoder_embeddings": spec.share_embeddings,
+        "tie_word_embeddings": spec.tie_embeddings,
+        **WANTED,
+    }
+    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        config |= {
+            f"{side}_layers": stack.n_layers,
+            f"{side}_attention_heads": stack.n_heads,
+            f"{side}_ffn_dim": 4 * stack.d_model if stack.d_ff is None else stack.d_ff,
+        }
+    return config
+
+
 def alternating(width: int) -> Int[Tensor, " D"]:
     """For each column of ours the one of theirs: sine 0, cosine 0, sine 1, ... of all sines, then all cosines."""
     return torch.arange(width).view(2, -1).T.flatten()
@@ -129,7 +206,7 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
     )
     return EncoderDecoderSpec(
         vocab_size=target_size,
-        source_vocab_size=None if one else source_size,
+        source_vocab_size=None if source_size == target_size else source_size,
         max_len=take(config, "max_position_embeddings", int),
         tie_embeddings=switch(config, "tie_word_embeddings", True),
         share_embeddings=shared,
@@ -173,7 +250,11 @@ def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, ord
 @torch.no_grad()
 def _reorder(model: EncoderDecoder, order: Tensor) -> None:
     for name, parameter in model.named_parameters():  # a shared one comes once
-        if name.endswith(READS):
-            parameter.copy_(parameter[:, order])
-        elif name.endswith(WRITES):
-            parameter.copy_(parameter[order])
+        parameter.copy_(_in_order(name, parameter, order))
+
+
+def _in_order(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    """The tensor of ours called `name`, where the stream has its columns in another order."""
+    if name.endswith(READS):
+        return tensor[:, order]
+    return tensor[order] if name.endswith(WRITES) else tensor

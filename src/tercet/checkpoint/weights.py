@@ -31,9 +31,24 @@ def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | No
     missing, unexpected = set(expected) - set(found) - set(second), set(found) - set(expected)
     if missing or unexpected:
         raise ValueError(f"state does not fit the model: missing {sorted(missing)}, unknown {sorted(unexpected)}")
+    write_tensors(path, {name: tensor for name, tensor in found.items() if name not in second})
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors by name, from whatever device; no two may share their numbers.
+
+    Raises:
+        UserError: as `write_atomically`.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # One key of metadata: with two the library writes them in a random order, and equal models as unequal files.
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in found.items() if name not in second}
-    write_atomically(path, safetensors.torch.save(tensors, metadata={"format": "pt"}))
+    write_atomically(path, safetensors.torch.save(plain, metadata={"format": "pt"}))
+
+
+def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The model's tensors by name, a tied one under its first name alone."""
+    second = tied_names(model)
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in second}
 
 
 def read_weights(path: Path, model: nn.Module) -> None:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from tercet.cli import (
     classify,
+    convert,
     data,
     demo,
     embed,
@@ -48,6 +49,7 @@ VERBS: dict[str, ModuleType] = {
     "inspect": inspect,
     "explore": explore,
     "plot": plot,
+    "convert": convert,
     "recipes": recipes,
     "data": data,
     "demo": demo,

@@ -1,0 +1,105 @@
+"""Our tokenizer as `AutoTokenizer` opens it: it gives the ids that our model reads, and the same text back.
+
+tokenizer.json          ours, with what the model reads around a text: an encoder's between bos and eos, a translator's
+                        source before eos, a language model's alone
+tokenizer_config.json   the class, the special tokens by name, how long a text may be
+
+What a text spells out is text there too, "<eos>" as well. Only where masked words are asked for must "[MASK]" be the
+mask, and then the other special tokens are themselves.
+"""
+
+import json
+from typing import Any
+
+from tercet.config import Plain
+from tercet.models import AnySpec, DecoderOnlySpec, EncoderDecoderSpec, EncoderOnlySpec
+from tercet.tokens import Tokenizer
+from tercet.tokens.tokenizer import SPACE_BEFORE
+
+ROLES = ("bos", "eos", "pad", "mask")
+AS_BERT = {"bos": "cls", "eos": "sep"}  # what an encoder's beginning and end are called besides
+
+
+def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
+    """The tokenizer.json, for a model of this spec."""
+    structure: Plain = json.loads(tokenizer.to_json())
+    added: list[Plain] = structure["added_tokens"]
+    if _shows_unknown(tokenizer) and _in_model(structure, tokenizer.unk_id):
+        added = [token for token in added if token["id"] != tokenizer.unk_id]  # else decoding would drop it
+    if _is_masked(spec) and tokenizer.kind in SPACE_BEFORE:
+        # The mask takes the space before it, as a word does.
+        added = [{**token, "lstrip": token["id"] == tokenizer.mask_id or token["lstrip"]} for token in added]
+    return json.dumps(
+        {**structure, "added_tokens": added, "post_processor": _around(tokenizer, spec)}, indent=2, ensure_ascii=False
+    )
+
+
+def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec) -> Plain:
+    """The tokenizer_config.json that stands beside it."""
+    names = special_names(tokenizer)
+    if isinstance(spec, EncoderOnlySpec):
+        names |= {other: names[role] for role, other in AS_BERT.items() if role in names}
+    if tokenizer.unk_id is not None and not _shows_unknown(tokenizer):
+        names["unk"] = tokenizer.tokens([tokenizer.unk_id])[0]
+    segments = isinstance(spec, EncoderOnlySpec) and spec.n_segments > 1
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{role}_token": name for role, name in names.items()},
+        "model_max_length": spec.max_len,
+        "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
+        "padding_side": "left" if isinstance(spec, DecoderOnlySpec) else "right",
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": not _is_masked(spec),
+    }
+
+
+def special_names(tokenizer: Tokenizer) -> dict[str, str]:
+    """Each role's token as the file writes it."""
+    added = {token["id"]: token["content"] for token in json.loads(tokenizer.to_json())["added_tokens"]}
+    ids = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
+    return {role: added[number] for role, number in ids.items() if number in added}
+
+
+def _around(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
+    names = special_names(tokenizer)
+    if isinstance(spec, EncoderOnlySpec) and {"bos", "eos"} <= set(names):
+        second = int(spec.n_segments > 1)
+        single = [_special(names["bos"]), _text("A"), _special(names["eos"])]
+        return _template(
+            tokenizer, ("bos", "eos"), single, [*single, _text("B", second), _special(names["eos"], second)]
+        )
+    if isinstance(spec, EncoderDecoderSpec) and "eos" in names:
+        single = [_text("A"), _special(names["eos"])]
+        return _template(tokenizer, ("eos",), single, [_text("A"), _text("B"), _special(names["eos"])])
+    return None
+
+
+def _template(tokenizer: Tokenizer, roles: tuple[str, ...], single: list[Plain], pair: list[Plain]) -> Plain:
+    names = special_names(tokenizer)
+    special = {
+        names[role]: {"id": names[role], "ids": [getattr(tokenizer, f"{role}_id")], "tokens": [names[role]]}
+        for role in roles
+    }
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+
+
+def _special(name: str, segment: int = 0) -> Plain:
+    return {"SpecialToken": {"id": name, "type_id": segment}}
+
+
+def _text(name: str, segment: int = 0) -> Plain:
+    return {"Sequence": {"id": name, "type_id": segment}}
+
+
+def _is_masked(spec: AnySpec) -> bool:
+    return isinstance(spec, EncoderOnlySpec) and spec.masked_head is not None
+
+
+def _shows_unknown(tokenizer: Tokenizer) -> bool:
+    """Whether decoding writes the unknown token out."""
+    return tokenizer.unk_id is not None and tokenizer.decode([tokenizer.unk_id]) != ""
+
+
+def _in_model(structure: Plain, number: int | None) -> bool:
+    vocabulary: Any = structure["model"]["vocab"]
+    return number in vocabulary.values() if isinstance(vocabulary, dict) else number in range(len(vocabulary))

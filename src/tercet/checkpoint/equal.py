@@ -1,0 +1,105 @@
+"""What the writers of other people's folders share: which of our models have an equal there, and how they become it.
+
+Some of our variants are another variant with special weights, and are written as that one: no bias is a bias of zeros,
+fixed positions are a learned table, a scale is part of the embedding, and rows without an id need not be there. What
+has no equal is refused by its key, with the value that could be converted. Dropout matters in training alone: where
+theirs has fewer places for it, the rate of the nearest is kept.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+
+from tercet.checkpoint.foreign import fitting
+from tercet.checkpoint.weights import own_tensors
+from tercet.config import UserError
+from tercet.models import AnyModel, AnySpec, EncoderDecoder, StackSpec, build
+from tercet.models.vocabulary import TokenEmbedding
+from tercet.nn.residual import Placement
+
+Model = TypeVar("Model", bound=AnyModel)
+Feature = tuple[str, Any, Sequence[Any]]  # the key of a setting, what it is, what it may be
+
+FIXED = ("learned", "sinusoidal", "none")  # schemes that are a vector for each position, which a table can hold
+
+
+def check_equal(kind: str, features: Sequence[Feature]) -> None:
+    """Refuse the first feature that is not what `kind` may have.
+
+    Raises:
+        UserError: with its key, and the setting that could be converted.
+    """
+    for key, value, known in features:
+        if value not in known:
+            raise UserError(
+                f"{key} is {_told(value)}, which no {kind} of transformers has; "
+                f"a model with {key}: {' or '.join(map(_told, known))} could be converted"
+            )
+
+
+def features_of_stack(
+    key: str, stack: StackSpec, *, placement: Placement, positions: Sequence[str], norm: str = "layer", gated: bool
+) -> list[Feature]:
+    """What must be so in every stack of theirs.
+
+    Args:
+        key: where the stack is in a recipe, such as "stack" or "encoder".
+    """
+    divisors = [n for n in range(1, stack.d_model + 1) if stack.d_model % n == 0]
+    return [
+        (f"{key}.position", stack.position.kind, positions),
+        (f"{key}.placement", stack.placement, [placement]),
+        (f"{key}.norm", stack.norm, [norm]),
+        (f"{key}.gated", stack.gated, [gated]),
+        (f"{key}.qk_norm", stack.qk_norm, [False]),
+        (f"{key}.n_heads", stack.n_heads, [min(divisors, key=lambda n: abs(n - stack.n_heads))]),
+    ]
+
+
+def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
+    """Where all heads have their own keys and values and share the width."""
+    own = stack.n_heads if stack.n_kv_heads is None else stack.n_kv_heads
+    return [
+        (f"{key}.n_kv_heads", own, [stack.n_heads]),
+        (f"{key}.d_head", stack.head_width, [stack.d_model // stack.n_heads]),
+    ]
+
+
+def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -> list[Feature]:
+    """Where the embedding is not scaled: a scale can become part of it unless it scores the tokens as well."""
+    return [
+        ("embedding_norm", spec.embedding_norm, [embedding_norm]),
+        ("logit_softcap", spec.logit_softcap, [None]),
+        ("scale_embedding", spec.scale_embedding, [False] if tied else [False, True]),
+    ]
+
+
+@torch.no_grad()
+def rewritten(model: Model, spec: AnySpec) -> Model:
+    """The same function as a model of another spec, which `check_equal` has found to be one."""
+    if spec == model.spec:
+        return model
+    with fitting("model"):
+        equal = build(spec)
+    given = model.state_dict()
+    for name, tensor in own_tensors(equal).items():
+        if name in given:
+            tensor.copy_(given[name][: len(tensor)])  # the rows that are left out pad the vocabulary
+            tensor.mul_(_scale(model, name) / _scale(equal, name))
+        elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
+            embedded = model.stack.position.embed(torch.arange(len(tensor))[None])
+            tensor.copy_(torch.zeros_like(tensor) if embedded is None else embedded[0])
+        else:
+            tensor.zero_()
+    return cast("Model", equal.eval())
+
+
+def _scale(model: AnyModel, name: str) -> float:
+    part = model.get_submodule(name.rpartition(".")[0])
+    return part.scale if isinstance(part, TokenEmbedding) else 1.0
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

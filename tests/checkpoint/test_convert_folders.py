@@ -1,0 +1,187 @@
+"""Where a conversion writes, what it passes on, and that it leaves nothing where it fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from converted import auto_tokenizer, opened_by_theirs, saved
+from folders_of_others import shaken, words
+
+import tercet
+from tercet.checkpoint import Card, atomic, conversion, convert, load_model, save_model
+from tercet.config import UserError
+from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn import ALiBi, Sinusoidal
+from tercet.tokens import Tokenizer
+
+STACK = StackSpec(d_model=8, n_layers=1, n_heads=2, d_ff=13)
+
+
+def ours(folder: Path, stack: StackSpec = STACK) -> Path:
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=11, max_len=7, stack=stack))
+    return saved(folder, shaken(model, 0))
+
+
+def theirs(folder: Path) -> Path:
+    config = transformers.GPT2Config(
+        vocab_size=11, n_embd=8, n_head=2, n_layer=1, n_positions=7, bos_token_id=1, eos_token_id=2
+    )
+    shaken(transformers.GPT2LMHeadModel(config), 0).save_pretrained(folder)
+    words(11).save(str(folder / "tokenizer.json"))
+    (folder / "README.md").write_text("---\nlicense: mit\n---\nA model of theirs.\n")
+    return folder
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_from_python(tmp_path: Path) -> None:
+    folder = tercet.convert(ours(tmp_path / "ours"), tmp_path / "theirs", to="hf")
+    assert folder == tmp_path / "theirs"
+    assert {path.name for path in folder.iterdir()} == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
+    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs"}
+
+
+def test_a_folder_of_theirs_becomes_ours(tmp_path: Path) -> None:
+    source = theirs(tmp_path / "theirs")
+    folder = convert(source, tmp_path / "ours")
+    assert json.loads((folder / "config.json").read_text())["family"] == "decoder-only"
+    before, after = load_model(source), load_model(folder)
+    tokens = torch.randint(11, (2, 7))
+    assert torch.equal(before.model(tokens), after.model(tokens))
+    assert after.tokenizer.eos_id == before.tokenizer.eos_id == 2
+    assert (folder / "README.md").read_text() == (source / "README.md").read_text()
+    assert after.card.name == "theirs"
+
+
+def test_a_run_is_its_best_model_and_the_card_passes_along(tmp_path: Path) -> None:
+    trained = load_model(ours(tmp_path / "made"))
+    card = Card(name="mine", step=7, metrics={"validation_loss": 1.25})
+    save_model(tmp_path / "run" / "best", trained.model, trained.tokenizer, card)
+    again = convert(tmp_path / "run", tmp_path / "again")
+    assert load_model(again).card == card
+    assert everything(again) == everything(tmp_path / "run" / "best")
+    told = (convert(tmp_path / "run", tmp_path / "out", "hf") / "README.md").read_text()
+    assert told.startswith("# mine\n")
+    assert "1.2500" in told
+    assert "GPT2LMHeadModel.from_pretrained" in told
+    twice = convert(tmp_path / "out", tmp_path / "twice", "hf")
+    assert everything(twice) == everything(tmp_path / "out")
+
+
+def test_the_same_model_is_the_same_folder_to_the_last_byte(tmp_path: Path) -> None:
+    source = ours(tmp_path / "ours")
+    one, other = (everything(convert(source, tmp_path / name, "hf")) for name in ("one", "other"))
+    assert one == other
+
+
+def test_what_is_written_stops_where_the_context_ends(tmp_path: Path) -> None:
+    folder = convert(ours(tmp_path / "ours"), tmp_path / "theirs", "hf")
+    model = opened_by_theirs(folder, transformers.AutoModelForCausalLM)
+    model.generation_config.eos_token_id = None
+    batch = auto_tokenizer(folder)(["w5 w6"], return_tensors="pt")
+    assert model.generate(**batch).shape == (1, 7)
+    settings = model.generation_config
+    assert (settings.do_sample, settings.top_k, settings.max_length) == (True, 0, 7)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_with_something_in_it_is_written_over_only_by_force(force: bool, tmp_path: Path) -> None:
+    source, taken = ours(tmp_path / "ours"), tmp_path / "taken"
+    taken.mkdir()
+    for name in ("notes.txt", "source_tokenizer.json", "pytorch_model.bin", "config.json"):
+        (taken / name).write_text("old")
+    before = everything(taken)
+    if not force:
+        with pytest.raises(UserError, match=r"taken is not empty; give another folder, or --force"):
+            convert(source, taken, "hf")
+        assert everything(taken) == before
+        return
+    convert(source, taken, "hf", force=True)
+    assert everything(taken) == {**everything(convert(source, tmp_path / "new", "hf")), "notes.txt": b"old"}
+    assert load_model(taken)
+
+
+def test_an_empty_folder_is_free_and_deep_ones_are_made(tmp_path: Path) -> None:
+    source, empty = ours(tmp_path / "ours"), tmp_path / "empty"
+    empty.mkdir()
+    inode = empty.stat().st_ino
+    assert load_model(convert(source, empty)).model.vocab_size == 11
+    assert empty.stat().st_ino == inode, "whoever stands in it still does"
+    assert load_model(convert(source, tmp_path / "a" / "b" / "c", "hf")).model.vocab_size == 11
+
+
+def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
+    source = ours(tmp_path / "run" / "best")
+    (tmp_path / "file").write_text("")
+    before = everything(tmp_path)
+    for dst, message in (
+        (tmp_path / "file", "file is a file; give a folder that is not there yet"),
+        (tmp_path / "file" / "deep", "file is a file; give a folder that is not there yet"),
+        (source, "best is the model that is to be converted; give another folder"),
+        (tmp_path / "run", "run is the model that is to be converted; give another folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            convert(tmp_path / "run", dst, "hf", force=True)
+    with pytest.raises(UserError, match="--to hg is unknown; did you mean 'hf'"):
+        convert(source, tmp_path / "new", "hg")
+    with pytest.raises(UserError, match=r"no such folder: .*nothing"):
+        convert(tmp_path / "nothing", tmp_path / "new")
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("to", [None, "hf"])
+@pytest.mark.parametrize("empty", [True, False])
+def test_an_error_while_writing_leaves_nothing(
+    to: str | None, empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ours(tmp_path / "ours")
+    if empty:
+        (tmp_path / "new").mkdir()
+    writes = []
+
+    def full(descriptor: int) -> None:
+        writes.append(descriptor)
+        if len(writes) > 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, "fsync", full)
+    with pytest.raises(UserError, match="disk full while writing"):
+        convert(source, tmp_path / "new" if empty else tmp_path / "deep" / "new", to)
+    assert len(writes) > 2
+    assert {path.name for path in tmp_path.iterdir()} == ({"ours", "new"} if empty else {"ours"})
+    assert not any((tmp_path / "new").iterdir()) if empty else True
+
+
+def test_being_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(path: Path, tensors: object) -> None:
+        raise KeyboardInterrupt
+
+    source = ours(tmp_path / "ours")
+    monkeypatch.setattr(conversion, "write_tensors", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "new", "hf")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_a_refusal_leaves_what_was_there(tmp_path: Path) -> None:
+    source = ours(tmp_path / "ours", StackSpec(d_model=8, n_layers=1, n_heads=2, position=ALiBi()))
+    taken = convert(ours(tmp_path / "other"), tmp_path / "taken", "hf")
+    before = everything(taken)
+    with pytest.raises(UserError, match=r"stack\.position is alibi"):
+        convert(source, taken, "hf", force=True)
+    assert everything(taken) == before
+
+
+def test_a_translator_without_a_beginning_is_refused(tmp_path: Path) -> None:
+    stack = StackSpec(d_model=8, n_layers=1, n_heads=2, placement="post", position=Sinusoidal())
+    model = EncoderDecoder(EncoderDecoderSpec(vocab_size=11, max_len=7, encoder=stack, decoder=stack))
+    save_model(tmp_path / "ours", model, Tokenizer(words(11, ("<pad>", "<eos>"))), Card())
+    with pytest.raises(UserError, match="has no token for the beginning of a translation"):
+        convert(tmp_path / "ours", tmp_path / "theirs", "hf")

@@ -1,0 +1,160 @@
+"""Our language models leave as GPT-2s: `transformers` opens them without us and says the same."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from converted import opened_by_theirs, saved, taken_out, tensors, there_and_back
+from folders_of_others import seeds, shaken, words, written_greedily
+
+from tercet.checkpoint import convert, gpt2, load_model
+from tercet.checkpoint.gpt2 import NAMES, to_gpt2
+from tercet.config import UserError
+from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
+from tercet.nn import ALiBi, Learned, NoPosition, Sinusoidal
+
+SPEC = DecoderOnlySpec(vocab_size=23, max_len=37, stack=StackSpec(d_model=12, n_layers=2, n_heads=3, d_ff=29))
+
+
+def ours(seed: int = 0, stack: dict[str, Any] | None = None, **spec: Any) -> DecoderOnly:
+    return shaken(DecoderOnly(replace(SPEC, stack=replace(SPEC.stack, **(stack or {})), **spec), seed=seed), seed)
+
+
+def drawn(seed: int) -> DecoderOnly:
+    draw = random.Random(seed)
+    heads, bias = draw.choice([1, 2, 3, 5]), draw.random() < 0.6
+    tied = draw.random() < 0.6
+    stack: dict[str, Any] = {
+        "n_heads": heads, "d_model": heads * draw.choice([4, 8]), "n_layers": draw.choice([1, 2, 3]),
+        "d_ff": draw.choice([None, 31, 50]), "bias": bias, "norm_bias": bias or draw.random() < 0.5,
+        "position": draw.choice([Learned(), Learned(), Sinusoidal(), Sinusoidal(base=100.0), NoPosition()]),
+        "activation": draw.choice(["gelu", "gelu_tanh", "relu", "silu", "relu_squared"]),
+        "norm_eps": draw.choice([1e-5, 1e-3]), "n_kv_heads": draw.choice([None, heads]),
+    }  # fmt: skip
+    return ours(
+        seed, stack, vocab_size=draw.choice([17, 65]), pad_vocab_to=draw.choice([1, 8, 64]), tie_embeddings=tied,
+        scale_embedding=not tied and draw.random() < 0.5, max_len=draw.choice([37, 41]),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def furthest(model: DecoderOnly, theirs: Any) -> float:
+    tokens = torch.randint(model.vocab_size, (2, 30), generator=torch.Generator().manual_seed(1))
+    wanted = model(tokens)
+    found = theirs(input_ids=tokens, use_cache=False).logits
+    assert found.shape == wanted.shape
+    return (found - wanted).abs().max().item()
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_logits_and_greedy_tokens_are_ours(seed: int, tmp_path: Path) -> None:
+    model = drawn(seed)
+    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
+    assert type(theirs).__name__ == "GPT2LMHeadModel"
+    assert furthest(model, theirs) < 1e-4
+    prompt = torch.randint(model.vocab_size, (2, 5))
+    found = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=17, min_new_tokens=17,
+        eos_token_id=None,
+    )  # fmt: skip
+    assert torch.equal(written_greedily(model, prompt, 17), found[:, 5:])
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    heads = draw.choice([1, 2, 3])
+    config = transformers.GPT2Config(
+        vocab_size=draw.choice([17, 31]), n_positions=19, n_embd=heads * 4, n_head=heads, n_layer=draw.choice([1, 2]),
+        n_inner=draw.choice([None, 13]), tie_word_embeddings=draw.random() < 0.5, attn_pdrop=0.2, embd_pdrop=0.3,
+        activation_function=draw.choice(["gelu_new", "gelu", "relu", "silu"]), layer_norm_epsilon=1e-3,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    folder = tmp_path / "theirs"
+    shaken(transformers.GPT2LMHeadModel(config), seed).save_pretrained(folder)
+    words(config.vocab_size).save(str(folder / "tokenizer.json"))
+    before, after = there_and_back(tmp_path, folder)
+    unlike = {key for key in after if key in before and after[key] != before[key]}
+    assert unlike <= {"n_inner"}  # ours says what follows from n_embd
+
+
+def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+    model = ours()
+    found = tensors(taken_out(tmp_path, model))
+    assert "lm_head.weight" not in found
+    assert sum(tensor.numel() for tensor in found.values()) == sum(p.numel() for p in model.parameters())
+    assert torch.equal(found["transformer.wte.weight"], model.embedding.weight)
+
+
+def test_the_rates_of_dropout_and_the_ids_are_told(tmp_path: Path) -> None:
+    model = ours(stack={"dropout": Dropout(embedding=0.1, attention=0.2, residual=0.3)})
+    config = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM).config
+    assert (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop) == (0.1, 0.2, 0.3)
+    assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, 2)
+    assert config.dtype == torch.float32
+
+
+def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
+    model = ours(pad_vocab_to=8)
+    assert len(model.embedding.weight) == 24
+    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
+    assert theirs.get_input_embeddings().weight.shape == (23, 12)
+    assert furthest(model, theirs) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("stack", "spec", "message"),
+    [
+        ({"position": ALiBi()}, {}, r"stack\.position is alibi, which no GPT-2 .*stack\.position: learned or sinus"),
+        ({"placement": "post"}, {}, r"stack\.placement is post, which no GPT-2 .* a model with stack\.placement: pre"),
+        ({"placement": "sandwich"}, {}, r"stack\.placement is sandwich"),
+        ({"norm": "rms", "norm_bias": False}, {}, r"stack\.norm is rms, .* a model with stack\.norm: layer could be"),
+        ({"gated": True}, {}, r"stack\.gated is true, which no GPT-2 .* a model with stack\.gated: false could be"),
+        ({"qk_norm": True}, {}, r"stack\.qk_norm is true"),
+        ({"n_kv_heads": 1}, {}, r"stack\.n_kv_heads is 1, .* a model with stack\.n_kv_heads: 3 could be converted"),
+        ({"d_head": 6}, {}, r"stack\.d_head is 6, .* a model with stack\.d_head: 4 could be converted"),
+        ({"n_heads": 5, "d_head": 2}, {}, r"stack\.n_heads is 5, .* a model with stack\.n_heads: 4 could be"),
+        ({}, {"embedding_norm": True}, r"embedding_norm is true, .* a model with embedding_norm: false"),
+        ({}, {"logit_softcap": 15.0}, r"logit_softcap is 15\.0, .* a model with logit_softcap: null"),
+        ({}, {"scale_embedding": True}, r"scale_embedding is true, .* a model with scale_embedding: false"),
+        ({"gated": True, "qk_norm": True}, {"logit_softcap": 9.0}, r"stack\.gated is true"),  # the first of several
+    ],
+)
+def test_what_no_gpt2_has_is_refused_by_name(
+    stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = saved(tmp_path / "ours", ours(0, stack, **spec))
+    with pytest.raises(UserError, match=message) as told:
+        convert(folder, tmp_path / "deep" / "theirs", "hf")
+    assert "\n" not in str(told.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+@pytest.mark.parametrize("fault", ["queries and keys", "norms", "none"])
+def test_weights_in_each_others_place_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = [name for name in NAMES if name.endswith(".before")]
+    if fault == "queries and keys":
+        monkeypatch.setattr(gpt2, "FUSED", ("key", "query", "value"))
+    if fault == "norms":
+        monkeypatch.setattr(gpt2, "NAMES", NAMES | {norms[0]: NAMES[norms[1]], norms[1]: NAMES[norms[0]]})
+    model = ours()
+    config, state = to_gpt2(model)
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
+    assert theirs.load_state_dict(state, strict=False).missing_keys == ["lm_head.weight"]  # tied
+    assert (furthest(model, theirs) > 1e-2) == (fault != "none")
+
+
+def test_the_model_itself_is_not_changed(tmp_path: Path) -> None:
+    model = ours(tie_embeddings=False, scale_embedding=True, pad_vocab_to=8)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    to_gpt2(model)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    again = load_model(taken_out(tmp_path, model)).model
+    assert (again.spec.scale_embedding, again.spec.pad_vocab_to) == (False, 1)

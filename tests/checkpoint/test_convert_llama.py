@@ -1,0 +1,128 @@
+"""Our language models with rotations leave as Llamas: `transformers` opens them without us and says the same."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from converted import opened_by_theirs, saved, taken_out, tensors, there_and_back
+from folders_of_others import seeds, shaken, words, written_greedily
+
+from tercet.checkpoint import convert
+from tercet.config import UserError
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.nn import Rotary
+
+STACK = StackSpec(
+    d_model=20, n_layers=2, n_heads=4, n_kv_heads=2, d_head=6, d_ff=29, position=Rotary(base=500.0), norm="rms",
+    norm_bias=False, norm_eps=1e-3, bias=False, activation="silu", gated=True,
+)  # fmt: skip
+SPEC = DecoderOnlySpec(vocab_size=23, max_len=37, tie_embeddings=False, stack=STACK)
+
+
+def ours(seed: int = 0, stack: dict[str, Any] | None = None, **spec: Any) -> DecoderOnly:
+    return shaken(DecoderOnly(replace(SPEC, stack=replace(STACK, **(stack or {})), **spec), seed=seed), seed)
+
+
+def drawn(seed: int) -> DecoderOnly:
+    draw = random.Random(seed)
+    heads, tied = draw.choice([1, 2, 4, 6]), draw.random() < 0.5
+    stack: dict[str, Any] = {
+        "n_heads": heads, "n_kv_heads": draw.choice([None, *(n for n in (1, 2, 3) if heads % n == 0)]),
+        "d_model": heads * 6, "d_head": draw.choice([None, 4, 10]), "n_layers": draw.choice([1, 2, 3]),
+        "d_ff": draw.choice([None, 31]), "bias": draw.random() < 0.4, "activation": draw.choice(["silu", "gelu_tanh"]),
+        "position": Rotary(base=draw.choice([10_000.0, 37.0])), "norm_eps": draw.choice([1e-6, 1e-3]),
+    }  # fmt: skip
+    return ours(
+        seed, stack, vocab_size=draw.choice([17, 65]), pad_vocab_to=draw.choice([1, 64]), tie_embeddings=tied,
+        scale_embedding=not tied and draw.random() < 0.5,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def furthest(model: DecoderOnly, theirs: Any) -> float:
+    tokens = torch.randint(model.vocab_size, (2, 31), generator=torch.Generator().manual_seed(1))
+    return (theirs(input_ids=tokens, use_cache=False).logits - model(tokens)).abs().max().item()
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_logits_and_greedy_tokens_are_ours(seed: int, tmp_path: Path) -> None:
+    model = drawn(seed)
+    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
+    assert type(theirs).__name__ == "LlamaForCausalLM"
+    assert furthest(model, theirs) < 1e-4
+    prompt = torch.randint(model.vocab_size, (2, 5))
+    found = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=17, min_new_tokens=17,
+        eos_token_id=None,
+    )  # fmt: skip
+    assert torch.equal(written_greedily(model, prompt, 17), found[:, 5:])
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=draw.choice([17, 31]), max_position_embeddings=19, hidden_size=24, intermediate_size=23,
+        num_hidden_layers=draw.choice([1, 2]), num_attention_heads=4, num_key_value_heads=draw.choice([1, 2, 4]),
+        head_dim=draw.choice([None, 10]), tie_word_embeddings=draw.random() < 0.5, attention_bias=seed % 3 == 0,
+        mlp_bias=seed % 4 == 0, rms_norm_eps=1e-3, attention_dropout=0.2, bos_token_id=1, eos_token_id=2,
+        pad_token_id=0, rope_parameters={"rope_type": "default", "rope_theta": draw.choice([10_000.0, 37.0])},
+    )  # fmt: skip
+    folder = tmp_path / "theirs"
+    shaken(transformers.LlamaForCausalLM(config), seed).save_pretrained(folder)
+    words(config.vocab_size).save(str(folder / "tokenizer.json"))
+    before, after = there_and_back(tmp_path, folder)
+    assert {key for key in after if key in before and after[key] != before[key]} == set()
+
+
+def test_biases_that_are_new_stay(tmp_path: Path) -> None:
+    model = DecoderOnly(replace(SPEC, stack=replace(STACK, bias=True))).eval()
+    assert not model.stack.blocks[0].self_attention.query.bias.any()
+    found = tensors(taken_out(tmp_path, model))
+    assert {"model.layers.0.self_attn.o_proj.bias", "model.layers.1.mlp.gate_proj.bias"} <= set(found)
+
+
+def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+    model = ours(tie_embeddings=True)
+    found = tensors(taken_out(tmp_path, model))
+    assert "lm_head.weight" not in found
+    assert sum(tensor.numel() for tensor in found.values()) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("stack", "spec", "message"),
+    [
+        ({"norm": "layer"}, {}, r"stack\.norm is layer, which no Llama .* a model with stack\.norm: rms could be"),
+        ({"gated": False}, {}, r"stack\.gated is false, .* a model with stack\.gated: true could be converted"),
+        ({"placement": "branch"}, {}, r"stack\.placement is branch, .* stack\.placement: pre could"),
+        ({"qk_norm": True}, {}, r"stack\.qk_norm is true, .* stack\.qk_norm: false could"),
+        ({"position": Rotary(share=0.67)}, {}, r"stack\.position\.share is 0\.67, .* stack\.position\.share: 1\.0"),
+        ({"n_heads": 6, "d_head": 4}, {}, r"stack\.n_heads is 6, .* stack\.n_heads: 5 could"),
+        ({}, {"embedding_norm": True}, r"embedding_norm is true"),
+        ({}, {"logit_softcap": 15.0}, r"logit_softcap is 15\.0"),
+        ({}, {"scale_embedding": True, "tie_embeddings": True}, r"scale_embedding is true"),
+    ],
+)
+def test_what_no_llama_has_is_refused_by_name(
+    stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = saved(tmp_path / "ours", ours(0, stack, **spec))
+    with pytest.raises(UserError, match=message) as told:
+        convert(folder, tmp_path / "theirs", "hf")
+    assert "\n" not in str(told.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+@pytest.mark.parametrize("change", [{"rms_norm_eps": 1e-5}, {"hidden_act": "gelu"}, {"rope_parameters": None}, {}])
+def test_another_config_is_seen(change: dict[str, Any], tmp_path: Path) -> None:
+    model = ours()
+    folder = taken_out(tmp_path, model)
+    config = transformers.AutoConfig.from_pretrained(folder).to_dict() | change
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
+    theirs.load_state_dict(tensors(folder))
+    assert (furthest(model, theirs) < 1e-5) == (not change)

@@ -13,8 +13,9 @@ from converted import opened_by_theirs, saved, taken_out, tensors, there_and_bac
 from folders_of_others import seeds, shaken, words
 from weights_of_others import minilm
 
-from tercet.checkpoint import bert, convert, load_model
-from tercet.checkpoint.bert import NAMES, to_bert
+from tercet.checkpoint import convert, load_model
+from tercet.checkpoint.foreign import bert
+from tercet.checkpoint.foreign.bert import NAMES, to_bert
 from tercet.config import UserError
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal

@@ -10,7 +10,8 @@ from converted import auto_tokenizer, opened_by_theirs, saved
 from folders_of_others import shaken, words
 
 import tercet
-from tercet.checkpoint import Card, atomic, conversion, convert, load_model, save_model
+from tercet.checkpoint import Card, atomic, convert, load_model, save_model
+from tercet.checkpoint.foreign import transformers_folder
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn import ALiBi, Sinusoidal
@@ -164,7 +165,7 @@ def test_being_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     source = ours(tmp_path / "ours")
-    monkeypatch.setattr(conversion, "write_tensors", stopped)
+    monkeypatch.setattr(transformers_folder, "write_tensors", stopped)
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "new", "hf")
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]

@@ -11,8 +11,9 @@ import transformers
 from converted import opened_by_theirs, saved, taken_out, tensors, there_and_back
 from folders_of_others import seeds, shaken, words, written_greedily
 
-from tercet.checkpoint import convert, gpt2, load_model
-from tercet.checkpoint.gpt2 import NAMES, to_gpt2
+from tercet.checkpoint import convert, load_model
+from tercet.checkpoint.foreign import gpt2
+from tercet.checkpoint.foreign.gpt2 import NAMES, to_gpt2
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import ALiBi, Learned, NoPosition, Sinusoidal

@@ -12,8 +12,8 @@ from converted import auto_tokenizer, opened_by_theirs, saved, taken_out, tensor
 from folders_of_others import seeds, shaken, words
 
 from tercet.checkpoint import convert, load_model
-from tercet.checkpoint import marian as writer
-from tercet.checkpoint.marian import to_marian
+from tercet.checkpoint.foreign import marian as writer
+from tercet.checkpoint.foreign.marian import to_marian
 from tercet.config import UserError
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec

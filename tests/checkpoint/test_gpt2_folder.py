@@ -14,7 +14,7 @@ from folders_of_others import edited, seeds, shaken, words, written, written_gre
 from torch import Tensor
 
 from tercet.checkpoint import Card, load_model, save_model
-from tercet.checkpoint.gpt2 import from_gpt2
+from tercet.checkpoint.foreign.gpt2 import from_gpt2
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.generation import Sampling, generate

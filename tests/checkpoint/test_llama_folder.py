@@ -13,7 +13,7 @@ from folders_of_others import edited, seeds, shaken, written, written_greedily
 from torch import Tensor
 
 from tercet.checkpoint import load_model
-from tercet.checkpoint.llama import from_llama
+from tercet.checkpoint.foreign.llama import from_llama
 from tercet.config import UserError
 from tercet.models import DecoderOnly
 

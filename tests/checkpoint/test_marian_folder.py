@@ -15,8 +15,8 @@ from folders_of_others import edited, seeds, shaken, words, written, written_gre
 from torch import Tensor
 
 from tercet.checkpoint import Card, load_model, save_model
-from tercet.checkpoint import marian as reader
-from tercet.checkpoint.marian import alternating, from_marian
+from tercet.checkpoint.foreign import marian as reader
+from tercet.checkpoint.foreign.marian import alternating, from_marian
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.generation import Beam, translate

@@ -1,7 +1,6 @@
 """A trained model as one folder that anything can read: JSON for settings, safetensors for weights, never pickle."""
 
 from tercet.checkpoint.atomic import write_atomically as write_atomically
-from tercet.checkpoint.bert import from_bert as from_bert
 from tercet.checkpoint.card import Card as Card
 from tercet.checkpoint.card import current_versions as current_versions
 from tercet.checkpoint.card import git_commit as git_commit
@@ -10,3 +9,4 @@ from tercet.checkpoint.folder import Trained as Trained
 from tercet.checkpoint.folder import load_model as load_model
 from tercet.checkpoint.folder import save_model as save_model
 from tercet.checkpoint.folder import tokenizer_hash as tokenizer_hash
+from tercet.checkpoint.foreign.bert import from_bert as from_bert

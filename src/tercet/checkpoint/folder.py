@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoint.atomic import refusal, write_atomically
-from tercet.checkpoint.bert import from_bert
 from tercet.checkpoint.card import Card, current_versions
-from tercet.checkpoint.foreign import WEIGHTS, read_state
-from tercet.checkpoint.gpt2 import from_gpt2
-from tercet.checkpoint.llama import from_llama
-from tercet.checkpoint.marian import from_marian
+from tercet.checkpoint.foreign.bert import from_bert
+from tercet.checkpoint.foreign.gpt2 import from_gpt2
+from tercet.checkpoint.foreign.llama import from_llama
+from tercet.checkpoint.foreign.marian import from_marian
+from tercet.checkpoint.foreign.reading import WEIGHTS, read_state
 from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, nearest, parse, plain
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
@@ -50,6 +50,14 @@ class Trained:
     source_tokenizer: Tokenizer  # the same, but for a translator whose source has a vocabulary of its own
     card: Card = field(default_factory=Card)
     folder: Path
+
+    def readme(self) -> str | None:
+        """What the folder says of the model, in Markdown; None where it says nothing that can be read."""
+        path = self.folder / "README.md"
+        try:
+            return path.read_text(encoding="utf-8") if path.is_file() else None
+        except (OSError, UnicodeDecodeError):
+            return None
 
 
 def save_model(

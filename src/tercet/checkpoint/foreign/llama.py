@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tercet.checkpoint.equal import check_equal, features_of_stack, features_of_vocabulary, rewritten
-from tercet.checkpoint.foreign import (
+from tercet.checkpoint.foreign.equal import check_equal, features_of_stack, features_of_vocabulary, rewritten
+from tercet.checkpoint.foreign.reading import (
     NAMED,
     Source,
     activation,

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tercet.checkpoint.equal import (
+from tercet.checkpoint.foreign.equal import (
     FIXED,
     Feature,
     check_equal,
@@ -20,7 +20,7 @@ from tercet.checkpoint.equal import (
     features_of_vocabulary,
     rewritten,
 )
-from tercet.checkpoint.foreign import (
+from tercet.checkpoint.foreign.reading import (
     NAMED,
     Source,
     activation,

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tercet.checkpoint.equal import (
+from tercet.checkpoint.foreign.equal import (
     Feature,
     check_equal,
     features_of_heads,
@@ -23,7 +23,7 @@ from tercet.checkpoint.equal import (
     features_of_vocabulary,
     rewritten,
 )
-from tercet.checkpoint.foreign import (
+from tercet.checkpoint.foreign.reading import (
     NAMED,
     Source,
     activation,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from tercet.checkpoint.foreign import fitting
+from tercet.checkpoint.foreign.reading import fitting
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import UserError
 from tercet.models import AnyModel, AnySpec, EncoderDecoder, StackSpec, build

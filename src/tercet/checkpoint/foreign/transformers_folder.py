@@ -1,0 +1,111 @@
+"""A folder for `AutoModel` and `AutoTokenizer` of the `transformers` library, of any model that has an equal there."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tercet.checkpoint.atomic import write_atomically
+from tercet.checkpoint.folder import Trained
+from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
+from tercet.checkpoint.foreign.bert import to_bert
+from tercet.checkpoint.foreign.gpt2 import to_gpt2
+from tercet.checkpoint.foreign.llama import to_llama
+from tercet.checkpoint.foreign.marian import to_marian
+from tercet.checkpoint.weights import write_tensors
+from tercet.config import Plain, UserError
+from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
+from tercet.nn import Rotary
+
+OPENING = "## Open it with transformers"
+
+
+def for_transformers(trained: Trained) -> Callable[[Path], None]:
+    """Everything is worked out here; to write it is all that is left."""
+    model, tokenizer = trained.model, trained.tokenizer
+    config, state = _equal(model)
+    generation = _generation(trained)
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
+    start = {"decoder_start_token_id": tokenizer.bos_id} if isinstance(model, EncoderDecoder) else {}
+    dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
+    files = {
+        "config.json": _json({**config, **ids, **start, "dtype": dtype}),
+        "tokenizer.json": tokenizer_json(tokenizer, model.spec) + "\n",
+        "tokenizer_config.json": _json(tokenizer_config(tokenizer, model.spec)),
+        "README.md": _card(trained, config["architectures"][0]),
+    }
+    if generation is not None:
+        files["generation_config.json"] = _json(generation)
+    if trained.source_tokenizer is not tokenizer:
+        files["source_tokenizer.json"] = tokenizer_json(trained.source_tokenizer, model.spec) + "\n"
+
+    def write(folder: Path) -> None:
+        for name, text in files.items():
+            write_atomically(folder / name, text.encode())
+        write_tensors(folder / "model.safetensors", state)
+
+    return write
+
+
+def _equal(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
+    if isinstance(model, EncoderOnly):
+        return to_bert(model)
+    if isinstance(model, EncoderDecoder):
+        return to_marian(model)
+    return to_llama(model) if isinstance(model.spec.stack.position, Rotary) else to_gpt2(model)
+
+
+def _generation(trained: Trained) -> Plain | None:
+    """How theirs writes as ours does: a language model draws from all tokens, a translator writes no special ones."""
+    tokenizer, spec = trained.tokenizer, trained.model.spec
+    if isinstance(trained.model, EncoderOnly):
+        return None
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
+    ids = {name: number for name, number in ids.items() if number is not None}
+    if isinstance(trained.model, DecoderOnly):
+        return {**ids, "do_sample": True, "temperature": 1.0, "top_k": 0, "max_length": spec.max_len}
+    if tokenizer.bos_id is None or tokenizer.eos_id is None:
+        missing = "beginning" if tokenizer.bos_id is None else "end"
+        raise UserError(f"{trained.folder}: the tokenizer has no token for the {missing} of a translation")
+    special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
+    return {
+        **ids,
+        "decoder_start_token_id": tokenizer.bos_id,
+        "suppress_tokens": sorted(number for number in special if number is not None),
+        "do_sample": False,
+        "max_length": spec.max_len,
+    }
+
+
+def _card(trained: Trained, architecture: str) -> str:
+    spec = trained.model.spec
+    n_parameters = sum(parameter.numel() for parameter in trained.model.parameters())
+    told = trained.readme() or trained.card.to_markdown(spec, n_parameters=n_parameters)
+    if OPENING in told:
+        return told
+    lines = [
+        f"from transformers import AutoTokenizer, {architecture}",
+        "",
+        f'model = {architecture}.from_pretrained("this_folder")',
+        'tokenizer = AutoTokenizer.from_pretrained("this_folder")',
+    ]
+    words = ""
+    if trained.source_tokenizer is not trained.tokenizer:
+        shared = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is None
+        how = "is cut in its own way" if shared else "has a vocabulary of its own"
+        pad = special_names(trained.source_tokenizer).get("pad")
+        given = "" if pad is None else f", pad_token={pad!r}"
+        lines[0] += ", PreTrainedTokenizerFast"
+        lines.append(
+            'source_tokenizer = PreTrainedTokenizerFast(tokenizer_file="this_folder/source_tokenizer.json", '
+            f"split_special_tokens=True{given})"
+        )
+        words = f"\nThe source {how}, in source_tokenizer.json; the other tokenizer is the target's.\n"
+    code = "\n".join(lines)
+    return f"{told.rstrip()}\n\n{OPENING}\n\n```python\n{code}\n```\n{words}"
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

@@ -39,11 +39,17 @@ async (values) => {
   const slider = document.querySelector("[data-key=temperature]");
   const times = [];
   for (const value of values) {
-    const before = document.querySelector(".entropy").textContent;
+    const redrawn = new Promise((resolve) => {
+      // What is written may be what stood there before: the writing counts.
+      const seen = new MutationObserver(() => (seen.disconnect(), resolve()));
+      const box = document.querySelector(".entropy").parentElement;
+      seen.observe(box, { childList: true, characterData: true, subtree: true });
+    });
     const began = performance.now();
     slider.value = value;
     slider.dispatchEvent(new Event("input", { bubbles: true }));
-    while (document.querySelector(".entropy").textContent === before) await new Promise(requestAnimationFrame);
+    await redrawn;
+    await new Promise(requestAnimationFrame);
     times.push(performance.now() - began);
   }
   return times;

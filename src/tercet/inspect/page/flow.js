@@ -215,7 +215,7 @@ function toView(box, row, height) {
 /** @param {number} width @param {number} layers @returns {Columns} */
 function arranged(width, layers) {
   const end = 74;
-  const each = Math.max(88, Math.min(210, (width - end - 8) / (layers + 0.58)));
+  const each = Math.max(80, Math.min(210, (width - end - 8) / (layers + 0.58)));
   const cell = Math.floor(Math.max(50, each * 0.56));
   const gap = Math.floor(each - cell);
   const left = (/** @type {number} */ column) => column * (cell + gap);

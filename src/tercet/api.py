@@ -209,6 +209,26 @@ class Run:
         """
         explore(self.trained, prompt, target=target, export=export, host=host, port=port, browse=open)
 
+    def serve(self, *beside: "Run", **settings: Any) -> None:
+        """Answer over HTTP with this model, and those beside it, until a signal ends it; each is called as its folder.
+
+        Args:
+            beside: other models to serve at one address.
+            settings: host, port, limits, ... as in `tercet.serve.serving.serve`.
+
+        Raises:
+            UserError: where two are called alike, it cannot be opened there, or a package is missing.
+        """
+        from tercet.serve.missing import needed
+
+        needed()
+
+        from tercet.serve.serving import names_of, serve
+
+        runs = (self, *beside)
+        names = names_of([run.folder.parent if run.folder.name in ("best", "last") else run.folder for run in runs])
+        serve({name: run.trained for name, run in zip(names, runs, strict=True)}, **settings)
+
 
 def train(
     recipe: str,

@@ -45,6 +45,10 @@ FLAGS = {
     ],
     "inspect": ["--prompt", "--target", "--top", "--ablate", "--heads", "--attribution", "--at", "--json"],
     "explore": ["--prompt", "--target", "--export", "--host", "--port", "--open", "--device"],
+    "serve": [
+        "--host", "--port", "--no-key", "--cors-origin", "--slots", "--queue", "--max-tokens", "--timeout",
+        "--max-body", "--grace", "--json-log", "--quiet", "--device",
+    ],
     "plot": ["--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json"],
     "convert": ["--to", "--force"],
     "recipes": ["NAME"],

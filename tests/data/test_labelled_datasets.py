@@ -58,6 +58,7 @@ def test_no_module_is_in_two_parts() -> None:
     assert list(docstrings.PARTS) == sorted(docstrings.PARTS)
 
 
+@pytest.mark.slow
 def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
     loaded = set(sys.modules)
     train, validation = (examples_of(LabelsSpec(source="python-docstrings"), part) for part in ("train", "validation"))

@@ -106,6 +106,7 @@ def test_five_megabytes_without_a_newline(tmp_path: Path) -> None:
     assert [len(piece.text) for piece in pieces] == [sources.LONGEST, 5_000_000 - sources.LONGEST]
 
 
+@pytest.mark.slow
 def test_windows_newlines_are_cut_in_time() -> None:
     pieces = list(cut(["a line of text\r\n" * 400_000]))
     assert len(pieces) > 1

@@ -59,7 +59,7 @@ def without_cache(model: EncoderDecoder) -> ToyTranslator:
 
 @pytest.mark.parametrize(
     ("position", "size"),
-    [(Sinusoidal(), 1), (Sinusoidal(), 3), pytest.param(Rotary(), 3, marks=pytest.mark.slow)],
+    [(Sinusoidal(), 1), *(pytest.param(kind, 3, marks=pytest.mark.slow) for kind in (Sinusoidal(), Rotary()))],
     ids=["greedy", "sinusoidal", "rotary"],
 )
 def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, size: int) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-SLOWER = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("learned", "alibi")]
 
-
-@pytest.mark.parametrize("kind", ["rotary", *SLOWER])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rotary", "learned", "alibi"])
 def test_each_pass_is_one_graph_and_stays_one(kind: str) -> None:
     run("traced.py", kind)
 

@@ -1,4 +1,4 @@
-"""From one kind of model folder to another: ours, or one that the `transformers` library opens without us.
+"""From one kind of model folder to another: ours, or one that other people's programs open without us.
 
 The source is whatever `load_model` opens. What can be refused is refused before anything is written. Then a whole new
 folder is written beside its place and moved into it, so that a conversion that fails leaves nothing.
@@ -12,6 +12,9 @@ from pathlib import Path
 
 from tercet.checkpoint.atomic import refusal, write_atomically
 from tercet.checkpoint.folder import Trained, load_model, save_model
+from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
+from tercet.checkpoint.foreign.gguf_folder import for_gguf
+from tercet.checkpoint.foreign.onnx_folder import for_onnx
 from tercet.checkpoint.foreign.transformers_folder import for_transformers
 from tercet.config import UserError, nearest
 
@@ -20,6 +23,9 @@ PARTS = (
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "source_tokenizer.json", "vocab.json",
     "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "card.json", "README.md",
+    "chat_template.jinja", "model.bin", "vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json",
+    "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx.data", "encoder.onnx", "encoder.onnx.data",
+    "decoder.onnx", "decoder.onnx.data",
 )  # fmt: skip
 
 
@@ -27,9 +33,9 @@ def convert(src: Path | str, dst: Path | str, to: str | None = None, *, force: b
     """Write the model of one folder as another folder.
 
     Args:
-        src: the folder of a run or of a model, ours or one of those that `load_model` recognises.
+        src: the folder of a run or of a model, ours or one of those that `load_model` recognises, or a GGUF file.
         dst: a folder that is not there yet, or is empty.
-        to: "hf" for one that the `transformers` library opens; ours by default.
+        to: "hf" for one that the `transformers` library opens, or another kind of `WRITERS`; ours by default.
         force: write into a folder that holds something; files that are no part of a model stay.
 
     Returns:
@@ -62,6 +68,7 @@ def _ours(trained: Trained) -> Writer:
             trained.tokenizer,
             trained.card,
             source_tokenizer=trained.source_tokenizer if own else None,
+            chat_template=trained.chat_template,
         )
         if (told := trained.readme()) is not None:
             write_atomically(folder / "README.md", told.encode())
@@ -69,14 +76,20 @@ def _ours(trained: Trained) -> Writer:
     return write
 
 
-WRITERS: dict[str, Callable[[Trained], Writer]] = {"hf": for_transformers}
+WRITERS: dict[str, Callable[[Trained], Writer]] = {
+    "hf": for_transformers,
+    "ctranslate2": for_ctranslate2,
+    "gguf": for_gguf,
+    "onnx": for_onnx,
+}
 
 
 def _check_free(dst: Path, src: Path, *, force: bool) -> None:
     for path in (dst, *dst.parents):
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; give a folder that is not there yet")
-    if dst.is_dir() and any(dst.resolve() == (src / name).resolve() for name in (".", "best", "last")):
+    holding = [src.parent] if src.is_file() else [src / name for name in (".", "best", "last")]
+    if dst.is_dir() and any(dst.resolve() == folder.resolve() for folder in holding):
         raise UserError(f"{dst} is the model that is to be converted; give another folder")
     if dst.is_dir() and any(dst.iterdir()) and not force:
         raise UserError(f"{dst} is not empty; give another folder, or --force to write over the model in it")

@@ -4,12 +4,13 @@ config.json             the spec: sizes and variants          model.safetensors 
 tokenizer.json          as the `tokenizers` library reads it  README.md           the card, for people
 generation_config.json  where to stop, how much to write      card.json           the card, for programs
 source_tokenizer.json   where a translator's source has its own vocabulary
+chat_template.jinja     how a conversation becomes a text, where the model was made for conversations
 
 An encoder writes nothing and has no generation_config.json. A source_tokenizer.json may also stand beside a vocabulary
 that both sides share: then it cuts the source another way, into the same ids.
 
 A folder in which the `transformers` library keeps a BERT, a GPT-2, a Llama or a Marian beside its tokenizer opens as it
-is: `READERS` has a reader for each.
+is: `READERS` has a reader for each. So does a GGUF file, which holds a model and its tokenizer, or a folder with one.
 """
 
 import json
@@ -24,7 +25,10 @@ from torch import Tensor
 
 from tercet.checkpoint.atomic import refusal, write_atomically
 from tercet.checkpoint.card import Card, current_versions
+from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
 from tercet.checkpoint.foreign.bert import from_bert
+from tercet.checkpoint.foreign.gguf_file import GgufFile
+from tercet.checkpoint.foreign.gguf_model import from_gguf
 from tercet.checkpoint.foreign.gpt2 import from_gpt2
 from tercet.checkpoint.foreign.llama import from_llama
 from tercet.checkpoint.foreign.marian import from_marian
@@ -34,21 +38,24 @@ from tercet.config import Plain, UserError, nearest, parse, plain
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import FORMS, tokenizers_of
+from tercet.tokens.gguf import TEMPLATE, from_settings
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
 INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
 READERS = {"bert": from_bert, "gpt2": from_gpt2, "llama": from_llama, "marian": from_marian}  # by their model_type
+GGUF = ".gguf"
 MAX_NEW_TOKENS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A model as it was loaded: in eval mode, on the CPU, with the folder that it came from."""
+    """A model as it was loaded: in eval mode, on the CPU, with the folder (or the GGUF file) that it came from."""
 
     model: AnyModel
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer  # the same, but for a translator whose source has a vocabulary of its own
     card: Card = field(default_factory=Card)
+    chat_template: str | None = None  # Jinja text
     folder: Path
 
     def readme(self) -> str | None:
@@ -67,6 +74,7 @@ def save_model(
     card: Card,
     *,
     source_tokenizer: Tokenizer | None = None,
+    chat_template: str | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write the model folder, file by file; each is whole or as it was before.
@@ -75,6 +83,7 @@ def save_model(
         folder: made where it is not there yet.
         card: metrics that are no finite number are left out of it; JSON has no word for them.
         source_tokenizer: the source's own, where it does not share the other.
+        chat_template: how a conversation becomes a text (Jinja), where there is a way.
         state: full tensors to write in place of the model's own, by name, as gathered from sharded training.
 
     Raises:
@@ -106,16 +115,19 @@ def save_model(
         write_atomically(folder / name, text.encode())
     if source_tokenizer is None:  # one of an earlier model would cut the source of this one
         (folder / "source_tokenizer.json").unlink(missing_ok=True)
+    write_chat_template(folder, chat_template)
     write_weights(folder / "model.safetensors", model, state)
 
 
 def load_model(path: Path | str) -> Trained:
-    """The model in a model folder, or the best one (else the last) of a run folder, or one that `transformers` keeps.
+    """The model in a model folder, or the best one (else the last) of a run folder, or one that others keep.
 
     Raises:
         UserError: where there is none, or its files are broken or do not belong together.
     """
     folder = find_model(Path(path))
+    if folder.is_file():
+        return _load_gguf(folder, Path(path))
     config = _read_json(folder / "config.json")
     if "family" not in config and config.get("model_type") in READERS:
         return _load_foreign(folder, config)
@@ -139,12 +151,21 @@ def load_model(path: Path | str) -> Trained:
             model = build(spec)
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
+    template = read_chat_template(folder)
     read_weights(folder / "model.safetensors", model)
-    return Trained(model=model.eval(), tokenizer=tokenizer, source_tokenizer=source_tokenizer, card=card, folder=folder)
+    return Trained(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        card=card,
+        chat_template=template,
+        folder=folder,
+    )
 
 
 def _load_foreign(folder: Path, config: Plain) -> Trained:
     tokenizer, source_tokenizer = tokenizers_of(folder, config)
+    template = read_chat_template(folder)
     state = read_state(folder)
     try:
         model = READERS[str(config["model_type"])](config, state, n_ids=tokenizer.vocab_size)
@@ -153,8 +174,36 @@ def _load_foreign(folder: Path, config: Plain) -> Trained:
     own = source_tokenizer is not tokenizer
     found = _tokenizers(tokenizer, source_tokenizer if own else None)
     _check_sizes(folder, model.spec, found)
-    card = Card(name=folder.name)
-    return Trained(model=model, tokenizer=tokenizer, source_tokenizer=source_tokenizer, card=card, folder=folder)
+    return Trained(
+        model=model,
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        card=Card(name=folder.name),
+        chat_template=template,
+        folder=folder,
+    )
+
+
+def _load_gguf(path: Path, given: Path) -> Trained:
+    file = GgufFile(path)
+    template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")
+    try:
+        tokenizer = from_settings(file.settings)
+        model = from_gguf(file, n_ids=tokenizer.vocab_size)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if tokenizer.vocab_size != model.spec.vocab_size:
+        raise UserError(
+            f"{path}: {tokenizer.vocab_size} ids in its tokenizer, {model.spec.vocab_size} in its model; copy it again"
+        )
+    return Trained(
+        model=model,
+        tokenizer=tokenizer,
+        source_tokenizer=tokenizer,
+        card=Card(name=name if isinstance(name, str) and name else path.stem),
+        chat_template=template if isinstance(template, str) else None,
+        folder=given,
+    )
 
 
 def _with_own_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
@@ -176,13 +225,15 @@ def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
 
 
 def find_model(path: Path) -> Path:
-    """The model folder that `path` means: itself, or `best`, else `last`, in a run folder.
+    """The model folder that `path` means: itself, or `best`, else `last`, in a run folder; or else its one GGUF file.
 
     Raises:
         UserError: where there is none, with the nearest name.
     """
     if path.is_file():
-        raise UserError(f"{path} is a file; give the folder that it is in")
+        if path.suffix.lower() == GGUF:
+            return path
+        raise UserError(f"{path} is a file; give the folder that it is in, or a {GGUF} file")
     if not path.is_dir():
         raise UserError(f"no such folder: {path}{_did_you_mean(path)}")
     folders = (path, path / "best", path / "last")
@@ -190,6 +241,10 @@ def find_model(path: Path) -> Path:
     begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
     if whole:
         return whole[0]
+    if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
+        if len(files) == 1:
+            return files[0]
+        raise UserError(f"{path} has {len(files)} {GGUF} files; give one of them, such as {files[0]}")
     if begun:
         names = " and ".join(_missing(begun[0]))
         raise UserError(f"no whole model in {begun[0]}: {names} missing; copy the whole folder, or train again")

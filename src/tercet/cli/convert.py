@@ -8,16 +8,20 @@ from tercet.cli.parser import Verbs
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "convert",
-        help="bring a model of the transformers library here, or take one there",
+        help="bring a model from elsewhere here, or take one there",
         description="Write the model in SRC as another folder, whose path is printed. SRC may be a run, one of our "
-        "model folders, or a GPT-2, Llama, BERT or Marian as the transformers library keeps it; it is recognised by "
-        "itself. A model that has no equal there is refused, by the first setting that is in the way.",
-        epilog="Example: tercet convert runs/mine mine-for-transformers --to hf",
+        "model folders, a GPT-2, Llama, BERT or Marian as the transformers library keeps it, or a Llama or GPT-2 in a "
+        "GGUF file; it is recognised by itself. A model that has no equal there is refused, by the first setting that "
+        "is in the way.",
+        epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here",
     )
-    parser.add_argument("src", metavar="SRC", help="the folder of a run or of a model")
+    parser.add_argument("src", metavar="SRC", help="the folder of a run or of a model, or a .gguf file")
     parser.add_argument("dst", metavar="DST", help="the folder to write: not there yet, or empty")
     parser.add_argument(
-        "--to", metavar="KIND", help="hf: a folder that AutoModel and AutoTokenizer open (default: one of ours)"
+        "--to",
+        metavar="KIND",
+        help="hf: a folder that AutoModel and AutoTokenizer open; ctranslate2: one that CTranslate2 runs; gguf: a "
+        "file for llama.cpp; onnx: one for onnxruntime (default: one of our folders)",
     )
     parser.add_argument("--force", action="store_true", help="write over the model in DST")
 

@@ -28,6 +28,7 @@ from tercet.cli import (
     plot,
     recipes,
     score,
+    serve,
     train,
     translate,
 )
@@ -48,6 +49,7 @@ VERBS: dict[str, ModuleType] = {
     "score": score,
     "inspect": inspect,
     "explore": explore,
+    "serve": serve,
     "plot": plot,
     "convert": convert,
     "recipes": recipes,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
@@ -43,6 +43,26 @@ def window_start(n: int, max_len: int) -> int:
     half = max_len - max_len // 2
     drops = -(-(n - max_len) // half)  # rounded up
     return drops * half
+
+
+def window_moved(n: int, max_len: int) -> bool:
+    """Whether the model forgot tokens between the predictions of token n - 1 and of token n, and has to read anew."""
+    return window_start(n, max_len) != window_start(n - 1, max_len)
+
+
+def choose(
+    logits: Float[Tensor, "B V"],
+    rows: Sequence[Sequence[int]],
+    sampling: Sampling,
+    generators: Sequence[torch.Generator],
+) -> Int[Tensor, " B"]:
+    """The next token of each row, drawn from that row's own generator; `rows` are their tokens so far.
+
+    Raises:
+        UserError: as `draw`; no generator has moved then.
+    """
+    seen = _seen(rows, logits) if sampling.repetition_penalty != 1 else None
+    return draw(distribution(logits, sampling, seen), generators)
 
 
 def stream(
@@ -115,9 +135,8 @@ def _columns(
         logits, cache = read_anew()
     while True:
         with at_rest(parts):
-            seen = _seen([rows[row] for row in live], logits) if sampling.repetition_penalty != 1 else None
             drawable = logits.index_fill(-1, never, -math.inf) if forbidden else logits
-            ids = draw(distribution(drawable, sampling, seen), [generators[row] for row in live])
+            ids = choose(drawable, [rows[row] for row in live], sampling, [generators[row] for row in live])
             logprobs = logits.float().log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
         left -= 1
         column: Column = [None] * len(rows)
@@ -134,16 +153,12 @@ def _columns(
         if not live:
             return
         with at_rest(parts):
-            if any(_moved(len(rows[row]), model.max_len) for row in live):
+            if any(window_moved(len(rows[row]), model.max_len) for row in live):
                 logits, cache = read_anew()
             else:
                 if shrunk:
                     cache.reorder(torch.tensor(kept, device=device))
                 logits = model.step(torch.tensor([rows[row][-1] for row in live], device=device), cache)
-
-
-def _moved(n: int, max_len: int) -> bool:
-    return window_start(n, max_len) != window_start(n - 1, max_len)
 
 
 def _seen(rows: Sequence[Sequence[int]], logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B V"]:

@@ -46,7 +46,7 @@ def generate(
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     number = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
     seeds = [sampling.seed + sample for _, sample in number]
-    rows = [_Row(tokenizer, sampling.stop) for _ in number]
+    rows = [TextRow(tokenizer, sampling.stop) for _ in number]
     ended: set[int] = set()
     for column in _stream(model, tokenizer, [encoded[prompt] for prompt, _ in number], sampling, seeds, ended):
         for index, token in enumerate(column):
@@ -71,21 +71,28 @@ def stream_text(model: Decoder[CacheType], tokenizer: Tokenizer, prompt: str, sa
         UserError: as `generate`.
     """
     columns = _stream(model, tokenizer, [encode_prompt(tokenizer, prompt)], sampling, [sampling.seed], set())
-    return _pieces(columns, _Row(tokenizer, sampling.stop))
+    return _pieces(columns, TextRow(tokenizer, sampling.stop))
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids that a model continues; an empty prompt is the end of the text before, where a new one starts.
+    """The ids that a model continues, after those that open a text for it (a Llama's bos).
+
+    An empty prompt with nothing before it is the end of the text before, where a new one starts.
 
     Raises:
         UserError: for an empty prompt where the tokenizer has no end-of-text token.
     """
-    ids = list(tokenizer.encode(prompt))
+    ids = [*tokenizer.opening, *tokenizer.encode(prompt)]
     if ids:
         return ids
     if tokenizer.eos_id is None:
         raise UserError("the prompt is empty and this tokenizer has no end-of-text token; give at least one character")
     return [tokenizer.eos_id]
+
+
+def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids that end a text when they are drawn."""
+    return frozenset[int]() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})
 
 
 def _stream(
@@ -96,11 +103,10 @@ def _stream(
     seeds: Sequence[int],
     ended: set[int],
 ) -> Iterator[Column]:
-    stop_ids = frozenset[int]() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})
-    return stream(model, prompts, sampling, stop_ids=stop_ids, seeds=seeds, ended=ended)
+    return stream(model, prompts, sampling, stop_ids=end_ids(tokenizer), seeds=seeds, ended=ended)
 
 
-def _pieces(columns: Iterator[Column], row: "_Row") -> Iterator[str]:
+def _pieces(columns: Iterator[Column], row: "TextRow") -> Iterator[str]:
     for (token,) in columns:
         if token is not None and (piece := row.read(token)):
             yield piece
@@ -108,7 +114,7 @@ def _pieces(columns: Iterator[Column], row: "_Row") -> Iterator[str]:
             return
 
 
-class _Row:
+class TextRow:
     """One row on its way from tokens to text."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
@@ -123,10 +129,14 @@ class _Row:
         self.tokens.append(token)
         piece = "" if token.finish == "eos" else self._matcher.push(self._decoder.push(token.id))
         if token.finish:
-            piece += self._matcher.push(self._decoder.flush()) + self._matcher.flush()
+            piece += self.flush()
         if self._matcher.found:
             self.finish = "stop"
         elif token.finish:
             self.finish = token.finish
         self.pieces.append(piece)
         return piece
+
+    def flush(self) -> str:
+        """The text ends here: what was held back of it."""
+        return self._matcher.push(self._decoder.flush()) + self._matcher.flush()

@@ -7,6 +7,7 @@ A column is a position: row b's next token goes to column `lengths[b]`, so rows 
 what stands to the right of a row's length is never seen. All sizes are static, so that a step compiles as one graph.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -159,3 +160,77 @@ class Cache:
         for layer in self.layers:
             layer.own.grow(capacity + 1)
         self.capacity = capacity
+
+    def front(self, lengths: Int[Tensor, " R"], capacity: int) -> "Cache":
+        """The first rows and columns, in the same memory, as a cache of their own; not with sources.
+
+        Args:
+            lengths: the tokens of each of its rows.
+            capacity: its columns, beside the spare one.
+        """
+        part = copy(self)
+        part.lengths, part.capacity = lengths, capacity
+        tables = [
+            [table[: len(lengths), :, : capacity + 1] for table in (layer.own.keys, layer.own.values)]
+            for layer in self.layers
+        ]
+        part.layers = [LayerCache(GrowingKeysValues(part, *pair), FixedKeysValues()) for pair in tables]
+        return part
+
+
+class Slots:
+    """Rows that come and go while their neighbours are written on: so many places, in tables as wide as was needed.
+
+    The rows stand at the front without a gap, so that a step costs what they cost and nothing for empty places: who
+    leaves makes room for the last one. Only that one row is copied. Nothing of a row is left to the next one in its
+    place: a masked NaN would still be one.
+
+    Args:
+        tables: an empty cache with a row for each place, of any capacity; it grows when it has to.
+        most: the most tokens a row may hold.
+    """
+
+    ROOM = 64  # columns at least by which the tables grow; later they double
+
+    def __init__(self, tables: Cache, *, most: int) -> None:
+        self.tables, self.most = tables, most
+        self.lengths: list[int] = []  # tokens of each row that is here, in the order of their places
+
+    def join(self, other: Cache, row: int, length: int) -> None:
+        """A row of another cache, of which the first `length` tokens are real, takes the next free place."""
+        if len(self.lengths) == len(self.tables.lengths):
+            raise ValueError(f"all {len(self.lengths)} places are taken; one has to leave first")
+        self._fit(length)
+        self._copy(other, row, len(self.lengths), length)
+        self.lengths.append(length)
+
+    def leave(self, place: int) -> None:
+        """The row at `place` goes, and the last one takes its place."""
+        last = len(self.lengths) - 1
+        length = self.lengths.pop()
+        if place != last:
+            self._copy(self.tables, last, place, length)
+            self.lengths[place] = length
+
+    def rows(self) -> Cache:
+        """All rows that are here, with a free column each, for a step; `advance` tells that it was taken."""
+        capacity = max(self.lengths) + 1
+        self._fit(capacity)
+        return self.tables.front(torch.tensor(self.lengths, device=self.tables.lengths.device), capacity)
+
+    def advance(self) -> None:
+        """Each row holds one token more."""
+        self.lengths = [length + 1 for length in self.lengths]
+
+    def _fit(self, columns: int) -> None:
+        if columns > self.most:
+            raise ValueError(f"a row of {columns} tokens does not fit: the most is {self.most}")
+        if columns > self.tables.capacity:
+            self.tables.grow(min(self.most, max(columns, self.ROOM, 2 * self.tables.capacity)))
+
+    def _copy(self, source: Cache, row: int, place: int, length: int) -> None:
+        for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
+            pairs = (mine.own.keys, theirs.own.keys), (mine.own.values, theirs.own.values)
+            for table, other in pairs:
+                table[place, :, :length] = other[row, :, :length]
+                table[place, :, length:] = 0.0

@@ -20,6 +20,7 @@ from tercet.config import UserError
 from tercet.tokens import building
 from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, first_table, joining, prefix_space
 from tercet.tokens.gpt2 import gpt2
+from tercet.tokens.opening import opened, opening_of
 from tercet.tokens.sentencepiece import HIDDEN
 from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, WordPiece, Words
 from tercet.tokens.starts import WHITE, NameStarts, TextStarts
@@ -43,6 +44,7 @@ class Tokenizer:
         vocab_size: how many ids there are, special ones included.
         pad_id, bos_id, eos_id, mask_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
         mask_token: how the mask is written in a text for `encode_masked`, None where the vocabulary has none.
+        opening: ids that stand before a text to go on from, such as a Llama's bos.
         special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
         prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
         hash: sha256 of the canonical JSON, as 64 hex digits.
@@ -65,6 +67,7 @@ class Tokenizer:
         by_name = {name: token for token, name in enumerate(names)}
         self.unk_id = _first(by_name, UNKNOWNS)
         self.special_ids = frozenset(special.values()) - {self.unk_id}
+        self.opening = opening_of(structure)
         self.kind = _kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = prefix_space(structure)
@@ -153,9 +156,24 @@ class Tokenizer:
             library = tokenizers.Tokenizer.from_str(self.to_json())
             library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
             told = Tokenizer(library)
-            told.pad_id, told.bos_id, told.eos_id = self.pad_id, self.bos_id, self.eos_id
+            told._take_roles(self)
         for name, number in wanted.items():
             setattr(told, name, number)
+        return told
+
+    def with_opening(self, ids: Sequence[int]) -> "Tokenizer":
+        """The same tokenizer, other tokens (or none) before a text to go on from; `to_json` keeps them.
+
+        Raises:
+            ValueError: for an id that the vocabulary does not have.
+        """
+        if tuple(ids) == self.opening:
+            return self
+        if beyond := [number for number in ids if not 0 <= number < self.vocab_size]:
+            raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
+        names = [self._library.id_to_token(number) or "" for number in ids]
+        told = Tokenizer.from_json(json.dumps(opened(json.loads(self.to_json()), list(zip(names, ids, strict=True)))))
+        told._take_roles(self)
         return told
 
     def id_of(self, name: str) -> int | None:
@@ -269,6 +287,9 @@ class Tokenizer:
         library = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self._library.to_str()) | {"normalizer": None}))
         library.encode_special_tokens = True
         return library
+
+    def _take_roles(self, other: "Tokenizer") -> None:
+        self.pad_id, self.bos_id, self.eos_id = other.pad_id, other.bos_id, other.eos_id
 
     def _starts(self) -> Callable[[np.ndarray], np.ndarray]:
         if self._table is not None and not self._continues:

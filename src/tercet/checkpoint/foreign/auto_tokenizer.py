@@ -1,7 +1,7 @@
 """Our tokenizer as `AutoTokenizer` opens it: it gives the ids that our model reads, and the same text back.
 
 tokenizer.json          ours, with what the model reads around a text: an encoder's between bos and eos, a translator's
-                        source before eos, a language model's alone
+                        source before eos, a language model's alone or behind what opens it
 tokenizer_config.json   the class, the special tokens by name, how long a text may be
 
 What a text spells out is text there too, "<eos>" as well. Only where masked words are asked for must "[MASK]" be the
@@ -71,7 +71,7 @@ def _around(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
     if isinstance(spec, EncoderDecoderSpec) and "eos" in names:
         single = [_text("A"), _special(names["eos"])]
         return _template(tokenizer, ("eos",), single, [_text("A"), _text("B"), _special(names["eos"])])
-    return None
+    return json.loads(tokenizer.to_json())["post_processor"] if tokenizer.opening else None
 
 
 def _template(tokenizer: Tokenizer, roles: tuple[str, ...], single: list[Plain], pair: list[Plain]) -> Plain:

@@ -103,7 +103,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         *features_of_vocabulary(spec, embedding_norm=True, tied=masked and spec.tie_embeddings),
         *_features_of_heads_on_top(spec),
     ]
-    check_equal(KIND, features)
+    check_equal(f"{KIND} of transformers", features)
     written = replace(
         spec,
         pad_vocab_to=1,

@@ -34,7 +34,7 @@ def check_equal(kind: str, features: Sequence[Feature]) -> None:
     for key, value, known in features:
         if value not in known:
             raise UserError(
-                f"{key} is {_told(value)}, which no {kind} of transformers has; "
+                f"{key} is {_told(value)}, which no {kind} has; "
                 f"a model with {key}: {' or '.join(map(_told, known))} could be converted"
             )
 

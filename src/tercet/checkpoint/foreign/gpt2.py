@@ -97,7 +97,7 @@ def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         *features_of_heads("stack", stack),
         *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
     ]
-    check_equal(KIND, features)
+    check_equal(f"{KIND} of transformers", features)
     stack = replace(stack, position=Learned(), bias=True, norm_bias=True)
     equal = rewritten(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
     state = their_state(own_tensors(equal), _source)

@@ -86,7 +86,7 @@ def to_llama(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         ("stack.position.share", position.share, [1.0]),
         *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
     ]
-    check_equal(KIND, features)
+    check_equal(f"{KIND} of transformers", features)
     equal = rewritten(model, replace(spec, pad_vocab_to=1, scale_embedding=False))
     tensors = own_tensors(equal)
     biases = {name: bool(tensor.any()) for name, tensor in tensors.items() if name.endswith(".bias")}

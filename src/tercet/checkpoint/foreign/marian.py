@@ -122,7 +122,7 @@ def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
         UserError: naming what the model has and no Marian does.
     """
     spec = model.spec
-    check_equal(KIND, _features(spec))
+    check_equal(f"{KIND} of transformers", _features(spec))
     shared = spec.share_embeddings and spec.tie_embeddings
     sides = {side: replace(getattr(spec, side), bias=True, norm_bias=True) for side in SIDES}
     equal = rewritten(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from tercet.checkpoint.atomic import write_atomically
+from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
 from tercet.checkpoint.foreign.bert import to_bert
@@ -44,6 +45,7 @@ def for_transformers(trained: Trained) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         for name, text in files.items():
             write_atomically(folder / name, text.encode())
+        write_chat_template(folder, trained.chat_template)
         write_tensors(folder / "model.safetensors", state)
 
     return write

@@ -1,0 +1,277 @@
+"""How much continuous batching brings, and how long clients wait: asked of the engine in this process, and over HTTP.
+
+    python benchmarks/serving.py runs/nanogpt                        # a run, or any model folder
+    python benchmarks/serving.py random:12x768 --clients 1,8         # or random weights of so many layers and so wide
+    python benchmarks/serving.py runs/nanogpt --http --out f.json    # over a socket too
+
+First eight unequal prompts one after another, by `generate`, which knows no neighbours; then the same at once through
+the engine: the same tokens, whose rate is to be three times as high. Rounds take turns, so that a machine's moods fall
+on both alike. Then so many clients, each of which asks again as soon as it is answered, for some seconds: time to the
+first token, and between tokens, as a client sees them.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from tercet.checkpoint import Trained, load_model
+from tercet.generation import Sampling, generate
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.serve import Ask, Engine, Limits, Piece
+from tercet.tokens import BPE, Tokenizer
+
+FASTER = 3.0  # what eight at once are to be, at least
+PROMPT_LENGTHS = (3, 61, 17, 34, 5, 90, 23, 47)
+Seen = Callable[[int], None]  # told of each piece: how many tokens it has
+Client = Callable[[str, Sampling, Seen], None]  # asks, and returns when it is answered
+
+
+@dataclass
+class Waits:
+    """What the clients saw, in seconds."""
+
+    first: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+    tokens: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(self, client: Client, prompt: str, sampling: Sampling) -> None:
+        began = last = time.perf_counter()
+        first = True
+
+        def seen(count: int) -> None:
+            nonlocal last, first
+            now = time.perf_counter()
+            with self.lock:
+                (self.first if first else self.between).append((now - (began if first else last)) / max(1, count))
+                self.tokens += count
+            last, first = now, False
+
+        client(prompt, sampling, seen)
+
+
+def percentiles(times: list[float]) -> dict[str, float]:
+    """In milliseconds."""
+    if len(times) < 2:
+        times = [*times, *times] or [0.0, 0.0]
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    return {f"p{n}": round(1000 * cuts[n - 1], 1) for n in (50, 95, 99)}
+
+
+def opened(name: str) -> Trained:
+    if not name.startswith("random:"):
+        return load_model(Path(name))
+    layers, width = map(int, name.removeprefix("random:").split("x"))
+    tokenizer = Tokenizer.train(BPE(vocab_size=400), [Path(__file__).read_text()])
+    stack = StackSpec(n_layers=layers, d_model=width, n_heads=width // 64)
+    # As many scores as a usual vocabulary has: what they cost counts too.
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=8192, max_len=1024, stack=stack)).eval()
+    return Trained(model=model, tokenizer=tokenizer, source_tokenizer=tokenizer, folder=Path())
+
+
+def prompts(trained: Trained) -> list[str]:
+    """Eight of unequal length, of tokens that the model knows."""
+    tokenizer = trained.tokenizer
+    plain = [token for token in range(tokenizer.vocab_size) if tokenizer.decode([token]).isalpha()]
+    return [tokenizer.decode([plain[(7 * n + at) % len(plain)] for at in range(n)]) for n in PROMPT_LENGTHS]
+
+
+def in_process(engine: Engine, tokenizer: Tokenizer) -> Client:
+    def client(prompt: str, sampling: Sampling, seen: Seen) -> None:
+        over = threading.Event()
+
+        def told(piece: Piece | Exception) -> None:
+            if isinstance(piece, Exception):
+                print(f"refused: {piece}", file=sys.stderr)
+            elif count := sum(token.finish != "eos" for token in piece.tokens):
+                seen(count)
+            if isinstance(piece, Exception) or piece.finish is not None:
+                over.set()
+
+        engine.submit(Ask(ids=tuple(tokenizer.encode(prompt)), sampling=sampling), told)
+        over.wait()
+
+    return client
+
+
+def serve(name: str, limits: Limits, threads: int, listening: socket.socket) -> None:
+    """In a process of its own, so that clients and server do not wait for one interpreter lock."""
+    import uvicorn
+
+    from tercet.serve.app import application
+    from tercet.serve.served import Served, Shelf
+
+    torch.set_num_threads(threads)
+    shelf = Shelf([Served(opened(name), name="it", limits=limits)])
+    config = uvicorn.Config(application(shelf), log_level="error", ws="none", lifespan="off")
+    uvicorn.Server(config).run(sockets=[listening])
+    shelf.close(seconds=1)
+
+
+@contextmanager
+def over_http(name: str, limits: Limits) -> Generator[Client]:
+    """The same, by the OpenAI client's route; each token is an event."""
+    import httpx
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(512)
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        arguments = (name, limits, torch.get_num_threads(), listening)
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=arguments)
+        process.start()
+
+    def client(prompt: str, sampling: Sampling, seen: Seen) -> None:
+        body = {
+            "model": "it", "prompt": prompt, "max_tokens": sampling.max_new_tokens, "stream": True, "logprobs": 0,
+            "temperature": sampling.temperature, "seed": sampling.seed,
+        }  # fmt: skip
+        with http.stream("POST", f"{address}/v1/completions", json=body) as answer:
+            if answer.status_code != 200:
+                print(f"refused: {answer.read().decode()}", file=sys.stderr)
+            for line in answer.iter_lines():
+                told = json.loads(line[6:]) if line.startswith("data: {") else {}
+                if "error" in told:
+                    print(f"refused: {told['error']}", file=sys.stderr)
+                if (choices := told.get("choices")) and (logprobs := choices[0].get("logprobs")):
+                    seen(len(logprobs["tokens"]))
+
+    # One for all threads, with a connection each: to make one takes longer than to ask.
+    http = httpx.Client(verify=False, timeout=600, limits=httpx.Limits(max_connections=None))
+    try:
+        http.get(f"{address}/health")
+        yield client
+    finally:
+        http.close()
+        process.terminate()
+        process.join()
+
+
+def together(client: Client, asked: list[tuple[str, Sampling]]) -> tuple[float, Waits]:
+    """Seconds until all are answered, asked at once."""
+    waits = Waits()
+    threads = [threading.Thread(target=waits.ask, args=(client, *one)) for one in asked]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began, waits
+
+
+def against_one_after_another(trained: Trained, client: Client, new: int, rounds: int) -> dict[str, float]:
+    asked = [(prompt, Sampling(max_new_tokens=new, seed=n)) for n, prompt in enumerate(prompts(trained))]
+    one_by_one, at_once = [], []
+    for _ in range(rounds):
+        began, tokens = time.perf_counter(), 0
+        for prompt, sampling in asked:
+            (answer,) = generate(cast(DecoderOnly, trained.model), trained.tokenizer, [prompt], sampling)
+            tokens += len(answer.ids) - (answer.finish == "eos")  # which is not told over HTTP
+        one_by_one.append(tokens / (time.perf_counter() - began))
+        seconds, waits = together(client, asked)
+        assert waits.tokens == tokens, f"{waits.tokens} tokens at once, {tokens} one after another"
+        at_once.append(waits.tokens / seconds)
+    pairs = zip(at_once, one_by_one, strict=True)
+    return {
+        "one_after_another": round(statistics.median(one_by_one), 1),
+        "eight_at_once": round(statistics.median(at_once), 1),
+        "times": round(statistics.median(mine / theirs for mine, theirs in pairs), 2),
+    }
+
+
+def under_load(trained: Trained, client: Client, count: int, new: int, seconds: float) -> dict[str, Any]:
+    waits, texts = Waits(), prompts(trained)
+    until = time.perf_counter() + seconds
+
+    def ask_again(number: int) -> None:
+        for n in range(number, 10**9, count):
+            waits.ask(client, texts[n % len(texts)], Sampling(max_new_tokens=new, seed=n))
+            if time.perf_counter() >= until:
+                return
+
+    threads = [threading.Thread(target=ask_again, args=(number,)) for number in range(count)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {
+        "clients": count,
+        "answers": len(waits.first),
+        "tokens_per_second": round(waits.tokens / (time.perf_counter() - began), 1),
+        "first_token_ms": percentiles(waits.first),
+        "token_ms": percentiles(waits.between),
+    }
+
+
+def measured(trained: Trained, client: Client, args: argparse.Namespace) -> dict[str, Any]:
+    waits = Waits()
+    waits.ask(client, prompts(trained)[0], Sampling(max_new_tokens=4))  # what is made once is made
+    found: dict[str, Any] = against_one_after_another(trained, client, args.new, args.rounds)
+    found["load"] = [under_load(trained, client, count, args.new, args.seconds) for count in args.clients]
+    return found
+
+
+def printed(name: str, found: dict[str, Any]) -> None:
+    print(
+        f"{name}: one after another {found['one_after_another']:.0f} tokens/s, eight at once "
+        f"{found['eight_at_once']:.0f}, {found['times']:.2f} x"
+    )
+    print("  clients  answers  tokens/s   first token ms: p50    p95    p99    each token ms: p50    p95    p99")
+    for one in found["load"]:
+        first, each = (
+            "".join(f"{value:7.0f}" for value in one[key].values()) for key in ("first_token_ms", "token_ms")
+        )
+        print(f"  {one['clients']:7} {one['answers']:8} {one['tokens_per_second']:9.0f} {'':15}{first} {'':15}{each}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a run, a model folder, or random:LAYERSxWIDTH")
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--new", type=int, default=64, help="tokens of each answer")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of asking, for each number of clients")
+    parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32, 128])
+    parser.add_argument("--http", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    trained = opened(args.model)
+    if not isinstance(trained.model, DecoderOnly):
+        sys.exit(f"{args.model} is no language model; give one that writes")
+    limits = Limits(slots=args.slots, waiting=512, seconds=600.0)
+    found: dict[str, Any] = {
+        "model": args.model,
+        "parameters": sum(one.numel() for one in trained.model.parameters()),
+        "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
+        "slots": args.slots,
+        "new": args.new,
+    }
+    with Engine(trained.model, trained.tokenizer, limits) as engine:
+        found["in_process"] = measured(trained, in_process(engine, trained.tokenizer), args)
+    printed("in process", found["in_process"])
+    if args.http:
+        with over_http(args.model, limits) as client:
+            found["http"] = measured(trained, client, args)
+        printed("over HTTP", found["http"])
+    if args.out is not None:
+        args.out.write_text(json.dumps(found, indent=2) + "\n")
+    sys.exit(1 if found["in_process"]["times"] < FASTER else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Tercet's service as a deployment of Ray Serve: as many replicas as are wanted, on as many machines as there are.
+
+    TERCET_RUNS=runs/mine:runs/bert serve run examples.ray_serve:app
+
+Each replica loads the models once and batches what it is given; Ray shares the requests out. TERCET_API_KEY is the key
+that requests must bring. Without one only this machine's names are answered, as with `tercet serve`.
+"""
+
+import os
+
+from fastapi import FastAPI
+from ray import serve
+
+from tercet import load
+from tercet.serve.app import application
+from tercet.serve.guard import Rules
+from tercet.serve.limits import Limits
+from tercet.serve.served import Served, Shelf
+from tercet.serve.serving import names_of
+
+
+def service() -> FastAPI:
+    """The application, made in each replica: models and their threads cannot be sent from one to another."""
+    folders = names_of(os.environ["TERCET_RUNS"].split(os.pathsep))
+    key = os.environ.get("TERCET_API_KEY")
+    shelf = Shelf(Served(load(path).trained, name=name, limits=Limits()) for name, path in folders.items())
+    return application(shelf, Rules(key=key, local=key is None))
+
+
+# More than the slots of a replica may be under way, so that its batches are full; what waits has a line there.
+@serve.deployment(max_ongoing_requests=100, ray_actor_options={"num_cpus": 1})
+@serve.ingress(service)
+class Tercet:
+    pass
+
+
+app = Tercet.bind()

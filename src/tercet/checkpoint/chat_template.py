@@ -1,0 +1,67 @@
+"""How a conversation becomes one text: a template (Jinja) that a model folder may carry beside its tokenizer.
+
+chat_template.jinja      the template alone, as we keep it, and transformers since version 5
+tokenizer_config.json    the key chat_template, as older folders have it
+
+It is kept, passed on and never run here: a template is a program of the model's maker.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from tercet.checkpoint.atomic import write_atomically
+from tercet.config import UserError
+
+FILE = "chat_template.jinja"
+USUAL = "default"  # the name, where a folder has a list of several
+MOST_BYTES = 1 << 20  # the longest in use have a few thousand
+
+
+def read_chat_template(folder: Path) -> str | None:
+    """The folder's template; None where it has none.
+
+    Raises:
+        UserError: where it cannot be read as a template.
+    """
+    path = folder / FILE
+    if path.is_file():
+        return _text(path)
+    settings = folder / "tokenizer_config.json"
+    if not settings.is_file():
+        return None
+    try:
+        data = json.loads(settings.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{settings} is not valid JSON ({error}); put back the file that was saved") from None
+    return _told(data.get("chat_template"), settings) if isinstance(data, dict) else None
+
+
+def write_chat_template(folder: Path, template: str | None) -> None:
+    """Write the template, or remove that of an earlier model."""
+    if template is None:
+        (folder / FILE).unlink(missing_ok=True)
+    else:
+        write_atomically(folder / FILE, template.encode())
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > MOST_BYTES:
+        raise UserError(
+            f"{path} has more than {MOST_BYTES} bytes, which no template needs; remove it, or copy it again"
+        )
+    try:
+        return path.read_bytes().decode()  # its line ends are part of it
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"cannot read {path}: {reason}; copy it again, or remove it") from None
+
+
+def _told(told: Any, path: Path) -> str | None:
+    """A template is told as its text, or as a list of several with their names."""
+    if isinstance(told, list):
+        several = [one for one in cast("list[Any]", told) if isinstance(one, dict)]
+        told = next((one.get("template") for one in several if one.get("name") == USUAL), None)
+    if told is not None and not isinstance(told, str):
+        raise UserError(f"{path} has a chat_template that is no text; put back the file that was saved")
+    return told

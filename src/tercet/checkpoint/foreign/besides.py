@@ -1,0 +1,68 @@
+"""What folders for other programs have besides their model: a tokenizer that cuts as ours does, and how to begin."""
+
+import importlib
+from contextlib import suppress
+from typing import Any
+
+from tercet.checkpoint.folder import Trained
+from tercet.checkpoint.foreign.auto_tokenizer import tokenizer_json
+from tercet.config import UserError
+from tercet.models import EncoderDecoder
+from tercet.tokens import Tokenizer
+
+HEADING = "## Open it with"
+
+
+def library(module: str, package: str) -> Any:
+    """A module of a package that only exporting needs.
+
+    Raises:
+        UserError: where it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        missing = error.name or package
+        raise UserError(f"the conversion needs the package {missing}: pip install 'tercet[export]'") from None
+
+
+def check_translates(trained: Trained) -> None:
+    """Refuse a translator that could not begin, or not end.
+
+    Raises:
+        UserError: where a tokenizer has no token for it.
+    """
+    if isinstance(trained.model, EncoderDecoder):
+        ids = {
+            "beginning": (trained.tokenizer.bos_id,),
+            "end": (trained.tokenizer.eos_id, trained.source_tokenizer.eos_id),
+        }
+        for what, found in ids.items():
+            if None in found:
+                raise UserError(f"{trained.folder}: the tokenizer has no token for the {what} of a translation")
+
+
+def tokenizer_files(trained: Trained) -> dict[str, str]:
+    """By file name: what the `tokenizers` library reads, with what our model reads around a text."""
+    spec = trained.model.spec
+    files = {"tokenizer.json": tokenizer_json(trained.tokenizer, spec) + "\n"}
+    if trained.source_tokenizer is not trained.tokenizer:
+        files["source_tokenizer.json"] = tokenizer_json(trained.source_tokenizer, spec) + "\n"
+    return files
+
+
+def card_with(trained: Trained, program: str, code: str, words: str) -> str:
+    """The model's card, and at its end how `program` opens the folder."""
+    n_parameters = sum(parameter.numel() for parameter in trained.model.parameters())
+    told = trained.readme() or trained.card.to_markdown(trained.model.spec, n_parameters=n_parameters)
+    told = told.partition(f"\n{HEADING}")[0].rstrip()  # how another program opened another folder
+    return f"{told}\n\n{HEADING} {program}\n\n```python\n{code.strip()}\n```\n\n{words.strip()}\n"
+
+
+def beginning(tokenizer: Tokenizer) -> str:
+    """A text that the vocabulary has, to begin with."""
+    with suppress(UserError):
+        if tokenizer.unk_id not in (ids := tokenizer.encode("The")) and ids:
+            return "The"
+    texts = (tokenizer.decode([number]) for number in range(tokenizer.vocab_size) if number != tokenizer.unk_id)
+    return next((text for text in texts if text.strip() and "\ufffd" not in text), "")

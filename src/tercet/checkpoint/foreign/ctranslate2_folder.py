@@ -1,0 +1,175 @@
+"""A folder that CTranslate2 opens: its own specifications, filled with our tensors.
+
+Its `Translator`, `Generator` and `Encoder` are one Transformer of many switches (Klein et al., "The OpenNMT toolkit",
+2020), wider than the classes of `transformers`: norms before, after or on both sides of a sublayer, layer or RMS ones,
+gated networks, grouped heads, all position schemes. Each of our stacks becomes one of theirs, tensor by tensor:
+queries, keys and values one matrix, fixed positions a table. An encoder has no heads there but BERT's pooler.
+
+model.bin, config.json                  the tensors; special tokens and the norms' epsilon
+vocabulary.json, or shared_, source_,   the tokens by id; tokenizer.json beside them cuts text into these
+  target_vocabulary.json
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tercet.checkpoint.atomic import write_atomically
+from tercet.checkpoint.folder import Trained
+from tercet.checkpoint.foreign.besides import check_translates, library, tokenizer_files
+from tercet.checkpoint.foreign.ctranslate2_readme import card
+from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of, encoder_of, fill_linear, fill_stack
+from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
+from tercet.checkpoint.foreign.equal import FIXED, Feature, check_equal
+from tercet.config import UserError
+from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
+from tercet.models.vocabulary import TokenEmbedding
+
+KIND = "model of CTranslate2"
+QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
+
+
+def for_ctranslate2(trained: Trained) -> Callable[[Path], None]:
+    """Everything is worked out here; to write it is all that is left.
+
+    Raises:
+        UserError: naming what the model has and CTranslate2 does not, or the package that is missing.
+    """
+    model = trained.model
+    check_equal(KIND, _features(trained))
+    if isinstance(model, EncoderOnly) and model.spec.classifier is not None:
+        raise UserError("classifier: CTranslate2 gives hidden states and no labels; --to onnx keeps the classifier")
+    check_translates(trained)
+    specs = library("ctranslate2.specs", "ctranslate2")
+    with torch.no_grad():
+        if isinstance(model, DecoderOnly):
+            spec = _generator(specs, model, trained)
+        elif isinstance(model, EncoderOnly):
+            spec = _encoder(specs, model, trained)
+        else:
+            spec = _translator(specs, model, trained)
+    spec.config.layer_norm_epsilon = _epsilon(_stacks(model))
+    spec.validate()
+    spec.optimize()  # one copy of a tied tensor
+    files = {**tokenizer_files(trained), "README.md": card(trained)}
+
+    def write(folder: Path) -> None:
+        for name, text in files.items():
+            write_atomically(folder / name, text.encode())
+        spec.save(str(folder))
+        for path in folder.iterdir():  # theirs are not on the disk yet
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    return write
+
+
+def _stacks(model: AnyModel) -> dict[str, StackSpec]:
+    if isinstance(model, EncoderDecoder):
+        return {"encoder": model.spec.encoder, "decoder": model.spec.decoder}
+    return {"stack": model.spec.stack}
+
+
+def _features(trained: Trained) -> list[Feature]:
+    model, found = trained.model, list[Feature]()
+    stacks = _stacks(model)
+    for key, stack in stacks.items():
+        causal = isinstance(model, DecoderOnly) or key == "decoder"
+        found += [
+            (f"{key}.position", stack.position.kind, [*FIXED, "rotary", *(["alibi"] if causal else [])]),
+            (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
+            (f"{key}.activation", stack.activation, [*ACTIVATIONS]),
+            # In cross-attention theirs would norm all heads' queries as one.
+            (f"{key}.qk_norm", stack.qk_norm, [False] if key == "decoder" else [False, True]),
+        ]
+    if _epsilon(stacks) is None and not _is_default(stacks):
+        wanted = QK_EPS if any(stack.qk_norm for stack in stacks.values()) else next(iter(stacks.values())).norm_eps
+        found += [(f"{key}.norm_eps", stack.norm_eps, [wanted]) for key, stack in stacks.items()]
+    if isinstance(model, DecoderOnly) and trained.tokenizer.eos_id is None:
+        # The end that theirs must have is a token that is never likely, which a cap would not let it be.
+        found.append(("logit_softcap", model.spec.logit_softcap, [None]))
+    return found
+
+
+def _norms(stacks: dict[str, StackSpec]) -> set[tuple[str, float]]:
+    norms = {(stack.norm, stack.norm_eps) for stack in stacks.values()}
+    return norms | {("rms", QK_EPS) for stack in stacks.values() if stack.qk_norm}
+
+
+def _is_default(stacks: dict[str, StackSpec]) -> bool:
+    return _norms(stacks) <= {("layer", 1e-5), ("rms", 1e-6)}
+
+
+def _epsilon(stacks: dict[str, StackSpec]) -> float | None:
+    """The one epsilon of all norms; None where there are two, which can only be theirs by default."""
+    every = {eps for _, eps in _norms(stacks)}
+    return every.pop() if len(every) == 1 else None
+
+
+def _generator(specs: Any, model: DecoderOnly, trained: Trained) -> Any:
+    vocabulary = Vocabulary.of(trained.tokenizer, ends=True)
+    decoder = decoder_of(specs, model.stack, cross=False)
+    fill_stack(decoder, model.stack, max_len=model.max_len)
+    _embed(decoder, decoder.embeddings, model.embedding, vocabulary)
+    _unembed(decoder, model, vocabulary)
+    spec = specs.TransformerDecoderModelSpec(decoder)
+    spec.register_vocabulary(vocabulary.tokens)
+    _name_special(spec.config, vocabulary)
+    return spec
+
+
+def _encoder(specs: Any, model: EncoderOnly, trained: Trained) -> Any:
+    vocabulary = Vocabulary.of(trained.tokenizer)
+    segments = model.spec.n_segments > 0
+    encoder = encoder_of(specs, model.stack, tables=1 + segments)
+    fill_stack(encoder, model.stack, max_len=model.max_len)
+    # The scale would be that of the segments too: here it becomes part of the matrix.
+    encoder.embeddings[0].weight = vocabulary.rows(model.embedding.weight) * model.embedding.scale
+    encoder.scale_embeddings = False
+    if segments:
+        encoder.embeddings[1].weight = model.segment_embedding.weight
+    spec = specs.TransformerEncoderModelSpec(encoder, pooling_layer=model.spec.pooler)
+    if model.spec.pooler:
+        fill_linear(spec.pooler_dense, model.pooler.dense)
+    spec.register_vocabulary(vocabulary.tokens)
+    _name_special(spec.config, vocabulary)
+    return spec
+
+
+def _translator(specs: Any, model: EncoderDecoder, trained: Trained) -> Any:
+    vocabulary, read = Vocabulary.of(trained.tokenizer), Vocabulary.of(trained.source_tokenizer)
+    encoder, decoder = encoder_of(specs, model.encoder), decoder_of(specs, model.decoder, cross=True)
+    for theirs, stack, table, embedding, tokens in (
+        (encoder, model.encoder, encoder.embeddings[0], model.source_embedding, read),
+        (decoder, model.decoder, decoder.embeddings, model.embedding, vocabulary),
+    ):
+        fill_stack(theirs, stack, max_len=model.max_len)
+        _embed(theirs, table, embedding, tokens)
+    _unembed(decoder, model, vocabulary)
+    spec = specs.TransformerSpec(encoder, decoder)
+    spec.register_source_vocabulary(read.tokens)
+    spec.register_target_vocabulary(vocabulary.tokens)
+    _name_special(spec.config, vocabulary)
+    spec.config.decoder_start_token = vocabulary.bos
+    return spec
+
+
+def _name_special(config: Any, vocabulary: Vocabulary) -> None:
+    config.bos_token, config.eos_token, config.unk_token = vocabulary.bos, vocabulary.eos, vocabulary.unk
+
+
+def _embed(theirs: Any, table: Any, embedding: TokenEmbedding, vocabulary: Vocabulary) -> None:
+    table.weight = vocabulary.rows(embedding.weight)
+    theirs.scale_embeddings = embedding.scale
+
+
+def _unembed(decoder: Any, model: DecoderOnly | EncoderDecoder, vocabulary: Vocabulary) -> None:
+    unembedding = model.unembedding
+    decoder.projection.weight = vocabulary.rows(unembedding.weight)
+    if (bias := vocabulary.bias(unembedding.bias)) is not None:
+        decoder.projection.bias = bias
+    if unembedding.softcap is not None:
+        decoder.final_logit_softcapping = unembedding.softcap

@@ -1,0 +1,84 @@
+"""How a folder for CTranslate2 is used, in a few lines that run."""
+
+from tercet.checkpoint.folder import Trained
+from tercet.checkpoint.foreign.besides import beginning, card_with
+from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
+from tercet.models import DecoderOnly, EncoderOnly
+from tercet.tokens import Tokenizer
+
+PROGRAM = "CTranslate2"
+
+TRANSLATOR = """
+import ctranslate2
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
+source_tokenizer = Tokenizer.from_file("this_folder/{source}")
+source_tokenizer.encode_special_tokens = True  # what a text spells out is text
+translator = ctranslate2.Translator("this_folder", compute_type="float32")  # "int8": smaller and faster
+answer = translator.translate_batch(
+    [source_tokenizer.encode("A sentence.").tokens],
+    beam_size=5, max_input_length={max_len}, max_decoding_length={max_len}, suppress_sequences={never},
+)[0]
+print(tokenizer.decode([tokenizer.token_to_id(token) for token in answer.hypotheses[0]]))
+"""
+
+GENERATOR = """
+import ctranslate2
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
+tokenizer.encode_special_tokens = True  # what a text spells out is text
+generator = ctranslate2.Generator("this_folder", compute_type="float32")  # "int8": smaller and faster
+prompt = tokenizer.encode({text!r}).tokens
+answer = generator.generate_batch(
+    [prompt], max_length={max_len} - len(prompt), sampling_topk=0, include_prompt_in_result=False
+)[0]
+print({text!r} + tokenizer.decode(answer.sequences_ids[0]))
+"""
+
+ENCODER = """
+import ctranslate2
+import numpy
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
+encoder = ctranslate2.Encoder("this_folder", compute_type="float32")  # "int8": smaller and faster
+tokenizer.enable_truncation({max_len})
+tokens = [tokenizer.encode(text).tokens for text in ("A sentence.", "Another, longer one.")]
+hidden = numpy.array(encoder.forward_batch(tokens).last_hidden_state)
+vectors = [rows[: len(row)].mean(0) for rows, row in zip(hidden, tokens)]
+"""
+
+WORDS = {
+    "translator": "Tokens that stand for no text are never written, nor is the unknown one. Of a longer source the end "
+    "is not seen.",
+    "generator": "A prompt and what is written after it are at most {max_len} tokens. Without `sampling_topk=0` the "
+    "likeliest token is always taken.",
+    "encoder": "An encoder has hidden states{pooler} there and no other heads. A vector is the mean of a text's hidden "
+    "states. Texts are padded by CTranslate2 itself.",
+}
+
+
+def card(trained: Trained) -> str:
+    """The README.md."""
+    model, tokenizer = trained.model, trained.tokenizer
+    longest = model.spec.max_len
+    if isinstance(model, DecoderOnly):
+        code = GENERATOR.format(max_len=longest, text=beginning(tokenizer))
+        return card_with(trained, PROGRAM, code, WORDS["generator"].format(max_len=longest))
+    if isinstance(model, EncoderOnly):
+        pooler = ", and its pooler's output as `pooler_output`," if model.spec.pooler else ""
+        words = WORDS["encoder"].format(pooler=pooler)
+        return card_with(trained, PROGRAM, ENCODER.format(max_len=longest), words)
+    own = trained.source_tokenizer is not tokenizer
+    source = "source_tokenizer.json" if own else "tokenizer.json"
+    code = TRANSLATOR.format(max_len=longest, source=source, never=[[token] for token in never(tokenizer)])
+    return card_with(trained, PROGRAM, code, WORDS["translator"])
+
+
+def never(tokenizer: Tokenizer) -> list[str]:
+    """The tokens that a translation has none of."""
+    special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
+    names = Vocabulary.of(tokenizer).tokens
+    return [names[number] for number in sorted(number for number in special if number is not None)]

@@ -1,0 +1,77 @@
+"""The tokens by id, as CTranslate2 has them: it is asked in tokens, and takes those that it does not know for unk.
+
+A model that has no end of its own gets one more row, whose score is so low that it is never written: else theirs would
+take some other token for the end. What else is missing is named by a token that is there.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.config import Plain
+from tercet.tokens import Tokenizer
+
+NEVER = -1e9  # the score of a token that is not ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Attributes:
+    tokens: by id, as the `tokenizers` library calls them.
+    bos, eos, unk: the names of special ones.
+    n_ids: how many of the tokens are the tokenizer's.
+    """
+
+    tokens: tuple[str, ...]
+    bos: str
+    eos: str
+    unk: str
+    n_ids: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, *, ends: bool = False) -> "Vocabulary":
+        """Args:
+        ends: whether there must be an end, because it is where theirs stops to write.
+        """
+        names = _names(tokenizer)
+        n_ids = len(names)
+        if tokenizer.eos_id is None and ends:
+            names.append(_unused(names, "<end>"))
+        eos = names[-1] if tokenizer.eos_id is None else names[tokenizer.eos_id]
+        bos = eos if tokenizer.bos_id is None else names[tokenizer.bos_id]
+        unk = eos if tokenizer.unk_id is None else names[tokenizer.unk_id]
+        return cls(tokens=tuple(names), bos=bos, eos=eos, unk=unk, n_ids=n_ids)
+
+    def rows(self, matrix: Tensor) -> Tensor:
+        """A row for each token, without those that only pad the vocabulary."""
+        return F.pad(matrix[: self.n_ids], (0, 0, 0, len(self.tokens) - self.n_ids))
+
+    def bias(self, bias: Tensor | None) -> Tensor | None:
+        """A number for each token; None where all are zero."""
+        more = len(self.tokens) - self.n_ids
+        if bias is None and not more:
+            return None
+        own = torch.zeros(self.n_ids) if bias is None else bias[: self.n_ids]
+        return F.pad(own, (0, more), value=NEVER)
+
+
+def _names(tokenizer: Tokenizer) -> list[str]:
+    structure: Plain = json.loads(tokenizer.to_json())
+    vocabulary: dict[str, int] | list[tuple[str, float]] = structure["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        ids = {number: name for name, number in vocabulary.items()}
+    else:
+        ids = {number: piece[0] for number, piece in enumerate(vocabulary)}
+    ids |= {token["id"]: token["content"] for token in structure["added_tokens"]}
+    taken = list(ids.values())
+    return [ids[n] if n in ids else _unused(taken, f"<unused {n}>") for n in range(tokenizer.vocab_size)]
+
+
+def _unused(taken: Sequence[str], name: str) -> str:
+    while name in taken:
+        name = f"<{name}>"
+    return name

@@ -1,0 +1,288 @@
+"""GGUF, the one file of llama.cpp, both ways: settings by name, tensors by name, then the tensors' numbers.
+
+    "GGUF" | version u32 | tensors u64 | settings u64
+    of each setting   its key, its kind u32, its value       (a text is its length u64 and its bytes,
+    of each tensor    its name, its sizes, its type, its place    a list its kind u32, its length u64 and its items)
+    zeros up to a multiple of general.alignment, 32 where that is not told, and from there the numbers
+
+Nothing that a file says of itself is believed: each length and place is held against the bytes that are there before
+anything of that size is made. Tensors may be packed into blocks of few bits; the `gguf` package unpacks those.
+"""
+
+import struct
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tercet.checkpoint.atomic import write_atomically
+from tercet.config import Plain, UserError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)  # the first had shorter lengths, for a few weeks in 2023
+ALIGNMENT, KEY = 32, "general.alignment"
+MOST_HEADER = 64 << 20  # settings and names; the largest vocabularies take a quarter of it
+MOST_SIZES = 4  # of a tensor
+NUMBERS = {
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
+}  # fmt: skip
+U32, I32, F32, BOOL, TEXT, LIST = 4, 5, 6, 7, 8, 9
+PLAIN = {0: ("<f4", torch.float32), 1: ("<f2", torch.float16), 30: ("<i2", torch.bfloat16)}  # types of tensors
+PLAIN_F32 = 0
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """Where a tensor is.
+
+    Attributes:
+        shape: the slowest dimension first, as torch has it; the file has it last.
+        kind: ggml's number of its type.
+        start, end: its bytes in the file.
+    """
+
+    shape: tuple[int, ...]
+    kind: int
+    start: int
+    end: int
+
+
+class GgufFile:
+    """What a GGUF file says; its tensors are read as they are asked for.
+
+    Attributes:
+        settings: every key with its value: a number, a truth value, a text, or a list of such.
+        stored: every tensor's name with its place.
+
+    Raises:
+        UserError: where the file is broken, cut short, or says what cannot be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _whole(path):
+            self._bytes: Bytes = (
+                np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.zeros(0, "u1")
+            )
+            self.settings, self.stored = _read(_Header(self._bytes))
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor's numbers, in float32.
+
+        Raises:
+            UserError: where its type is not known, or the `gguf` package that knows it is missing.
+        """
+        where = self.stored[name]
+        data = self._bytes[where.start : where.end]
+        if where.kind in PLAIN:
+            numbers, dtype = PLAIN[where.kind]
+            return torch.from_numpy(np.array(data).view(numbers)).view(dtype).float().reshape(where.shape)
+        rows = data.reshape(prod(where.shape[:-1]), -1)
+        with np.errstate(all="ignore"):  # what is no number stays none
+            return torch.from_numpy(_unpacked(rows, where.kind, name)).reshape(where.shape)
+
+
+def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write settings and tensors, these in float32.
+
+    Args:
+        settings: texts, truth values, whole numbers (kept as u32), other numbers (f32), lists of texts, of whole
+            numbers (i32) or of others (f32); an empty list is one of texts.
+
+    Raises:
+        UserError: as `write_atomically`.
+    """
+    header = bytearray(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(settings)))
+    for key, value in settings.items():
+        header += _text(key) + _setting(value)
+    place = 0
+    for name, tensor in tensors.items():
+        sizes = tuple(reversed(tensor.shape))
+        header += _text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, PLAIN_F32, place)
+        place = _aligned(place + 4 * tensor.numel(), ALIGNMENT)
+
+    def write(file: BinaryIO) -> None:
+        file.write(header.ljust(_aligned(len(header), ALIGNMENT), b"\0"))
+        for tensor in tensors.values():
+            data = tensor.detach().cpu().to(torch.float32).contiguous().numpy().astype("<f4", copy=False)
+            file.write(data.data)
+            file.write(bytes(_aligned(data.nbytes, ALIGNMENT) - data.nbytes))
+
+    write_atomically(path, write)
+
+
+class _Header:
+    """The bytes of a header, read from the front."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.size = len(data)
+        self.place = 0
+        self._data = data[:MOST_HEADER].data
+
+    def number(self, form: str) -> Any:
+        """One number, `form` as in `struct`."""
+        place = self.place
+        self.skip(struct.calcsize(f"<{form}"))
+        return struct.unpack_from(f"<{form}", self._data, place)[0]
+
+    def text(self) -> str:
+        length = self.number("Q")
+        place = self.place
+        self.skip(length)
+        return str(self._data[place : self.place], "utf-8")
+
+    def value(self, kind: int) -> Any:
+        if kind == TEXT:
+            return self.text()
+        if kind == LIST:
+            return self._list(self.number("I"), self.number("Q"))
+        (value,) = self._numbers(kind, 1)
+        return bool(value) if kind == BOOL else value
+
+    def skip(self, n: int) -> None:
+        if n > len(self._data) - self.place:
+            cut = "the file ends" if self.size == len(self._data) else f"{MOST_HEADER} bytes of settings are passed"
+            raise ValueError(f"{cut} inside a value of {n} bytes at byte {self.place}")
+        self.place += n
+
+    def _list(self, kind: int, n: int) -> list[Any]:
+        if kind != TEXT:
+            return self._numbers(kind, n)
+        if 8 * n > len(self._data) - self.place:
+            self.skip(8 * n)  # too many for the file, were they all empty
+        return [self.text() for _ in range(n)]
+
+    def _numbers(self, kind: int, n: int) -> list[Any]:
+        if kind not in NUMBERS:
+            raise ValueError(f"a value of the unknown kind {kind} at byte {self.place}")
+        form, place = np.dtype(NUMBERS[kind]), self.place
+        self.skip(n * form.itemsize)
+        return np.frombuffer(self._data[place : self.place], dtype=form).tolist()
+
+
+def _read(header: _Header) -> tuple[Plain, dict[str, Stored]]:
+    if header.number("4s") != MAGIC:
+        raise ValueError("it does not begin with GGUF")
+    version = header.number("I")
+    if version not in VERSIONS:
+        turned = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
+        told = "its numbers are big-endian" if turned else f"its version is {version}"
+        raise ValueError(f"{told}; Tercet reads the little-endian versions {' and '.join(map(str, VERSIONS))}")
+    n_tensors, n_settings = header.number("Q"), header.number("Q")
+    settings: Plain = {}
+    for _ in range(n_settings):
+        key = header.text()
+        if key in settings:
+            raise ValueError(f"the setting {key!r} is there twice")
+        settings[key] = header.value(header.number("I"))
+    alignment = settings.get(KEY, ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"{KEY} is {alignment!r}, and must be a power of two")
+    described: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    for _ in range(n_tensors):
+        name = header.text()
+        if name in described:
+            raise ValueError(f"the tensor {name!r} is there twice")
+        n_sizes = header.number("I")
+        if not 1 <= n_sizes <= MOST_SIZES:
+            raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions, and may have {MOST_SIZES}")
+        sizes = tuple(header.number("Q") for _ in range(n_sizes))
+        described[name] = tuple(reversed(sizes)), header.number("I"), header.number("Q")
+    start = _aligned(header.place, alignment)
+    stored = {name: _placed(name, *one, start, alignment, header.size) for name, one in described.items()}
+    in_order = sorted(stored, key=lambda name: stored[name].start)
+    for one, other in pairwise(in_order):  # or few bytes could pose as many large tensors
+        if stored[other].start < stored[one].end:
+            raise ValueError(f"the tensors {one!r} and {other!r} share bytes")
+    return settings, stored
+
+
+def _placed(name: str, shape: tuple[int, ...], kind: int, place: int, start: int, alignment: int, size: int) -> Stored:
+    numbers, n_bytes = _block(kind, name)
+    if not prod(shape) or shape[-1] % numbers:
+        raise ValueError(f"the tensor {name!r} has rows of {shape[-1]}, and its type blocks of {numbers}")
+    if place % alignment:
+        raise ValueError(f"the tensor {name!r} begins at {place}, which is no multiple of {alignment}")
+    end = start + place + prod(shape) // numbers * n_bytes
+    if end > size:
+        raise ValueError(f"the tensor {name!r} ends at byte {end}, and the file at {size}")
+    return Stored(shape=shape, kind=kind, start=start + place, end=end)
+
+
+def _block(kind: int, name: str) -> tuple[int, int]:
+    """How many numbers of a type are kept together, and in how many bytes."""
+    if kind in PLAIN:
+        return 1, np.dtype(PLAIN[kind][0]).itemsize
+    known = _package()
+    if kind not in {one.value for one in known.GGMLQuantizationType}:
+        raise ValueError(f"the tensor {name!r} is of the unknown type {kind}")
+    return known.GGML_QUANT_SIZES[known.GGMLQuantizationType(kind)]
+
+
+def _unpacked(rows: Bytes, kind: int, name: str) -> np.ndarray[Any, Any]:
+    known = _package()
+    try:
+        return known.quants.dequantize(rows, known.GGMLQuantizationType(kind))
+    except NotImplementedError:
+        kept = known.GGMLQuantizationType(kind).name
+        raise UserError(
+            f"{name} is kept as {kept}, which the gguf package does not unpack; take another file"
+        ) from None
+
+
+def _package() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise UserError("packed tensors of a GGUF file need the gguf package; pip install 'tercet[export]'") from None
+    return gguf
+
+
+@contextmanager
+def _whole(path: Path) -> Generator[None]:
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path} is not a GGUF file that Tercet reads: a text in it is not UTF-8; copy it again"
+        ) from None
+    except (ValueError, struct.error) as error:
+        raise UserError(f"{path} is not a GGUF file that Tercet reads: {error}; copy it again") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; copy it again") from None
+
+
+def _aligned(place: int, alignment: int) -> int:
+    return -(-place // alignment) * alignment
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _setting(value: Any) -> bytes:
+    if not isinstance(value, list):
+        kind = _kind(value)
+        return struct.pack("<I", kind) + _item(value, kind)
+    items = cast("Sequence[Any]", value)
+    kind = _kind(items[0], listed=True) if items else TEXT
+    return struct.pack("<IIQ", LIST, kind, len(items)) + b"".join(_item(item, kind) for item in items)
+
+
+def _kind(value: Any, *, listed: bool = False) -> int:
+    kinds = {str: TEXT, bool: BOOL, int: I32 if listed else U32, float: F32}
+    return kinds[type(value)]
+
+
+def _item(value: Any, kind: int) -> bytes:
+    return _text(value) if kind == TEXT else np.array(value, dtype=NUMBERS[kind]).tobytes()

@@ -1,0 +1,57 @@
+"""A folder with one file for llama.cpp, which holds all: settings, tokenizer, chat template, and weights in float32."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint.atomic import write_atomically
+from tercet.checkpoint.folder import Trained
+from tercet.checkpoint.foreign.besides import card_with
+from tercet.checkpoint.foreign.gguf_file import write_gguf
+from tercet.checkpoint.foreign.gguf_model import to_gguf
+from tercet.config import UserError
+from tercet.models import DecoderOnly
+from tercet.tokens.gguf import TEMPLATE, to_settings
+
+FILE = "model.gguf"
+ALL_FLOAT32 = 0  # what llama.cpp calls the type of the whole file
+CODE = """
+from llama_cpp import Llama
+
+model = Llama("model.gguf", n_ctx={context})
+print(model("Once upon a time", max_tokens=50)["choices"][0]["text"])
+"""
+WORDS = (
+    "The weights are in float32; `llama-quantize model.gguf smaller.gguf Q8_0` makes them smaller. Tercet opens the "
+    "file too."
+)
+
+
+def for_gguf(trained: Trained) -> Callable[[Path], None]:
+    """Everything is worked out here; to write it is all that is left.
+
+    Raises:
+        UserError: naming what of the model or its tokenizer has no equal there.
+    """
+    model = trained.model
+    if not isinstance(model, DecoderOnly):
+        raise UserError(
+            f"family is {model.spec.family}, which no GGUF file that Tercet writes has; "
+            "a model with family: decoder-only could be converted"
+        )
+    settings, tensors = to_gguf(model)
+    about: dict[str, Any] = {
+        **settings,
+        "general.type": "model",
+        "general.name": trained.card.name or "A Tercet model",
+        "general.file_type": ALL_FLOAT32,
+        **to_settings(trained.tokenizer),
+        **({} if trained.chat_template is None else {TEMPLATE: trained.chat_template}),
+    }
+    card = card_with(trained, "llama.cpp", CODE.format(context=model.spec.max_len), WORDS)
+
+    def write(folder: Path) -> None:
+        write_atomically(folder / "README.md", card.encode())
+        write_gguf(folder / FILE, about, tensors)
+
+    return write

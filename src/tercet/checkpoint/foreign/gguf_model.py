@@ -1,0 +1,311 @@
+"""Llama and GPT-2 as llama.cpp keeps them in a GGUF file: other names for what `transformers` has, and two twists.
+
+A Llama's queries and keys turn in pairs (i, i + K/2) here and in transformers, (2i, 2i + 1) there: their rows are put
+in that order. A GPT-2's matrices are as (out, in). Which activation a model has is not told: it is SiLU in a Llama, and
+in a GPT-2 the GELU by tanh. Sizes are those of the tensors that are there, and the settings must agree with them.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tercet.checkpoint.foreign.gguf_file import GgufFile
+from tercet.checkpoint.foreign.gpt2 import from_gpt2, to_gpt2
+from tercet.checkpoint.foreign.llama import from_llama, to_llama
+from tercet.checkpoint.foreign.reading import their_name
+from tercet.checkpoint.weights import first_names
+from tercet.config import Plain, UserError
+from tercet.models import DecoderOnly
+from tercet.nn import Rotary
+
+Architecture = Literal["llama", "gpt2"]
+
+NAMES: dict[Architecture, dict[str, str]] = {
+    "llama": {
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "lm_head": "output",
+        "model.layers.N.input_layernorm": "blk.N.attn_norm",
+        "model.layers.N.self_attn.q_proj": "blk.N.attn_q",
+        "model.layers.N.self_attn.k_proj": "blk.N.attn_k",
+        "model.layers.N.self_attn.v_proj": "blk.N.attn_v",
+        "model.layers.N.self_attn.o_proj": "blk.N.attn_output",
+        "model.layers.N.post_attention_layernorm": "blk.N.ffn_norm",
+        "model.layers.N.mlp.gate_proj": "blk.N.ffn_gate",
+        "model.layers.N.mlp.up_proj": "blk.N.ffn_up",
+        "model.layers.N.mlp.down_proj": "blk.N.ffn_down",
+    },
+    "gpt2": {
+        "transformer.wte": "token_embd",
+        "transformer.wpe": "position_embd",
+        "transformer.ln_f": "output_norm",
+        "lm_head": "output",
+        "transformer.h.N.ln_1": "blk.N.attn_norm",
+        "transformer.h.N.attn.c_attn": "blk.N.attn_qkv",
+        "transformer.h.N.attn.c_proj": "blk.N.attn_output",
+        "transformer.h.N.ln_2": "blk.N.ffn_norm",
+        "transformer.h.N.mlp.c_fc": "blk.N.ffn_up",
+        "transformer.h.N.mlp.c_proj": "blk.N.ffn_down",
+    },
+}
+TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of a GPT-2
+BIASED = {"attention": ("attn_q", "attn_k", "attn_v", "attn_output"), "mlp": ("ffn_gate", "ffn_up", "ffn_down")}
+ACTIVATION = {"llama": "silu", "gpt2": "gelu_tanh"}
+TOLD = {"llama": "Llama", "gpt2": "GPT-2"}
+FREQUENCIES = "rope_freqs.weight"
+BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
+
+
+def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
+    """The model in a GGUF file, in eval mode.
+
+    Args:
+        n_ids: how many ids its tokenizer has, where the embedding may have more rows.
+
+    Raises:
+        UserError: where it is of another architecture, asks for what Tercet does not have, or is not whole.
+    """
+    kind = file.settings.get("general.architecture")
+    if kind == "llama":
+        return from_llama(*_llama(_Described(file, "llama")), n_ids=n_ids)
+    if kind == "gpt2":
+        return from_gpt2(*_gpt2(_Described(file, "gpt2")), n_ids=n_ids)
+    raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
+
+
+def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_gguf`: settings and tensors.
+
+    Raises:
+        UserError: naming what the model has and no Llama or GPT-2 of llama.cpp does.
+    """
+    kind: Architecture = "llama" if isinstance(model.spec.stack.position, Rotary) else "gpt2"
+    config, state = (to_llama if kind == "llama" else to_gpt2)(model)
+    activation = model.spec.stack.activation
+    if activation != ACTIVATION[kind]:
+        raise UserError(
+            f"stack.activation is {activation}, which no {TOLD[kind]} of llama.cpp has; "
+            f"a model with stack.activation: {ACTIVATION[kind]} could be converted"
+        )
+    tensors = {their_name(name, NAMES[kind]): tensor for name, tensor in state.items()}
+    if kind == "llama":
+        heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+        tensors = {
+            name: _in_pairs(tensor, heads[part]) if (part := _part(name)) in heads else tensor
+            for name, tensor in tensors.items()
+        }
+        settings = _settings_of_llama(config)
+    else:
+        tensors = {name: tensor.T if name.endswith(TRANSPOSED) else tensor for name, tensor in tensors.items()}
+        settings = _settings_of_gpt2(config)
+    return {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in settings.items()}}, tensors
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A file and the architecture that it says it has; settings are asked for without the latter's name."""
+
+    file: GgufFile
+    kind: Architecture
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self.file.settings.get(f"{self.kind}.{key}", default)
+        if type(value) is not int or value < 1:
+            raise UserError(f"{self.kind}.{key} is {value!r}; it must be a whole number of at least 1")
+        return value
+
+    def real(self, key: str, default: float | None = None) -> float:
+        value = self.file.settings.get(f"{self.kind}.{key}", default)
+        if type(value) is not float or not math.isfinite(value) or value <= 0:
+            raise UserError(f"{self.kind}.{key} is {value!r}; it must be a number above 0")
+        with np.errstate(over="ignore"):
+            single = np.float32(value)
+        return float(str(single)) if single == value else value  # the shortest decimal that is it: 1e-05
+
+    def rows(self, name: str) -> int:
+        return self.file.stored[name].shape[0]
+
+    def check(self, keys: str, name: str, *shape: int) -> None:
+        """Hold the sizes of the settings against those of a matrix, before a model is made of that size."""
+        found = self.file.stored[name].shape
+        if found != shape:
+            told = " and ".join(f"{self.kind}.{key}" for key in keys.split())
+            wanted, there = ("x".join(map(str, sizes)) for sizes in (shape, found))
+            raise UserError(f"{told} make {name} {wanted}, and it is {there}; copy the file again")
+
+    def state(self) -> dict[str, Tensor]:
+        """All tensors by their names in `transformers`."""
+        return {their_name(name, self.theirs()): self.file.tensor(name) for name in self.names()}
+
+    def theirs(self) -> dict[str, str]:
+        return {theirs: ours for ours, theirs in NAMES[self.kind].items()}
+
+    def names(self) -> list[str]:
+        return [name for name in self.file.stored if name != FREQUENCIES]
+
+    def n_blocks(self) -> int:
+        """How many blocks there are, all of them alike: a model is never larger than the tensors of its file.
+
+        Raises:
+            UserError: where a tensor is missing or none that we know, or the blocks are not alike.
+        """
+        blocks: dict[int, dict[str, tuple[int, ...]]] = {}
+        for name in self.names():
+            if match := BLOCK.fullmatch(name):
+                blocks.setdefault(int(match[1]), {})[match[2]] = self.file.stored[name].shape
+        if sorted(blocks) != list(range(len(blocks))) or not blocks:
+            raise UserError("its blocks are not numbered from 0 on; copy the file again")
+        odd = next((number for number, shapes in blocks.items() if shapes != blocks[0]), None)
+        if len(blocks) != self.whole("block_count"):
+            raise UserError(
+                f"{self.kind}.block_count is {self.whole('block_count')}, and there are {len(blocks)} blocks"
+            )
+        if odd is not None:
+            raise UserError(f"its block {odd} has not the tensors of block 0, or other sizes; copy the file again")
+        known = set(NAMES[self.kind].values())
+        unknown = [name for name in self.names() if BLOCK.sub(r"blk.N.\2", name).rpartition(".")[0] not in known]
+        needed = [f"{name.replace('.N.', '.0.')}.weight" for name in known - {"output"}]
+        missing = sorted(name for name in needed if name not in self.file.stored)
+        if unknown or missing:
+            told = f"lacks {first_names(missing)}" if missing else f"has {first_names(unknown)}"
+            raise UserError(f"it {told}, which is no {TOLD[self.kind]} that Tercet reads")
+        return len(blocks)
+
+
+def _llama(told: _Described) -> tuple[Plain, dict[str, Tensor]]:
+    _check_rotation(told)
+    n_blocks = told.n_blocks()
+    heads = told.whole("attention.head_count")
+    kv_heads = told.whole("attention.head_count_kv", heads)
+    width = told.whole("embedding_length")
+    head_dim = told.whole("attention.key_length", max(width // heads, 1))
+    turned = told.whole("rope.dimension_count", head_dim)
+    if turned != head_dim or told.whole("attention.value_length", head_dim) != head_dim:
+        raise UserError(f"its heads are {head_dim} wide, of which {turned} turn; Tercet reads a Llama of equal widths")
+    inner, n_rows = told.whole("feed_forward_length"), told.rows("token_embd.weight")
+    told.check("embedding_length", "token_embd.weight", n_rows, width)
+    told.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
+    told.check("attention.head_count embedding_length", "blk.0.attn_q.weight", heads * head_dim, width)
+    told.check("attention.head_count_kv embedding_length", "blk.0.attn_k.weight", kv_heads * head_dim, width)
+    biased = {part: any(f"blk.0.{name}.bias" in told.file.stored for name in names) for part, names in BIASED.items()}
+    config: Plain = {
+        "model_type": "llama",
+        "vocab_size": n_rows,
+        "max_position_embeddings": told.whole("context_length"),
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": n_blocks,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "hidden_act": ACTIVATION["llama"],
+        "rms_norm_eps": told.real("attention.layer_norm_rms_epsilon"),
+        "rope_theta": told.real("rope.freq_base", 10_000.0),
+        "tie_word_embeddings": "output.weight" not in told.file.stored,
+        **{f"{part}_bias": some for part, some in biased.items()},
+    }
+    state = told.state()
+    theirs = told.theirs()
+    for part, n in (("q_proj", heads), ("k_proj", kv_heads)):
+        for name in [name for name in state if f".{part}." in name]:
+            if len(state[name]) != n * head_dim or head_dim % 2:
+                raise UserError(f"{name} has {len(state[name])} rows for {n} heads of {head_dim} numbers, in pairs")
+            state[name] = _in_halves(state[name], n)
+    for part, names in BIASED.items():  # of the four of attention, some files have three
+        for name in names if biased[part] else ():
+            for number in range(n_blocks):
+                ours = their_name(f"blk.{number}.{name}.bias", theirs)
+                state.setdefault(ours, torch.zeros(len(state[ours.removesuffix("bias") + "weight"])))
+    return config, state
+
+
+def _check_rotation(told: _Described) -> None:
+    scaled = told.file.settings.get("llama.rope.scaling.type", "none")
+    if scaled != "none" or "llama.rope.scale_linear" in told.file.settings:
+        raise UserError(f"its rotation is scaled ({scaled}), which Tercet does not have; it reads a Llama without")
+    if FREQUENCIES in told.file.stored and not bool((told.file.tensor(FREQUENCIES) == 1).all()):
+        raise UserError("its rotation is scaled (rope_freqs), which Tercet does not have; it reads a Llama without")
+    if told.file.settings.get("llama.expert_count", 0):
+        raise UserError("it is a mixture of experts, which Tercet does not have")
+
+
+def _gpt2(told: _Described) -> tuple[Plain, dict[str, Tensor]]:
+    n_blocks = told.n_blocks()
+    width, heads = told.whole("embedding_length"), told.whole("attention.head_count")
+    inner, n_rows, context = (
+        told.whole("feed_forward_length"),
+        told.rows("token_embd.weight"),
+        told.whole("context_length"),
+    )
+    told.check("embedding_length", "token_embd.weight", n_rows, width)
+    told.check("context_length embedding_length", "position_embd.weight", context, width)
+    told.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
+    told.check("embedding_length", "blk.0.attn_qkv.weight", 3 * width, width)
+    config: Plain = {
+        "model_type": "gpt2",
+        "vocab_size": n_rows,
+        "n_positions": context,
+        "n_embd": width,
+        "n_layer": n_blocks,
+        "n_head": heads,
+        "n_inner": inner,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": told.real("attention.layer_norm_epsilon"),
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "tie_word_embeddings": "output.weight" not in told.file.stored,
+    }
+    turned = {their_name(f"blk.0.{name}", told.theirs()).partition(".0.")[2] for name in TRANSPOSED}
+    return config, {
+        name: tensor.T if tensor.ndim == 2 and name.endswith(tuple(turned)) else tensor
+        for name, tensor in told.state().items()
+    }
+
+
+def _settings_of_llama(config: Mapping[str, Any]) -> Plain:
+    return {
+        "vocab_size": config["vocab_size"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": config["head_dim"],
+        "attention.value_length": config["head_dim"],
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.dimension_count": config["head_dim"],
+        "rope.freq_base": float(config["rope_theta"]),
+    }
+
+
+def _settings_of_gpt2(config: Mapping[str, Any]) -> Plain:
+    return {
+        "context_length": config["n_positions"],
+        "embedding_length": config["n_embd"],
+        "block_count": config["n_layer"],
+        "feed_forward_length": 4 * config["n_embd"] if config["n_inner"] is None else config["n_inner"],
+        "attention.head_count": config["n_head"],
+        "attention.layer_norm_epsilon": float(config["layer_norm_epsilon"]),
+    }
+
+
+def _in_pairs(rows: Tensor, heads: int) -> Tensor:
+    """Of each head, row i + K/2 next to row i."""
+    return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(rows.shape)
+
+
+def _in_halves(rows: Tensor, heads: int) -> Tensor:
+    """The inverse."""
+    return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(rows.shape)
+
+
+def _part(name: str) -> str:
+    return name.split(".")[-2]

@@ -1,0 +1,154 @@
+"""What a graph computes: each family as modules of tensors in and tensors out, under the names that tokenizers give.
+
+    language model   input_ids (B, T) -> logits (B, T, V)
+    encoder          input_ids, attention_mask[, token_type_ids] (B, T) -> hidden (B, T, D), and what its heads say
+    translator       input_ids, attention_mask (B, S) -> memory (B, S, D)
+                     decoder_input_ids (B, T), memory, attention_mask (B, S) -> logits (B, T, V)
+
+A language model and a decoder look back alone: what pads a row on its right changes nothing, and no mask is asked for.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from tercet.nn import Attention, attend_by_hand
+from tercet.nn.positions import Rotation, rotate
+
+Dims = dict[int, str]
+ROWS, SOURCE = {0: "batch", 1: "length"}, {0: "batch", 1: "source_length"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Attributes:
+    inputs: by name, one to trace the module with.
+    dims: for each input its dimensions of no fixed size, by name.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: dict[str, Tensor]
+    dims: dict[str, Dims]
+    outputs: tuple[str, ...]
+
+
+def graphs_of(model: AnyModel) -> list[Graph]:
+    """The graphs of a model, which stays as it is."""
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    for part in model.modules():
+        if isinstance(part, Attention):
+            part.forward = MethodType(_look, part)
+    ids = torch.zeros(2, min(3, model.max_len), dtype=torch.long)  # a size of 1 would be taken for a fixed one
+    seen = torch.ones_like(ids)
+    if isinstance(model, DecoderOnly):
+        return [_graph("model.onnx", Writing(model), {"input_ids": (ids, ROWS)}, "logits")]
+    if isinstance(model, EncoderOnly):
+        given = {"input_ids": (ids, ROWS), "attention_mask": (seen, ROWS)}
+        if model.spec.n_segments > 1:
+            given["token_type_ids"] = (torch.zeros_like(ids), ROWS)
+        reading = Reading(model)
+        return [_graph("model.onnx", reading, given, *reading.outputs)]
+    mask = (seen, SOURCE)
+    memory = torch.zeros(*ids.shape, model.spec.encoder.d_model)
+    given = {"decoder_input_ids": (ids, ROWS), "memory": (memory, SOURCE), "attention_mask": mask}
+    return [
+        _graph("encoder.onnx", Encoding(model), {"input_ids": (ids, SOURCE), "attention_mask": mask}, "memory"),
+        _graph("decoder.onnx", Decoding(model), given, "logits"),
+    ]
+
+
+def _graph(name: str, module: nn.Module, given: dict[str, tuple[Tensor, Dims]], *outputs: str) -> Graph:
+    inputs = {key: tensor for key, (tensor, _) in given.items()}
+    dims = {key: dict(dims) for key, (_, dims) in given.items()}
+    return Graph(name=name, module=module.eval(), inputs=inputs, dims=dims, outputs=outputs)
+
+
+class Writing(nn.Module):
+    def __init__(self, model: DecoderOnly) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        return self.model(input_ids)
+
+
+class Reading(nn.Module):
+    """An encoder and all its heads."""
+
+    def __init__(self, model: EncoderOnly) -> None:
+        super().__init__()
+        self.model, spec = model, model.spec
+        heads = {
+            "logits": spec.masked_head is not None,
+            "pooled": spec.pooler,
+            "next_sentence": spec.next_sentence,
+            "classes": spec.classifier is not None,
+        }
+        self.outputs = ("hidden", *(name for name, there in heads.items() if there))
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"],
+        attention_mask: Int[Tensor, "B T"],
+        token_type_ids: Int[Tensor, "B T"] | None = None,
+    ) -> tuple[Tensor, ...]:
+        real = attention_mask != 0  # (B, T)
+        hidden = self.model.hidden(input_ids, padding=real, segments=token_type_ids)  # (B, T, D)
+        first = real.long().argmax(1)[:, None, None].expand(-1, 1, hidden.shape[-1])
+        first = hidden.gather(1, first)  # (B, 1, D): what reads the first real token is given nothing else
+        model, head = self.model, self.model.spec.classifier
+        by_first = head is not None and head.over == "texts" and head.pooling != "mean"
+        told: dict[str, Callable[[], Tensor]] = {
+            "hidden": lambda: hidden,
+            "logits": lambda: model.logits(hidden),
+            "pooled": lambda: model.pooled(first),
+            "next_sentence": lambda: model.next_sentence_logits(first),
+            "classes": lambda: model.classify(first) if by_first else model.classify(hidden, real),
+        }
+        return tuple(told[name]() for name in self.outputs)
+
+
+class Encoding(nn.Module):
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Int[Tensor, "B S"], attention_mask: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+        return self.model.encode(input_ids, padding=attention_mask != 0)
+
+
+class Decoding(nn.Module):
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, decoder_input_ids: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], attention_mask: Int[Tensor, "B S"]
+    ) -> Float[Tensor, "B T V"]:
+        real = attention_mask != 0
+        return self.model.logits(self.model.hidden(decoder_input_ids, memory, memory_padding=real))
+
+
+def _look(
+    self: Attention,
+    x: Float[Tensor, "B T D"],
+    source: Float[Tensor, "B S D"] | None = None,
+    *,
+    rotation: Rotation | None = None,
+    cache: None = None,
+    **how: Any,
+) -> Float[Tensor, "B T D"]:
+    """`Attention.forward` as a graph can have it: it counts no rows, which would fix the size of a batch, and it is
+    written out, so that a query that may see nothing takes zeros in every runtime."""
+    q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
+    q = q if rotation is None else rotate(q, rotation)
+    k, v = self.keys_values(x if source is None else source, rotation)  # (B, G, S, K)
+    return self.out(attend_by_hand(q, k, v, **how).transpose(1, 2).flatten(-2))  # (B, T, D)

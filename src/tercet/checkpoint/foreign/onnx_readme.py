@@ -1,0 +1,90 @@
+"""How a folder of ONNX graphs is used with onnxruntime, in a few lines that run."""
+
+from tercet.checkpoint.folder import Trained
+from tercet.checkpoint.foreign.besides import beginning, card_with
+from tercet.models import DecoderOnly, EncoderOnly
+
+WRITING = """
+import numpy
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
+session = onnxruntime.InferenceSession("this_folder/model.onnx")
+ids = tokenizer.encode({text!r}).ids
+while len(ids) < {max_len}:  # the likeliest token, again and again
+    logits = session.run(["logits"], {{"input_ids": numpy.array([ids])}})[0]
+    ids.append(int(logits[0, -1].argmax()))
+print(tokenizer.decode(ids))
+"""
+
+READING = """
+import numpy
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
+tokenizer.enable_padding(pad_id={pad})
+tokenizer.enable_truncation({max_len})
+texts = tokenizer.encode_batch(["A sentence.", "Another, longer one."])
+inputs = {{"input_ids": numpy.array([text.ids for text in texts])}}
+inputs["attention_mask"] = numpy.array([text.attention_mask for text in texts])
+{segments}session = onnxruntime.InferenceSession("this_folder/model.onnx")
+outputs = dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
+"""
+
+SEGMENTS = 'inputs["token_type_ids"] = numpy.array([text.type_ids for text in texts])\n'
+
+TRANSLATING = """
+import numpy
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
+source_tokenizer = Tokenizer.from_file("this_folder/{source}")
+encoder, decoder = (onnxruntime.InferenceSession(f"this_folder/{{name}}.onnx") for name in ("encoder", "decoder"))
+source = numpy.array([source_tokenizer.encode("A sentence.").ids])
+mask = numpy.ones_like(source)
+memory = encoder.run(["memory"], {{"input_ids": source, "attention_mask": mask}})[0]
+ids = [{bos}]
+while len(ids) < {max_len} and ids[-1] != {eos}:  # the likeliest token, again and again
+    given = {{"decoder_input_ids": numpy.array([ids]), "memory": memory, "attention_mask": mask}}
+    ids.append(int(decoder.run(["logits"], given)[0][0, -1].argmax()))
+print(tokenizer.decode(ids))
+"""
+
+NO_CACHE = "There is no cache: a step reads all that was written again, which is dear for long texts."
+WORDS = {
+    "writing": "Rows of unequal length are padded on the right with any id and need no mask: no token looks ahead, and "
+    f"a row's next token is scored at its own last one. {NO_CACHE}",
+    "reading": "`attention_mask` is 1 at real tokens; padding may stand anywhere. Outputs: {outputs}.",
+    "translating": "`attention_mask` is 1 at the source's real tokens. Targets of unequal length are padded on the "
+    f"right with any id and need no mask. {NO_CACHE}",
+}
+OUTPUTS = {
+    "hidden": "`hidden` (texts, tokens, width)",
+    "logits": "`logits`, a score for each token of the vocabulary at each place",
+    "pooled": "`pooled`, BERT's pooler",
+    "next_sentence": "`next_sentence`, whether the second part follows the first",
+    "classes": "`classes`, a score for each of {labels}",
+}
+
+
+def card(trained: Trained, outputs: tuple[str, ...]) -> str:
+    """The README.md; `outputs` are those of the last graph."""
+    model, tokenizer = trained.model, trained.tokenizer
+    longest = model.spec.max_len
+    if isinstance(model, DecoderOnly):
+        code, words = WRITING.format(max_len=longest, text=beginning(tokenizer)), WORDS["writing"]
+    elif isinstance(model, EncoderOnly):
+        segments = SEGMENTS if model.spec.n_segments > 1 else ""
+        code = READING.format(max_len=longest, pad=tokenizer.pad_id or 0, segments=segments)
+        labels = () if model.spec.classifier is None else model.spec.classifier.labels
+        told = [OUTPUTS[name].format(labels=", ".join(labels)) for name in outputs]
+        words = WORDS["reading"].format(outputs="; ".join(told))
+    else:
+        own = trained.source_tokenizer is not tokenizer
+        source = "source_tokenizer.json" if own else "tokenizer.json"
+        code = TRANSLATING.format(max_len=longest, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
+        words = WORDS["translating"]
+    return card_with(trained, "onnxruntime", code, words)

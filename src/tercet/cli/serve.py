@@ -1,0 +1,69 @@
+"""`tercet serve`: trained models over HTTP, for programs; OpenAI's clients work as they are."""
+
+import argparse
+
+from tercet.cli.device import add_device, pick
+from tercet.cli.parser import Verbs
+
+LIMITS = {"slots": "slots", "queue": "waiting", "max_tokens": "max_new_tokens", "timeout": "seconds"}
+SETTINGS = ("host", "port", "max_body", "grace")
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "serve",
+        help="answer over HTTP with trained models, as OpenAI's services do",
+        description="Serve models on this machine over HTTP: completions, chat, embeddings, translations, masks and "
+        "labels. Each is called as its folder. With TERCET_API_KEY in the environment, requests must bring that key. "
+        "Ctrl-C or SIGTERM ends it, once what runs is finished.",
+        epilog="Example: tercet serve runs/mine --port 8000",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folder of a run or of a model")
+    reach = parser.add_argument_group("who reaches it")
+    reach.add_argument("--host", metavar="H", help="listen there (default: 127.0.0.1, this machine alone)")
+    reach.add_argument("--port", metavar="N", type=int, help="default: 8000; 0 takes any that is free")
+    reach.add_argument("--no-key", action="store_true", help="let others reach it without a key")
+    reach.add_argument(
+        "--cors-origin", metavar="URL", action="append", default=[],
+        help="pages of this origin may ask from a browser; may be repeated (default: none)",
+    )  # fmt: skip
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--slots", metavar="N", type=int, help="texts of a model written at once (default: 8)")
+    limits.add_argument("--queue", metavar="N", type=int, help="texts that may wait; more get 429 (default: 64)")
+    limits.add_argument("--max-tokens", metavar="N", type=int, help="the most of an answer (default: 1024)")
+    limits.add_argument("--timeout", metavar="SECONDS", type=float, help="the most of a request (default: 120)")
+    limits.add_argument("--max-body", metavar="BYTES", type=int, help="of a request (default: 1048576)")
+    limits.add_argument("--grace", metavar="SECONDS", type=float, help="to finish what runs, at the end (default: 30)")
+    log = parser.add_argument_group("log")
+    log.add_argument("--json-log", action="store_true", help="a JSON object a line on stderr")
+    log.add_argument("--quiet", action="store_true", help="no line for each request")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
+    device = pick(args.device)
+
+    from tercet.serve.missing import needed
+
+    needed()
+
+    from tercet.checkpoint import load_model
+    from tercet.serve.limits import Limits
+    from tercet.serve.serving import names_of, serve
+
+    given = {name: getattr(args, flag) for flag, name in LIMITS.items() if getattr(args, flag) is not None}
+    try:
+        limits = Limits(**given)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    models = {name: load_model(folder) for name, folder in names_of(args.runs).items()}
+    for trained in models.values():
+        trained.model.to(device)
+    settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+    serve(
+        models, limits=limits, origins=tuple(args.cors_origin), open_to_all=args.no_key, json_log=args.json_log,
+        quiet=args.quiet, **settings,
+    )  # fmt: skip
+    return 0

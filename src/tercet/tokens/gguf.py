@@ -1,0 +1,333 @@
+"""A tokenizer among the settings of a GGUF file (tokenizer.ggml.*), both ways, where it is the same for every text.
+
+model "gpt2"    a BPE of bytes, as our kinds bpe and gpt2: tokens, merges, and `pre`, the name of how text is split
+model "llama"   sentencepiece's BPE: pieces with scores; the pair that makes the best-scored piece is merged first
+
+Our kind characters leaves as bytes that are never merged where all characters are ASCII, and with byte_fallback as
+pieces of which no two make a third; others do not, for llama.cpp ends at a character that it does not know. Words,
+Unigram and WordPiece have no equal: it does not cut a text into words before it looks them up.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from tercet.config import UserError
+from tercet.tokens.building import BYTE_TOKENS
+from tercet.tokens.decoding import byte_characters, joining
+from tercet.tokens.sentencepiece import SPACE
+from tercet.tokens.tokenizer import Tokenizer
+
+NORMAL, UNKNOWN, CONTROL, USERS, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of tokens
+KEY = "tokenizer.ggml."
+TEMPLATE = "tokenizer.chat_template"
+IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "pad": "padding_token_id", "unk": "unknown_token_id"}
+
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+TIKTOKEN_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"  # the same
+LLAMA_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+DIGIT = r"\p{N}"
+SPLITS = {
+    "gpt-2": (GPT2_SPLIT,),
+    "smollm": (DIGIT, GPT2_SPLIT),
+    "llama-bpe": (LLAMA_SPLIT,),
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2_SPLIT, r"\p{N}+", r"[0-9][0-9][0-9]"),
+}  # each cuts what the one before left
+ALSO = {
+    "mpt": "gpt-2", "olmo": "gpt-2", "jais": "gpt-2", "phi-2": "gpt-2", "starcoder": "smollm", "refact": "smollm",
+    "codeshell": "smollm", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "falcon3": "llama-bpe",
+}  # fmt: skip
+ASCII = {character: chr(byte) for byte, character in enumerate(byte_characters()[:128])}  # as a BPE of bytes has them
+WHOLE_FIRST = ("llama-bpe",)  # a piece of text that is a token is never merged together; bos before a text
+
+
+def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that a file's settings describe.
+
+    Raises:
+        UserError: where they are broken, or describe a kind that Tercet does not have.
+    """
+    kind = settings.get(f"{KEY}model")
+    if kind not in ("gpt2", "llama"):
+        told = "has no tokenizer" if kind is None else f"has a tokenizer of the kind {kind!r}"
+        raise UserError(f"it {told}; Tercet reads gpt2 and llama")
+    names = _listed(settings, "tokens", str)
+    kinds = _listed(settings, "token_type", int) if f"{KEY}token_type" in settings else [NORMAL] * len(names)
+    if not names or len(kinds) != len(names):
+        raise UserError(f"{KEY}token_type is of {len(kinds)} tokens, {KEY}tokens of {len(names)}; copy it again")
+    if len(set(names)) != len(names):
+        seen = set[str]()
+        twice = next(name for name in names if name in seen or seen.add(name))
+        raise UserError(f"the token {twice!r} has two ids, which Tercet cannot tell apart; take another file")
+    ids = {role: _id(settings, name, len(names)) for role, name in IDS.items()}
+    try:
+        built = _bytes_bpe(settings, names) if kind == "gpt2" else _pieces(settings, names, kinds, ids["unk"])
+        built.add_tokens([_added(name) for name, its in zip(names, kinds, strict=True) if its == USERS])
+        built.add_special_tokens(
+            [_added(name, special=True) for name, its in zip(names, kinds, strict=True) if its == CONTROL]
+        )
+        tokenizer = Tokenizer(built)
+    except UserError:
+        raise
+    except Exception as error:  # the library has no exception class of its own
+        told = str(error).partition("\n")[0]
+        raise UserError(f"its tokens and merges do not make a tokenizer ({told}); copy it again") from None
+    tokenizer = tokenizer.with_ids(bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"])
+    opened = kind == "llama" or _pre(settings) in WHOLE_FIRST
+    opens = settings.get(f"{KEY}add_bos_token", opened)
+    if not isinstance(opens, bool):
+        raise UserError(f"{KEY}add_bos_token is {opens!r}; it must be true or false")
+    return tokenizer.with_opening([tokenizer.bos_id] if opens and tokenizer.bos_id is not None else [])
+
+
+def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The inverse of `from_settings`.
+
+    Raises:
+        UserError: naming what the tokenizer does and llama.cpp does not.
+    """
+    structure = json.loads(tokenizer.to_json())
+    if tokenizer.eos_id is None:
+        raise UserError(
+            "the tokenizer has no token for the end of a text, and llama.cpp would take another for it; "
+            "a model with tokenizer.eos: true could be converted"
+        )
+    if tokenizer.opening not in ((), (tokenizer.bos_id,)):
+        raise UserError(f"a text begins with the ids {tokenizer.opening}, and in llama.cpp with bos or nothing")
+    added: dict[int, dict[str, Any]] = {token["id"]: token for token in structure["added_tokens"]}
+    _check_added(tokenizer, added)
+    ids = {name: getattr(tokenizer, f"{role}_id") for role, name in IDS.items()}
+    about = _as_characters(structure) if tokenizer.kind == "characters" else _as_bytes(structure)
+    names, kinds = about["tokens"], about["token_type"]
+    for number, token in added.items():
+        names[number] = token["content"]
+        kinds[number] = CONTROL if token["special"] else USERS
+    if tokenizer.unk_id is not None and kinds[tokenizer.unk_id] == NORMAL:
+        kinds[tokenizer.unk_id] = UNKNOWN
+    told = {
+        **about,
+        **{name: number for name, number in ids.items() if number is not None},
+        "add_bos_token": bool(tokenizer.opening),
+        "add_eos_token": False,
+        "add_space_prefix": False,
+    }
+    return {f"{KEY}{name}": value for name, value in told.items()}
+
+
+def _bytes_bpe(settings: Mapping[str, Any], names: Sequence[str]) -> tokenizers.Tokenizer:
+    pre = _pre(settings)
+    if pre not in SPLITS:
+        known = ", ".join([*SPLITS, *ALSO])
+        raise UserError(f"its tokenizer splits text as {pre!r}, which Tercet does not know; it knows {known}")
+    pairs = [tuple(merge.split(" ")) for merge in _listed(settings, "merges", str)]
+    if not pairs and pre == "gpt-2" and {name for name in names if len(name) == 1} <= ASCII.keys():
+        return _single([ASCII.get(name, name) for name in names], byte_fallback=False)
+    vocabulary = {name: number for number, name in enumerate(names)}
+    model = models.BPE(vocab=vocabulary, merges=cast("list[tuple[str, str]]", pairs), ignore_merges=pre in WHOLE_FIRST)
+    built = tokenizers.Tokenizer(model)
+    splits = SPLITS[pre]
+    built.pre_tokenizer = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False)
+        if splits == (GPT2_SPLIT,)
+        else pre_tokenizers.Sequence(
+            [
+                *(pre_tokenizers.Split(Regex(split), "isolated") for split in splits),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+    )
+    built.decoder = decoders.ByteLevel()
+    return built
+
+
+def _as_bytes(structure: dict[str, Any]) -> dict[str, Any]:
+    model = structure["model"]
+    if model["type"] != "BPE" or "ByteLevel" not in joining(structure):
+        raise UserError(
+            f"the tokenizer is not a BPE of bytes but {_kind_of(structure)}, which llama.cpp would cut in another way; "
+            "a model with tokenizer.kind: bpe, gpt2 or characters could be converted"
+        )
+    if structure["normalizer"] or joining(structure) != ["ByteLevel"]:
+        raise UserError(
+            "the tokenizer changes a text before it cuts it (a space before it, or other characters), which llama.cpp "
+            "does not; a model with tokenizer.prefix_space: false could be converted"
+        )
+    splits = _splits(structure["pre_tokenizer"])
+    pre = next((name for name, known in SPLITS.items() if known == splits), None)
+    if pre is None:
+        raise UserError(
+            "the tokenizer splits a text in a way of its own, which llama.cpp does not know; "
+            "a model with tokenizer.kind: bpe or gpt2 could be converted"
+        )
+    whole_first = bool(model.get("ignore_merges"))
+    if whole_first != (pre in WHOLE_FIRST) or any(
+        model.get(key) for key in ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
+    ):
+        raise UserError("the tokenizer merges in a way of its own (ignore_merges, a prefix), not as llama.cpp does")
+    vocabulary: dict[str, int] = model["vocab"]
+    names = _filled(vocabulary, structure)
+    return {
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": names,
+        "token_type": [NORMAL if name in vocabulary else UNUSED for name in names],
+        "merges": [" ".join(pair) for pair in model["merges"]],
+    }
+
+
+def _splits(pre: dict[str, Any] | None) -> tuple[str, ...] | None:
+    """The regular expressions by which bytes' pre-tokenizer cuts, one after the other; None where it does more."""
+    steps = [] if pre is None else pre.get("pretokenizers", [pre])
+    if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1]["add_prefix_space"]:
+        return None
+    found: list[str] = []
+    for step in steps:
+        match step:
+            case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": used}:
+                found += [GPT2_SPLIT] if used else []
+            case {"type": "Digits", "individual_digits": True}:
+                found.append(DIGIT)
+            case {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}:
+                found.append(GPT2_SPLIT if regex == TIKTOKEN_SPLIT else regex)
+            case _:
+                return None
+    return tuple(found)
+
+
+def _pieces(
+    settings: Mapping[str, Any], names: Sequence[str], kinds: Sequence[int], unknown: int | None
+) -> tokenizers.Tokenizer:
+    scores = _listed(settings, "scores", float)
+    if len(scores) != len(names):
+        raise UserError(f"{KEY}scores is of {len(scores)} tokens, {KEY}tokens of {len(names)}; copy it again")
+    spaced = settings.get(f"{KEY}add_space_prefix", True)
+    if not isinstance(spaced, bool):
+        raise UserError(f"{KEY}add_space_prefix is {spaced!r}; it must be true or false")
+    merges = _merges({name: score for name, score, kind in zip(names, scores, kinds, strict=True) if kind == NORMAL})
+    fallback = set(BYTE_TOKENS) <= {name for name, kind in zip(names, kinds, strict=True) if kind == BYTE}
+    if not merges and not spaced:  # single characters, in which a space may be itself
+        return _single([" " if name == SPACE else name for name in names], byte_fallback=fallback)
+    unk = None if unknown is None else names[unknown]
+    model = models.BPE(vocab=_numbered(names), merges=merges, byte_fallback=fallback, unk_token=unk, fuse_unk=False)
+    built = tokenizers.Tokenizer(model)
+    before: list[normalizers.Normalizer] = [normalizers.Prepend(SPACE)] if spaced else []
+    after: list[decoders.Decoder] = [decoders.Strip(" ", 1, 0)] if spaced else []
+    built.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
+    built.decoder = decoders.Sequence(steps)
+    return built
+
+
+def _single(names: Sequence[str], *, byte_fallback: bool) -> tokenizers.Tokenizer:
+    """Our kind characters."""
+    built = tokenizers.Tokenizer(models.BPE(vocab=_numbered(names), merges=[], byte_fallback=byte_fallback))
+    built.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return built
+
+
+def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The pairs of pieces that make a piece, those of the best piece first.
+
+    Raises:
+        UserError: where two such pieces score alike: then the place in the text decides, and no order of pairs does.
+    """
+    pairs = {
+        piece: [(piece[:n], piece[n:]) for n in range(1, len(piece)) if piece[:n] in scores and piece[n:] in scores]
+        for piece in scores
+    }
+    made = sorted((piece for piece, some in pairs.items() if some), key=lambda piece: -scores[piece])
+    if len({scores[piece] for piece in made}) != len(made):
+        raise UserError("two of its tokenizer's pieces have the same score, and no list of merges can say that")
+    return [pair for piece in made for pair in pairs[piece]]
+
+
+def _as_characters(structure: dict[str, Any]) -> dict[str, Any]:
+    vocabulary: dict[str, int] = structure["model"]["vocab"]
+    names = _filled(vocabulary, structure)
+    spelt = {character: byte for byte, character in ASCII.items()}
+    special = {token["content"] for token in structure["added_tokens"]}
+    if not structure["model"]["byte_fallback"]:
+        if beyond := sorted(name for name in vocabulary if name not in spelt and name not in special):
+            raise UserError(
+                f"the tokenizer knows {beyond[0]!r} but not its bytes, and llama.cpp ends at a character that it does "
+                "not know; a model with tokenizer.byte_fallback: true, or kind: bpe, could be converted"
+            )
+        return {
+            "model": "gpt2",
+            "pre": "gpt-2",
+            "tokens": [spelt.get(name, name) for name in names],
+            "token_type": [NORMAL if name in vocabulary else UNUSED for name in names],
+            "merges": [],
+        }
+    if SPACE in vocabulary:
+        raise UserError(
+            f"the alphabet has {SPACE!r}, by which GGUF writes a space; a model without it could be converted"
+        )
+    kinds = [BYTE if name in BYTE_TOKENS else NORMAL if name in vocabulary else UNUSED for name in names]
+    return {
+        "model": "llama",
+        "pre": "default",
+        "tokens": [SPACE if name == " " else name for name in names],
+        "scores": [0.0] * len(names),
+        "token_type": kinds,
+    }
+
+
+def _filled(vocabulary: Mapping[str, int], structure: dict[str, Any]) -> list[str]:
+    """Every id's name; where there is none, one that is in no text."""
+    n = 1 + max(vocabulary.values(), default=-1)
+    n = max(n, *(1 + token["id"] for token in structure["added_tokens"]), 0)
+    names = [f"[PAD{number}]" for number in range(n)]
+    for name, number in vocabulary.items():
+        names[number] = name
+    return names
+
+
+def _check_added(tokenizer: Tokenizer, added: Mapping[int, Mapping[str, Any]]) -> None:
+    for number, token in added.items():
+        if not token["special"] and any(token[key] for key in ("lstrip", "rstrip", "single_word", "normalized")):
+            raise UserError(
+                f"the token {token['content']!r} takes what stands beside it, or is found only as a word, "
+                "which llama.cpp does not; leave it out of the tokenizer"
+            )
+        if not 0 <= number < tokenizer.vocab_size:
+            raise UserError(f"the token {token['content']!r} has no id")
+
+
+def _kind_of(structure: dict[str, Any]) -> str:
+    kind = str(structure["model"]["type"])
+    return {"WordLevel": "whole words", "BPE": "a BPE of characters"}.get(kind, kind)
+
+
+def _pre(settings: Mapping[str, Any]) -> str:
+    told = settings.get(f"{KEY}pre", "default")
+    return ALSO.get(told, told) if isinstance(told, str) else repr(told)
+
+
+def _id(settings: Mapping[str, Any], name: str, n: int) -> int | None:
+    told = settings.get(f"{KEY}{name}")
+    if told is not None and (type(told) is not int or not 0 <= told < n):
+        raise UserError(f"{KEY}{name} is {told!r}, and the tokens have the ids 0 to {n - 1}; copy it again")
+    return told
+
+
+def _listed(settings: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    told = settings.get(f"{KEY}{name}")
+    if not isinstance(told, list) or not all(type(item) is kind for item in cast("list[Any]", told)):
+        what = "is missing" if told is None else f"is no list of {kind.__name__}"
+        raise UserError(f"{KEY}{name} {what}; copy it again")
+    return cast("list[Any]", told)
+
+
+def _numbered(names: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}
+
+
+def _added(name: str, *, special: bool = False) -> AddedToken:
+    return AddedToken(name, special=special, normalized=False)

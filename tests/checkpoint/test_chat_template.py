@@ -1,0 +1,118 @@
+"""A model's chat template goes wherever the model goes, to the last byte, and is never run on the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+import transformers
+from converted import auto_tokenizer, saved
+from folders_of_others import shaken, words
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tercet.checkpoint import Card, convert, load_model, save_model
+from tercet.config import UserError
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\r\n{% endfor %}ä\n"
+SPEC = DecoderOnlySpec(vocab_size=11, max_len=7, stack=StackSpec(d_model=8, n_layers=1, n_heads=2, d_ff=13))
+
+
+def ours(folder: Path, template: str | None) -> Path:
+    trained = load_model(saved(folder, shaken(DecoderOnly(SPEC), 0)))
+    save_model(folder, trained.model, trained.tokenizer, Card(), chat_template=template)
+    return folder
+
+
+def theirs(folder: Path, **settings: object) -> Path:
+    config = transformers.GPT2Config(
+        vocab_size=11, n_embd=8, n_head=2, n_layer=1, n_positions=7, bos_token_id=1, eos_token_id=2
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    words(11).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(template=st.text())
+def test_kept_to_the_last_byte(template: str, tmp_path: Path) -> None:
+    assert load_model(ours(tmp_path / "ours", template)).chat_template == template
+
+
+def test_out_to_theirs_and_in_again(tmp_path: Path) -> None:
+    source = ours(tmp_path / "ours", TEMPLATE)
+    out = convert(source, tmp_path / "out", "hf")
+    assert (out / "chat_template.jinja").read_bytes() == TEMPLATE.encode()
+    back = convert(out, tmp_path / "back")
+    assert load_model(back).chat_template == load_model(out).chat_template == TEMPLATE
+    messages = [{"role": "user", "content": "w5"}]
+    assert (
+        auto_tokenizer(out).apply_chat_template(messages, tokenize=False) == "user: w5\nä"
+    )  # Jinja leaves the last line end out
+
+
+def test_as_transformers_writes_it(tmp_path: Path) -> None:
+    folder = theirs(tmp_path / "theirs")
+    tokenizer = auto_tokenizer(folder)
+    tokenizer.chat_template = TEMPLATE.replace("\r\n", "\n")
+    tokenizer.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "chat_template.jinja").rename(folder / "chat_template.jinja")  # they add a token to the rest
+    assert load_model(folder).chat_template == tokenizer.chat_template
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("{{ a }}", "{{ a }}"),
+        (None, None),
+        ([{"name": "tools", "template": "b"}, {"name": "default", "template": "c"}], "c"),
+        ([{"name": "tools", "template": "b"}], None),
+        ([], None),
+    ],
+)
+def test_as_older_folders_have_it(told: object, expected: str | None, tmp_path: Path) -> None:
+    folder = theirs(tmp_path / "theirs", chat_template=told)
+    assert load_model(folder).chat_template == expected
+    (folder / "chat_template.jinja").write_text("first")
+    assert load_model(folder).chat_template == "first"
+
+
+def test_none_where_there_is_none_and_none_of_an_earlier_model(tmp_path: Path) -> None:
+    source = ours(tmp_path / "ours", None)
+    assert load_model(source).chat_template is None
+    taken = ours(tmp_path / "taken", TEMPLATE)
+    for to in (None, "hf"):
+        convert(source, taken, to, force=True)
+        assert not (taken / "chat_template.jinja").exists()
+        assert load_model(taken).chat_template is None
+        ours(taken, TEMPLATE)
+    ours(taken, None)
+    assert load_model(taken).chat_template is None
+
+
+def test_what_is_no_template_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = ours(tmp_path / "ours", TEMPLATE)
+    for data, message in (
+        (b"\xff\xfe", r"cannot read .*chat_template\.jinja: it is not UTF-8 text"),
+        (b"x" * (2 << 20), r"chat_template\.jinja has more than 1048576 bytes"),
+    ):
+        (folder / "chat_template.jinja").write_bytes(data)
+        with pytest.raises(UserError, match=message) as told:
+            load_model(folder)
+        assert "\n" not in str(told.value)
+    for settings_, message in (
+        ('{"chat_template": 5}', "chat_template that is no text"),
+        ("{", "is not valid JSON"),
+    ):
+        folder = theirs(tmp_path / message)
+        (folder / "tokenizer_config.json").write_text(settings_)
+        with pytest.raises(UserError, match=message):
+            load_model(folder)
+
+
+def test_a_template_is_never_run(tmp_path: Path) -> None:
+    planted = "{{ cycler.__init__.__globals__.os.system('touch " + str(tmp_path / "ran") + "') }}"
+    out = convert(ours(tmp_path / "ours", planted), tmp_path / "out", "hf")
+    assert load_model(out).chat_template == planted
+    assert not (tmp_path / "ran").exists()

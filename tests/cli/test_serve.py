@@ -1,0 +1,209 @@
+"""`tercet serve` as a user runs it: a program of its own, curl's questions, signals, and every mistake in one line."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import torch
+
+import tercet
+from tercet.checkpoint import Card, save_model
+from tercet.cli.main import main
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.serve import missing, serving
+from tercet.tokens import Characters, Tokenizer
+
+ALPHABET = Characters(alphabet="abcdefghij .\n", bos=True, eos=True)
+Write = Callable[[str], Path]
+
+
+class Running(NamedTuple):
+    process: "subprocess.Popen[str]"
+    address: str
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Write:
+    def write(name: str) -> Path:
+        tokenizer = Tokenizer.train(ALPHABET, [])
+        stack = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41)
+        model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=37, stack=stack))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=0.2, generator=torch.Generator().manual_seed(3))
+            model.embedding.weight[tokenizer.eos_id] = 0  # so that it seldom ends
+        save_model(tmp_path / name, model, tokenizer, Card(name=name))
+        return tmp_path / name
+
+    return write
+
+
+@contextmanager
+def running(*arguments: object, key: str | None = None) -> Iterator[Running]:
+    command = [sys.executable, "-m", "tercet", "serve", *map(str, arguments), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({} if key is None else {"TERCET_API_KEY": key})}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )  # fmt: skip
+    with process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address), process.communicate()[1]
+            yield Running(process, address)
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_it_answers_as_generate_does_and_ends_when_it_is_told(
+    folder: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = folder("one"), folder("other")
+    with (
+        running(one, other, key="k") as (process, address),
+        httpx.Client(base_url=address, headers={"Authorization": "Bearer k"}) as ours,
+    ):
+        assert httpx.get(f"{address}v1/models").status_code == 401
+        assert [model["id"] for model in ours.get("/v1/models").json()["data"]] == ["one", "other"]
+        flags = ["--max-new-tokens", "20", "--seed", "7", "--temperature", "0.9", "--top-p", "0.9"]
+        assert main(["generate", str(one), "--prompt", "a bad", *flags]) == 0
+        body = {
+            "model": "one",
+            "prompt": "a bad",
+            "max_tokens": 20,
+            "seed": 7,
+            "temperature": 0.9,
+            "top_p": 0.9,
+            "echo": True,
+        }
+        told = ours.post("/v1/completions", json=body).json()
+        assert told["choices"][0]["text"] + "\n" == capsys.readouterr().out
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert "one: a language model, at /v1/completions" in err
+    assert re.search(r"POST /v1/completions 200 in \d+\.\d+ s, one: 5 tokens read, \d+ written\n", err)
+    assert "a bad" not in err  # what was asked is nobody else's
+    assert "Bearer" not in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_what_runs_is_finished_when_a_signal_comes(folder: Write) -> None:
+    """Under load: those that are being answered get all of it, those that come later are sent on."""
+    body = {"prompt": "a", "max_tokens": 400, "temperature": 0, "stream": True}
+    with running(folder("run"), "--grace", "60", "--json-log") as (process, address), ThreadPoolExecutor(6) as pool:
+        begun = threading.Barrier(7)
+
+        def read() -> list[str]:
+            with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
+                lines = (line for line in answer.iter_lines() if line)
+                found = [next(lines)]
+                begun.wait()
+                return [*found, *lines]
+
+        reading = [pool.submit(read) for _ in range(6)]
+        begun.wait()
+        process.send_signal(signal.SIGTERM)
+        answers = [one.result() for one in reading]
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert all(lines[-1] == "data: [DONE]" for lines in answers)
+    assert not any("error" in line for lines in answers for line in lines)
+    texts = ["".join(re.findall(r'"text":"(.*?)"', line)[0] for line in lines[:-1]) for lines in answers]
+    assert len(set(texts)) == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_what_takes_longer_than_the_grace_is_told_so(folder: Write) -> None:
+    body = {"prompt": "a", "max_tokens": 100_000, "temperature": 0, "stream": True}
+    with running(folder("run"), "--grace", "0.3", "--max-tokens", "100000") as (process, address):
+        with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            *_, last, done = lines
+        process.communicate(timeout=20)
+    assert '"code":"closing"' in last
+    assert done == "data: [DONE]"
+    assert process.returncode == 143
+
+
+def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([str(one) for one in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--slots", "0"], "slots=0 must be 1 or more"),
+        (["--timeout", "0"], "seconds=0.0 must be above 0"),
+        (["--max-tokens", "0"], "max_new_tokens=0 must be 1 or more"),
+        (["--queue", "-1"], "waiting=-1 must be 0 or more"),
+        (["--max-body", "0"], "--max-body is not as it should be: max_body=0 must be 1 byte or more"),
+        (["--grace", "-1"], "--grace -1 must be 0 or more seconds"),
+        (
+            ["--host", "0.0.0.0"],
+            "0.0.0.0 is more than this machine: whoever reaches it could use the models; set TERCET",
+        ),
+        (["--host", "198.51.100.1", "--no-key"], "cannot open 198.51.100.1 at port 8000: "),
+        (["--port", "70000"], "--port 70000 must be 0 to 65535"),
+        (["--cors-origin", "example.org"], "--cors-origin example.org is no origin; write it as https://example.org"),
+        (["--device", "gpu"], "--device gpu is unknown"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    flags: list[str], told: str, folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TERCET_API_KEY", raising=False)
+    assert told in failed(["serve", folder("run"), *flags], capsys)
+
+
+def test_models_that_cannot_be_served(
+    folder: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = folder("a/run")
+    assert "no such folder" in failed(["serve", tmp_path / "none"], capsys)
+    assert "are both called run; give one of them another name" in failed(["serve", one, folder("b/run")], capsys)
+    monkeypatch.setenv("TERCET_API_KEY", "")
+    assert "TERCET_API_KEY is not as it should be; unset it for none: the key must" in failed(["serve", one], capsys)
+
+
+def test_what_is_missing_is_told_with_its_remedy(
+    folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(missing, "find_spec", lambda name: None if name in ("fastapi", "jinja2") else name)
+    told = "tercet serve needs fastapi and jinja2, not installed here: pip install 'tercet[serve]'"
+    assert told in failed(["serve", folder("run")], capsys)
+
+
+def test_python_serves_as_the_verb_does(folder: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = list[Any]()
+    monkeypatch.setattr(serving, "serve", lambda models, **settings: served.append((list(models), settings)))
+    one, other = tercet.load(folder("one")), tercet.load(folder("runs/other"))
+    one.serve(other, port=0, quiet=True)
+    assert served == [(["one", "other"], {"port": 0, "quiet": True})]
+
+
+def test_the_help_is_quick() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "tercet", "serve", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not any(word in done.stderr for word in ("torch", "fastapi", "pydantic"))
+    assert "TERCET_API_KEY" in done.stdout

@@ -1,0 +1,196 @@
+"""Tiny models with random weights of every kind, served; in this process, or on a socket by uvicorn in a thread."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+from starlette.testclient import TestClient
+
+from tercet.checkpoint import Trained
+from tercet.generation.stream import Token
+from tercet.models import (
+    AnyModel,
+    Classifier,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    MaskedHead,
+    StackSpec,
+)
+from tercet.nn import Rotary
+from tercet.serve.app import application
+from tercet.serve.engine import Ask, Piece
+from tercet.serve.guard import Rules
+from tercet.serve.limits import Closing, Full, Limits
+from tercet.serve.log import Log
+from tercet.serve.served import Served, Shelf, Writer
+from tercet.tokens import BPE, Tokenizer, WordPiece
+
+TEXTS = ["the cat sat on the mat", "a dog ran", "the dog and the cat sat and ran until the mat was worn, unbelievable"]
+STACK = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41, position=Rotary())
+LABELS = ("bad", "fair", "good")
+ROOM = 37
+WRITER = Tokenizer.train(BPE(vocab_size=300, bos=True, pad=True), TEXTS)
+READER = Tokenizer.train(WordPiece(vocab_size=80), TEXTS)
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}"
+    "{{ raise_exception('no role ' + message.role) }}{% endif %}"
+    "{{ message.role }}: {{ message.content }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+LIMITS = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=30)
+
+
+def trained(kind: str) -> Trained:
+    """A model of this kind: gpt, chat, bert, texts, words or translator."""
+    reader = {"vocab_size": READER.vocab_size, "max_len": ROOM, "stack": STACK}
+    model: AnyModel
+    match kind:
+        case "gpt" | "chat":
+            model = DecoderOnly(DecoderOnlySpec(vocab_size=WRITER.vocab_size, max_len=ROOM, stack=STACK))
+        case "bert":
+            model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=MaskedHead(bias=True)))
+        case "texts":
+            model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=Classifier(labels=LABELS)))
+        case "words":
+            head = Classifier(labels=LABELS, over="tokens")
+            model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=head))
+        case _:
+            sides = {"encoder": STACK, "decoder": STACK}
+            model = EncoderDecoder(EncoderDecoderSpec(vocab_size=READER.vocab_size, max_len=ROOM, **sides))
+    tokenizer = WRITER if kind in ("gpt", "chat") else READER
+    one = Trained(model=shaken(model), tokenizer=tokenizer, source_tokenizer=tokenizer, folder=Path(kind))
+    return replace(one, chat_template=TEMPLATE) if kind == "chat" else one
+
+
+def shaken(model: AnyModel) -> AnyModel:
+    """Weights of the size that a trained model's are: answers depend on every token."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3, generator=generator)
+    return model.eval()
+
+
+def broken(one: Trained) -> Trained:
+    """With weights that are not numbers, as a training that diverged leaves them."""
+    with torch.no_grad():
+        next(one.model.parameters()).fill_(float("nan"))
+    return one
+
+
+class Paced:
+    """An engine's stand-in that writes `letter` after `letter`, each only once `go` is set: time stands still."""
+
+    def __init__(self, *, room: int = 3, pause: float = 0, fails: Exception | None = None) -> None:
+        self.go = threading.Event()
+        self.room, self.pause, self.fails = room, pause, fails
+        self.running = self.waiting = self.cancelled = 0
+        self.closed = False
+        self._lock = threading.Lock()
+
+    def submit(self, ask: Ask, on_piece: Callable[[Piece | Exception], None]) -> "PacedJob":
+        with self._lock:
+            if self.closed:
+                raise Closing
+            if self.running >= self.room:
+                raise Full(self.running, 7)
+            self.running += 1
+        job = PacedJob(self, ask, on_piece)
+        job.thread.start()
+        return job
+
+    def close(self, *, seconds: float | None = None) -> None:
+        self.closed = True
+        self.go.set()
+
+
+class PacedJob:
+    def __init__(self, desk: Paced, ask: Ask, on_piece: Callable[[Piece | Exception], None]) -> None:
+        self.desk, self.ask, self.on_piece, self.over = desk, ask, on_piece, False
+        self.thread = threading.Thread(target=self.write, daemon=True)
+
+    def cancel(self) -> None:
+        with self.desk._lock:
+            if not self.over:
+                self.over = True
+                self.desk.running -= 1
+                self.desk.cancelled += 1
+
+    def write(self) -> None:
+        count = self.ask.sampling.max_new_tokens
+        for left in range(count - 1, -1, -1):
+            while not self.over and not self.desk.go.wait(0.01):
+                pass
+            time.sleep(self.desk.pause)
+            with self.desk._lock:
+                if self.over:
+                    return
+                if not left or self.desk.fails:
+                    self.over = True
+                    self.desk.running -= 1
+            if self.desk.fails:
+                self.on_piece(self.desk.fails)
+                return
+            finish = None if left else "length"
+            token = Token(id=65, logprob=-1.0, finish=finish)
+            self.on_piece(Piece(text="a", tokens=(token,), top=((),), finish=finish))
+
+
+@contextmanager
+def shelf(
+    *kinds: str, limits: Limits = LIMITS, models: dict[str, Trained] | None = None, writer: Writer | None = None
+) -> Iterator[Shelf]:
+    named = {kind: trained(kind) for kind in kinds} | (models or {})
+    made = Shelf(Served(one, name=name, limits=limits, writer=writer) for name, one in named.items())
+    try:
+        yield made
+    finally:
+        made.close(seconds=0)
+
+
+@contextmanager
+def client(*kinds: str, rules: Rules | None = None, **more: Any) -> Iterator[TestClient]:
+    """In this process."""
+    with (
+        shelf(*kinds, **more) as made,
+        TestClient(
+            application(made, rules or Rules()), base_url="http://127.0.0.1", raise_server_exceptions=False
+        ) as asking,
+    ):
+        yield asking
+
+
+@contextmanager
+def on_a_socket(made: Shelf, rules: Rules | None = None, log: Log | None = None) -> Iterator[str]:
+    """The address; uvicorn answers there in a thread of its own."""
+    config = uvicorn.Config(
+        application(made, rules or Rules(), log=log),
+        port=0,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=3,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.01)
+            assert thread.is_alive()
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,50 @@
+"""A language model of a few thousand weights, far from uniform, with a tokenizer whose tokens cut characters."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from tercet.generation import Completion, Sampling, encode_prompt, generate
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.serve import Ask, Piece
+from tercet.tokens import BPE, Tokenizer
+
+MAX_LEN = 13
+TEXTS = ["the cat sat on the mat and the dog sat on the log; näh, nee, né, 🙂 🙃. "] * 3
+TOKENIZER = Tokenizer.train(BPE(vocab_size=283), TEXTS)
+
+
+def writer(*, max_len: int = MAX_LEN, spec: dict[str, Any] | None = None, **stack: Any) -> DecoderOnly:
+    sizes = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 31, **stack}
+    made = DecoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=StackSpec(**sizes), **(spec or {}))
+    model = DecoderOnly(made, seed=3)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():  # fresh weights are small or zero, and would hide a fault
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.15)
+    return model.eval()
+
+
+def ask(prompt: str, sampling: Sampling, *, top: int = 0) -> Ask:
+    return Ask(ids=tuple(encode_prompt(TOKENIZER, prompt)), sampling=sampling, top_logprobs=top)
+
+
+@cache
+def alone(model: DecoderOnly, prompt: str, sampling: Sampling) -> Completion:
+    return generate(model, TOKENIZER, [prompt], sampling)[0]
+
+
+def assert_is(pieces: Sequence[Piece | Exception], expected: Completion) -> None:
+    """The pieces are the whole of what the prompt gets alone."""
+    for piece in pieces:
+        assert isinstance(piece, Piece), piece
+    assert [piece.finish for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert pieces[-1].finish == expected.finish
+    assert "".join(piece.text for piece in pieces) == expected.text
+    tokens = [token for piece in pieces for token in piece.tokens]
+    assert tuple(token.id for token in tokens) == expected.ids
+    torch.testing.assert_close(
+        torch.tensor([token.logprob for token in tokens]), torch.tensor(expected.logprobs), atol=1e-4, rtol=1e-4
+    )

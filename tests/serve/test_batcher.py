@@ -1,0 +1,191 @@
+"""Those with equal settings that wait together are answered together, and each gets its own answer."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tercet.serve import Batcher, Closing, Full, Limits
+
+
+class Answers:
+    """What each item was told, once."""
+
+    def __init__(self) -> None:
+        self.told: dict[Any, Any] = {}
+        self._changed = threading.Condition()
+
+    def to(self, name: Any) -> Callable[[Any], None]:
+        def tell(answer: Any) -> None:
+            with self._changed:
+                assert name not in self.told, "told twice"
+                self.told[name] = answer
+                self._changed.notify_all()
+
+        return tell
+
+    def wait(self, count: int) -> dict[Any, Any]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.told) >= count, 20), self.told
+            return self.told
+
+
+class Gate:
+    """A call that notes its batches and, once, waits to be let go."""
+
+    def __init__(self, answer: Callable[[Any, Any], Any] = lambda item, key: (item, key)) -> None:
+        self.answer = answer
+        self.batches: list[tuple[list[Any], Any]] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, items: list[Any], key: Any) -> list[Any]:
+        self.batches.append((list(items), key))
+        self.begun.set()
+        assert self.go.wait(20)
+        return [self.answer(item, key) for item in items]
+
+
+@contextmanager
+def batcher(call: Callable[[list[Any], Any], list[Any]], **limits: Any) -> Iterator[Batcher[Any, Any, Any]]:
+    with Batcher(call, Limits(**limits)) as made:
+        yield made
+    assert (made.running, made.waiting) == (0, 0)
+
+
+@contextmanager
+def held(gate: Gate, answers: Answers, **limits: Any) -> Iterator[Batcher[Any, Any, Any]]:
+    """The worker is at the item "first"; what is submitted now waits."""
+    with batcher(gate, **limits) as made:
+        made.submit("first", "k", answers.to("first"))
+        assert gate.begun.wait(20)
+        yield made
+        gate.go.set()
+
+
+def test_equal_settings_are_answered_together_in_the_order_of_the_line() -> None:
+    gate, answers = Gate(), Answers()
+    with held(gate, answers, slots=3) as made:
+        for item, key in ((1, "k"), (2, "other"), (3, "k"), (4, "k"), (5, "k"), (6, "other")):
+            made.submit(item, key, answers.to(item))
+        assert (made.running, made.waiting) == (1, 6)
+        gate.go.set()
+        told = answers.wait(7)
+    assert gate.batches == [(["first"], "k"), ([1, 3, 4], "k"), ([2, 6], "other"), ([5], "k")]
+    assert told == {"first": ("first", "k"), **{n: (n, "other" if n in (2, 6) else "k") for n in range(1, 7)}}
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    items=st.lists(st.tuples(st.integers(-5, 5), st.sampled_from("abc"), st.booleans()), max_size=20),
+    slots=st.integers(1, 5),
+)
+def test_each_gets_its_own_answer_and_bad_ones_hurt_nobody(items: list[tuple[int, str, bool]], slots: int) -> None:
+    def call(numbers: list[int], key: str) -> list[float]:
+        assert len(numbers) <= slots
+        return [ord(key) / number for number in numbers]
+
+    answers, kept = Answers(), []
+    with batcher(call, slots=slots, waiting=99) as made:
+        for name, (number, key, cancelled) in enumerate(items):
+            job = made.submit(number, key, answers.to(name))
+            if cancelled:
+                job.cancel()
+                told = name in answers.told
+            else:
+                kept.append(name)
+            if cancelled and not told:
+                answers.told[name] = "cancelled"  # from now on it would be told twice
+    for name, (number, key, cancelled) in enumerate(items):
+        told = answers.told[name]
+        if number == 0:
+            assert isinstance(told, ZeroDivisionError) or (cancelled and told == "cancelled")
+        else:
+            assert told == ord(key) / number or (cancelled and told == "cancelled")
+
+
+def test_one_bad_item_is_tried_alone() -> None:
+    def answer(item: Any, key: Any) -> Any:
+        if item == "bad":
+            raise ValueError("it cannot be read")
+        return item
+
+    gate, answers = Gate(answer), Answers()
+    with held(gate, answers) as made:
+        for item in ("a", "bad", "b"):
+            made.submit(item, "k", answers.to(item))
+        gate.go.set()
+        told = answers.wait(4)
+    assert (told["a"], told["b"], str(told["bad"])) == ("a", "b", "it cannot be read")
+    assert [items for items, _ in gate.batches[1:]] == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
+
+
+def test_a_call_that_loses_an_answer_gives_nobody_anothers() -> None:
+    gate, answers = Gate(), Answers()
+    with batcher(lambda items, key: items[1:], slots=2) as made:
+        made.submit(1, "k", answers.to(1))
+        assert "1 items need as many answers, got 0" in str(answers.wait(1)[1])
+    assert not gate.batches
+
+
+def test_a_full_line_a_closed_door_and_a_cancelled_item() -> None:
+    gate, answers = Gate(), Answers()
+    with held(gate, answers, slots=1, waiting=2) as made:
+        jobs = [made.submit(item, "k", answers.to(item)) for item in (1, 2)]
+        with pytest.raises(Full, match="2 requests wait already") as refused:
+            made.submit(3, "k", answers.to(3))
+        assert refused.value.retry_after >= 1
+        jobs[0].cancel()
+        jobs[0].cancel()
+        made.submit(4, "k", answers.to(4))
+    with pytest.raises(Closing):
+        made.submit(5, "k", answers.to(5))
+    assert answers.told == {"first": ("first", "k"), 2: (2, "k"), 4: (4, "k")}
+    assert [items for items, _ in gate.batches] == [["first"], [2], [4]]
+
+
+def test_how_long_to_stay_away_follows_how_long_requests_took() -> None:
+    gate, answers = Gate(), Answers()
+    with held(gate, answers, slots=2, waiting=5) as made:
+        made._desk._lately.extend([6.0, 8.0])
+        for item in range(6):
+            made.submit(item, "k", answers.to(item))
+        with pytest.raises(Full) as refused:
+            made.submit("one more", "k", answers.to("one more"))
+        assert refused.value.retry_after == 25  # seven turns of 7 s, two at a time
+
+
+def test_time_runs_out_in_line_and_closing_ends_what_still_waits() -> None:
+    gate, answers = Gate(), Answers()
+    with held(gate, answers, slots=1, seconds=30) as made:
+        made.submit("late", "k", answers.to("late")).deadline = time.monotonic()
+        gate.go.set()
+        late = answers.wait(2)["late"]
+        assert isinstance(late, TimeoutError)
+        assert "longer than 30 s" in str(late)
+    gate, answers = Gate(), Answers()
+    with held(gate, answers, slots=1) as made:
+        made.submit("left", "k", answers.to("left"))
+        closing = threading.Thread(target=lambda: made.close(seconds=0))
+        closing.start()
+        time.sleep(0.05)
+        gate.go.set()
+        closing.join(20)
+        assert isinstance(answers.wait(2)["left"], Closing)
+
+
+def test_a_listener_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(answer: Any) -> None:
+        raise OSError("the line is dead")
+
+    gate, answers = Gate(), Answers()
+    with held(gate, answers) as made:
+        made.submit("a", "k", fails)
+        made.submit("b", "k", answers.to("b"))
+        gate.go.set()
+        assert answers.wait(2)["b"] == ("b", "k")
+    assert "the line is dead" in caplog.text

@@ -1,0 +1,385 @@
+"""What is answered over HTTP is what the verbs of the command line answer, whoever else is asking."""
+
+import base64
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from http_served import LABELS, READER, ROOM, TEMPLATE, WRITER, client, trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tercet.api import Run
+from tercet.config import UserError
+from tercet.generation import Beam, Sampling, generate, translate
+from tercet.models import DecoderOnly, EncoderDecoder
+from tercet.serve.asked import CompletionAsked
+from tercet.serve.chat import ChatTemplate
+from tercet.serve.engine import Piece
+from tercet.serve.writing import Row
+
+PROMPTS = ["the cat", "unbelievable dogs sat", "é"]
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[TestClient]:
+    with client("gpt", "chat", "bert", "texts", "words", "translator") as made:
+        yield made
+
+
+def asked(asking: TestClient, path: str, **body: Any) -> Any:
+    answer = asking.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def events(asking: TestClient, path: str, **body: Any) -> list[Any]:
+    """The events of a stream, up to its end."""
+    with asking.stream("POST", path, json={**body, "stream": True}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        told = "".join(answer.iter_text()).split("\n\n")
+    assert told[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in told[:-2]]
+
+
+def written(prompt: str, *, samples: int = 1, **sampling: Any) -> list[Any]:
+    model = trained("gpt").model
+    assert isinstance(model, DecoderOnly)
+    return generate(model, WRITER, [prompt], Sampling(max_new_tokens=11, **sampling), samples=samples)
+
+
+def rounded(found: Any) -> Any:
+    """Sums over a batch of another size differ in the last digits."""
+    return json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 3))
+
+
+def test_completions_are_those_of_generate(asking: TestClient) -> None:
+    for prompt in PROMPTS:
+        (want,) = written(prompt, temperature=0)
+        told = asked(asking, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0)
+        assert told["choices"][0]["text"] == want.text
+        assert told["choices"][0]["finish_reason"] == ("length" if want.finish == "length" else "stop")
+        n = len(WRITER.encode(prompt))
+        assert told["usage"] == {
+            "prompt_tokens": n, "completion_tokens": len(want.ids), "total_tokens": n + len(want.ids)
+        }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_draws_are_those_of_generate_with_the_seed_too(asking: TestClient) -> None:
+    how = {"temperature": 1.3, "top_p": 0.95, "top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 41}
+    for stop in ((), ("e",), ("at", "the")):
+        want = [one for prompt in PROMPTS for one in written(prompt, samples=3, stop=stop, **how)]
+        told = asked(asking, "/v1/completions", model="gpt", prompt=PROMPTS, max_tokens=11, n=3, stop=list(stop), **how)
+        assert [one["text"] for one in told["choices"]] == [one.text for one in want]
+        assert [one["index"] for one in told["choices"]] == list(range(9))
+        assert [one["seed"] for one in told["choices"]] == [41, 42, 43] * 3
+        assert [one["finish_reason"] == "length" for one in told["choices"]] == [one.finish == "length" for one in want]
+
+
+def test_a_seed_left_out_is_a_fresh_one_that_brings_the_answer_back(asking: TestClient) -> None:
+    how = {"model": "gpt", "prompt": "the", "max_tokens": 11}
+    choices = [asked(asking, "/v1/completions", **how)["choices"][0] for _ in range(2)]
+    assert len({one["seed"] for one in choices}) == 2
+    again = asked(asking, "/v1/completions", **how, seed=choices[0]["seed"])["choices"][0]
+    assert again["text"] == choices[0]["text"]
+
+
+def test_ids_are_a_prompt_as_their_text_is(asking: TestClient) -> None:
+    how = {"model": "gpt", "max_tokens": 9, "temperature": 0, "echo": True}
+    of_texts = asked(asking, "/v1/completions", prompt=PROMPTS, **how)["choices"]
+    of_ids = asked(asking, "/v1/completions", prompt=[WRITER.encode(prompt) for prompt in PROMPTS], **how)["choices"]
+    assert [one["text"] for one in of_texts] == [one["text"] for one in of_ids]
+    alone = asked(asking, "/v1/completions", prompt=WRITER.encode(PROMPTS[0]), **how)["choices"]
+    assert [one["text"] for one in alone] == [of_texts[0]["text"]]
+
+
+@pytest.mark.parametrize("stop", [pytest.param([], marks=pytest.mark.slow), ["at", "the"]])
+def test_a_stream_joined_is_the_answer_at_once(asking: TestClient, stop: list[str]) -> None:
+    how: dict[str, Any] = {"model": "gpt", "prompt": PROMPTS, "n": 2, "max_tokens": 11, "seed": 5, "stop": stop}
+    how |= {"logprobs": 3, "echo": True}
+    whole = asked(asking, "/v1/completions", **how)
+    pieces = events(asking, "/v1/completions", **how, stream_options={"include_usage": True})
+    assert pieces[-1]["choices"] == []
+    assert pieces[-1]["usage"] == whole["usage"]
+    assert all(piece["usage"] is None for piece in pieces[:-1])
+    assert len({piece["id"] for piece in pieces}) == 1
+    for choice in whole["choices"]:
+        mine = [one for piece in pieces[:-1] for one in piece["choices"] if one["index"] == choice["index"]]
+        assert "".join(one["text"] for one in mine) == choice["text"]
+        assert [one["finish_reason"] for one in mine[:-1]] == [None] * (len(mine) - 1)
+        assert mine[-1]["finish_reason"] == choice["finish_reason"]
+        for name, values in choice["logprobs"].items():
+            assert rounded([value for one in mine for value in one["logprobs"][name]]) == rounded(values)
+
+
+def test_a_stream_says_no_usage_where_none_is_asked_for(asking: TestClient) -> None:
+    pieces = events(asking, "/v1/completions", model="gpt", prompt="the", max_tokens=5)
+    assert all("usage" not in piece and len(piece["choices"]) == 1 for piece in pieces)
+
+
+def test_logprobs_are_the_models_own(asking: TestClient) -> None:
+    """Of the prompt and of what is written: beside one pass over the whole text."""
+    prompt = "the cat sat"
+    told = asked(
+        asking, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0, logprobs=4, echo=True
+    )["choices"][0]
+    (want,) = written(prompt, temperature=0)
+    ids = [*WRITER.encode(prompt), *want.ids[:11]]
+    model = trained("gpt").model
+    with torch.no_grad():
+        scores = model(torch.tensor([ids]))[0].log_softmax(-1)  # (T, V)
+    found = told["logprobs"]
+    assert found["tokens"] == [WRITER.tokens([token])[0] for token in ids]
+    assert found["token_logprobs"][0] is None
+    assert found["token_logprobs"][1:] == pytest.approx(
+        [scores[i, ids[i + 1]].item() for i in range(len(ids) - 1)], abs=1e-4
+    )
+    for place, top in enumerate(found["top_logprobs"][1:]):
+        best = scores[place].topk(4)
+        want_top = {
+            WRITER.tokens([token])[0]: value for token, value in zip(*(one.tolist() for one in best[::-1]), strict=True)
+        }
+        assert {name: top[name] for name in want_top} == pytest.approx(want_top, abs=1e-4)
+        assert set(top) - set(want_top) <= {found["tokens"][place + 1]}
+    text = told["text"]
+    for offset, token in zip(found["text_offset"], found["tokens"], strict=True):
+        if "\\x" not in token:  # half a character
+            assert text[offset:].startswith(token)
+
+
+def test_an_echo_can_be_all_that_is_asked_for(asking: TestClient) -> None:
+    """As programs do that score given texts."""
+    told = asked(asking, "/v1/completions", model="gpt", prompt="the cat sat", max_tokens=0, logprobs=0, echo=True)
+    choice = told["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("the cat sat", "length")
+    assert len(choice["logprobs"]["tokens"]) == told["usage"]["prompt_tokens"] == len(WRITER.encode("the cat sat"))
+    assert choice["logprobs"]["top_logprobs"] == [None] * len(choice["logprobs"]["tokens"])
+    assert told["usage"]["completion_tokens"] == 0
+
+
+def test_a_chat_is_its_template_continued(asking: TestClient) -> None:
+    messages = [
+        {"role": "user", "content": "the"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "a"},
+    ]
+    ids = [WRITER.bos_id]
+    for message in messages:
+        ids += [*WRITER.encode(f"{message['role']}: {message['content']}"), WRITER.eos_id]
+    ids += WRITER.encode("assistant: ")
+    how = {"max_tokens": 13, "temperature": 0.7, "seed": 3}
+    want = asked(asking, "/v1/completions", model="chat", prompt=ids, **how)
+    told = asked(asking, "/v1/chat/completions", model="chat", messages=messages, **how)
+    assert told["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": want["choices"][0]["text"],
+        "refusal": None,
+    }
+    assert told["usage"] == want["usage"]
+    pieces = events(
+        asking, "/v1/chat/completions", model="chat", messages=messages, **how, logprobs=True, top_logprobs=2
+    )
+    assert pieces[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    deltas = [piece["choices"][0]["delta"].get("content", "") for piece in pieces]
+    assert "".join(deltas) == want["choices"][0]["text"]
+    told_tokens = [
+        one for piece in pieces if piece["choices"][0]["logprobs"] for one in piece["choices"][0]["logprobs"]["content"]
+    ]
+    assert all(len(one["top_logprobs"]) == 2 and one["logprob"] <= 0 for one in told_tokens)
+    assert len(told_tokens) in (want["usage"]["completion_tokens"], want["usage"]["completion_tokens"] - 1)
+
+
+@pytest.mark.slow
+def test_a_template_renders_as_transformers_does() -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    other = PreTrainedTokenizerFast(tokenizer_object=WRITER._library, bos_token="<bos>", eos_token="<eos>")
+    messages = [{"role": "user", "content": "the  cat\n"}, {"role": "assistant", "content": "<b> & 'sat'"}]
+    sources = [
+        TEMPLATE,
+        "{%- for m in messages %}\n  {{ m | tojson }}\n  {%- if loop.first %}{% continue %}{% endif %}\n{% endfor %}\n",
+        "  {% set ns = namespace(n=0) %}\n{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}\n{{ ns.n }}",
+        "{{ strftime_now('%Y')[:2] }}",
+    ]
+    for source in sources:
+        want = other.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
+        assert ChatTemplate(source, WRITER).render(messages) == want
+    want = other.apply_chat_template(messages, chat_template=TEMPLATE, add_generation_prompt=True)["input_ids"]
+    ours = ChatTemplate(TEMPLATE, WRITER).ids(messages)
+    assert WRITER.decode(ours, skip_special=False) == WRITER.decode(want, skip_special=False)
+
+
+@given(st.lists(st.sampled_from(["<eos>", "<bos>", "eos>", "<", "the", "\ue000", "é"]), min_size=1).map("".join))
+def test_what_a_person_writes_is_text_where_it_spells_a_special_token(content: str) -> None:
+    ids = ChatTemplate(TEMPLATE, WRITER).ids([{"role": "user", "content": content}])
+    assert ids.count(WRITER.eos_id) == ids.count(WRITER.bos_id) == 1
+    assert ids[1 : ids.index(WRITER.eos_id)] == WRITER.encode(f"user: {content}")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "refuses these messages"),
+        ("{{ messages.append(1) }}", "refuses these messages"),
+        ("{{ cycler.__init__.__globals__.os.popen('id').read() }}", "refuses these messages"),
+        ("{% for a in range(999999999) %}{% endfor %}", "refuses these messages"),
+        ("{{ raise_exception('only one message') }}", "only one message"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% include '/etc/passwd' %}", "refuses these messages"),
+        ("", "makes nothing of these messages"),
+    ],
+)
+def test_a_template_is_a_program_in_a_sandbox(source: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        ChatTemplate(source, WRITER).ids([{"role": "user", "content": "a"}])
+
+
+def test_a_template_that_is_none_is_told() -> None:
+    with pytest.raises(UserError, match="the chat template cannot be read"):
+        ChatTemplate("{% if %}", WRITER)
+
+
+def test_vectors_are_those_of_embed(asking: TestClient) -> None:
+    texts = ["the cat", "", "a dog ran until the mat was worn", "the cat"]
+    for how in ({}, {"pooling": "first"}, {"normalise": False}):
+        want = Run(trained=trained("bert")).embed(texts, **how)
+        told = asked(asking, "/v1/embeddings", model="bert", input=texts, **how)
+        found = np.array([one["embedding"] for one in told["data"]], np.float32)
+        np.testing.assert_allclose(found, want, atol=1e-6)
+    packed = asked(asking, "/v1/embeddings", model="bert", input=texts, encoding_format="base64", normalise=False)
+    bare = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in packed["data"]]
+    np.testing.assert_allclose(np.stack(bare), want, atol=1e-6)
+    n = sum(len(READER.encode(text)) for text in texts)
+    assert packed["usage"] == {"prompt_tokens": n, "total_tokens": n}
+    ids = asked(
+        asking, "/v1/embeddings", model="bert", input=[READER.encode(text) for text in texts[2:]], normalise=False
+    )
+    np.testing.assert_allclose(np.array([one["embedding"] for one in ids["data"]]), want[2:], atol=1e-6)
+    assert asked(asking, "/v1/embeddings", model="bert", input="a", dimensions=24)["data"][0]["index"] == 0
+
+
+@pytest.mark.slow
+def test_translations_are_those_of_translate(asking: TestClient) -> None:
+    texts = ["the cat sat", "", "a dog ran until", " on the mat "]
+    model = trained("translator").model
+    assert isinstance(model, EncoderDecoder)
+    searches: list[tuple[dict[str, Any], Any]] = [
+        ({}, Beam()),
+        (
+            {"beam": 3, "n_best": 2, "length_penalty": "gnmt", "alpha": 0.6},
+            Beam(size=3, n_best=2, length_penalty="gnmt", alpha=0.6),
+        ),
+        ({"sample": True, "seed": 9, "top_k": 20}, Sampling(seed=9, top_k=20, max_new_tokens=1 << 20)),
+    ]
+    for body, search in searches:
+        want = translate(model, READER, texts, search)
+        told = asked(asking, "/translate", text=texts, **body)["answers"]
+        assert [[one["text"] for one in answer["translations"]] for answer in told] == [
+            [one.text for one in several] for several in want
+        ]
+        for answer, several in zip(told, want, strict=True):
+            assert [one["score"] for one in answer["translations"]] == pytest.approx(
+                [one.score for one in several], abs=1e-4
+            )
+    (begun,) = translate(model, READER, ["a dog"], Beam(), prefixes=["the"])
+    (told,) = asked(asking, "/translate", text="a dog", prefix="the")["answers"]
+    assert told["translations"][0]["text"] == begun[0].text
+
+
+def test_masks_are_filled_as_fill_does(asking: TestClient) -> None:
+    texts = ["the [MASK] sat", "a <mask> [MASK]"]
+    for how in ({}, {"top": 3}, {"only": ["cat", "dog"]}, {"only": ["cat", "dog"], "top": 1}):
+        want = Run(trained=trained("bert")).fill(texts, **how)
+        told = asked(asking, "/fill-mask", text=texts, **how)["answers"]
+        for answer, one in zip(told, want, strict=True):
+            assert [[c["word"] for c in mask] for mask in answer["masks"]] == [
+                [c.word for c in mask] for mask in one.masks
+            ]
+            for mask, wanted in zip(answer["masks"], one.masks, strict=True):
+                assert [c["probability"] for c in mask] == pytest.approx([c.probability for c in wanted], abs=1e-5)
+                assert [c["text"] for c in mask] == [c.text for c in wanted]
+
+
+def test_labels_are_those_of_classify(asking: TestClient) -> None:
+    texts = ["the cat sat", "", "a dog ran " * 20]
+    want = Run(trained=trained("texts")).classify(texts)
+    told = asked(asking, "/classify", model="texts", text=texts)["answers"]
+    for answer, one in zip(told, want, strict=True):
+        assert (answer["label"], answer["truncated"]) == (one.label, one.truncated)
+        assert answer["scores"] == pytest.approx(one.scores, abs=1e-5)
+        assert set(answer["scores"]) == set(LABELS)
+    assert told[2]["truncated"]
+    tagged = Run(trained=trained("words")).tag([text.split() for text in texts])
+    told = asked(asking, "/classify", model="words", text=texts)["answers"]
+    for answer, one in zip(told, tagged, strict=True):
+        assert [word["word"] for word in answer["words"]] == list(one.words)
+        assert [word["label"] for word in answer["words"]] == [found and found.label for found in one.tags]
+
+
+@pytest.mark.slow
+def test_everybody_at_once_gets_their_own_answer(asking: TestClient) -> None:
+    """Every kind of question from many threads: each equals the answer to that question alone."""
+    questions: list[tuple[str, dict[str, Any]]] = [
+        *(("/v1/completions", {"model": "gpt", "prompt": one, "seed": 3, "max_tokens": 9}) for one in PROMPTS),
+        *(("/v1/embeddings", {"model": "bert", "input": text}) for text in ("the cat", "a dog ran", "mat")),
+        *(("/translate", {"text": text}) for text in ("the cat", "a dog ran")),
+        *(("/fill-mask", {"text": text}) for text in ("the [MASK]", "[MASK] dog")),
+        *(("/classify", {"model": "texts", "text": text}) for text in ("the cat", "a dog ran")),
+    ]  # fmt: skip
+
+    def ask(question: tuple[str, dict[str, Any]]) -> Any:
+        found = asked(asking, question[0], **question[1])
+        return rounded({name: value for name, value in found.items() if name not in ("id", "created")})
+
+    alone = [ask(question) for question in questions]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, questions)) == alone
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(0, WRITER.vocab_size - 1), min_size=1, max_size=12),
+    st.lists(st.sampled_from(["the", "e", " c", "é", "\ufffd"]), max_size=3),
+    st.integers(0, 5),
+)
+def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], echo: int) -> None:
+    """However pieces fall: offsets never fall and lie within the text, and where nothing is cut all tokens are told."""
+    from tercet.generation.stream import Token
+    from tercet.generation.text import TextRow
+
+    text, row, news = TextRow(WRITER, tuple(stop)), Row(WRITER, tokens=True, echoed="x" * echo), []
+    for place, token in enumerate(ids):
+        finish = "eos" if token == WRITER.eos_id else "length" if place == len(ids) - 1 else None
+        drawn = Token(id=token, logprob=-1.0, finish=finish)
+        said = text.read(drawn)
+        over = text.finish if text.finish == "stop" or finish else None
+        news.append(row.read(Piece(text=said, tokens=(drawn,), top=((),), finish=over)))
+        if over:
+            break
+    whole = "".join(one.text for one in news)
+    told = [token for one in news for token in one.tokens]
+    assert [token.offset for token in told] == sorted(token.offset for token in told)
+    assert all(echo <= token.offset <= echo + len(whole) for token in told)
+    drawn_ids = text.tokens
+    if text.finish == "length":
+        assert len(told) == len(drawn_ids)
+    else:
+        assert len(told) <= len(drawn_ids) - (text.finish == "eos")
+    assert news[-1].finish == ("length" if text.finish == "length" else "stop")
+
+
+def test_what_may_be_asked_is_what_may_be_said() -> None:
+    """A request that this page's schema describes can be made; the neutral values of others' clients too."""
+    asked_for = CompletionAsked.model_validate(
+        {"prompt": "a", "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "best_of": 1, "user": "me",
+         "suffix": None, "stop": None, "stream_options": None, "temperature": 1, "top_p": None}
+    )  # fmt: skip
+    assert asked_for.samples == 1
+    assert asked_for.stops == ()
+    assert ROOM == 37

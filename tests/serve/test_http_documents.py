@@ -1,0 +1,72 @@
+"""docs/serving.md tells the truth: its questions are answered, and its tables name what there is."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from http_served import on_a_socket, shelf, trained
+
+from tercet.cli import serve as verb
+from tercet.cli.parser import Parser
+from tercet.serve.asked import MOST_LOGPROBS, MOST_ROWS, MOST_TEXTS
+from tercet.serve.guard import Rules
+from tercet.serve.limits import Limits
+from tercet.serve.page import ROWS
+
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text()
+ADDRESS = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    models = {"mine": trained("gpt"), "bert": trained("bert")}
+    with shelf("texts", "translator", models=models, limits=Limits(slots=2)) as made, on_a_socket(made) as address:
+        yield address
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("block", blocks("sh"))
+def test_curl_is_answered(block: str, address: str) -> None:
+    command = block.replace(ADDRESS, address).replace("curl -s", "curl -s --fail-with-body")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search('"(choices|answers)":', done.stdout)
+
+
+def test_python_runs(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks("python"):
+        exec(compile(block.replace(ADDRESS, address), "serving.md", "exec"), names)
+    out = capsys.readouterr().out
+    assert out.startswith("['texts', 'translator', 'mine', 'bert']")
+    assert out.endswith("24\n")
+    names["client"].close()
+
+
+def test_the_tables_are_true(address: str) -> None:
+    for name in re.findall(r"`(tercet_\w+)\{", TEXT):
+        assert f"{name.removesuffix('_total')}" in httpx.get(f"{address}/metrics").text
+    limits = Limits()
+    told = dict(re.findall(r"\| `(--[a-z-]+)` \| [^|]* \| (\d+) \|", TEXT))
+    assert told == {
+        "--slots": str(limits.slots), "--queue": str(limits.waiting), "--max-tokens": str(limits.max_new_tokens),
+        "--timeout": f"{limits.seconds:g}", "--max-body": str(Rules().max_body), "--grace": "30",
+    }  # fmt: skip
+    verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
+    verb.register(verbs)
+    flags, known = set(re.findall(r"--[a-z][a-z-]+", TEXT)), set(verbs.choices["serve"].flags())
+    assert flags <= known | {"--to"}
+    for number in (MOST_LOGPROBS, MOST_ROWS, MOST_TEXTS):
+        assert f"{number:,}" in TEXT
+    paths = httpx.get(f"{address}/openapi.json").json()["paths"]
+    assert {row.partition(" ")[2] for row in ROWS} | {"/v1/models/{name}"} == {*paths, "/openapi.json"}
+    assert all(f"`{path}`" in TEXT for path in paths if "{" not in path)

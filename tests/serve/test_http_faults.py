@@ -1,0 +1,296 @@
+"""What goes wrong on the way: full queues, time, broken weights, clients that go, stall or send for ever. Each gets the
+right status, nobody else notices, and nothing is left behind."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from http_served import LIMITS, Paced, broken, client, on_a_socket, shelf, trained
+
+from tercet.generation.sampling import DIVERGED
+from tercet.serve.guard import Rules
+from tercet.serve.limits import Full, Limits
+from tercet.serve.parts import parts
+
+COMPLETE = "/v1/completions"
+SHORT = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=0.3)
+
+
+def until(true: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not become so"
+        time.sleep(0.01)
+
+
+def error(answer: Any, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    return answer.json()["error"]
+
+
+def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
+    desk = Paced(room=2)
+    with client("gpt", writer=desk) as asking, ThreadPoolExecutor(2) as pool:
+        served = [pool.submit(asking.post, COMPLETE, json={"prompt": "a", "max_tokens": 3}) for _ in range(2)]
+        until(lambda: desk.running == 2)
+        answer = asking.post(COMPLETE, json={"prompt": "a", "max_tokens": 3})
+        assert error(answer, 429)["code"] == "queue_full"
+        assert answer.headers["retry-after"] == "7"
+        assert error(asking.post(COMPLETE, json={"prompt": "a", "max_tokens": 3, "stream": True}), 429)
+        desk.go.set()
+        assert [one.result().json()["choices"][0]["text"] for one in served] == ["aaa", "aaa"]
+    assert desk.running == desk.cancelled == 0
+
+
+def test_a_long_list_goes_through_a_short_queue() -> None:
+    """It waits for its own, and leaves the others' places alone."""
+    desk = Paced(room=2)
+    desk.go.set()
+    with client("gpt", writer=desk) as asking:
+        told = asking.post(COMPLETE, json={"prompt": ["a"] * 20, "n": 2, "max_tokens": 2}).json()
+    assert [one["text"] for one in told["choices"]] == ["aa"] * 40
+    with client("bert", limits=Limits(slots=2, waiting=1)) as asking:
+        texts = [f"the {'cat ' * (n % 5)}" for n in range(100)]
+        assert len(asking.post("/v1/embeddings", json={"input": texts}).json()["data"]) == 100
+
+
+def test_time_is_a_504_and_frees_the_place() -> None:
+    desk = Paced()
+    with client("gpt", writer=desk, limits=SHORT) as asking:
+        for stream in (False, True):
+            told = error(asking.post(COMPLETE, json={"prompt": "a", "stream": stream}), 504)
+            assert told["type"] == "timeout_error"
+            assert "0.3 seconds" in told["message"]
+            assert desk.running == 0
+    with client("gpt", limits=Limits(seconds=0.05, max_new_tokens=10**6)) as asking:
+        told = error(asking.post(COMPLETE, json={"prompt": "a", "max_tokens": 10**5}), 504)
+        assert "0.05 seconds" in told["message"]
+
+
+def test_time_that_runs_out_in_a_stream_is_told_in_it() -> None:
+    desk = Paced(pause=0.05)
+    desk.go.set()
+    with shelf("gpt", writer=desk, limits=SHORT) as made, on_a_socket(made) as address:
+        body = {"prompt": "a", "max_tokens": 50, "stream": True}
+        with httpx.stream("POST", address + COMPLETE, json=body) as answer:
+            assert answer.status_code == 200
+            lines = [line for line in answer.iter_lines() if line]
+    assert json.loads(lines[0].removeprefix("data: "))["choices"][0]["text"] == "a"
+    assert json.loads(lines[-2].removeprefix("data: "))["error"]["code"] == "timeout"
+    assert lines[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "body"),
+    [
+        ("gpt", COMPLETE, {"prompt": "a"}),
+        ("gpt", COMPLETE, {"prompt": "a", "stream": True}),
+        ("gpt", COMPLETE, {"prompt": "a cat", "max_tokens": 0, "echo": True, "logprobs": 1}),
+        ("bert", "/v1/embeddings", {"input": "a"}),
+        ("bert", "/fill-mask", {"text": "[MASK]"}),
+        ("bert", "/fill-mask", {"text": "[MASK]", "only": ["cat"]}),
+        ("texts", "/classify", {"text": "a"}),
+        ("words", "/classify", {"text": "a cat"}),
+        ("translator", "/translate", {"text": "a"}),
+        ("translator", "/translate", {"text": "a", "sample": True}),
+    ],
+)
+def test_weights_that_are_not_numbers_are_told(kind: str, path: str, body: dict[str, Any]) -> None:
+    with client(models={kind: broken(trained(kind))}) as asking:
+        told = error(asking.post(path, json=body), 500)
+        assert told["message"] == DIVERGED
+        assert told["code"] == "not_numbers"
+        assert asking.get("/health").status_code == 200
+
+
+def test_a_fault_of_ours_is_told_without_its_insides() -> None:
+    desk = Paced(fails=ZeroDivisionError("secret insides"))
+    desk.go.set()
+    with client("gpt", writer=desk) as asking:
+        told = error(asking.post(COMPLETE, json={"prompt": "a"}), 500)
+    assert told["type"] == "server_error"
+    assert "secret" not in told["message"]
+
+
+def test_one_bad_text_hurts_nobody_beside_it() -> None:
+    with client("bert") as asking, ThreadPoolExecutor(8) as pool:
+        bodies = [
+            {"text": text, "only": ["cat"]} for text in ("[MASK]", "no gap", "the [MASK]", "mat " * 99 + "[MASK]")
+        ]
+        answers = list(pool.map(lambda body: asking.post("/fill-mask", json=body), bodies * 5))
+    assert [one.status_code for one in answers] == [200, 400, 200, 400] * 5
+
+
+def test_who_asks_while_it_closes_is_sent_on() -> None:
+    with shelf("gpt", "bert") as made:
+        made.close(seconds=0)
+        with on_a_socket(made) as address:
+            answer = httpx.post(address + COMPLETE, json={"prompt": "a"})
+            assert error(answer, 503)["code"] == "closing"
+            assert "retry-after" in answer.headers
+            assert error(httpx.post(address + "/v1/embeddings", json={"input": "a"}), 503)
+            assert httpx.get(address + "/health").json() == {"status": "closing", "models": 2}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_frees_its_place_at_once(stream: bool) -> None:
+    desk = Paced(room=3)
+    with shelf("gpt", writer=desk) as made, on_a_socket(made) as address:
+        for _ in range(5):
+            sockets = [_asking(address, stream=stream, max_tokens=50, n=1) for _ in range(3)]
+            until(lambda: desk.running == 3)
+            for one in sockets:
+                one.close()
+            until(lambda: desk.running == 0)
+    assert desk.cancelled == 15
+
+
+@pytest.mark.slow
+def test_a_hundred_disconnects_mid_stream_leave_nothing() -> None:
+    with shelf("gpt", limits=Limits(slots=3, waiting=200, max_new_tokens=10**5)) as made, on_a_socket(made) as address:
+        alone = httpx.post(address + COMPLETE, json={"prompt": "the", "seed": 3, "max_tokens": 30}).json()
+        _disconnects(address, 10)
+        before = len(psutil.Process().net_connections()), threading.active_count()
+        with ThreadPoolExecutor(4) as pool:
+            other = pool.submit(
+                lambda: [
+                    httpx.post(address + COMPLETE, json={"prompt": "the", "seed": 3, "max_tokens": 30}, timeout=60)
+                    for _ in range(4)
+                ]
+            )
+            _disconnects(address, 90)
+            texts = [one.json()["choices"][0]["text"] for one in other.result()]
+        writer = made.models["gpt"].writer
+        until(lambda: writer.running == writer.waiting == 0)
+        assert texts == [alone["choices"][0]["text"]] * 4
+        until(lambda: len(psutil.Process().net_connections()) <= before[0])
+        assert threading.active_count() <= before[1] + 4
+        metrics = httpx.get(address + "/metrics").text
+    assert 'tercet_running{model="gpt",task="write"} 0.0' in metrics
+
+
+def _disconnects(address: str, n: int) -> None:
+    for _ in range(n):
+        with _asking(address, stream=True, max_tokens=10**5, n=1) as one:
+            assert b"data: " in _read_until(one, b"data: ")
+
+
+def _asking(address: str, **body: Any) -> socket.socket:
+    """A client that has asked and not yet listened."""
+    content = json.dumps({"prompt": "the", **body}).encode()
+    one = _connected(address)
+    head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    one.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    return one
+
+
+def _connected(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
+
+
+def _read_until(one: socket.socket, end: bytes) -> bytes:
+    found = b""
+    while end not in found:
+        part = one.recv(4096)
+        if not part:
+            break
+        found += part
+    return found
+
+
+def test_a_reader_that_stalls_holds_up_nobody() -> None:
+    """The worker writes to the end for others, and the stalled one is let go when its time is over."""
+    limits = Limits(slots=2, waiting=10, max_new_tokens=10**6, seconds=1.5)
+    with shelf("gpt", limits=limits) as made, on_a_socket(made) as address:
+        with socket.socket() as stalled:
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            stalled.connect(("127.0.0.1", int(address.rpartition(":")[2])))
+            content = json.dumps({"prompt": "the", "stream": True, "max_tokens": 10**6, "logprobs": 20}).encode()
+            head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            stalled.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            until(lambda: made.models["gpt"].writer.running == 1)
+            for _ in range(3):
+                assert httpx.post(address + COMPLETE, json={"prompt": "a", "max_tokens": 5}).status_code == 200
+            until(lambda: made.models["gpt"].writer.running == 0)
+        assert httpx.get(address + "/health").status_code == 200
+
+
+def test_a_sender_that_stalls_is_cut_off() -> None:
+    with shelf("bert") as made, on_a_socket(made, Rules(body_seconds=0.2)) as address, _connected(address) as slow:
+        head = "POST /fill-mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        slow.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        told = _read_until(slow, b"}}")
+    assert told.startswith(b"HTTP/1.1 408 ")
+    assert b"did not come whole within 0.2 seconds" in told
+    assert b"connection: close" in told.lower()
+
+
+def test_a_sender_without_end_is_cut_off() -> None:
+    sent = 0
+    with shelf("bert") as made, on_a_socket(made, Rules(max_body=10_000)) as address:
+        with _connected(address) as one:
+            head = "POST /fill-mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            one.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+            with suppress(OSError):
+                while sent < 10**7:
+                    one.sendall(b"400\r\n" + b" " * 0x400 + b"\r\n")
+                    sent += 0x400
+        big = httpx.post(address + "/fill-mask", content=b" " * 100_000, headers={"Content-Type": "application/json"})
+        assert big.status_code == 413  # a sender who ends is told
+    assert sent < 10**7
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n", b"A" * 100_000, b"\r\n\r\n\r\n"]
+)
+def test_what_is_not_http_hurts_nobody(garbage: bytes) -> None:
+    with shelf("bert") as made, on_a_socket(made) as address:
+        with _connected(address) as one:
+            one.sendall(garbage)
+        assert httpx.get(address + "/health").status_code == 200
+
+
+def test_a_job_is_cancelled_however_its_reader_ends() -> None:
+    class Job:
+        cancelled = 0
+
+        def cancel(self) -> None:
+            Job.cancelled += 1
+
+    async def run() -> None:
+        heard: list[Callable[[int | Exception], None]] = []
+
+        def submit(on_part: Callable[[int | Exception], None]) -> Job:
+            if len(heard) == 3:
+                raise Full(3, 1)
+            heard.append(on_part)
+            return Job()
+
+        every = parts([submit] * 5, at_once=5, seconds=0.1, last=lambda part: part == 9)
+        heard_first = asyncio.ensure_future(anext(every))
+        await asyncio.sleep(0)
+        heard[1](9)
+        assert await heard_first == (1, 9)
+        await every.aclose()
+        assert Job.cancelled == 2  # the one that ended is not
+        heard[0](1)  # said too late, heard by nobody
+        every = parts([submit], at_once=1, seconds=0.1, last=bool)
+        with pytest.raises(Full):
+            await anext(every)
+        heard.clear()
+        every = parts([submit], at_once=1, seconds=0.05, last=bool)
+        with pytest.raises(TimeoutError, match=r"longer than 0\.05 seconds"):
+            await anext(every)
+        assert Job.cancelled == 3
+
+    asyncio.run(run())
+    assert LIMITS.slots == 3

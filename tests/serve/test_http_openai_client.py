@@ -1,0 +1,128 @@
+"""The official `openai` client, unchanged, over a socket; its own retries are off, so that it sees what there is."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+from http_served import WRITER, Paced, broken, on_a_socket, shelf, trained
+
+from tercet.api import Run
+from tercet.serve.guard import Rules
+
+KEY = "a key for the tests"
+
+
+def official(address: str, key: str = KEY) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[openai.OpenAI]:
+    with shelf("gpt", "chat", "bert") as made, on_a_socket(made, Rules(key=KEY)) as address, official(address) as made:
+        yield made
+
+
+def test_models(ours: openai.OpenAI) -> None:
+    assert [model.id for model in ours.models.list()] == ["gpt", "chat", "bert"]
+    assert ours.models.retrieve("bert").owned_by == "tercet"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'brt' here; did you mean 'bert'"):
+        ours.models.retrieve("brt")
+
+
+def test_completions(ours: openai.OpenAI) -> None:
+    want = Run(trained=trained("gpt")).generate("the cat", max_new_tokens=12, temperature=0)
+    told = ours.completions.create(model="gpt", prompt="the cat", max_tokens=12, temperature=0)
+    assert told.choices[0].text == want
+    assert told.usage is not None
+    assert told.usage.prompt_tokens == len(WRITER.encode("the cat"))
+    pieces = list(ours.completions.create(model="gpt", prompt="the cat", max_tokens=12, temperature=0, stream=True))
+    assert "".join(piece.choices[0].text for piece in pieces) == want
+    assert pieces[-1].choices[0].finish_reason in ("stop", "length")
+    assert len(pieces) > 3
+
+
+def test_everything_that_can_be_set(ours: openai.OpenAI) -> None:
+    told = ours.completions.create(
+        model="gpt", prompt=["the cat", "a"], max_tokens=9, temperature=0.8, top_p=0.9, n=2, seed=5, stop=["zz"],
+        logprobs=2, echo=True, user="somebody", frequency_penalty=0, presence_penalty=0, best_of=1,
+        extra_body={"top_k": 40, "min_p": 0.01, "repetition_penalty": 1.05},
+    )  # fmt: skip
+    assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
+    assert [
+        choice.text.startswith(prompt) for choice, prompt in zip(told.choices, ["the cat"] * 2 + ["a"] * 2, strict=True)
+    ]
+    found = told.choices[0].logprobs
+    assert found is not None
+    assert found.tokens is not None
+    assert "".join(found.tokens[: len(WRITER.encode("the cat"))]) == "the cat"
+
+
+def test_usage_in_a_stream(ours: openai.OpenAI) -> None:
+    pieces = list(
+        ours.completions.create(
+            model="gpt", prompt="the", max_tokens=7, stream=True, stream_options={"include_usage": True}, seed=1
+        )
+    )
+    assert pieces[-1].usage is not None
+    assert pieces[-1].usage.completion_tokens <= 7
+
+
+def test_chat(ours: openai.OpenAI) -> None:
+    how = {"model": "chat", "messages": [{"role": "user", "content": "cat"}], "max_completion_tokens": 8, "seed": 4}
+    told = ours.chat.completions.create(**how, logprobs=True, top_logprobs=2)  # type: ignore[call-overload]
+    assert told.choices[0].message.role == "assistant"
+    assert len(told.choices[0].logprobs.content[0].top_logprobs) == 2
+    pieces = ours.chat.completions.create(**how, stream=True)  # type: ignore[call-overload]
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == told.choices[0].message.content
+    with pytest.raises(openai.BadRequestError, match="gpt has no chat template"):
+        ours.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "the cat"}])
+
+
+def test_embeddings(ours: openai.OpenAI) -> None:
+    want = Run(trained=trained("bert")).embed(["the cat", "a dog"])
+    told = ours.embeddings.create(model="bert", input=["the cat", "a dog"])  # base64 on the way, unless it is told
+    assert [vector.embedding for vector in told.data] == [pytest.approx(row.tolist(), abs=1e-6) for row in want]
+    plain = ours.embeddings.create(model="bert", input="the cat", encoding_format="float")
+    assert plain.data[0].embedding == pytest.approx(told.data[0].embedding, abs=1e-6)
+    assert told.usage.total_tokens > 0
+
+
+def test_errors_have_their_classes(ours: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="there is no model") as missing:
+        ours.completions.create(model="gtp", prompt="a")
+    assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.BadRequestError, match="shorten it by") as long:
+        ours.completions.create(model="gpt", prompt="a" * 300)
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="temperature should be"):
+        ours.completions.create(model="gpt", prompt="a", temperature=-1)
+    with pytest.raises(openai.AuthenticationError, match="the key is not the server's") as key:
+        ours.with_options(api_key="another").models.list()
+    assert key.value.code == "invalid_api_key"
+
+
+def test_trouble_has_its_classes() -> None:
+    desk = Paced(room=0)
+    with shelf("gpt", writer=desk) as made, on_a_socket(made) as address, official(address) as ours:
+        with pytest.raises(openai.RateLimitError, match="requests wait already") as full:
+            ours.completions.create(model="gpt", prompt="a")
+        assert full.value.response.headers["retry-after"] == "7"
+        desk.closed = True
+        with pytest.raises(openai.InternalServerError, match="going down") as closing:
+            ours.completions.create(model="gpt", prompt="a")
+        assert closing.value.status_code == 503
+    with shelf(models={"gpt": broken(trained("gpt"))}) as made, on_a_socket(made) as address, official(address) as ours:
+        for stream in (False, True):
+            with pytest.raises(openai.InternalServerError, match="use an earlier checkpoint"):
+                ours.completions.create(model="gpt", prompt="a", stream=stream)
+
+
+def test_a_failure_half_way_is_an_error_of_the_stream() -> None:
+    desk = Paced(pause=0.02)
+    desk.go.set()
+    with shelf("gpt", writer=desk) as made, on_a_socket(made) as address, official(address) as ours:
+        pieces = ours.completions.create(model="gpt", prompt="a", max_tokens=50, stream=True)
+        assert next(pieces).choices[0].text == "a"
+        desk.fails = ZeroDivisionError()
+        with pytest.raises(openai.APIError, match="something went wrong here"):
+            list(pieces)

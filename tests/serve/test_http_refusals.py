@@ -1,0 +1,346 @@
+"""Who gets no answer is told why, in OpenAI's shape and with the status that fits; nothing gets an answer of 422 or 500
+that is not the server's fault."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from http_served import LIMITS, ROOM, WRITER, client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tercet.serve.guard import Rules
+
+JSON = {"Content-Type": "application/json"}
+COMPLETE, CHAT, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+LONG = "mat " * 100
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[TestClient]:
+    with client("gpt", "chat", "bert", "texts", "translator", rules=Rules(max_body=20_000)) as made:
+        yield made
+
+
+def refused(answer: Any, status: int) -> dict[str, Any]:
+    """The one error of an answer, in its shape."""
+    assert answer.status_code == status, answer.text
+    told = answer.json()
+    assert set(told) == {"error"}
+    assert set(told["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in told["error"]["message"]
+    return told["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "told"),
+    [
+        (COMPLETE, {"promt": "a"}, "promt", "unknown field 'promt'; did you mean 'prompt'?"),
+        (COMPLETE, {"model": "gpt"}, "prompt", "prompt is missing"),
+        (COMPLETE, {"prompt": 7}, "prompt", "prompt must be a text, a list of 1 to 2,048 texts, a list of token ids"),
+        (COMPLETE, {"prompt": None}, "prompt", "prompt must be a text"),
+        (COMPLETE, {"prompt": []}, "prompt", "prompt must be a text"),
+        (COMPLETE, {"prompt": ["a", 1]}, "prompt", "prompt must be a text"),
+        (COMPLETE, {"prompt": [True]}, "prompt", "prompt must be a text"),
+        (COMPLETE, {"prompt": [[]]}, "prompt", "prompt must be a text"),
+        (COMPLETE, {"prompt": [-1]}, "prompt", "prompt must be a text"),
+        (COMPLETE, {"prompt": [9999]}, "prompt", f"no id 9999; ids are 0 to {WRITER.vocab_size - 1}"),
+        (COMPLETE, {"prompt": "a" * 200}, "prompt", f"gpt sees {ROOM} at once; shorten it by "),
+        (COMPLETE, {"prompt": ["a", "b" * 200]}, "prompt", "prompt 2 has 200 tokens"),
+        (COMPLETE, {"prompt": "a", "max_tokens": 51}, "max_tokens", "ask for at most 50"),
+        (COMPLETE, {"prompt": "a", "max_tokens": -1}, "max_tokens", "max_tokens should be greater than or equal to 0"),
+        (COMPLETE, {"prompt": "a", "max_tokens": 1.5}, "max_tokens", "max_tokens should be a valid integer"),
+        (COMPLETE, {"prompt": "a", "temperature": "hot"}, "temperature", "temperature should be a valid number"),
+        (COMPLETE, {"prompt": "a", "temperature": -1}, "temperature", "greater than or equal to 0"),
+        (COMPLETE, {"prompt": "a", "top_p": 0}, "top_p", "top_p should be greater than 0"),
+        (COMPLETE, {"prompt": "a", "repetition_penalty": 1e-320}, "repetition_penalty", "equal to 0.01"),
+        (COMPLETE, {"prompt": "a", "n": 0}, "n", "n should be greater than or equal to 1"),
+        (COMPLETE, {"prompt": ["a"] * 65, "n": 2}, "prompt", "65 prompts, 2 samples of each: one request may"),
+        (COMPLETE, {"prompt": "a", "best_of": 3}, "best_of", "best_of must be 1 or left out"),
+        (COMPLETE, {"prompt": "a", "suffix": "b"}, "suffix", "suffix must be left out"),
+        (COMPLETE, {"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty", "must be 0 or left out"),
+        (COMPLETE, {"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias", "must be empty or left out"),
+        (COMPLETE, {"prompt": "a", "stop": list("abcde")}, "stop", "stop must be a text or a list of up to 4 texts"),
+        (COMPLETE, {"prompt": "a", "stop": ""}, "stop", "stop must be a text or a list of up to 4 texts"),
+        (COMPLETE, {"prompt": "a", "logprobs": 21}, "logprobs", "less than or equal to 20"),
+        (COMPLETE, {"prompt": "a", "seed": -1}, "seed", "greater than or equal to 0"),
+        (COMPLETE, {"prompt": "a", "model": None}, "model", "several models answer /v1/completions: gpt, chat"),
+        (COMPLETE, {"prompt": "a", "model": "bert"}, "model", "bert is a masked language model, which does not answer"),
+        (CHAT, {"messages": [], "model": "chat"}, "messages", "messages should have at least 1 item"),
+        (CHAT, {"messages": [{"role": "user"}], "model": "chat"}, "messages", "messages.0.content is missing"),
+        (CHAT, {"messages": [{"role": "user", "content": "a"}], "model": "gpt"}, "model", "gpt has no chat template"),
+        (CHAT, {"messages": [{"role": "tool", "content": "a"}], "model": "chat"}, None, "no role tool"),
+        (CHAT, {"messages": [{"role": "user", "content": LONG}], "model": "chat"}, "messages", "the conversation has"),
+        (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": []}, "tools", "unknown field 'tools'"),
+        (EMBED, {"model": "bert"}, "input", "input is missing"),
+        (EMBED, {"input": LONG, "model": "bert"}, "input", f"the text has 100 tokens, and bert takes {ROOM - 2}"),
+        (EMBED, {"input": "a", "dimensions": 3, "model": "bert"}, "dimensions", "have 24 numbers"),
+        (EMBED, {"input": "a", "encoding_format": "int8", "model": "bert"}, "encoding_format", "'float' or 'base64'"),
+        ("/translate", {"text": "a", "temperature": 1.0}, "temperature", "add sample: true"),
+        ("/translate", {"text": "a", "sample": True, "beam": 2}, "beam", "leave beam out"),
+        ("/translate", {"text": "a", "beam": 2, "n_best": 3}, "beam", "try beam=3"),
+        ("/translate", {"text": "a", "prefix": LONG}, None, "exceeds max_len"),
+        ("/translate", {"text": []}, "text", "text must be a text or a list of 1 to 2,048 texts"),
+        ("/fill-mask", {"text": "no gap"}, None, "no mask in 'no gap'; write [MASK] where a word is missing"),
+        ("/fill-mask", {"text": LONG + "[MASK]"}, None, f"stands behind the {ROOM} tokens"),
+        ("/fill-mask", {"text": "[MASK]", "only": ["\u4e2d"]}, None, "the vocabulary has no"),
+        ("/fill-mask", {"text": "[MASK]", "only": []}, "only", "only should have at least 1 item"),
+        ("/classify", {"text": "a", "model": "gpt"}, "model", "gpt is a language model, which does not answer"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_a_400_with_the_remedy(
+    asking: TestClient, path: str, body: dict[str, Any], param: str | None, told: str
+) -> None:
+    if path == COMPLETE and "model" not in body:
+        body = {"model": "gpt"} | body
+    error = refused(asking.post(path, json=body), 400)
+    assert told in error["message"]
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "the body is empty; send a JSON object"),
+        (b"{", "the body is not valid JSON: EOF while parsing an object"),
+        (b'{"prompt": "\xff"}', "the body is not valid JSON: invalid unicode"),
+        (b'{"prompt": "\\ud800"}', "the body is not valid JSON: "),
+        (b'{"prompt": "a", "temperature": NaN}', "the body is not valid JSON: "),
+        (b'{"model": "gpt", "prompt": "a", "temperature": 1e999}', "temperature should be a finite number"),
+        (b"[" * 10_000, "the body is not valid JSON: recursion limit exceeded"),
+        (b'{"prompt":' * 1000 + b"1" + b"}" * 1000, "the body is not valid JSON: recursion limit exceeded"),
+        (b"[1]", "the body is JSON, but no object"),
+        (b"null", "the body is JSON, but no object"),
+        (b'"a"', "the body is JSON, but no object"),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "the body is not valid JSON: number out of range"),
+    ],
+)
+def test_a_body_that_is_no_request(asking: TestClient, body: bytes, told: str) -> None:
+    error = refused(asking.post(COMPLETE, content=body, headers=JSON), 400)
+    assert told in error["message"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
+def test_a_form_of_another_page_is_refused(asking: TestClient, kind: str | None) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    error = refused(asking.post(COMPLETE, content=b'{"model": "gpt", "prompt": "a"}', headers=headers), 415)
+    assert "Content-Type: application/json" in error["message"]
+
+
+def test_json_by_its_longer_name_is_understood(asking: TestClient) -> None:
+    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
+    body = b'{"model": "gpt", "prompt": "a", "max_tokens": 1}'
+    assert asking.post(COMPLETE, content=body, headers=headers).status_code == 200
+
+
+def test_a_body_may_not_be_endless(asking: TestClient) -> None:
+    """Whether it says its size or not."""
+    whole = json.dumps({"model": "gpt", "prompt": "a" * 30_000}).encode()
+    error = refused(asking.post(COMPLETE, content=whole, headers=JSON), 413)
+    assert error["message"] == "a request has at most 20,000 bytes; send less at once"
+    error = refused(
+        asking.post(COMPLETE, content=(whole[i : i + 999] for i in range(0, len(whole), 999)), headers=JSON), 413
+    )
+    assert error["code"] == "too_large"
+    fits = json.dumps({"model": "gpt", "prompt": "a", "max_tokens": 1}).encode().ljust(20_000)
+    assert asking.post(COMPLETE, content=fits, headers=JSON).status_code == 200
+
+
+def test_what_there_is_not(asking: TestClient) -> None:
+    error = refused(asking.post(COMPLETE, json={"model": "gtp", "prompt": "a"}), 404)
+    assert error["message"] == "there is no model 'gtp' here; did you mean 'gpt'?"
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    error = refused(asking.post(COMPLETE, json={"model": "../etc/passwd", "prompt": "a"}), 404)
+    assert "known: bert, chat, gpt, texts, translator" in error["message"]
+    assert "known: bert, chat" in refused(asking.get("/v1/models/nothing-like-it"), 404)["message"]
+    for path in ("/nothing", "/v1", "/v1/models/a/b", "/v1/completions/", "/docs", "/redoc", "/..%2f..%2fetc"):
+        assert "there is /, /health" in refused(asking.get(path), 404)["message"]
+
+
+def test_other_methods(asking: TestClient) -> None:
+    answer = asking.get(COMPLETE)
+    assert refused(answer, 405)["message"] == "GET is not for this address; use POST"
+    assert answer.headers["allow"] == "POST"
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        refused(asking.request(method, COMPLETE), 405)
+
+
+def test_the_models_are_listed(asking: TestClient) -> None:
+    told = asking.get("/v1/models").json()
+    assert [one["id"] for one in told["data"]] == ["gpt", "chat", "bert", "texts", "translator"]
+    assert told["data"][1]["routes"] == [COMPLETE, CHAT]
+    assert asking.get("/v1/models/bert").json() == told["data"][2]
+    assert told["data"][2]["context"] == ROOM
+
+
+def test_one_model_of_its_kind_need_not_be_named(asking: TestClient) -> None:
+    assert asking.post("/translate", json={"text": "a"}).json()["model"] == "translator"
+    assert asking.post("/classify", json={"text": "a"}).json()["model"] == "texts"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "192.168.1.5", "127.0.0.1.evil.example", "", "[::2]"]
+)
+def test_another_name_for_this_machine_is_refused(asking: TestClient, host: str) -> None:
+    for path in ("/", "/health", "/v1/models"):
+        error = refused(asking.get(path, headers={"Host": host}), 403)
+        assert "is not a name of this machine" in error["message"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.5:80", "[::1]:8000", "LOCALHOST"])
+def test_the_names_of_this_machine(asking: TestClient, host: str) -> None:
+    assert asking.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_the_key() -> None:
+    with client("bert", rules=Rules(key="a key of mine", local=False)) as asking:
+        assert asking.get("/health", headers={"Host": "any.example"}).json() == {"status": "ready", "models": 1}
+        assert asking.get("/").status_code == 200
+        for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
+            answer = asking.get(path)
+            error = refused(answer, 401)
+            assert (error["code"], error["type"]) == ("invalid_api_key", "authentication_error")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            for wrong in (
+                "Bearer",
+                "Bearer a key of min",
+                "Bearer a key of mine2",
+                "Basic a key of mine",
+                "a key of mine",
+            ):
+                refused(asking.get(path, headers={"Authorization": wrong}), 401)
+            refused(asking.get(path, headers={"Authorization": b"Bearer \xff\xfe"}), 401)  # type: ignore[dict-item]
+        with_key = {"Authorization": "Bearer a key of mine"}
+        assert asking.get("/v1/models", headers=with_key).status_code == 200
+        assert asking.post(EMBED, json={"input": "a"}, headers=with_key).status_code == 200
+        refused(asking.post(EMBED, json={"input": "a"}), 401)
+        told = asking.get("/openapi.json", headers=with_key).json()
+        assert told["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+    assert "a key of mine" not in repr(Rules(key="a key of mine"))
+
+
+@pytest.mark.parametrize("key", ["", " ", "k\u00e9", "a\nb"])
+def test_a_key_is_something_that_a_header_can_hold(key: str) -> None:
+    with pytest.raises(ValueError, match="the key must be printable ASCII, and not empty"):
+        Rules(key=key)
+
+
+def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClient) -> None:
+    origin = {"Origin": "https://a.example"}
+    assert "access-control-allow-origin" not in asking.get("/v1/models", headers=origin).headers
+    preflight = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    refused(asking.options(COMPLETE, headers=preflight), 405)
+    with client("bert", rules=Rules(origins=("https://a.example",), key="k")) as other:
+        answer = other.options(COMPLETE, headers=preflight)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://a.example")
+        told = other.get("/v1/models", headers=origin)
+        assert (told.status_code, told.headers["access-control-allow-origin"]) == (401, "https://a.example")
+        assert other.options(COMPLETE, headers={**preflight, "Origin": "https://b.example"}).status_code == 400
+
+
+def test_the_page_loads_nothing(asking: TestClient) -> None:
+    page = asking.get("/")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert not any(word in page.text for word in ("<script", "src=", "http://", "https://", "@import"))
+    paths = asking.get("/openapi.json").json()["paths"]
+    assert all(path in page.text for path in paths if "{" not in path)
+
+
+def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:
+    told = asking.get("/openapi.json").json()
+    fields = told["components"]["schemas"]["CompletionAsked"]["properties"]
+    assert fields["model"]["anyOf"][0]["enum"] == ["gpt", "chat"]
+    assert fields["max_tokens"]["anyOf"][0]["maximum"] == LIMITS.max_new_tokens
+    assert "422" not in json.dumps(told["paths"])
+    assert all(
+        {"400", "401", "429", "503"} <= set(path["post"]["responses"])
+        for path in told["paths"].values()
+        if "post" in path
+    )
+
+
+def test_the_metrics_count(asking: TestClient) -> None:
+    def number(name: str) -> float:
+        lines = asking.get("/metrics").text.splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), 0.0)
+
+    counted = {
+        'tercet_requests_total{route="/v1/completions",status="200"}': 1,
+        'tercet_requests_total{route="/v1/completions",status="404"}': 1,
+        'tercet_requests_total{route="other",status="404"}': 1,
+        'tercet_tokens_total{kind="read",model="gpt"}': 1,
+        'tercet_tokens_total{kind="written",model="gpt"}': 5,
+        'tercet_time_to_first_token_seconds_count{model="gpt"}': 1,
+        'tercet_time_per_token_seconds_count{model="gpt"}': 4,
+        'tercet_request_seconds_count{route="/v1/completions"}': 2,
+    }
+    before = {name: number(name) for name in counted}
+    asking.post(COMPLETE, json={"model": "gpt", "prompt": "a", "max_tokens": 5, "seed": 3})
+    asking.post(COMPLETE, json={"model": "invented", "prompt": "a"})
+    asking.get("/invented")
+    assert {name: number(name) - before[name] for name in counted} == counted
+    assert "invented" not in asking.get("/metrics").text  # no series of a stranger's making
+    assert number('tercet_running{model="gpt",task="write"}') == 0
+    assert number("process_resident_memory_bytes") > 1e7
+
+
+HOW = "temperature top_p top_k min_p repetition_penalty max_tokens seed n logprobs echo stream stop"
+WORDS = st.sampled_from(["the cat", "", "[MASK]", "é\u4e2d\U0001f600", "\u0000", "a" * 60, "<eos>", "null"])
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "model": st.sampled_from(["gpt", "chat", "bert", "texts", "translator"]),
+    "prompt": WORDS | st.lists(WORDS, max_size=3) | st.lists(st.integers(0, 300), max_size=5),
+    "input": WORDS | st.lists(WORDS, max_size=3),
+    "text": WORDS | st.lists(WORDS, max_size=3),
+    "messages": st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "x"]), "content": WORDS}), max_size=2),
+    "temperature": st.floats(0, 1e300) | st.just(5e-324),
+    "top_p": st.floats(0, 1),
+    "top_k": st.integers(0, 10**9),
+    "min_p": st.floats(0, 1),
+    "repetition_penalty": st.floats(0.01, 100) | st.sampled_from([5e-324, 1e300]),
+    "max_tokens": st.integers(0, 4),
+    "seed": st.integers(0, 2**63),
+    "n": st.integers(0, 3),
+    "logprobs": st.integers(0, 20) | st.booleans(),
+    "echo": st.booleans(),
+    "stream": st.booleans(),
+    "stop": WORDS | st.lists(WORDS, max_size=5),
+    "top": st.integers(0, 3),
+    "only": st.lists(WORDS, max_size=2),
+    "beam": st.integers(0, 3),
+    "n_best": st.integers(0, 3),
+    "sample": st.booleans(),
+    "prefix": WORDS,
+}
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from([COMPLETE, CHAT, EMBED, "/translate", "/fill-mask", "/classify"]),
+    st.fixed_dictionaries({}, optional={name: field | ANY for name, field in FIELDS.items()}),
+)
+def test_whatever_is_asked_is_answered_or_refused(asking: TestClient, path: str, body: dict[str, Any]) -> None:
+    known = {
+        COMPLETE: f"prompt {HOW}", CHAT: f"messages {HOW}", EMBED: "input", "/fill-mask": "text top only",
+        "/classify": "text", "/translate": f"text prefix sample beam n_best {HOW}",
+    }  # fmt: skip
+    sent = {name: value for name, value in body.items() if name in ("model", *known[path].split())}
+    answer = asking.post(path, content=json.dumps(sent).encode(), headers=JSON)
+    assert answer.status_code in (200, 400, 404), answer.text
+    if answer.status_code != 200:
+        refused(answer, answer.status_code)
+    elif answer.headers["content-type"].startswith("application/json"):
+        told = json.loads(answer.content, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert all(math.isfinite(x) for x in told.get("usage", {"": 0}).values())
+    else:
+        assert answer.text.endswith("data: [DONE]\n\n")

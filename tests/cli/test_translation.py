@@ -27,6 +27,8 @@ from tercet.evaluate import TranslationScores, bleu
 from tercet.generation import Beam, Sampling
 from tercet.models import EncoderDecoder
 
+pytestmark = pytest.mark.slow  # a translator is trained first
+
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
 DRAWS = np.random.default_rng(6)
 LINES = [DRAWS.choice(list(WORDS), DRAWS.integers(3, 6)).tolist() for _ in range(216)]

@@ -88,7 +88,8 @@ def test_gpt2_has_as_many_as_published() -> None:
         *map(shrunk, PRESETS),
     ],
 )
-@pytest.mark.parametrize("length", [pytest.param(None, marks=pytest.mark.slow), 5])
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [None, 5])
 def test_flops_are_those_that_pytorch_counts(spec: AnySpec, length: int | None) -> None:
     table = model_table(spec, length=length)
     model = build(spec)

@@ -13,6 +13,8 @@ from tercet.training.machine import Speed
 from tercet.training.plan import Plan
 from tercet.training.recipe import TrainingSpec
 
+pytestmark = pytest.mark.slow  # a budget is measured
+
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:

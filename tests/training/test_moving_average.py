@@ -18,6 +18,8 @@ from tercet.training import train
 from tercet.training.module import TrainingModule
 from tercet.training.task import task_of
 
+pytestmark = pytest.mark.slow  # each trains a whole run
+
 
 def raw(run: Path) -> dict[str, Tensor]:
     """The weights that a run goes on from."""

@@ -231,6 +231,7 @@ def assert_same_after_20_updates(one: Path, other: Path, atol: float = 1e-6) -> 
         assert [y for _, y in here[name]] == pytest.approx([y for _, y in there[name]], rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_micro_batches_are_one_batch(tmp_path: Path, in_micro_batches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reshaped(monkeypatch, lambda task, batches: [together(batches, pad=task.corpus.tokenizer.pad_id)])
     assert len(task_for(tmp_path, ALIKE).batches(0, 0, 1)) == 1
@@ -247,6 +248,7 @@ def test_padding_changes_nothing(tmp_path: Path, in_micro_batches: Path, monkeyp
     assert_same_after_20_updates(in_micro_batches, other)
 
 
+@pytest.mark.slow
 def test_means_of_means_are_noticed(tmp_path: Path, in_micro_batches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loss = TranslationTask.loss
 

@@ -20,10 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -107,6 +108,12 @@ def in_process(engine: Engine, tokenizer: Tokenizer) -> Client:
     return client
 
 
+def aside(work: Callable[..., Any], *arguments: Any) -> Any:
+    """In a thread that ends, and its team of OpenMP threads with it: those that idle would slow down the engine's."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work, *arguments).result()
+
+
 def serve(name: str, limits: Limits, threads: int, listening: socket.socket) -> None:
     """In a process of its own, so that clients and server do not wait for one interpreter lock."""
     import uvicorn
@@ -115,7 +122,7 @@ def serve(name: str, limits: Limits, threads: int, listening: socket.socket) -> 
     from tercet.serve.served import Served, Shelf
 
     torch.set_num_threads(threads)
-    shelf = Shelf([Served(opened(name), name="it", limits=limits)])
+    shelf = Shelf([Served(aside(opened, name), name="it", limits=limits)])
     config = uvicorn.Config(application(shelf), log_level="error", ws="none", lifespan="off")
     uvicorn.Server(config).run(sockets=[listening])
     shelf.close(seconds=1)
@@ -178,7 +185,7 @@ def against_one_after_another(trained: Trained, client: Client, new: int, rounds
     for _ in range(rounds):
         began, tokens = time.perf_counter(), 0
         for prompt, sampling in asked:
-            (answer,) = generate(cast(DecoderOnly, trained.model), trained.tokenizer, [prompt], sampling)
+            (answer,) = aside(generate, trained.model, trained.tokenizer, [prompt], sampling)
             tokens += len(answer.ids) - (answer.finish == "eos")  # which is not told over HTTP
         one_by_one.append(tokens / (time.perf_counter() - began))
         seconds, waits = together(client, asked)
@@ -249,7 +256,7 @@ def main() -> None:
     parser.add_argument("--http", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    trained = opened(args.model)
+    trained = aside(opened, args.model)
     if not isinstance(trained.model, DecoderOnly):
         sys.exit(f"{args.model} is no language model; give one that writes")
     limits = Limits(slots=args.slots, waiting=512, seconds=600.0)

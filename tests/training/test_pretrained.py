@@ -142,3 +142,13 @@ def test_other_labels_get_a_new_classifier(finished: Finished, tmp_path: Path) -
     assert torch.equal(before, kept)
     assert before.shape == fresh.shape
     assert not torch.equal(before, fresh)
+
+
+def test_a_chat_template_goes_along(finished: Finished, tmp_path: Path) -> None:
+    old = shutil.copytree(finished("text"), tmp_path / "old")
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    for folder in ("best", "last"):
+        (old / folder / "chat_template.jinja").write_text(template)
+    recipe = going_on(old, TINY["text"](finished("text").parent), {"training": {"max_steps": 1}})
+    out = train(recipe, tmp_path / "run", quiet=True)
+    assert load_model(out).chat_template == load_model(out / "pretrained").chat_template == template

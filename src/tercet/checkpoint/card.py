@@ -51,7 +51,7 @@ class Card:
             ),
             "Context": f"{spec.max_len:,} tokens",
             "Vocabulary": f"{spec.vocab_size:,} tokens",
-            "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens",
+            "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens" if self.step else "",  # here
             "Data": self.data_name,
             "Data hash": self.data_hash,
             "Tokenizer hash": self.tokenizer_hash,

@@ -25,6 +25,7 @@ class LanguageTask:
         check_text(spec)
         check_best_by(spec)
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
+        self.chat_template = pretrained and pretrained.chat_template
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length)
         self.micro = spec.micro_batch_size or spec.batch_size // (spec.devices * spec.nodes)
@@ -77,4 +78,4 @@ class LanguageTask:
         return self.corpus.tokenizer.decode(self.corpus.validation[:8].tolist()) if prompt is None else prompt
 
     def save(self, folder: Path, model: DecoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
-        save_model(folder, model, self.corpus.tokenizer, card, state=state)
+        save_model(folder, model, self.corpus.tokenizer, card, state=state, chat_template=self.chat_template)

@@ -76,7 +76,10 @@ def take_over(model: AnyModel, old: AnyModel, folder: str) -> str:
 def keep_copy(trained: Trained, out: Path) -> None:
     """Put the model that a run begins with into the run's folder."""
     own = None if trained.source_tokenizer is trained.tokenizer else trained.source_tokenizer
-    save_model(out / BEGUN, trained.model, trained.tokenizer, trained.card, source_tokenizer=own)
+    save_model(
+        out / BEGUN, trained.model, trained.tokenizer, trained.card,
+        source_tokenizer=own, chat_template=trained.chat_template,
+    )  # fmt: skip
 
 
 def beginning(given: str, out: Path) -> Path:

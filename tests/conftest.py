@@ -1,9 +1,11 @@
 """What every test shares: shape annotations checked at each call, few threads, a fixed seed, the sample text."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import pytest
 
@@ -13,6 +15,14 @@ jaxtyping.install_import_hook(["tercet.nn", "tercet.models"], "beartype.beartype
 import torch  # noqa: E402
 
 torch.set_num_threads(1)  # the tensors are tiny: more threads only wait for each other
+
+# How long an example takes depends on what else the machine is doing.
+hypothesis.settings.register_profile("tercet", deadline=None)
+hypothesis.settings.load_profile("tercet")
+
+# A shell's background jobs ignore Ctrl-C, and so would the programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

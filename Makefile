@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 export HF_HUB_OFFLINE := 1
 export WANDB_MODE := offline
 
-.PHONY: setup demo test test-fast check lint format clean
+.PHONY: setup demo test test-fast check lint format bench bench-quick clean
 
 setup: .venv/.stamp
 
@@ -41,6 +41,13 @@ check: lint test
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# make bench BENCH="gpt --nanogpt ../nanoGPT" picks rows and says where peers are; docs/benchmarks.md
+bench: setup
+	$(BIN)/python -m benchmarks.speed $(BENCH)
+
+bench-quick: setup
+	$(BIN)/python -m benchmarks.speed --quick $(BENCH)
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,116 @@
+"""`python -m benchmarks.speed`, from the root of the repository."""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.machine import cpu_flags, has_bf16, machine
+from benchmarks.speed.measure import Result, Timing, alone, in_own_process, measure
+from benchmarks.speed.picture import draw
+from benchmarks.speed.rounds import REST
+from benchmarks.speed.row import Asked, Row
+from benchmarks.speed.table import markdown, summary
+
+QUICK = ("gpt-char", "bert", "greedy-1", "start-up")
+QUICK_TIMING = Timing(rounds=3, seconds=1.0, repeats=1)
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed", description="How fast Tercet is beside its peers, and beside the machine."
+    )
+    parser.add_argument("rows", metavar="ROW", nargs="*", help="a row, or how some begin: gpt, greedy; all by default")
+    parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, few rounds, no peak memory")
+    parser.add_argument("--rounds", type=int, metavar="N", help="default: 7, quick 3")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="a contender's share of a round; default: 2, quick 1"
+    )
+    parser.add_argument("--nanogpt", type=Path, metavar="PATH", help="a checkout of nanoGPT")
+    parser.add_argument("--joeynmt", type=Path, metavar="PATH", help="an installation of JoeyNMT 2.3")
+    parser.add_argument("--translator", type=Path, metavar="RUN", help="a trained translator, for the row beam")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/speed"), help="default: runs/speed")
+    parser.add_argument("--list", action="store_true", help="say which rows there are, and measure nothing")
+    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out, which needs a process each")
+    parser.add_argument("--scale", choices=("full", "quick", "tiny"), help="sizes; tiny is for tests")
+    parser.add_argument("--alone", metavar="CONTENDER", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def chosen(asked: list[str], rows: dict[str, Row], *, quick: bool = False) -> list[Row]:
+    """The rows named, and those whose names begin with what is named; in the order of the table.
+
+    Raises:
+        SystemExit: for a name that no row has.
+    """
+    names = asked or (list(QUICK) if quick else list(rows))
+    for name in names:
+        if not any(_named(name, row) for row in rows):
+            raise SystemExit(f"no row is called {name}; there are {', '.join(rows)}")
+    return [row for name, row in rows.items() if any(_named(asked, name) for asked in names)]
+
+
+def _named(asked: str, row: str) -> bool:
+    return row == asked or row.startswith(f"{asked}-")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    from benchmarks.speed.rows import ROWS
+
+    rows = chosen(given.rows, ROWS, quick=given.quick)
+    if given.list:
+        for row in rows:
+            print(f"{row.name:16} {row.title}")
+        return 0
+    scale = given.scale or ("quick" if given.quick else "full")
+    with tempfile.TemporaryDirectory(prefix="tercet-speed-") as made:
+        asked = Asked(
+            folder=given.folder or Path(made), scale=scale, bf16=has_bf16(cpu_flags()), nanogpt=given.nanogpt,
+            joeynmt=given.joeynmt, translator=given.translator,
+        )  # fmt: skip
+        if given.alone is not None:
+            print(json.dumps({"peak_memory": alone(rows[0], asked, given.alone)}))
+            return 0
+        timing = QUICK_TIMING if given.quick else Timing()
+        if given.rounds is not None:
+            timing = replace(timing, rounds=given.rounds)
+        if given.seconds is not None:
+            timing = replace(timing, seconds=given.seconds)
+        # What processes of their own need to know, to be given the same work.
+        passed = ["--scale", scale, "--folder", str(asked.folder)]
+        for name in ("nanogpt", "joeynmt", "translator"):
+            if getattr(given, name) is not None:
+                passed += [f"--{name}", str(getattr(given, name))]
+        memory = None if given.no_memory or given.quick else in_own_process(passed, say)
+        facts = machine()
+        results: list[Result] = []
+        for row in rows:
+            results.append(measure(row, asked, timing, say, memory=memory, rest=0.0 if scale == "tiny" else REST))
+            write(given.out, facts, timing, results)  # what is there so far outlives an interruption
+    print()
+    print("\n".join(summary(results)))
+    print(f"\nwritten to {given.out}: speed.json, speed.md, speed.png")
+    return 0 if any(result.figures for result in results) else 1
+
+
+def write(out: Path, facts: dict[str, Any], timing: Timing, results: list[Result]) -> None:
+    from dataclasses import asdict
+
+    out.mkdir(parents=True, exist_ok=True)
+    told = {"machine": facts, "timing": asdict(timing), "rows": [result.plain() for result in results]}
+    (out / "speed.json").write_text(json.dumps(told, indent=1, allow_nan=False) + "\n")
+    (out / "speed.md").write_text(markdown(facts, results))
+    draw(results, out / "speed.png", about=f"{facts['cpu']}, {facts['threads']} threads, {facts['date'][:10]}")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The most that this machine does: matrix products in GFLOP/s, reading memory in GB/s. Shares are of these.
+
+They are measured anew before and after each row, because a machine's speed moves from minute to minute.
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+from benchmarks.speed.contender import Settings
+
+TIMES = 5
+
+
+def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, float]:
+    """GFLOP/s by precision and path, and GB/s; each the best of some tries, as a limit is.
+
+    Args:
+        size: of the square matrices.
+        megabytes: read at once; more than any cache holds.
+    """
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    found: dict[str, float] = {}
+    for name, matmul in (("fp32", "highest"), ("fp32 oneDNN", "medium")):
+        with Settings(matmul=matmul).in_force():
+            found[name] = 2e-9 * size**3 / _seconds(lambda: a @ b)
+    if bf16:
+        c, d = a.bfloat16(), b.bfloat16()
+        found["bf16"] = 2e-9 * size**3 / _seconds(lambda: c @ d)
+    long = torch.ones(megabytes * 2**20 // 4)
+    wide = long.view(-1, 4096) if len(long) % 4096 == 0 else long.view(-1, 1)
+    vector = torch.ones(wide.shape[1])
+    # Which kernel reads fastest differs from machine to machine.
+    found["memory"] = 1e-9 * 4 * len(long) / min(_seconds(long.sum), _seconds(lambda: wide @ vector))
+    return found
+
+
+def share(
+    limits: dict[str, float], *, precision: str, gflops: float | None, gbytes: float | None
+) -> tuple[str, float] | None:
+    """Which limit a contender comes nearest to reach, and the share of it that it does; None where neither is known."""
+    if gflops is not None:
+        paths = [value for name, value in limits.items() if name.split()[0] == precision]
+        # int8 here is of the weights alone: products are still in fp32.
+        top = max(paths or [value for name, value in limits.items() if name.startswith("fp32")])
+        return "matmul", gflops / top
+    if gbytes is not None:
+        return "memory", gbytes / limits["memory"]
+    return None
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    work()
+    times: list[float] = []
+    for _ in range(TIMES):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return min(times)

@@ -1,0 +1,248 @@
+"""One row from its contenders to its figures: made ready, checked, warmed up, timed in turns, memory looked at."""
+
+import gc
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import psutil
+from benchmarks.speed.contender import SAME, Contender, apart
+from benchmarks.speed.figures import Ratio, Spread, ratios
+from benchmarks.speed.limits import limits, share
+from benchmarks.speed.rounds import LIMIT, REST, Others, Round, compete, reason
+from benchmarks.speed.row import Asked, Lineup, Row
+from torch import Tensor
+
+SMALL = {"size": 64, "megabytes": 2}  # what limits are measured by in tests
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Args:
+    rounds: of the contest.
+    seconds: that each contender takes in a round, about; at least one unit of work.
+    repeats: of a disturbed round, at most.
+    seed: of the order in each round.
+    """
+
+    rounds: int = 7
+    seconds: float = 2.0
+    repeats: int = 2
+    seed: int = 0
+
+
+@dataclass
+class Result:
+    """What came of a row.
+
+    Attributes:
+        limits: of the machine, the better of two looks, before and after the rounds.
+        figures: of each contender that came through.
+        ratios: ours beside the peers'; see `figures.ratios`.
+        rounds: all of them, in their order.
+        left_out, failed: who is missing, and why.
+    """
+
+    name: str
+    title: str
+    unit: str
+    seconds_each: bool
+    limits: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ratios: dict[str, Ratio] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def disturbed(self) -> int:
+        return sum(one.disturbed() for one in self.rounds)
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "disturbed": self.disturbed}
+
+
+def measure(
+    row: Row,
+    asked: Asked,
+    timing: Timing,
+    say: Say,
+    *,
+    memory: Callable[[str, str], int | None] | None = None,
+    others: Others | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    rest: float = REST,
+    of_machine: Callable[[], dict[str, float]] | None = None,
+) -> Result:
+    """Args:
+    memory: the peak of a row's contender, by their names; None where it is not asked for.
+    others, clock, rest, of_machine: as in `compete`, and what measures the limits; tests bring their own.
+    """
+    result = Result(row.name, row.title, row.unit, row.seconds_each)
+    say(f"{row.name}: {row.title}")
+    free = psutil.virtual_memory().available / 2**30
+    if asked.scale == "full" and free < row.gigabytes:
+        result.left_out["all"] = f"needs about {row.gigabytes:.0f} GiB of memory, and {free:.1f} are free"
+        return _told(result, say)
+    try:
+        lineup = row.lineup(asked)
+    except Exception as error:  # one row that cannot be made must not end the run
+        result.failed["all"] = reason(error)
+        return _told(result, say)
+    result.left_out, result.notes = lineup.left_out, lineup.notes
+    look = of_machine or partial(limits, bf16=asked.bf16, **SMALL if asked.scale == "tiny" else {})
+    result.limits = look()
+    ready, units, ready_in = _ready(lineup, timing, result, say, clock)
+    if ready:
+        result.rounds, failed = compete(
+            {name: _timed(one, units[name]) for name, one in ready.items()},
+            rounds=timing.rounds, generator=random.Random(timing.seed), repeats=timing.repeats, others=others,
+            clock=clock, rest=rest,
+        )  # fmt: skip
+        after = look()  # what disturbed one of the two looks need not have disturbed the rounds
+        result.limits = {name: max(value, after[name]) for name, value in result.limits.items()}
+        result.failed |= failed
+        ready = {name: one for name, one in ready.items() if name not in failed}
+    speeds = {name: [one.speeds[name] for one in result.rounds] for name in ready}
+    for name, one in ready.items():
+        result.figures[name] = _figure(one, speeds[name], result.limits, ready_in[name], units[name])
+    result.ratios = ratios(
+        speeds,
+        {name: one.side for name, one in ready.items()},
+        {name: one.settings.precision for name, one in ready.items()},
+    )
+    for one in lineup.contenders:
+        _close(one)
+    gc.collect()
+    if memory is not None and row.memory:
+        for name, figure in result.figures.items():
+            figure["peak_memory"] = memory(row.name, name)
+    return _told(result, say)
+
+
+def _ready(
+    lineup: Lineup, timing: Timing, result: Result, say: Say, clock: Callable[[], float]
+) -> tuple[dict[str, Contender], dict[str, int], dict[str, float]]:
+    """Who got ready and gives the same answer as ours, how many units each does in a round, how long it took."""
+    ready, units, took = dict[str, Contender](), dict[str, int](), dict[str, float]()
+    expected: Tensor | None = None
+    for one in lineup.contenders:
+        begun = clock()
+        try:
+            one.setup()
+            answer = one.answer()
+            if answer is not None and expected is None and one.side == "ours":
+                expected = answer
+            elif answer is not None and expected is not None and (distance := apart(expected, answer)) > SAME:
+                raise ValueError(f"its answers are not ours: {distance:.2g} apart, where {SAME:g} is the most")
+            with one.settings.in_force():
+                one.run(1)  # finds kernels, compiles
+                took[one.name] = clock() - begun
+                begun = clock()
+                one.run(1)
+                each = max(clock() - begun, 1e-9)
+        except Exception as error:  # a peer that fails is told of, and the others go on
+            result.failed[one.name] = reason(error)
+            _close(one)
+            continue
+        ready[one.name] = one
+        units[one.name] = max(1, min(100_000, round(timing.seconds / each)))
+        checked = "" if answer is None else ", same answer" if one.side != "ours" else ""
+        how = f" ({one.told()})" if one.told() else ""
+        say(f"  {one.name:36} ready in {took[one.name]:5.1f} s{checked}{how}")
+    return ready, units, took
+
+
+def _timed(one: Contender, n: int) -> Callable[[], float]:
+    def work() -> float:
+        with one.settings.in_force():
+            return one.run(n)
+
+    return work
+
+
+def _figure(
+    one: Contender, speeds: list[float], limits: Mapping[str, float], ready_in: float, units: int
+) -> dict[str, Any]:
+    spread = Spread.of(speeds)
+    gflops = None if one.flops_per_token is None else 1e-9 * spread.median * one.flops_per_token
+    gbytes = None if one.bytes_per_token is None else 1e-9 * spread.median * one.bytes_per_token
+    bound = share(dict(limits), precision=one.settings.precision, gflops=gflops, gbytes=gbytes)
+    quality = getattr(one, "quality", None)
+    return {
+        "side": one.side,
+        "settings": one.told(),
+        "precision": one.settings.precision,
+        "speed": asdict(spread),
+        "gflops": gflops,
+        "gbytes": gbytes,
+        "bound": None if bound is None else bound[0],
+        "share": None if bound is None else bound[1],
+        "ready_seconds": ready_in,
+        "units_a_round": units,
+        "quality": None if quality is None else quality(),
+        "peak_memory": None,
+    }
+
+
+def _close(one: Contender) -> None:
+    with suppress(AttributeError):  # one that never got ready holds nothing
+        one.close()
+
+
+def _told(result: Result, say: Say) -> Result:
+    for note in result.notes:
+        say(f"  {note}")
+    for name, why in result.left_out.items():
+        say(f"  left out: {name}: {why}")
+    for name, why in result.failed.items():
+        say(f"  failed: {name}: {why}")
+    for label, one in result.ratios.items():
+        say(
+            f"  {one.ours} is {one.spread.median:.2f} x {one.theirs} ({label}; "
+            f"{one.spread.low:.2f} to {one.spread.high:.2f})"
+        )
+    if result.disturbed:
+        say(
+            f"  {result.disturbed} of {len(result.rounds)} rounds disturbed: something else took more than "
+            f"{LIMIT:.0%} of a core, at most {max(one.others for one in result.rounds):.0%}"
+        )
+    return result
+
+
+def alone(row: Row, asked: Asked, name: str) -> int:
+    """The peak memory of one contender; run in a process that does nothing else."""
+    from benchmarks.speed.machine import peak_memory
+
+    one = next((one for one in row.lineup(asked).contenders if one.name == name), None)
+    if one is None:
+        raise ValueError(f"{row.name} has no contender {name!r}")
+    one.setup()
+    with one.settings.in_force():
+        one.run(2)
+    return peak_memory()
+
+
+def in_own_process(arguments: list[str], say: Say, *, timeout: float = 600.0) -> Callable[[str, str], int | None]:
+    """What asks for the peak memory of a row's contender; `arguments` are those of this run."""
+
+    def peak(row: str, name: str) -> int | None:
+        command = [sys.executable, "-m", "benchmarks.speed", row, "--alone", name, *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+            return int(json.loads(done.stdout.strip().splitlines()[-1])["peak_memory"])
+        except (subprocess.TimeoutExpired, ValueError, IndexError, KeyError) as error:
+            say(f"  no peak memory of {name}: {reason(error)}")
+            return None
+
+    return peak

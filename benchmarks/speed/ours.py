@@ -1,0 +1,61 @@
+"""Tercet as a contender: with the settings that `--precision auto` takes on this machine, plain and compiled.
+
+All that these benchmarks know of how `auto` decides stands here.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from benchmarks.speed.contender import Settings
+from benchmarks.speed.training import Loss, Training
+from torch import Tensor, nn
+
+from tercet.training.machine import choose_precision, compile_blocks
+from tercet.training.optimizers import AdamW
+from tercet.training.recipe import TrainingSpec
+
+
+def chosen() -> list[Settings]:
+    """What `auto` comes to, not compiled and compiled: `--compile auto` decides by the length of a run."""
+    precision = choose_precision(TrainingSpec(max_steps=1))
+    matmul = torch.get_float32_matmul_precision()  # as it is left when `auto` has chosen
+    return [
+        Settings(
+            precision="bf16" if precision == "bf16" else "fp32",
+            matmul=matmul,  # pyright: ignore[reportArgumentType]
+            attention="own",
+            fused=True,
+            compiled=compiled,
+        )
+        for compiled in (False, True)
+    ]
+
+
+def ours_training(
+    build: Callable[[], nn.Module],
+    loss: Loss,
+    batches: Sequence[Any],
+    tokens: int,
+    answer: Callable[[Any], Tensor],
+    flops: float | None,
+    *,
+    compiled: bool = True,
+) -> list[Training]:
+    return [
+        Training(
+            "tercet, compiled" if settings.compiled else "tercet",
+            "ours",
+            settings,
+            build=build,
+            loss=loss,
+            batches=batches,
+            tokens=tokens,
+            answer=answer,
+            compile=compile_blocks,
+            optimizer=AdamW(lr=1e-4).build,
+            flops=flops,
+        )
+        for settings in chosen()
+        if compiled or not settings.compiled
+    ]

@@ -1,0 +1,67 @@
+"""nanoGPT, from a checkout whose path is given: its `model.py`, with our weights.
+
+Its README's run on a CPU is `--device=cpu --compile=False`: fp32, PyTorch's attention kernel, an optimizer of many
+kernels. With `flash` switched off its own formula runs, written out.
+"""
+
+import importlib.util
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from tercet.models import DecoderOnly
+
+NAMES = {
+    "self_attention.out": "attn.c_proj", "self_residual.before": "ln_1", "feedforward_residual.before": "ln_2",
+    "feedforward.up": "mlp.c_fc", "feedforward.down": "mlp.c_proj",
+}  # fmt: skip
+
+
+def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
+    spec, stack = ours.spec, ours.spec.stack
+    theirs = _module(checkout)
+    with torch.random.fork_rng(devices=[]), redirect_stdout(StringIO()):  # it tells its size
+        model: Any = theirs.GPT(
+            theirs.GPTConfig(
+                block_size=spec.max_len, vocab_size=spec.vocab_size, n_layer=stack.n_layers, n_head=stack.n_heads,
+                n_embd=stack.d_model, dropout=0.0, bias=True,
+            )
+        )  # fmt: skip
+    state = ours.state_dict()
+    into = model.state_dict()
+    with torch.no_grad():
+        into["transformer.wte.weight"].copy_(state["embedding.weight"])
+        into["transformer.wpe.weight"].copy_(state["stack.position.table.weight"])
+        for kind in ("weight", "bias"):
+            into[f"transformer.ln_f.{kind}"].copy_(state[f"stack.final_norm.{kind}"])
+            for number in range(stack.n_layers):
+                here, there = f"stack.blocks.{number}", f"transformer.h.{number}"
+                three = [state[f"{here}.self_attention.{part}.{kind}"] for part in ("query", "key", "value")]
+                into[f"{there}.attn.c_attn.{kind}"].copy_(torch.cat(three))
+                for mine, their in NAMES.items():
+                    into[f"{there}.{their}.{kind}"].copy_(state[f"{here}.{mine}.{kind}"])
+    for block in model.transformer.h:
+        if attention == "eager":
+            mask = torch.tril(torch.ones(spec.max_len, spec.max_len)).view(1, 1, spec.max_len, spec.max_len)
+            block.attn.flash = False
+            block.attn.register_buffer("bias", mask, persistent=False)
+    return model
+
+
+def _module(checkout: Path) -> ModuleType:
+    path = checkout / "model.py"
+    if not path.is_file():
+        raise ValueError(f"{path} is not there; give --nanogpt the folder of a checkout of nanoGPT")
+    spec = importlib.util.spec_from_file_location("nanogpt_model", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclass looks itself up
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,73 @@
+"""A row: one kind of work, and who is there to do it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.speed.contender import Contender
+
+Scale = Literal["full", "quick", "tiny"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the command line says that rows need to know.
+
+    Args:
+        scale: full for the sizes of the table, quick for `make bench-quick`, tiny for tests.
+        folder: where a row may write what it needs.
+        bf16: whether this CPU multiplies bf16 in hardware.
+        nanogpt, joeynmt: a checkout of the one, an installation of the other.
+        translator: the folder of a trained translator, for beam search.
+    """
+
+    folder: Path
+    scale: Scale = "full"
+    bf16: bool = False
+    nanogpt: Path | None = None
+    joeynmt: Path | None = None
+    translator: Path | None = None
+
+
+@dataclass
+class Lineup:
+    """Who takes part in a row, and who doesn't and why."""
+
+    contenders: list[Contender] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, *contenders: Contender) -> None:
+        self.contenders += contenders
+
+    def leave_out(self, name: str, why: str) -> None:
+        self.left_out[name] = why
+
+    def try_to(self, name: str, make: Callable[[], list[Contender]]) -> None:
+        """Add what `make` gives, or say which package it lacks."""
+        try:
+            self.contenders += make()
+        except ModuleNotFoundError as error:
+            self.leave_out(name, f"the package {error.name} is not installed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Args:
+    name: as the command line calls it.
+    title: what the work is.
+    unit: what is counted: tokens, sentences, starts.
+    lineup: makes the contenders; they build nothing before their `setup`.
+    seconds_each: figures are told as seconds a unit in place of units a second.
+    gigabytes: the memory that all contenders together need at full scale.
+    memory: whether peak memory is measured, each contender in a process of its own.
+    """
+
+    name: str
+    title: str
+    lineup: Callable[[Asked], Lineup]
+    unit: str = "tokens"
+    seconds_each: bool = False
+    gigabytes: float = 1.0
+    memory: bool = True

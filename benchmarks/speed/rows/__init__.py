@@ -1,0 +1,15 @@
+"""The rows, in the order of the table."""
+
+from benchmarks.speed.row import Row
+from benchmarks.speed.rows.beam import BEAM
+from benchmarks.speed.rows.bert import BERT
+from benchmarks.speed.rows.gpt import GPT
+from benchmarks.speed.rows.greedy import GREEDY
+from benchmarks.speed.rows.loading import LOADING
+from benchmarks.speed.rows.startup import START_UP
+from benchmarks.speed.rows.tokenising import TOKENISING
+from benchmarks.speed.rows.translation import TRANSLATION
+
+ROWS: dict[str, Row] = {
+    row.name: row for row in (*GPT, BERT, TRANSLATION, *GREEDY, BEAM, *START_UP, TOKENISING, LOADING)
+}

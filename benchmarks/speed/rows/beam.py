@@ -1,0 +1,228 @@
+"""Beam search over Multi30k's test set: 5 beams, 32 sentences at once, a trained model; whole sentences in, text out.
+
+With random weights an answer is as long as it may be, so a model that has learnt is needed: `--translator`. Each says
+how good its answers are (BLEU), for speed is cheap where the answers are worse.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.speed.contender import Contender, Settings
+from benchmarks.speed.peers.hugging import hugging
+from benchmarks.speed.row import Asked, Lineup, Row
+from torch import Tensor, nn
+
+from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
+from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
+from tercet.config import UserError
+from tercet.data import PairsSpec, pairs_of
+from tercet.evaluate import bleu
+from tercet.generation import Beam, translate
+from tercet.models import EncoderDecoder
+
+SIZE, AT_ONCE = 5, 32
+CHECKED = 5  # sentences whose likelihoods are held against ours
+SENTENCES = {"full": 320, "quick": 96, "tiny": 5}
+DEFAULT = Path("runs/bench-translator")
+HOW = (
+    "no trained translator: give --translator RUN, or train one with `tercet train multi30k-de-en --out "
+    "runs/bench-translator --set model.preset=transformer-tiny --set training.warmup_steps=60`"
+)
+
+
+class Searching(Contender):
+    """Sentences in, sentences out; `written` are those of the last pass."""
+
+    def __init__(self, name: str, side: Any, settings: Settings, *, given: "Given", folder: Path) -> None:
+        super().__init__(name, side, settings)
+        self._given, self._folder = given, folder
+        self.written: list[str] = []
+
+    def run(self, n: int) -> float:
+        for _ in range(n):
+            self.written = self.search()
+        return n * len(self._given.texts)
+
+    def search(self) -> list[str]:
+        raise NotImplementedError
+
+    def quality(self) -> str:
+        return f"BLEU {bleu(self.written, self._given.references):.2f}"
+
+    def batches(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Ids of each source, and which sentences go together: those of like length, which is a favour to peers."""
+        given = self._given
+        ids = [[*given.trained.source_tokenizer.encode(text), given.eos] for text in given.texts]
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        return ids, [order[start : start + AT_ONCE] for start in range(0, len(order), AT_ONCE)]
+
+
+class Given:
+    """The model, and the sentences to translate."""
+
+    def __init__(self, trained: Trained, count: int) -> None:
+        assert isinstance(trained.model, EncoderDecoder)
+        data = trained.card.recipe["data"]
+        spec = PairsSpec(
+            source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
+        )
+        pairs = pairs_of(spec, "test")[:count]
+        self.trained, self.model = trained, trained.model
+        self.texts = [source for source, _ in pairs]
+        self.references = [target for _, target in pairs]
+        eos, bos = trained.tokenizer.eos_id, trained.tokenizer.bos_id
+        assert eos is not None
+        assert bos is not None
+        self.eos, self.bos, self.pad = eos, bos, trained.tokenizer.pad_id or 0
+
+    def checked(self) -> list[tuple[list[int], list[int]]]:
+        """Ids of the first sources and references."""
+        return [
+            ([*self.trained.source_tokenizer.encode(text), self.eos], [*self.trained.tokenizer.encode(told), self.eos])
+            for text, told in zip(self.texts[:CHECKED], self.references[:CHECKED], strict=True)
+        ]
+
+
+def likelihoods(model: Any, given: Given, *, theirs: bool) -> Tensor:
+    """ln p of each token of the first references, ends included: what all of them must agree on."""
+    found: list[Tensor] = []
+    for source, target in given.checked():
+        read, written = torch.tensor([source]), torch.tensor([[given.bos, *target[:-1]]])
+        logits = model(input_ids=read, decoder_input_ids=written).logits if theirs else model(read, written)
+        found.append(logits[0].log_softmax(-1).gather(-1, torch.tensor(target)[:, None])[:, 0])
+    return torch.cat(found)
+
+
+class Ours(Searching):
+    @torch.no_grad()
+    def answer(self) -> Tensor:
+        return likelihoods(self._given.model, self._given, theirs=False)
+
+    def search(self) -> list[str]:
+        given = self._given
+        found = translate(
+            given.model, given.trained.tokenizer, given.texts, Beam(size=SIZE),
+            source_tokenizer=given.trained.source_tokenizer,
+        )  # fmt: skip
+        return [one[0].text for one in found]
+
+
+class Hugging(Searching):
+    def setup(self) -> None:
+        self.model: Any = hugging(self._given.model, self.settings.attention).eval()
+
+    @torch.no_grad()
+    def answer(self) -> Tensor:
+        return likelihoods(self.model, self._given, theirs=True)
+
+    @torch.no_grad()
+    def search(self) -> list[str]:
+        given = self._given
+        ids, batches = self.batches()
+        written = [""] * len(ids)
+        for some in batches:
+            source = nn.utils.rnn.pad_sequence(
+                [torch.tensor(ids[i]) for i in some], batch_first=True, padding_value=given.pad
+            )
+            longest = min(2 * source.shape[1] + 10, given.model.max_len - 1)
+            found = self.model.generate(
+                source, attention_mask=(source != given.pad).long(), num_beams=SIZE, length_penalty=1.0,
+                max_new_tokens=longest, do_sample=False, early_stopping=True, decoder_start_token_id=given.bos,
+                eos_token_id=given.eos, bad_words_ids=[[given.pad], [given.bos]],
+            )  # fmt: skip
+            for i, row in zip(some, found.tolist(), strict=True):
+                row = row[1:]
+                written[i] = given.trained.tokenizer.decode(row[: row.index(given.eos)] if given.eos in row else row)
+        return written
+
+    def close(self) -> None:
+        del self.model
+
+
+class CTranslate2(Searching):
+    def setup(self) -> None:
+        import ctranslate2
+
+        there = self._folder / "ctranslate2"
+        if not (there / "model.bin").is_file():
+            there.mkdir(parents=True, exist_ok=True)
+            for_ctranslate2(self._given.trained)(there)
+        kind = {"fp32": "float32", "int8": "int8"}[self.settings.precision]
+        self.model = ctranslate2.Translator(str(there), compute_type=kind, intra_threads=torch.get_num_threads())
+        self._read = Vocabulary.of(self._given.trained.source_tokenizer).tokens
+        self._write = Vocabulary.of(self._given.trained.tokenizer).tokens
+        self._ids = {token: n for n, token in enumerate(self._write)}
+
+    def answer(self) -> Tensor | None:
+        if self.settings.precision != "fp32":
+            return None
+        pairs = self._given.checked()
+        found = self.model.score_batch(
+            [[self._read[n] for n in source] for source, _ in pairs],
+            [[self._write[n] for n in target[:-1]] for _, target in pairs],
+        )
+        return torch.tensor([number for one in found for number in one.log_probs])
+
+    def search(self) -> list[str]:
+        ids, batches = self.batches()
+        written = [""] * len(ids)
+        for some in batches:
+            longest = min(2 * max(len(ids[i]) for i in some) + 10, self._given.model.max_len - 1)
+            found = self.model.translate_batch(
+                [[self._read[n] for n in ids[i]] for i in some], beam_size=SIZE, length_penalty=1.0,
+                max_decoding_length=longest, max_batch_size=AT_ONCE,
+            )  # fmt: skip
+            for i, one in zip(some, found, strict=True):
+                written[i] = self._given.trained.tokenizer.decode([self._ids[token] for token in one.hypotheses[0]])
+        return written
+
+    def close(self) -> None:
+        del self.model
+
+
+def lineup(asked: Asked) -> Lineup:
+    found = Lineup()
+    folder = asked.translator or DEFAULT
+    if not folder.exists():
+        found.leave_out("all", HOW)
+        return found
+    try:
+        given = Given(load_model(folder), SENTENCES[asked.scale])
+    except (UserError, AssertionError, KeyError) as error:
+        found.leave_out("all", f"{folder}: {error or 'no translator'}")
+        return found
+
+    def contender(kind: Any, name: str, side: Any, settings: Settings) -> Contender:
+        return kind(name, side, settings, given=given, folder=asked.folder / f"beam-{asked.scale}")
+
+    def with_transformers() -> list[Contender]:
+        import transformers  # noqa: F401
+
+        return [
+            contender(Hugging, "transformers", "readme", Settings(attention="sdpa")),
+            contender(Hugging, "transformers, eager, oneDNN", "peer", Settings(attention="eager", matmul="medium")),
+        ]
+
+    def with_ctranslate2() -> list[Contender]:
+        import ctranslate2  # noqa: F401
+
+        return [
+            contender(CTranslate2, f"CTranslate2, {precision}", "peer", Settings(precision=precision))
+            for precision in ("fp32", "int8")
+        ]
+
+    found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    found.try_to("transformers", with_transformers)
+    found.try_to("CTranslate2", with_ctranslate2)
+    found.notes.append(f"{len(given.texts)} sentences of the test set, model {folder}")
+    return found
+
+
+BEAM = Row(
+    name="beam",
+    title="Beam search, Multi30k's test set, 5 beams, 32 sentences at once",
+    lineup=lineup,
+    unit="sentences",
+)

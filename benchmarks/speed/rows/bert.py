@@ -1,0 +1,113 @@
+"""Training BERT on masked words: the whole step; 15 % of the tokens are asked for.
+
+    FLOPs of a token = 6 (L (4 d² + 2 d d_ff) + s (d V + d²)) + 12 L T d,    s the share that is asked for
+
+That is what the task needs. Who scores every place does more, and gets no credit for it.
+"""
+
+from functools import partial
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.speed.contender import Contender, Settings, Side
+from benchmarks.speed.ours import ours_training
+from benchmarks.speed.peers.hugging import hugging
+from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.training import Training, named, peer_settings
+from torch import Tensor, nn
+
+from tercet.models import Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
+from tercet.objectives import IGNORED, MaskedBatch, Masking, masked_loss
+from tercet.objectives.masking import mask_rows
+
+SPECIAL, MASK, RATE = 5, 4, 0.15
+Given = tuple[MaskedBatch, Tensor]  # and the labels (B, T) over all places, as theirs takes them
+
+
+def spec_of(*, layers: int, width: int, heads: int, length: int, vocabulary: int) -> EncoderOnlySpec:
+    stack = StackSpec(
+        d_model=width, n_layers=layers, n_heads=heads, norm_eps=1e-12, placement="post", dropout=Dropout()
+    )  # fmt: skip
+    return EncoderOnlySpec(
+        vocab_size=vocabulary, max_len=length, n_segments=2, embedding_norm=True,
+        masked_head=MaskedHead(transform=True, bias=True), stack=stack,
+    )  # fmt: skip
+
+
+def batches_of(count: int, rows: int, length: int, vocabulary: int) -> list[Given]:
+    generator = np.random.default_rng(0)
+    made: list[Given] = []
+    for _ in range(count):
+        tokens = generator.integers(SPECIAL, vocabulary, (rows, length))
+        masked = mask_rows(
+            tokens, np.ones(tokens.shape, bool), masking=Masking(rate=RATE), generator=generator,
+            mask_id=MASK, random_ids=np.arange(SPECIAL, vocabulary),
+        )  # fmt: skip
+        batch = MaskedBatch(*(torch.from_numpy(one) for one in (masked.inputs, masked.places, masked.targets)))
+        used = batch.targets != IGNORED
+        labels = torch.full_like(batch.inputs, IGNORED)
+        labels.view(-1)[batch.places[used]] = batch.targets[used]
+        made.append((batch, labels))
+    return made
+
+
+def lineup(asked: Asked) -> Lineup:
+    tiny, quick = asked.scale == "tiny", asked.scale == "quick"
+    layers, width, heads, length, rows, vocabulary = (2, 24, 2, 7, 3, 23) if tiny else (4, 256, 4, 128, 32, 8192)
+    spec = spec_of(layers=layers, width=width, heads=heads, length=length, vocabulary=vocabulary)
+    batches = batches_of(1, rows, length, vocabulary)
+    tokens = rows * length
+    asked_for = ceil(RATE * length) / length
+    matrices = layers * 12 * width**2 + asked_for * (width * vocabulary + width**2)
+    flops = 6.0 * matrices + 12.0 * layers * length * width
+
+    def model() -> EncoderOnly:
+        return EncoderOnly(spec, seed=1)
+
+    def logits(of: Any) -> Tensor:
+        found = of(batches[0][0].inputs)
+        return found if isinstance(found, Tensor) else found.logits
+
+    def theirs(name: str, side: Side, way: Settings) -> Training:
+        return Training(
+            name, side, way, build=partial(_hugging, model, way), loss=_labelled_loss, batches=batches, tokens=tokens,
+            answer=logits, flops=flops,
+        )  # fmt: skip
+
+    def with_transformers() -> list[Contender]:
+        import transformers  # noqa: F401
+
+        ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=not tiny)
+        return [
+            theirs("transformers", "readme", Settings(attention="sdpa", fused=False)),
+            *(theirs(named("transformers", way), "peer", way) for way in ways),
+        ]
+
+    found = Lineup()
+    found.add(
+        *ours_training(
+            model, lambda of, given: masked_loss(of, given[0]).mean, batches, tokens, logits, flops, compiled=not tiny
+        )
+    )
+    found.try_to("transformers", with_transformers)
+    if not asked.bf16:
+        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return found
+
+
+def _hugging(model: Any, way: Settings) -> nn.Module:
+    return hugging(model(), way.attention)
+
+
+def _labelled_loss(model: Any, given: Given) -> Tensor:
+    return model(input_ids=given[0].inputs, labels=given[1]).loss
+
+
+BERT = Row(
+    name="bert",
+    title="BERT training, whole step: 4 layers of 256, T 128, B 32, V 8192, 15 % masked",
+    lineup=lineup,
+    gigabytes=6.0,
+)

@@ -1,0 +1,173 @@
+"""Training a GPT at three sizes: the whole step, over random tokens.
+
+    FLOPs of a token = 6 (L (4 d² + 2 d d_ff) + d V) + 12 L T d
+
+Two for a multiplication and an addition, times three for there and back; attention's square is counted whole, as is
+usual, also by those who leave half of it out.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from benchmarks.speed.contender import Contender, Settings, Side
+from benchmarks.speed.ours import ours_training
+from benchmarks.speed.peers.hugging import hugging
+from benchmarks.speed.peers.nanogpt import nanogpt
+from benchmarks.speed.peers.pytorch import PyTorchGPT
+from benchmarks.speed.peers.x import x_transformer
+from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.training import Loss, Training, named, peer_settings
+from torch import Tensor, nn
+
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.objectives import CausalBatch, causal_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    layers: int
+    heads: int
+    width: int
+    length: int
+    rows: int
+    vocabulary: int
+
+    def spec(self) -> DecoderOnlySpec:
+        stack = StackSpec(n_layers=self.layers, n_heads=self.heads, d_model=self.width)
+        return DecoderOnlySpec(vocab_size=self.vocabulary, max_len=self.length, stack=stack)
+
+    def flops(self) -> float:
+        matrices = self.layers * 12 * self.width**2 + self.width * self.vocabulary
+        return 6.0 * matrices + 12.0 * self.layers * self.length * self.width
+
+    def told(self) -> str:
+        return f"{self.layers} layers of {self.width}, T {self.length}, B {self.rows}, V {self.vocabulary}"
+
+
+TINY = Shape(layers=2, heads=2, width=24, length=7, rows=2, vocabulary=19)
+SHAPES = {
+    "gpt-char": Shape(layers=4, heads=4, width=128, length=64, rows=12, vocabulary=65),
+    "gpt-baby": Shape(layers=6, heads=6, width=384, length=256, rows=16, vocabulary=65),
+    "gpt-124m": Shape(layers=12, heads=12, width=768, length=512, rows=2, vocabulary=50304),
+}
+
+
+def lineup(name: str, asked: Asked) -> Lineup:
+    shape = TINY if asked.scale == "tiny" else SHAPES[name]
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, shape.vocabulary, (2, shape.rows, shape.length + 1), generator=generator)
+    batches = [CausalBatch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in tokens]
+    spec, tokens_in = shape.spec(), len(batches) * batches[0].inputs.numel()
+
+    def model() -> DecoderOnly:
+        return DecoderOnly(spec, seed=1)
+
+    def logits(of: Any) -> Tensor:
+        inputs, targets = batches[0].inputs, batches[0].targets
+        if of.__class__.__module__ == "nanogpt_model":  # without targets it scores the last place alone
+            return of(inputs, targets)[0]
+        found = of(inputs)
+        return found if isinstance(found, Tensor) else found.logits
+
+    def contender(name: str, side: Side, settings: Settings, build: Any, loss: Loss, *, alike: bool = True) -> Training:
+        return Training(
+            name, side, settings, build=build, loss=loss, batches=batches, tokens=tokens_in,
+            answer=logits if alike else None, flops=shape.flops(),
+        )  # fmt: skip
+
+    compiles = asked.scale != "tiny"
+    quick = asked.scale == "quick"
+    ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=compiles)
+    found = Lineup()
+    found.add(
+        *ours_training(
+            model, lambda of, batch: causal_loss(of, batch).mean, batches,
+            tokens_in, logits, shape.flops(), compiled=compiles,
+        )
+    )  # fmt: skip
+
+    plain = Settings(attention="sdpa", fused=False)
+    if asked.nanogpt is None:
+        found.leave_out("nanoGPT", "give --nanogpt the folder of a checkout")
+    else:
+        checkout = asked.nanogpt
+        found.add(
+            contender("nanoGPT", "readme", plain, lambda: nanogpt(checkout, model(), "sdpa"), _nanogpt_loss),
+            *(
+                contender(named("nanoGPT", way), "peer", way, partial(_nanogpt, checkout, model, way), _nanogpt_loss)
+                for way in ways
+            ),
+        )
+
+    def with_transformers() -> list[Contender]:
+        import transformers  # noqa: F401
+
+        side: Side = "readme" if asked.nanogpt is None else "peer"
+        return [
+            contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), _output_loss),
+            *(
+                contender(named("transformers", way), "peer", way, partial(_hugging, model, way), _output_loss)
+                for way in ways
+            ),
+        ]
+
+    def with_x_transformers() -> list[Contender]:
+        import x_transformers  # noqa: F401
+
+        return [
+            contender(
+                named("x-transformers", way), "peer", way, lambda: x_transformer(spec, flash=False), _loss, alike=False
+            )
+            for way in ways[-1:]
+        ]
+
+    found.try_to("transformers", with_transformers)
+    if quick:
+        found.leave_out("x-transformers, torch.nn", "this is a quick run")
+    else:
+        found.try_to("x-transformers", with_x_transformers)
+    own = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
+    found.add(
+        *(
+            contender(named("torch.nn", way), "peer", way, lambda: PyTorchGPT(model()), _loss)
+            for way in ([] if quick else own)
+        )
+    )
+    if not asked.bf16:
+        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return found
+
+
+def _hugging(model: Any, way: Settings) -> nn.Module:
+    return hugging(model(), way.attention)
+
+
+def _nanogpt(checkout: Any, model: Any, way: Settings) -> nn.Module:
+    return nanogpt(checkout, model(), way.attention)
+
+
+def _loss(model: Any, batch: CausalBatch) -> Tensor:
+    return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+
+
+def _output_loss(model: Any, batch: CausalBatch) -> Tensor:
+    logits = model(input_ids=batch.inputs, use_cache=False).logits
+    return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+
+
+def _nanogpt_loss(model: Any, batch: CausalBatch) -> Tensor:
+    return model(batch.inputs, batch.targets)[1]
+
+
+GPT = [
+    Row(
+        name=name,
+        title=f"GPT training, whole step: {shape.told()}",
+        lineup=partial(lineup, name),
+        gigabytes=14.0 if name == "gpt-124m" else 1.5,
+    )
+    for name, shape in SHAPES.items()
+]

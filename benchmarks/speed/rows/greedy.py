@@ -1,0 +1,200 @@
+"""Greedy decoding of a GPT of GPT-2's small size: a prompt of 32 tokens, 128 new ones, one prompt or eight at once.
+
+    bytes of a token = (bytes a weight · (12 L d² + d V) + 4 · 2 L d · (mean context) · B) / B
+
+Each step reads every matrix once, and the keys and values of what is there; embeddings and norms are next to nothing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.speed.contender import Contender, Settings, Side
+from benchmarks.speed.peers.hugging import hugging
+from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.words import trained, words
+from torch import Tensor
+
+from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
+from tercet.generation import Sampling
+from tercet.generation.stream import stream
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+
+WIDTHS = {"fp32": 4, "bf16": 2, "int8": 1}  # bytes of a weight
+FULL = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50304, "prompt": 32, "new": 128}
+QUICK = {**FULL, "layers": 4, "vocabulary": 8192, "new": 64}
+TINY = {"layers": 2, "width": 24, "heads": 2, "vocabulary": 19, "prompt": 5, "new": 7}
+SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}
+
+
+class Ours(Contender):
+    def __init__(self, *args: Any, build: Callable[[], DecoderOnly], prompts: list[list[int]], new: int, **more: Any):
+        super().__init__(*args, **more)
+        self._build, self._prompts, self._new = build, prompts, new
+
+    def setup(self) -> None:
+        self.model = self._build().eval()
+
+    def run(self, n: int) -> float:
+        sampling = Sampling(max_new_tokens=self._new, temperature=0.0)
+        return sum(
+            sum(token is not None for token in column)
+            for _ in range(n)
+            for column in stream(self.model, self._prompts, sampling)
+        )
+
+    @torch.no_grad()
+    def answer(self) -> Tensor:
+        return self.model(torch.tensor(self._prompts))
+
+    def close(self) -> None:
+        del self.model
+
+
+class Hugging(Contender):
+    """`generate` of `transformers`, which stops nowhere before it has written all it is asked for."""
+
+    def __init__(self, *args: Any, build: Callable[[], DecoderOnly], prompts: list[list[int]], new: int, **more: Any):
+        super().__init__(*args, **more)
+        self._build, self._prompts, self._new = build, torch.tensor(prompts), new
+
+    def setup(self) -> None:
+        self.model: Any = hugging(self._build(), self.settings.attention).eval()
+        if self.settings.precision == "bf16":
+            self.model = self.model.bfloat16()
+
+    @torch.no_grad()
+    def run(self, n: int) -> float:
+        count = 0
+        for _ in range(n):
+            ids = self.model.generate(
+                self._prompts, attention_mask=torch.ones_like(self._prompts), do_sample=False,
+                min_new_tokens=self._new, max_new_tokens=self._new,
+            )  # fmt: skip
+            count += ids[:, self._prompts.shape[1] :].numel()
+        return count
+
+    @torch.no_grad()
+    def answer(self) -> Tensor | None:
+        return None if self.settings.precision != "fp32" else self.model(self._prompts).logits
+
+    def close(self) -> None:
+        del self.model
+
+
+class CTranslate2(Contender):
+    def __init__(
+        self,
+        *args: Any,
+        build: Callable[[], DecoderOnly],
+        prompts: list[list[int]],
+        new: int,
+        folder: Path,
+        **more: Any,
+    ):
+        super().__init__(*args, **more)
+        self._build, self._ids, self._new, self._folder = build, prompts, new, folder
+
+    def setup(self) -> None:
+        import ctranslate2
+
+        there = self._folder / "ctranslate2"
+        model = self._build()
+        names = words(model.spec.vocab_size)
+        self._prompts = [[names[number] for number in row] for row in self._ids]
+        if not (there / "model.bin").is_file():
+            there.mkdir(parents=True, exist_ok=True)
+            for_ctranslate2(trained(model.eval(), self._folder / "ours"))(there)
+        kind = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}[self.settings.precision]
+        self.model = ctranslate2.Generator(str(there), compute_type=kind, intra_threads=torch.get_num_threads())
+
+    def run(self, n: int) -> float:
+        count = 0
+        for _ in range(n):
+            found = self.model.generate_batch(
+                self._prompts, beam_size=1, sampling_topk=1, min_length=self._new, max_length=self._new,
+                include_prompt_in_result=False, max_batch_size=len(self._prompts),
+            )  # fmt: skip
+            count += sum(len(one.sequences_ids[0]) for one in found)
+        return count
+
+    def answer(self) -> Tensor | None:
+        if self.settings.precision != "fp32":
+            return None
+        import numpy as np
+
+        return torch.from_numpy(np.array(self.model.forward_batch(self._prompts)))
+
+    def close(self) -> None:
+        del self.model
+
+
+def lineup(batch: int, asked: Asked) -> Lineup:
+    sizes = SIZES[asked.scale]
+    layers, width, vocabulary, prompt, new = (sizes[k] for k in ("layers", "width", "vocabulary", "prompt", "new"))
+    stack = StackSpec(d_model=width, n_layers=layers, n_heads=sizes["heads"])
+    spec = DecoderOnlySpec(vocab_size=vocabulary, max_len=max(1024 if asked.scale == "full" else 256, 16), stack=stack)
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(3, vocabulary, (batch, prompt), generator=generator).tolist()
+
+    def model() -> DecoderOnly:
+        return DecoderOnly(spec, seed=1)
+
+    def read(settings: Settings) -> float:
+        matrices = WIDTHS[settings.precision] * (12 * layers * width**2 + width * vocabulary)
+        return matrices / batch + 4 * 2 * layers * width * (prompt + new / 2)
+
+    def contender(kind: Any, name: str, side: Side, settings: Settings, **more: Any) -> Contender:
+        return kind(
+            name, side, settings, build=model, prompts=prompts, new=new, bytes=read(settings), **more
+        )  # fmt: skip
+
+    def with_transformers() -> list[Contender]:
+        import transformers  # noqa: F401
+
+        ways = [Settings(attention="eager"), Settings(attention="sdpa", matmul="medium")]
+        if asked.bf16:
+            ways.append(Settings(attention="sdpa", precision="bf16"))
+        return [
+            contender(Hugging, "transformers", "readme", Settings(attention="sdpa")),
+            *(contender(Hugging, named(way), "peer", way) for way in ways if asked.scale != "quick"),
+        ]
+
+    def with_ctranslate2() -> list[Contender]:
+        import ctranslate2  # noqa: F401
+
+        folder = asked.folder / f"greedy-{asked.scale}"
+        return [
+            contender(CTranslate2, f"CTranslate2, {precision}", "peer", Settings(precision=precision), folder=folder)
+            for precision in ("fp32", "int8")
+        ]
+
+    found = Lineup()
+    found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    found.try_to("transformers", with_transformers)
+    found.try_to("CTranslate2", with_ctranslate2)
+    if asked.scale != "full":
+        found.notes.append(
+            f"smaller here: {layers} layers of {width}, V {vocabulary}, prompt {prompt}, {new} new tokens"
+        )
+    if not asked.bf16:
+        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return found
+
+
+def named(way: Settings) -> str:
+    return ", ".join(["transformers", way.attention, *(["oneDNN"] if way.matmul != "highest" else []),
+                      *([way.precision] if way.precision != "fp32" else [])])  # fmt: skip
+
+
+GREEDY = [
+    Row(
+        name=f"greedy-{batch}",
+        title=f"Greedy decoding, 124M shape, prompt 32, 128 new tokens, batch {batch}",
+        lineup=partial(lineup, batch),
+        gigabytes=5.0,
+    )
+    for batch in (1, 8)
+]

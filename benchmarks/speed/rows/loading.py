@@ -1,0 +1,73 @@
+"""Rows of text from memory to batches: how far data loading is ahead of what a training step takes.
+
+What it loads is the char shape's, B 12 and T 64: the smallest model asks for the most tokens a second.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.speed.contender import Contender, Function
+from benchmarks.speed.row import Asked, Lineup, Row
+from torch.utils.data import DataLoader, Dataset
+
+from tercet.data.rows import PackedRows
+from tercet.objectives import rows_to_learn
+
+ROWS, LENGTH = 12, 64
+BATCHES = 50  # in a unit of work
+
+
+class Slices(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """A row at any place, as PyTorch's loader asks for it."""
+
+    def __init__(self, ids: np.ndarray) -> None:
+        self._ids = torch.from_numpy(ids.astype(np.int64))
+
+    def __len__(self) -> int:
+        return (len(self._ids) - 1) // LENGTH
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        at = number * LENGTH
+        return self._ids[at : at + LENGTH], self._ids[at + 1 : at + LENGTH + 1]
+
+
+def lineup(asked: Asked) -> Lineup:
+    count = 20_000 if asked.scale == "tiny" else 1_000_000
+    ids = np.random.default_rng(0).integers(0, 65, count).astype(np.uint16)
+    packed = PackedRows(ids, np.zeros(1, np.int64), length=LENGTH)
+
+    def ours(n: int) -> float:
+        generator = np.random.default_rng(n)
+        for _ in range(n * BATCHES):
+            rows_to_learn(packed.batch(generator.integers(0, len(packed), ROWS), 3))
+        return n * BATCHES * ROWS * LENGTH
+
+    def theirs(n: int) -> float:
+        done = 0
+        while done < n * BATCHES:
+            for _ in DataLoader(Slices(ids), batch_size=ROWS, shuffle=True, drop_last=True):
+                done += 1
+                if done == n * BATCHES:
+                    break
+        return n * BATCHES * ROWS * LENGTH
+
+    def by_lot(n: int) -> float:
+        for _ in range(n * BATCHES):
+            places = torch.randint(len(ids) - LENGTH, (ROWS,)).tolist()
+            inputs: Any = torch.stack([torch.from_numpy(ids[at : at + LENGTH].astype(np.int64)) for at in places])
+            torch.stack([torch.from_numpy(ids[at + 1 : at + LENGTH + 1].astype(np.int64)) for at in places])
+            assert inputs.shape == (ROWS, LENGTH)
+        return n * BATCHES * ROWS * LENGTH
+
+    found = Lineup()
+    contenders: list[Contender] = [
+        Function("tercet", "ours", ours),
+        Function("torch DataLoader", "readme", theirs),
+        Function("slices by lot (numpy)", "peer", by_lot),
+    ]
+    found.add(*contenders)
+    return found
+
+
+LOADING = Row(name="loading", title="Data loading: batches of 12 rows of 64 tokens", lineup=lineup)

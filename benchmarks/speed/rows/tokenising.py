@@ -1,0 +1,116 @@
+"""Text to ids: a byte-level BPE, ours and the libraries' own calls with the same vocabulary."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from benchmarks.speed.contender import Contender, Function
+from benchmarks.speed.row import Asked, Lineup, Row
+from torch import Tensor
+
+from tercet.tokens import BPE, Tokenizer
+
+
+def text_of(asked: Asked) -> tuple[str, str]:
+    """Shakespeare where TERCET_DATA has him, else words by lot; and which."""
+    path = Path(os.environ.get("TERCET_DATA", ""), "shakespeare", "input.txt")
+    if asked.scale != "tiny" and path.is_file():
+        return path.read_text(), "Shakespeare"
+    generator = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlu"))
+    count = 300 if asked.scale == "tiny" else 200_000
+    made = ["".join(generator.choice(letters, size)) for size in generator.integers(1, 9, 3000)]
+    lines = [" ".join(made[i] for i in generator.integers(0, len(made), 8)) for _ in range(count // 8)]
+    return "\n".join(lines), "words by lot"
+
+
+def flat(ids: Any) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.asarray(row, dtype=np.int64) for row in ids]))
+
+
+def lineup(asked: Asked) -> Lineup:
+    text, name = text_of(asked)
+    parts = [part for part in text.split("\n\n") if part] if "\n\n" in text else text.splitlines()
+    ours = Tokenizer.train(BPE(vocab_size=300 if asked.scale == "tiny" else 4096), [text[:400_000]])
+    library = tokenizers.Tokenizer.from_str(ours.to_json())
+    expected = flat(ours.encode_batch(parts))
+    count = len(expected)
+
+    def contender(name: str, side: Any, encode: Any) -> Contender:
+        def work(n: int) -> float:
+            for _ in range(n):
+                encode(parts)
+            return n * count
+
+        return Function(name, side, work, answer=lambda: flat(encode(parts)))
+
+    def alone(texts: list[str]) -> Any:
+        return [ours.encode(text) for text in texts]
+
+    def theirs(texts: list[str]) -> Any:
+        return [one.ids for one in library.encode_batch(texts, add_special_tokens=False)]
+
+    def fast(texts: list[str]) -> Any:
+        return [one.ids for one in library.encode_batch_fast(texts, add_special_tokens=False)]
+
+    found = Lineup()
+    found.add(
+        contender("tercet", "ours", ours.encode_batch),
+        contender("tercet, text by text", "ours", alone),
+        contender("tokenizers", "readme", theirs),
+        contender("tokenizers, fast", "peer", fast),
+    )
+
+    def with_tiktoken() -> list[Contender]:
+        encoding, first = in_tiktoken(ours)
+
+        def encode(texts: list[str]) -> Any:
+            return [[number + first for number in row] for row in encoding.encode_ordinary_batch(texts)]
+
+        return [contender("tiktoken", "peer", encode)]
+
+    try:
+        found.try_to("tiktoken", with_tiktoken)
+    except ValueError as error:
+        found.leave_out("tiktoken", str(error))
+    found.notes.append(f"{len(text):,} characters of {name} in {len(parts):,} texts, {count:,} tokens")
+    return found
+
+
+def in_tiktoken(ours: Tokenizer) -> tuple[Any, int]:
+    """The same vocabulary in tiktoken, whose ids begin at 0 with the bytes; and the id at which ours do.
+
+    Raises:
+        ValueError: where the merges do not stand in the order of their ids.
+    """
+    import tiktoken
+
+    model = json.loads(ours.to_json())["model"]
+    bytes_of = {character: byte for byte, character in enumerate(byte_characters())}
+    pieces = sorted(
+        (number, bytes(bytes_of[c] for c in piece))
+        for piece, number in model["vocab"].items()
+        if all(c in bytes_of for c in piece)
+    )
+    first = pieces[0][0]
+    if [number for number, _ in pieces] != list(range(first, first + len(pieces))):
+        raise ValueError("its ids would not be ours: special tokens stand between them")
+    ranks = {piece: number - first for number, piece in pieces}
+    if len(ranks) != len(pieces):
+        raise ValueError("two tokens are the same bytes")
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    return tiktoken.Encoding("ours", pat_str=pattern, mergeable_ranks=ranks, special_tokens={}), first
+
+
+def byte_characters() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary: itself where it can be seen."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in seen else chr(next(others)) for byte in range(256)]
+
+
+TOKENISING = Row(name="tokenising", title="Text to ids, byte-level BPE of 4096", lineup=lineup)

@@ -1,0 +1,211 @@
+"""Training a translator on Multi30k: the buckets that `tercet train` would take, the same for all, real tokens counted.
+
+The shape is that of 2017 with 4 + 4 layers of 256. Padding is work that all of them do and nobody gets credit for.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from benchmarks.speed.contender import Contender, Settings, Side
+from benchmarks.speed.ours import ours_training
+from benchmarks.speed.peers.hugging import hugging
+from benchmarks.speed.peers.joeynmt import joeynmt
+from benchmarks.speed.peers.pytorch import PyTorchTranslator
+from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.training import Loss, Training, named, peer_settings
+from torch import Tensor, nn
+
+from tercet.config import UserError
+from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.objectives import IGNORED, PairBatch, seq2seq_loss
+
+PAD = 0  # the id of our tokenizers
+SMOOTHING = 0.1
+BUCKETS = 4  # in a unit of work
+SIZES = {"d_model": 256, "n_layers": 4, "n_heads": 4, "d_ff": 1024}
+TINY_SIZES = {"d_model": 24, "n_layers": 2, "n_heads": 2, "d_ff": 31}
+
+
+def data(tiny: bool, folder: Path) -> tuple[EncoderDecoderSpec, list[PairBatch]]:
+    """The model and its first buckets.
+
+    Raises:
+        UserError: where Multi30k is not there.
+    """
+    from tercet.training.recipe import parse_recipe
+    from tercet.training.translation import TranslationTask
+
+    source: dict[str, Any] = {"source": "multi30k", "source_language": "de", "target_language": "en"}
+    if tiny:
+        path = folder / "pairs.tsv"
+        words = ["eins", "zwei", "drei", "vier", "sieben"]
+        lines = [f"{' '.join(words[: 1 + i % 5])}\t{' '.join(reversed(words[: 1 + i % 4]))}" for i in range(40)]
+        path.write_text("\n".join(lines) + "\n")
+        source = {"source": str(path)}
+    sizes = TINY_SIZES if tiny else SIZES
+    stack = {**sizes, "dropout": {"embedding": 0.0, "residual": 0.0}}
+    recipe = parse_recipe(
+        {
+            "data": {
+                **source,
+                "tokenizer": {"kind": "bpe", "vocab_size": 300 if tiny else 8000, "prefix_space": True},
+            },
+            "model": {"preset": "transformer-tiny", "max_len": 32 if tiny else 128, "encoder": stack, "decoder": stack},
+            "training": {"max_steps": 1, "batch_tokens": 64 if tiny else 4096},
+        },
+        name="benchmark",
+    )
+    task = TranslationTask(recipe)
+    spec = task.recipe.model
+    assert isinstance(spec, EncoderDecoderSpec)
+    count = min(BUCKETS, len(task.buckets))
+    return spec, [batch for step in range(count) for batch in task.batches(step, 0, 1)]
+
+
+def real(batch: PairBatch) -> tuple[list[int], list[int]]:
+    """Real tokens of each source and of each target."""
+    return (batch.source != PAD).sum(1).tolist(), (batch.targets != IGNORED).sum(1).tolist()
+
+
+def flops_of(batch: PairBatch, stack: StackSpec, vocabulary: int) -> float:
+    """What the real tokens of a batch need, there and back."""
+    layers, width, inner = stack.n_layers, stack.d_model, stack.d_ff or 4 * stack.d_model
+    total = 0.0
+    for source, target in zip(*real(batch), strict=True):
+        encoder = source * (4 * width**2 + 2 * width * inner) + 2 * source**2 * width
+        decoder = target * (6 * width**2 + 2 * width * inner) + source * 2 * width**2  # the source's keys and values
+        attended = 2 * target * (target + source) * width
+        total += 6 * (layers * (encoder + decoder + attended) + target * width * vocabulary)
+    return total
+
+
+def lineup(asked: Asked) -> Lineup:
+    tiny, quick = asked.scale == "tiny", asked.scale == "quick"
+    found = Lineup()
+    try:
+        spec, batches = data(tiny, asked.folder)
+    except UserError as error:
+        found.leave_out("all", str(error))
+        return found
+    tokens = sum(sum(map(sum, real(batch))) for batch in batches)
+    flops = sum(flops_of(batch, spec.encoder, spec.vocab_size) for batch in batches) / tokens
+
+    def model() -> EncoderDecoder:
+        return EncoderDecoder(spec, seed=1)
+
+    def logits(scores: Any) -> Any:
+        """At real places alone: what stands in padding is nobody's business."""
+        first = batches[0]
+        return lambda of: scores(of, first)[first.targets != IGNORED]
+
+    def contender(name: str, side: Side, way: Settings, build: Any, loss: Loss, scores: Any) -> Training:
+        return Training(
+            name, side, way, build=build, loss=loss, batches=batches, tokens=tokens, flops=flops,
+            answer=None if scores is None else logits(scores),
+        )  # fmt: skip
+
+    def with_transformers() -> list[Contender]:
+        import transformers  # noqa: F401
+
+        side: Side = "readme" if asked.joeynmt is None else "peer"
+        # Shapes change from bucket to bucket: compiling anew for each would never pay.
+        ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=False)
+        plain = Settings(attention="sdpa", fused=False)
+        return [
+            contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), _marian_loss, _marian),
+            *(
+                contender(named("transformers", way), "peer", way, partial(_hugging, model, way), _marian_loss, _marian)
+                for way in ways
+            ),
+        ]
+
+    found.add(
+        *ours_training(
+            model, _our_loss, batches, tokens,
+            logits(lambda of, batch: of(batch.source, batch.inputs, source_padding=batch.source_padding)),
+            flops, compiled=False,
+        )
+    )  # fmt: skip
+    if asked.joeynmt is None:
+        found.leave_out("JoeyNMT", "give --joeynmt the folder of an installation")
+    else:
+        folder = asked.joeynmt
+
+        def build() -> nn.Module:
+            return joeynmt(folder, model(), SMOOTHING)
+
+        found.add(
+            *(
+                contender(named("JoeyNMT", way), side, way, build, _joey_loss, None)
+                for side, way in (
+                    ("readme", Settings(fused=False)),
+                    ("peer", Settings(fused=True, matmul="medium")),
+                )
+            )
+        )  # fmt: skip
+    found.try_to("transformers", with_transformers)
+
+    def build_torch() -> nn.Module:
+        return PyTorchTranslator(model(), pad=PAD)
+
+    own = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
+    found.add(
+        *(
+            contender(named("torch.nn", way), "peer", way, build_torch, _torch_loss, _torch)
+            for way in ([] if quick else own)
+        )
+    )  # fmt: skip
+    if not asked.bf16:
+        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return found
+
+
+def _hugging(model: Any, way: Settings) -> nn.Module:
+    return hugging(model(), way.attention)
+
+
+def _our_loss(model: EncoderDecoder, batch: PairBatch) -> Tensor:
+    return seq2seq_loss(model, batch, smoothing=SMOOTHING).mean
+
+
+def _marian(model: Any, batch: PairBatch) -> Tensor:
+    mask = None if batch.source_padding is None else batch.source_padding.long()
+    return model(
+        input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False
+    ).logits  # fmt: skip
+
+
+def _marian_loss(model: Any, batch: PairBatch) -> Tensor:
+    return _smoothed(_marian(model, batch), batch)
+
+
+def _torch(model: Any, batch: PairBatch) -> Tensor:
+    return model(batch.source, batch.inputs)
+
+
+def _torch_loss(model: Any, batch: PairBatch) -> Tensor:
+    return _smoothed(_torch(model, batch), batch)
+
+
+def _smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
+    return F.cross_entropy(
+        logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, label_smoothing=SMOOTHING
+    )
+
+
+def _joey_loss(model: Any, batch: PairBatch) -> Tensor:
+    from benchmarks.speed.peers.joeynmt import loss
+
+    last = batch.targets[:, -1:].clamp(min=PAD)
+    return loss(model, batch.source, torch.cat((batch.inputs, last), dim=1))
+
+
+TRANSLATION = Row(
+    name="translation",
+    title="Translation training, whole step: 4 + 4 layers of 256 over Multi30k's buckets",
+    lineup=lineup,
+    gigabytes=6.0,
+)

@@ -1,0 +1,112 @@
+"""A whole training step as a contender: forward, backward, the gradient's norm clipped, the optimizer's step."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from benchmarks.speed.contender import Contender, Settings, Side
+from torch import Tensor, nn
+
+Loss = Callable[[Any, Any], Tensor]  # of a model and a batch
+
+
+class Training(Contender):
+    """Args:
+    build: the model, in fp32, with the row's weights where it can hold them.
+    loss: of the model and a batch, a mean.
+    batches: taken in turn; a unit of work is all of them, once.
+    tokens: in all of them.
+    answer: of the model, to be held against ours.
+    compile: how it is compiled: `loss` as a whole, or the model in place.
+    optimizer: made by the contender's own rules; AdamW over everything by default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        side: Side,
+        settings: Settings,
+        *,
+        build: Callable[[], nn.Module],
+        loss: Loss,
+        batches: Sequence[Any],
+        tokens: int,
+        answer: Callable[[Any], Tensor] | None = None,
+        compile: Callable[[Any], None] | None = None,
+        optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+        flops: float | None = None,
+    ) -> None:
+        super().__init__(name, side, settings, flops=flops)
+        self._build, self._loss, self._batches, self._tokens = build, loss, batches, tokens
+        self._answer, self._compile, self._optimizer = answer, compile, optimizer
+
+    def setup(self) -> None:
+        torch.manual_seed(0)
+        self.model = self._build()
+        # Asked before training, without dropout, in fp32.
+        self._answered: Tensor | None = None
+        if self._answer is not None:
+            with torch.no_grad(), Settings().in_force():
+                self._answered = self._answer(self.model.eval())
+        self.model.train()
+        self._parameters = list(self.model.parameters())
+        make = self._optimizer or self._adamw
+        self._step = make(self.model)
+        loss = self._loss
+        if self.settings.compiled and self._compile is not None:
+            self._compile(self.model)
+        elif self.settings.compiled:
+            loss = torch.compile(loss)
+        self._ready = loss
+
+    def _adamw(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1,
+            fused=True if self.settings.fused else None,
+        )  # fmt: skip
+
+    def run(self, n: int) -> float:
+        for _ in range(n):
+            for batch in self._batches:
+                with self.settings.autocast():
+                    loss = self._ready(self.model, batch)
+                loss.backward()
+                nn.utils.clip_grad_norm_(self._parameters, 1.0)
+                self._step.step()
+                self._step.zero_grad(set_to_none=True)
+        return n * self._tokens
+
+    def answer(self) -> Tensor | None:
+        return self._answered
+
+    def close(self) -> None:
+        del self.model, self._parameters, self._step, self._ready
+
+
+def peer_settings(*, bf16: bool, quick: bool = False, compiles: bool = True) -> list[Settings]:
+    """The ways a peer may be set up here: which of them is best differs from shape to shape, so all are measured.
+
+    Args:
+        quick: one compiled way will do, the one that wins most often.
+        compiles: whether any way may.
+    """
+    ways = [
+        Settings(attention="eager", fused=True),
+        Settings(attention="eager", matmul="medium", fused=True),
+        Settings(attention="sdpa", fused=True, compiled=True),
+        Settings(attention="eager", matmul="medium", fused=True, compiled=True),
+    ]
+    if bf16:
+        ways.append(Settings(attention="eager", precision="bf16", fused=True, compiled=True))
+    return [way for way in ways if not way.compiled or (compiles and not (quick and way is not ways[-1]))]
+
+
+def named(library: str, settings: Settings) -> str:
+    words = [
+        library,
+        settings.attention,
+        *(["oneDNN"] if settings.matmul != "highest" else []),
+        *(["bf16"] if settings.precision == "bf16" else []),
+        *(["compiled"] if settings.compiled else []),
+    ]
+    return ", ".join(word for word in words if word)

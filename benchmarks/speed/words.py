@@ -1,0 +1,28 @@
+"""Models of random weights need a tokenizer too: as many words as they have ids."""
+
+from pathlib import Path
+
+import tokenizers
+
+from tercet.checkpoint import Card, Trained, load_model, save_model
+from tercet.models import DecoderOnly
+from tercet.tokens import Tokenizer
+
+SPECIAL = ("<pad>", "<bos>", "<eos>")
+
+
+def words(count: int) -> list[str]:
+    return [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), count))]
+
+
+def trained(model: DecoderOnly, folder: Path) -> Trained:
+    """The model as a folder of ours; written once."""
+    if not (folder / "model.safetensors").is_file():
+        names = words(model.spec.vocab_size)
+        library = tokenizers.Tokenizer(
+            tokenizers.models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=names[-1])
+        )
+        library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        library.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in SPECIAL])
+        save_model(folder, model, Tokenizer(library), Card(name="random"))
+    return load_model(folder)

@@ -1,0 +1,70 @@
+"""Medians, quartiles and ratios, from numbers made by hand."""
+
+import statistics
+
+import pytest
+from benchmarks.speed.figures import Spread, ratio, ratios
+from benchmarks.speed.limits import limits, share
+from hypothesis import given
+from hypothesis import strategies as st
+
+SPEEDS = st.floats(0.1, 1e6)
+
+
+@given(st.lists(SPEEDS, min_size=1, max_size=20))
+def test_a_spread_stands_in_order_and_turns_over(values: list[float]) -> None:
+    spread = Spread.of(values)
+    assert min(values) <= spread.low <= spread.median <= spread.high <= max(values)
+    assert spread.median == pytest.approx(statistics.median(values))
+    turned = spread.inverse()
+    assert turned.low <= turned.median <= turned.high
+    assert turned.median == pytest.approx(1 / spread.median)
+
+
+def test_quartiles() -> None:
+    assert Spread.of([5, 1, 4, 2, 3]) == Spread(2, 3, 4)
+    with pytest.raises(ValueError, match="no rounds"):
+        Spread.of([])
+
+
+@given(moods=st.lists(st.floats(0.1, 10), min_size=1, max_size=9), ours=SPEEDS, theirs=SPEEDS)
+def test_a_mood_that_falls_on_both_leaves_the_ratio_alone(moods: list[float], ours: float, theirs: float) -> None:
+    found = ratio([ours * mood for mood in moods], [theirs * mood for mood in moods])
+    for value in (found.low, found.median, found.high):
+        assert value == pytest.approx(ours / theirs)
+
+
+def test_ratios_are_of_the_fastest_on_each_side() -> None:
+    speeds = {
+        "mine": [10, 20, 30], "mine too": [12, 24, 36], "theirs": [4, 8, 12], "tuned": [6, 6, 6], "int8": [8, 9, 9],
+        "floor": [900, 900, 900],
+    }  # fmt: skip
+    sides = {"mine": "ours", "mine too": "ours", "theirs": "readme", "tuned": "peer", "int8": "peer", "floor": "limit"}
+    precisions = {name: "int8" if name == "int8" else "fp32" for name in speeds}
+    found = ratios(speeds, sides, precisions)  # pyright: ignore[reportArgumentType]
+    assert {label: (one.ours, one.theirs) for label, one in found.items()} == {
+        "readme": ("mine too", "theirs"),
+        "best": ("mine too", "int8"),
+        "best in fp32": ("mine too", "theirs"),  # 8 is faster than 6
+    }
+    assert found["readme"].spread == Spread(3, 3, 3)
+    assert found["best"].spread.median == pytest.approx(24 / 9)
+
+
+def test_without_peers_there_is_no_ratio() -> None:
+    precisions = dict.fromkeys(("mine", "floor"), "fp32")
+    assert ratios({"mine": [1.0], "floor": [2.0]}, {"mine": "ours", "floor": "limit"}, precisions) == {}
+
+
+def test_a_share_is_of_the_best_path_of_the_precision() -> None:
+    machine = {"fp32": 200.0, "fp32 oneDNN": 400.0, "bf16": 900.0, "memory": 40.0}
+    assert share(machine, precision="fp32", gflops=100, gbytes=None) == ("matmul", 0.25)
+    assert share(machine, precision="bf16", gflops=450, gbytes=None) == ("matmul", 0.5)
+    assert share(machine, precision="int8", gflops=None, gbytes=30) == ("memory", 0.75)
+    assert share(machine, precision="fp32", gflops=None, gbytes=None) is None
+
+
+def test_limits_are_measured() -> None:
+    found = limits(bf16=False, size=64, megabytes=2)
+    assert set(found) == {"fp32", "fp32 oneDNN", "memory"}
+    assert all(0.01 < value < 1e6 for value in found.values())

@@ -1,0 +1,159 @@
+"""Rounds by clocks made by hand: turns, repeats, failures."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from benchmarks.speed.rounds import LIMIT, Others, compete
+from hypothesis import given
+from hypothesis import strategies as st
+
+NAMES = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=5, unique=True)
+
+
+class Clock:
+    """Time passes where somebody works, and nowhere else."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Told(Others):
+    """Tells one share after another, and then none."""
+
+    def __init__(self, *shares: float) -> None:
+        self.shares = list(shares)
+        self.begun = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def share(self) -> float:
+        return self.shares.pop(0) if self.shares else 0.0
+
+
+def working(clock: Clock, seconds: float, count: float, log: list[str], name: str) -> Callable[[], float]:
+    def work() -> float:
+        log.append(name)
+        clock.now += seconds
+        return count
+
+    return work
+
+
+@given(
+    names=NAMES, rounds=st.integers(1, 6), seed=st.integers(0, 1000),
+    durations=st.lists(st.floats(0.01, 100), min_size=5, max_size=5),
+)  # fmt: skip
+def test_each_round_runs_everyone_once_and_speeds_are_counts_over_times(
+    names: list[str], rounds: int, seed: int, durations: list[float]
+) -> None:
+    clock, log = Clock(), list[str]()
+    times = dict(zip(names, durations, strict=False))
+    work = {name: working(clock, times[name], 7 * times[name] * (1 + i), log, name) for i, name in enumerate(names)}
+    found, failed = compete(
+        work, rounds=rounds, generator=random.Random(seed), others=Told(), clock=clock, rest=0.0
+    )  # fmt: skip
+    assert not failed
+    assert len(found) == rounds
+    assert [sorted(log[i : i + len(names)]) for i in range(0, len(log), len(names))] == [sorted(names)] * rounds
+    for one in found:
+        assert list(one.speeds) == names
+        assert one.tries == 1
+        for i, name in enumerate(names):
+            assert one.speeds[name] == pytest.approx(7 * (1 + i), rel=1e-6)
+
+
+def test_the_order_changes_from_round_to_round() -> None:
+    clock, log = Clock(), list[str]()
+    work = {name: working(clock, 1.0, 1.0, log, name) for name in "abcd"}
+    compete(work, rounds=12, generator=random.Random(3), others=Told(), clock=clock, rest=0.0)
+    orders = {tuple(log[i : i + 4]) for i in range(0, len(log), 4)}
+    assert len(orders) > 6
+    assert {order[0] for order in orders} == set("abcd")  # who comes first gets no favour
+
+
+@given(shares=st.lists(st.floats(0, 2), max_size=12), rounds=st.integers(1, 4), repeats=st.integers(0, 3))
+def test_disturbed_rounds_are_repeated_up_to_the_limit_and_the_calmest_counts(
+    shares: list[float], rounds: int, repeats: int
+) -> None:
+    clock, log, others = Clock(), list[str](), Told(*shares)
+    found, _ = compete(
+        {"a": working(clock, 1.0, 1.0, log, "a")}, rounds=rounds, generator=random.Random(0), repeats=repeats,
+        others=others, clock=clock, rest=0.0,
+    )  # fmt: skip
+    told = [*shares, *[0.0] * (rounds * (repeats + 1))]
+    for one in found:
+        tries = told[: one.tries]
+        assert one.others == min(tries)
+        assert all(share > LIMIT for share in tries[:-1])  # nothing calm was run again
+        assert tries[-1] <= LIMIT or one.tries == repeats + 1
+        assert one.disturbed() == (min(tries) > LIMIT)
+        told = told[one.tries :]
+    assert len(log) == others.begun == sum(one.tries for one in found)
+
+
+def test_the_speeds_of_the_calmest_try_are_kept() -> None:
+    clock = Clock()
+    durations = iter([4.0, 2.0, 8.0])
+
+    def work() -> float:
+        clock.now += next(durations)
+        return 16.0
+
+    found, _ = compete(
+        {"a": work}, rounds=1, generator=random.Random(0), repeats=2, others=Told(0.9, 0.3, 0.5), clock=clock, rest=0.0
+    )
+    assert found[0].speeds == {"a": 8.0}
+    assert (found[0].others, found[0].tries) == (0.3, 3)
+    assert found[0].disturbed()
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_one_that_fails_leaves_and_the_others_go_on(at: int) -> None:
+    clock, log = Clock(), list[str]()
+    calls = 0
+
+    def failing() -> float:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise MemoryError("no room\nat all")
+        clock.now += 1.0
+        return 1.0
+
+    work = {"a": working(clock, 1.0, 5.0, log, "a"), "bad": failing, "c": working(clock, 1.0, 7.0, log, "c")}
+    found, failed = compete(work, rounds=6, generator=random.Random(1), others=Told(), clock=clock, rest=0.0)
+    assert failed == {"bad": "MemoryError: no room"}
+    assert calls == at  # it is not asked again
+    assert [one.speeds for one in found] == [{"a": 5.0, "c": 7.0}] * 6
+
+
+def test_at_least_one_round() -> None:
+    with pytest.raises(ValueError, match="rounds=0 must be at least 1"):
+        compete({"a": lambda: 1.0}, rounds=0, generator=random.Random(0))
+
+
+def test_what_others_take_is_no_less_than_nothing_and_our_own_work_is_not_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from benchmarks.speed import rounds
+
+    busy, own = iter([100.0, 103.5]), iter([10.0, 13.0])
+    monkeypatch.setattr(rounds, "_busy", lambda: next(busy))
+    monkeypatch.setattr(rounds, "_own", lambda: next(own))
+    times = iter([0.0, 5.0])
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: next(times))
+    others = Others()
+    others.begin()
+    assert others.share() == pytest.approx(0.1)
+
+
+def test_the_real_counters_count() -> None:
+    others = Others()
+    others.begin()
+    assert sum(range(200_000)) > 0
+    assert others.share() >= 0.0

@@ -1,0 +1,306 @@
+"""A whole run at tiny sizes: what is checked before it is timed, and what is written."""
+
+import json
+import struct
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from benchmarks.speed import __main__ as program
+from benchmarks.speed.contender import Contender, Function, Settings
+from benchmarks.speed.measure import Timing, alone, measure
+from benchmarks.speed.peers.pytorch import PyTorchGPT, PyTorchTranslator
+from benchmarks.speed.picture import draw
+from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.rows import ROWS
+from benchmarks.speed.rows.gpt import TINY
+from benchmarks.speed.table import markdown, summary
+from torch import Tensor
+
+from tercet.models import DecoderOnly, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn import Sinusoidal
+
+LIMITS = {"fp32": 200.0, "fp32 oneDNN": 400.0, "memory": 40.0}
+ONCE = Timing(rounds=2, seconds=0.0, repeats=0)
+measured = partial(measure, timing=ONCE, rest=0.0, of_machine=lambda: dict(LIMITS))
+
+
+def tiny(folder: Path, **more: Any) -> Asked:
+    return Asked(folder=folder, scale="tiny", **more)
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def of(*contenders: Contender, name: str = "made") -> Row:
+    def lineup(asked: Asked) -> Lineup:
+        return Lineup(list(contenders), {"somebody": "is ill"}, ["a note"])
+
+    return Row(name=name, title="Made by hand", lineup=lineup)
+
+
+def plain(name: str, side: Any, answer: float | None = 1.0, count: int = 3) -> Function:
+    def given() -> Tensor | None:
+        return None if answer is None else torch.full((2, 5), answer)
+
+    return Function(name, side, lambda n: n * count, answer=given)
+
+
+def broken(where: str) -> Contender:
+    class Broken(Contender):
+        def setup(self) -> None:
+            if where == "setup":
+                raise OSError("no such model")
+
+        def run(self, n: int) -> float:
+            raise RuntimeError("out of steam")
+
+        def close(self) -> None:
+            raise AttributeError("never got ready")
+
+    return Broken("broken", "peer", Settings())
+
+
+@pytest.mark.parametrize(("where", "why"), [("setup", "OSError: no such model"), ("run", "RuntimeError: out of steam")])
+def test_one_that_fails_is_told_of_and_ends_nothing(tmp_path: Path, where: str, why: str) -> None:
+    said: list[str] = []
+    row = of(plain("mine", "ours"), broken(where), plain("theirs", "readme"))
+    result = measured(row, tiny(tmp_path), say=said.append)
+    assert result.failed == {"broken": why}
+    assert set(result.figures) == {"mine", "theirs"}
+    assert set(result.ratios) == {"readme", "best"}
+    assert any("failed: broken" in line and why in line for line in said)
+
+
+def test_a_row_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
+    def lineup(asked: Asked) -> Lineup:
+        raise FileNotFoundError("no data")
+
+    result = measured(Row(name="x", title="X", lineup=lineup), tiny(tmp_path), say=silent)
+    assert result.failed == {"all": "FileNotFoundError: no data"}
+    assert result.figures == {}
+
+
+@pytest.mark.parametrize(("answer", "refused"), [(1.00005, False), (1.001, True), (float("nan"), True), (None, False)])
+def test_other_answers_are_refused_before_they_are_timed(tmp_path: Path, answer: float | None, refused: bool) -> None:
+    result = measured(of(plain("mine", "ours"), plain("theirs", "peer", answer)), tiny(tmp_path), say=silent)
+    assert ("theirs" in result.failed) is refused
+    assert ("theirs" in result.figures) is not refused
+    if refused:
+        assert "its answers are not ours" in result.failed["theirs"]
+
+
+def test_a_row_larger_than_the_memory_is_left_out(tmp_path: Path) -> None:
+    row = Row(name="huge", title="Huge", lineup=lambda asked: Lineup([plain("mine", "ours")]), gigabytes=1e6)
+    result = measured(row, Asked(folder=tmp_path), say=silent)
+    assert "needs about 1000000 GiB of memory" in result.left_out["all"]
+
+
+TRAINED = ("gpt-char", "bert", "translation")
+DECODED = ("greedy-1", "greedy-8")
+
+
+@pytest.mark.parametrize("name", [*TRAINED, *DECODED, "tokenising", "loading"])
+def test_rows_run_at_tiny_sizes_and_who_holds_our_weights_answers_as_we_do(tmp_path: Path, name: str) -> None:
+    said: list[str] = []
+    result = measured(ROWS[name], tiny(tmp_path), say=said.append)
+    assert not result.failed
+    assert "best" in result.ratios
+    assert any(figure["side"] == "ours" for figure in result.figures.values())
+    same = sum("same answer" in line for line in said)
+    if name in TRAINED:
+        assert same >= 2  # transformers in several ways, or PyTorch's own
+        for figure in result.figures.values():
+            assert figure["bound"] == "matmul"
+    if name in DECODED and "CTranslate2, fp32" in result.figures:
+        assert any("CTranslate2, fp32" in line and "same answer" in line for line in said)
+        assert result.figures["CTranslate2, int8"]["gbytes"] is not None
+        assert "best in fp32" in result.ratios
+
+
+def test_a_weight_that_went_astray_is_found(tmp_path: Path) -> None:
+    found = ROWS["gpt-char"].lineup(tiny(tmp_path))
+    mine = next(one for one in found.contenders if one.name == "tercet")
+    theirs = next(one for one in found.contenders if one.name.startswith("torch.nn"))
+
+    def astray() -> torch.nn.Module:
+        model = PyTorchGPT(DecoderOnly(TINY.spec(), seed=1))
+        swapped = model.stack.layers[1].self_attn.in_proj_weight.data  # pyright: ignore
+        swapped.copy_(swapped.flip(0))
+        return model
+
+    theirs._build = astray  # pyright: ignore
+    row = Row(name="x", title="X", lineup=lambda asked: Lineup([mine, theirs]))
+    result = measured(row, tiny(tmp_path), say=silent)
+    assert "its answers are not ours" in result.failed[theirs.name]
+
+
+@torch.no_grad()
+def test_pytorchs_translator_holds_our_weights() -> None:
+    side = StackSpec(
+        d_model=20, n_layers=2, n_heads=2, d_ff=31, position=Sinusoidal(), placement="post", activation="relu"
+    )
+    model = EncoderDecoder(
+        EncoderDecoderSpec(vocab_size=23, max_len=17, scale_embedding=True, encoder=side, decoder=side), seed=3
+    ).eval()
+    source = torch.tensor([[5, 7, 11, 2], [3, 2, 0, 0]])
+    target = torch.tensor([[1, 4, 6], [1, 9, 8]])
+    theirs = PyTorchTranslator(model, pad=0).eval()
+    expected = model(source, target, source_padding=source != 0)
+    torch.testing.assert_close(theirs(source, target), expected, atol=1e-5, rtol=0)
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    head = path.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", head[16:24])
+
+
+def test_a_run_writes_json_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["loading", "--scale", "tiny", "--rounds", "2", "--seconds", "0.001", "--no-memory", "--out", str(out)]
+    assert program.main(arguments) == 0
+    told = json.loads((out / "speed.json").read_text())
+    assert set(told) == {"machine", "timing", "rows"}
+    assert {"cpu", "flags", "threads", "packages", "date", "cores", "bf16", "load"} <= set(told["machine"])
+    assert told["machine"]["packages"]["torch"] == torch.__version__
+    assert told["timing"]["rounds"] == 2
+    (row,) = told["rows"]
+    assert row["name"] == "loading"
+    assert len(row["rounds"]) == 2
+    for one in row["rounds"]:
+        assert set(one) == {"speeds", "others", "tries"}
+        assert set(one["speeds"]) == set(row["figures"])
+    for name, figure in row["figures"].items():
+        low, median, high = (figure["speed"][key] for key in ("low", "median", "high"))
+        speeds = [one["speeds"][name] for one in row["rounds"]]
+        assert min(speeds) <= low <= median <= high <= max(speeds)
+        assert figure["side"] in ("ours", "readme", "peer", "limit")
+    for ratio in row["ratios"].values():
+        assert {ratio["ours"], ratio["theirs"]} <= set(row["figures"])
+        assert ratio["spread"]["median"] > 0
+    table = (out / "speed.md").read_text()
+    assert "| **tercet** |" in table
+    assert told["machine"]["cpu"] in table
+    assert "limits before or after" in table
+    assert "loading" in capsys.readouterr().out
+    width, height = png_size(out / "speed.png")
+    assert width > 800
+    assert height > 200
+
+
+def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
+    contenders = [plain("mine", "ours"), plain("theirs", "readme"), plain("tuned", "peer"), plain("floor", "limit")]
+    result = measured(of(*contenders), tiny(tmp_path), say=silent)
+    draw([result, result], tmp_path / "two.png", about="here")
+    draw([result], tmp_path / "one.png")
+    pixels = (255 * matplotlib.image.imread(tmp_path / "two.png")[..., :3]).round().astype(int)
+    for colour in ((192, 80, 77), (154, 165, 177), (91, 124, 153), (227, 227, 227)):
+        assert np.all(pixels == colour, axis=-1).sum() > 2000  # more than a legend's patch
+    assert png_size(tmp_path / "two.png")[1] > png_size(tmp_path / "one.png")[1]
+
+
+def test_a_picture_of_nothing_is_none(tmp_path: Path) -> None:
+    result = measured(of(broken("setup")), tiny(tmp_path), say=silent)
+    draw([result], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+    assert "| made | - | - |" in "\n".join(summary([result]))
+
+
+def test_the_table_tells_who_is_missing_and_what_disturbed(tmp_path: Path) -> None:
+    class Noisy:
+        def begin(self) -> None:
+            pass
+
+        def share(self) -> float:
+            return 0.5
+
+    result = measured(of(plain("mine", "ours"), broken("run")), tiny(tmp_path), say=silent, others=Noisy())
+    machine = {
+        "cpu": "C",
+        "flags": ["avx2"],
+        "cores": 2,
+        "threads": 1,
+        "memory_gib": 3,
+        "packages": {},
+        "date": "today",
+    }
+    table = markdown(machine, [result])
+    assert "- left out: somebody: is ill" in table
+    assert "- failed: broken: RuntimeError: out of steam" in table
+    assert "- a note" in table
+    assert "2 of 2 rounds stayed disturbed" in table
+    assert "at most 50%" in table
+
+
+def test_rows_by_name_and_by_beginning() -> None:
+    assert [row.name for row in program.chosen(["greedy"], ROWS)] == ["greedy-1", "greedy-8"]
+    assert [row.name for row in program.chosen(["bert", "gpt-char"], ROWS)] == ["gpt-char", "bert"]
+    assert [row.name for row in program.chosen([], ROWS)] == list(ROWS)
+    assert [row.name for row in program.chosen([], ROWS, quick=True)][-1] == "start-up-token"
+    with pytest.raises(SystemExit, match="no row is called gptchar"):
+        program.chosen(["gptchar"], ROWS)
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(ROWS)
+
+
+def test_peers_by_path_are_left_out_with_a_line_without_one(tmp_path: Path) -> None:
+    left_out = ROWS["gpt-char"].lineup(tiny(tmp_path)).left_out
+    assert left_out["nanoGPT"] == "give --nanogpt the folder of a checkout"
+    assert (
+        ROWS["translation"].lineup(tiny(tmp_path)).left_out["JoeyNMT"] == "give --joeynmt the folder of an installation"
+    )
+    missing = ROWS["beam"].lineup(tiny(tmp_path, translator=tmp_path / "none")).left_out
+    assert "--translator" in missing["all"]
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    def make() -> list[Contender]:
+        raise ModuleNotFoundError("No module named 'gone'", name="gone")
+
+    lineup = Lineup()
+    lineup.try_to("Gone", make)
+    assert lineup.left_out == {"Gone": "the package gone is not installed"}
+
+
+def test_peak_memory_of_one_alone(tmp_path: Path) -> None:
+    peak = alone(ROWS["loading"], tiny(tmp_path), "tercet")
+    assert 2**20 < peak < 2**36
+    with pytest.raises(ValueError, match="has no contender 'nobody'"):
+        alone(ROWS["loading"], tiny(tmp_path), "nobody")
+
+
+def test_the_better_of_two_looks_at_the_machine_counts(tmp_path: Path) -> None:
+    looks = iter([{"fp32": 50.0, "memory": 40.0}, {"fp32": 70.0, "memory": 20.0}])
+    result = measured(of(plain("mine", "ours")), tiny(tmp_path), say=silent, of_machine=lambda: next(looks))
+    assert result.limits == {"fp32": 70.0, "memory": 40.0}
+
+
+@pytest.mark.slow
+def test_peak_memory_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.speed.measure import in_own_process
+
+    monkeypatch.chdir(Path(__file__).parents[2])
+    said: list[str] = []
+    peak = in_own_process(["--scale", "tiny", "--folder", str(tmp_path)], said.append)
+    found = peak("loading", "tercet")
+    assert found is not None
+    assert 2**20 < found < 2**34
+    assert peak("loading", "nobody") is None
+    assert "no peak memory of nobody" in said[0]
+
+
+@pytest.mark.slow
+def test_starts_are_timed(tmp_path: Path) -> None:
+    for name in ("start-up-help", "start-up-import", "start-up-token"):
+        result = measured(ROWS[name], tiny(tmp_path), say=silent)
+        assert not result.failed
+        assert result.seconds_each

@@ -49,14 +49,27 @@ def embed(
         UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
+    found = embed_rows(
+        model, encoded.rows, pad=tokenizer.pad_id, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
+    )
+    width = model.spec.stack.d_model
+    return Embedded(vectors=np.stack(found) if found else np.zeros((0, width), np.float32), truncated=encoded.truncated)
+
+
+def embed_rows(
+    model: EncoderOnly,
+    rows: Sequence[list[int]],
+    *,
+    pad: int | None,
+    pooling: Pooling,
+    normalise: bool,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[np.ndarray]:
+    """The same of texts that are ids already, with bos and eos around them: a vector (D,) for each."""
 
     def vectors(batch: Batch) -> list[np.ndarray]:
         pooled = pool(batch.hidden.float(), batch.padding, pooling)  # (B, D)
         return list((F.normalize(pooled, dim=-1) if normalise else pooled).cpu().numpy())
 
-    found = in_batches(
-        model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, vectors,
-        pad=tokenizer.pad_id, batch_tokens=batch_tokens,
-    )  # fmt: skip
-    width = model.spec.stack.d_model
-    return Embedded(vectors=np.stack(found) if found else np.zeros((0, width), np.float32), truncated=encoded.truncated)
+    lengths = [len(row) for row in rows]
+    return in_batches(model, lengths, rows.__getitem__, vectors, pad=pad, batch_tokens=batch_tokens)

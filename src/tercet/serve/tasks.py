@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.encoding import Classified, Filled, Tagged, classify, fill, tag
-from tercet.encoding.batches import Batch, framed, in_batches
+from tercet.encoding.batches import framed
+from tercet.encoding.embed import embed_rows
 from tercet.evaluate import classifier, encoder, language_model, masked_model, translator
 from tercet.generation import Beam, Sampling, Translation, translate
 from tercet.generation.sampling import DIVERGED
 from tercet.models.rest import at_rest
-from tercet.nn.pooling import Pooling, pool
+from tercet.nn.pooling import Pooling
 
 POSITIONS_AT_ONCE = 64  # of a prompt: rows of scores over the whole vocabulary that are held together
 
@@ -75,12 +75,7 @@ class Tasks:
         """As `tercet.encoding.embed`, of texts that are ids already; none is longer than the model takes."""
         model, tokenizer = encoder(self.trained), self.trained.tokenizer
         rows = framed(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
-
-        def answer(batch: Batch) -> list[np.ndarray]:
-            pooled = pool(batch.hidden.float(), batch.padding, how.pooling)  # (B, D)
-            return list((F.normalize(pooled, dim=-1) if how.normalise else pooled).cpu().numpy())
-
-        found = in_batches(model, [len(row) for row in rows], rows.__getitem__, answer, pad=tokenizer.pad_id)
+        found = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=how.pooling, normalise=how.normalise)
         _check_numbers(vector.sum().item() for vector in found)
         return found
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tercet.checkpoint.foreign.equal import check_equal
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, to_gpt2
 from tercet.checkpoint.foreign.llama import from_llama, to_llama
@@ -87,12 +88,7 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """
     kind: Architecture = "llama" if isinstance(model.spec.stack.position, Rotary) else "gpt2"
     config, state = (to_llama if kind == "llama" else to_gpt2)(model)
-    activation = model.spec.stack.activation
-    if activation != ACTIVATION[kind]:
-        raise UserError(
-            f"stack.activation is {activation}, which no {TOLD[kind]} of llama.cpp has; "
-            f"a model with stack.activation: {ACTIVATION[kind]} could be converted"
-        )
+    check_equal(f"{TOLD[kind]} of llama.cpp", [("stack.activation", model.spec.stack.activation, [ACTIVATION[kind]])])
     tensors = {their_name(name, NAMES[kind]): tensor for name, tensor in state.items()}
     if kind == "llama":
         heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}

@@ -42,7 +42,17 @@ from tercet.evaluate import (
     translation_scores,
     translator,
 )
-from tercet.generation import Beam, Sampling, Translation, generate, stream_text, translate
+from tercet.generation import (
+    Beam,
+    Draft,
+    Lookup,
+    Sampling,
+    Translation,
+    draft_for,
+    generate,
+    stream_text,
+    translate,
+)
 from tercet.inspect.explorer import explore
 from tercet.inspect.sentence import Reading, read
 from tercet.models import AnyModel
@@ -76,13 +86,54 @@ class Run:
         self.model.to(device)
         return self
 
-    def generate(self, prompt: str = "", **sampling: Any) -> str:
-        """What a language model writes after `prompt`; the keywords are those of `Sampling`."""
-        return generate(language_model(self.trained), self.tokenizer, [prompt], Sampling(**sampling))[0].text
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        draft: "Run | None" = None,
+        lookup: bool | int = False,
+        draft_tokens: int | None = None,
+        **sampling: Any,
+    ) -> str:
+        """What a language model writes after `prompt`; the other keywords are those of `Sampling`.
 
-    def stream(self, prompt: str = "", **sampling: Any) -> Iterator[str]:
+        Args:
+            draft: a smaller model with the same tokenizer that guesses tokens; this one reads them at once, and keeps
+                those that leave its own distribution as it is.
+            lookup: guess what followed the last tokens, so many, when they last stood in the text; True for 3.
+            draft_tokens: how many to guess at most.
+
+        Raises:
+            UserError: for a draft with another tokenizer.
+        """
+        guesses = self._guesses(draft, lookup, draft_tokens)
+        model = language_model(self.trained)
+        return generate(model, self.tokenizer, [prompt], Sampling(**sampling), guesses=guesses)[0].text
+
+    def stream(
+        self,
+        prompt: str = "",
+        *,
+        draft: "Run | None" = None,
+        lookup: bool | int = False,
+        draft_tokens: int | None = None,
+        **sampling: Any,
+    ) -> Iterator[str]:
         """The text of `generate`, piece by piece as it is written."""
-        return stream_text(language_model(self.trained), self.tokenizer, prompt, Sampling(**sampling))
+        guesses = self._guesses(draft, lookup, draft_tokens)
+        return stream_text(language_model(self.trained), self.tokenizer, prompt, Sampling(**sampling), guesses=guesses)
+
+    def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
+        tokens = {} if draft_tokens is None else {"tokens": draft_tokens}
+        if draft is not None and lookup is not False:
+            raise ValueError("draft and lookup both guess what comes next; give one of them")
+        if draft is not None:
+            return draft_for(self.tokenizer, language_model(draft.trained), draft.tokenizer, **tokens)
+        if lookup is not False:
+            return Lookup(**({} if lookup is True else {"ngram": lookup}), **tokens)
+        if tokens:
+            raise ValueError(f"draft_tokens={draft_tokens} is for a draft or a lookup; give one of them")
+        return None
 
     @overload
     def translate(self, texts: str, **settings: Any) -> str: ...

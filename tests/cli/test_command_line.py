@@ -23,7 +23,7 @@ FLAGS = {
     ],
     "generate": [
         "--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
-        "--stop", "--num-samples", "--seed", "--device", "--json",
+        "--stop", "--num-samples", "--seed", "--draft", "--lookup", "--draft-tokens", "--device", "--json",
     ],
     "translate": [
         "--input", "--beam", "--n-best", "--length-penalty", "--alpha", "--coverage", "--max-ratio", "--max-extra",
@@ -121,6 +121,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("generate run --top-k 0", "top_k=0 must be 1 or more"),
         ("generate run --num-samples 0", "--num-samples 0 must be at least 1"),
         ("generate run --prompt FILE:none.txt", "--prompt FILE:none.txt: cannot read none.txt: No such file"),
+        ("generate run --draft small --lookup", "--draft and --lookup both guess what comes next; give one of them"),
+        ("generate run --draft-tokens 4", "--draft-tokens is for --draft or --lookup; add one of them"),
+        ("generate run --lookup --draft-tokens 0", "--draft-tokens 0 must be 1 or more"),
+        ("generate run --lookup 0", "--lookup 0 must be 1 or more"),
+        ("generate run --lookup few", "argument --lookup: invalid int value: 'few'"),
         ("generate run --device gpu", "--device gpu is unknown"),
         ("generate run", "no such folder: run"),
         ("evaluate run", "no such folder: run"),

@@ -89,6 +89,37 @@ def test_samples_of_several_prompts(run: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "---------------\n".join(f"{one['prompt']}{one['text']}\n" for one in told)
 
 
+def test_guesses_leave_the_text_as_it_is_and_save_passes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "9", "--temperature", "0", "--json"]
+    told = []
+    for flags in ([], ["--draft", str(run)], ["--draft", str(run), "--draft-tokens", "2"], ["--lookup", "2"]):
+        assert main([*command, *flags]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert len({(one["text"], one["tokens"]) for one in told}) == 1
+    assert [one["passes"] for one in told[:3]] == [9, 3, 4]  # 1 + 5 + 3 tokens; 1 + 3 + 3 + 2
+    assert told[3]["passes"] <= 9
+    model, settings = tercet.load(run), {"max_new_tokens": 9, "temperature": 0}
+    for guesses in ({"draft": tercet.load(run)}, {"draft": model, "draft_tokens": 2}, {"lookup": True}, {"lookup": 2}):
+        assert model.generate("12 is", **guesses, **settings) == told[0]["text"]
+        assert "".join(model.stream("12 is", **guesses, **settings)) == told[0]["text"]
+    drawn = {"max_new_tokens": 9, "seed": 5}
+    assert model.generate("12 is", lookup=1, **drawn) == model.generate("12 is", **drawn)
+    with pytest.raises(ValueError, match="draft and lookup both guess"):
+        model.generate(draft=model, lookup=2)
+    with pytest.raises(ValueError, match="draft_tokens=2 is for a draft or a lookup"):
+        model.stream(draft_tokens=2)
+
+
+def test_a_draft_with_another_tokenizer_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("this is another alphabet " * 99)
+    assert main(training(tmp_path / "text.txt", tmp_path / "other")) == 0
+    capsys.readouterr()
+    assert main(["generate", str(run), "--draft", str(tmp_path / "other")]) == 2
+    assert "error: the draft's tokenizer is another one: it has" in capsys.readouterr().err
+
+
 def test_prompts_from_a_file_from_stdin_and_from_nowhere(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

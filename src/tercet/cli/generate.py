@@ -10,6 +10,9 @@ from tercet.cli.device import add_device, pick
 from tercet.cli.parser import Verbs
 
 if TYPE_CHECKING:
+    import torch
+
+    from tercet.generation import Draft, Lookup
     from tercet.tokens import Tokenizer
 
 FLAGS = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -46,7 +49,21 @@ def register(verbs: Verbs) -> None:
         "--seed", metavar="N", type=int, help="of the first sample; the next ones count up (default: 0)"
     )
     parser.add_argument(
-        "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, seed, ..."
+        "--draft", metavar="RUN", help="a smaller model with the same tokenizer guesses tokens, which RUN reads at once"
+    )
+    parser.add_argument(
+        "--lookup",
+        metavar="N",
+        type=int,
+        nargs="?",
+        const=True,
+        help="guess what followed the last N tokens when they last stood in the text (default: 3)",
+    )
+    parser.add_argument(
+        "--draft-tokens", metavar="K", type=int, help="guess so many at most (default: 4 by --draft, 10 by --lookup)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, seed, passes, ..."
     )
     add_device(parser)
 
@@ -62,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(str(error)) from None
     if args.num_samples < 1:
         raise UserError(f"--num-samples {args.num_samples} must be at least 1")
+    _check_guesses(args)
     prompts = [_read(prompt) for prompt in args.prompt or []]
     device = pick(args.device)
 
@@ -71,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
     trained = load_model(args.run)
     model, tokenizer = language_model(trained).to(device), trained.tokenizer
+    guesses = _guesses(args, tokenizer, device)
     prompts = prompts or [beginning(tokenizer)]
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
@@ -78,14 +97,16 @@ def run(args: argparse.Namespace) -> int:
             print(f"tercet: {which} has {n} tokens, the context {model.max_len}: its beginning is cut", file=sys.stderr)
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
         print(prompts[0], end="", flush=True)
-        for piece in stream_text(model, tokenizer, prompts[0], sampling):
+        for piece in stream_text(model, tokenizer, prompts[0], sampling, guesses=guesses):
             print(piece, end="", flush=True)
         print()
         return 0
-    for number, one in enumerate(generate(model, tokenizer, prompts, sampling, samples=args.num_samples)):
+    written = generate(model, tokenizer, prompts, sampling, samples=args.num_samples, guesses=guesses)
+    for number, one in enumerate(written):
         if args.json:
             fields = {"prompt": one.prompt, "text": one.text, "finish": one.finish, "seed": one.seed}
-            print(json.dumps({**fields, "tokens": len(one.ids), "truncated": one.truncated}, ensure_ascii=False))
+            fields |= {"tokens": len(one.ids), "passes": one.passes, "truncated": one.truncated}
+            print(json.dumps(fields, ensure_ascii=False))
         else:
             print(*(["-" * 15] if number else []), one.prompt + one.text, sep="\n")
     return 0
@@ -106,6 +127,33 @@ def beginning(tokenizer: "Tokenizer") -> str:
     except UserError:
         raise UserError("this model knows no end of text and no new line to start from; give a --prompt") from None
     return "\n"
+
+
+def _check_guesses(args: argparse.Namespace) -> None:
+    from tercet.config import UserError
+
+    if args.draft is not None and args.lookup is not None:
+        raise UserError("--draft and --lookup both guess what comes next; give one of them")
+    if args.draft_tokens is not None and args.draft is None and args.lookup is None:
+        raise UserError("--draft-tokens is for --draft or --lookup; add one of them")
+    for flag in ("draft_tokens", "lookup"):
+        if (value := getattr(args, flag)) is not None and value < 1:
+            raise UserError(f"--{flag.replace('_', '-')} {value} must be 1 or more")
+
+
+def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":
+    """What the flags say about where guesses come from."""
+    from tercet.checkpoint import load_model
+    from tercet.evaluate import language_model
+    from tercet.generation import Lookup, draft_for
+
+    tokens = {} if args.draft_tokens is None else {"tokens": args.draft_tokens}
+    if args.draft is not None:
+        draft = load_model(args.draft)
+        return draft_for(tokenizer, language_model(draft).to(device), draft.tokenizer, **tokens)
+    if args.lookup is not None:
+        return Lookup(**({} if args.lookup is True else {"ngram": args.lookup}), **tokens)
+    return None
 
 
 def _read(prompt: str) -> str:

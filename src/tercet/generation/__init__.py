@@ -3,11 +3,12 @@
 from tercet.generation.alignment import align, cross_attention, word_alignment, words_of
 from tercet.generation.beam import Beam, Hypothesis, LengthPenalty, beam_search
 from tercet.generation.ensemble import Ensemble
-from tercet.generation.protocol import Cache, Decoder, SourceDecoder
+from tercet.generation.protocol import Cache, Decoder, RewindingCache, SourceDecoder, SpeculativeDecoder
 from tercet.generation.sampling import Sampling, distribution, draw
+from tercet.generation.speculative import Draft, Lookup, Pass, speculate
 from tercet.generation.stop import StopMatcher
 from tercet.generation.stream import Column, Token, stream, window_start
-from tercet.generation.text import Completion, encode_prompt, generate, stream_text
+from tercet.generation.text import Completion, draft_for, encode_prompt, generate, stream_text
 from tercet.generation.translate import Translation, translate, translate_stream
 
 __all__ = [
@@ -16,11 +17,16 @@ __all__ = [
     "Column",
     "Completion",
     "Decoder",
+    "Draft",
     "Ensemble",
     "Hypothesis",
     "LengthPenalty",
+    "Lookup",
+    "Pass",
+    "RewindingCache",
     "Sampling",
     "SourceDecoder",
+    "SpeculativeDecoder",
     "StopMatcher",
     "Token",
     "Translation",
@@ -28,9 +34,11 @@ __all__ = [
     "beam_search",
     "cross_attention",
     "distribution",
+    "draft_for",
     "draw",
     "encode_prompt",
     "generate",
+    "speculate",
     "stream",
     "stream_text",
     "translate",

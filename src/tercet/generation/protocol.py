@@ -52,6 +52,29 @@ class Decoder(Protocol[CacheType]):
         ...
 
 
+class RewindingCache(Cache, Protocol):
+    def advance(self, by: Int[Tensor, " B"], /) -> None:
+        """Count so many more tokens of each row as read; below 0, so many fewer, which are as if they never were."""
+        ...
+
+
+RewindingCacheType = TypeVar("RewindingCacheType", bound=RewindingCache)
+
+
+class SpeculativeDecoder(Decoder[RewindingCacheType], Protocol[RewindingCacheType]):
+    """A decoder that reads several tokens in one pass, some of which may turn out not to come next."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def read_ahead(self, tokens: Int[Tensor, "B T"], cache: RewindingCacheType, /) -> Float[Tensor, "B T V"]:
+        """The logits after each of the next tokens of each row, padded on the right with any id.
+
+        They are not counted yet: `cache.advance` says how many of them stand.
+        """
+        ...
+
+
 class SourceDecoder(Protocol[CacheType]):
     """A decoder that looks at a source, which it encodes once."""
 

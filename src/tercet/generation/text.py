@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 from tercet.config import UserError
-from tercet.generation.protocol import CacheType, Decoder
+from tercet.generation.protocol import CacheType, Decoder, SpeculativeDecoder
 from tercet.generation.sampling import Sampling
+from tercet.generation.speculative import Draft, Lookup, Pass, speculate
 from tercet.generation.stop import StopMatcher
-from tercet.generation.stream import Column, Token, stream
+from tercet.generation.stream import Token, stream
 from tercet.tokens import Tokenizer
 
 Finish = Literal["stop", "eos", "length"]
@@ -29,14 +30,24 @@ class Completion:
     finish: Finish
     seed: int
     truncated: bool  # the prompt was longer than the context: the model saw its end only
+    passes: int  # of the model that brought tokens of this text: as many as tokens, but for guesses that were right
 
 
 def generate(
-    model: Decoder[CacheType], tokenizer: Tokenizer, prompts: Sequence[str], sampling: Sampling, *, samples: int = 1
+    model: Decoder[CacheType],
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: Sampling,
+    *,
+    samples: int = 1,
+    guesses: Draft | Lookup | None = None,
 ) -> list[Completion]:
     """Continue each prompt `samples` times, all in one batch: the samples of the first prompt, then of the second, ...
 
     Sample j of any prompt is drawn with seed `sampling.seed + j`, so a prompt gets among others what it gets alone.
+
+    Args:
+        guesses: where to get several tokens a pass from; see `speculative`. The model is a `SpeculativeDecoder` then.
 
     Raises:
         UserError: for an empty prompt where the tokenizer has no end-of-text token to start from.
@@ -48,30 +59,39 @@ def generate(
     seeds = [sampling.seed + sample for _, sample in number]
     rows = [TextRow(tokenizer, sampling.stop) for _ in number]
     ended: set[int] = set()
-    for column in _stream(model, tokenizer, [encoded[prompt] for prompt, _ in number], sampling, seeds, ended):
-        for index, token in enumerate(column):
-            if token is not None:
-                rows[index].read(token)
-                if rows[index].finish == "stop":
-                    ended.add(index)
+    for brought in _passes(
+        model, tokenizer, [encoded[prompt] for prompt, _ in number], sampling, seeds, ended, guesses
+    ):
+        for index, tokens in enumerate(brought):
+            rows[index].read_pass(tokens)
+            if rows[index].finish == "stop":
+                ended.add(index)
     return [
         Completion(
             prompt=prompts[prompt], text="".join(row.pieces), ids=tuple(token.id for token in row.tokens),
             logprobs=tuple(token.logprob for token in row.tokens), finish=row.finish, seed=seed,
-            truncated=len(encoded[prompt]) > model.max_len,
+            truncated=len(encoded[prompt]) > model.max_len, passes=row.passes,
         )
         for (prompt, _), seed, row in zip(number, seeds, rows, strict=True)
     ]  # fmt: skip
 
 
-def stream_text(model: Decoder[CacheType], tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> Iterator[str]:
+def stream_text(
+    model: Decoder[CacheType],
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: Sampling,
+    *,
+    guesses: Draft | Lookup | None = None,
+) -> Iterator[str]:
     """The text of `generate(...)[0]`, piece by piece as it is certain: whole characters, and never part of a stop text.
 
     Raises:
         UserError: as `generate`.
     """
-    columns = _stream(model, tokenizer, [encode_prompt(tokenizer, prompt)], sampling, [sampling.seed], set())
-    return _pieces(columns, TextRow(tokenizer, sampling.stop))
+    ids = encode_prompt(tokenizer, prompt)
+    passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), guesses)
+    return _pieces(passes, TextRow(tokenizer, sampling.stop))
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -95,20 +115,54 @@ def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset[int]() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})
 
 
-def _stream(
+def draft_for(
+    tokenizer: Tokenizer, draft: SpeculativeDecoder[Any], its_tokenizer: Tokenizer, *, tokens: int = Draft.tokens
+) -> Draft:
+    """A model that guesses for one with this tokenizer.
+
+    Raises:
+        UserError: where the two call a token by different ids.
+    """
+    if its_tokenizer.vocab_size != tokenizer.vocab_size:
+        raise _another(f"it has {its_tokenizer.vocab_size} tokens, the model's {tokenizer.vocab_size}")
+    for its, wanted in zip(_names(its_tokenizer), _names(tokenizer), strict=True):
+        if its != wanted:
+            raise _another(f"it has {its} where the model's has {wanted}")
+    return Draft(model=draft, tokens=tokens)
+
+
+def _another(why: str) -> UserError:
+    return UserError(f"the draft's tokenizer is another one: {why}; take a draft that was trained with the same")
+
+
+def _names(tokenizer: Tokenizer) -> list[str]:
+    """Each id, and what it stands for."""
+    every = range(tokenizer.vocab_size)
+    roles = dict.fromkeys(tokenizer.special_ids, " (special)")
+    named = zip(every, tokenizer.tokens(every), strict=True)
+    return [f"id {token} = {name!r}{roles.get(token, '')}" for token, name in named]
+
+
+def _passes(
     model: Decoder[CacheType],
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     seeds: Sequence[int],
     ended: set[int],
-) -> Iterator[Column]:
-    return stream(model, prompts, sampling, stop_ids=end_ids(tokenizer), seeds=seeds, ended=ended)
+    guesses: Draft | Lookup | None,
+) -> Iterator[Pass]:
+    ends = end_ids(tokenizer)
+    if guesses is None:
+        columns = stream(model, prompts, sampling, stop_ids=ends, seeds=seeds, ended=ended)
+        return ([[] if token is None else [token] for token in column] for column in columns)
+    ahead = cast("SpeculativeDecoder[Any]", model)
+    return speculate(ahead, prompts, sampling, guesses=guesses, stop_ids=ends, seeds=seeds, ended=ended)
 
 
-def _pieces(columns: Iterator[Column], row: "TextRow") -> Iterator[str]:
-    for (token,) in columns:
-        if token is not None and (piece := row.read(token)):
+def _pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
+    for (tokens,) in passes:
+        if piece := row.read_pass(tokens):
             yield piece
         if row.finish == "stop":
             return
@@ -121,6 +175,7 @@ class TextRow:
         self.tokens: list[Token] = []
         self.pieces: list[str] = []
         self.finish: Finish = "length"
+        self.passes = 0
         self._decoder = tokenizer.stream()
         self._matcher = StopMatcher(stop)
 
@@ -135,6 +190,16 @@ class TextRow:
         elif token.finish:
             self.finish = token.finish
         self.pieces.append(piece)
+        return piece
+
+    def read_pass(self, tokens: Sequence[Token]) -> str:
+        """The same of all tokens that one pass brought, as far as no stop text ends the row."""
+        self.passes += bool(tokens)
+        piece = ""
+        for token in tokens:
+            piece += self.read(token)
+            if self.finish == "stop":
+                break
         return piece
 
     def flush(self) -> str:

@@ -85,3 +85,10 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         hidden = self.hidden(tokens[:, None], cache=cache)  # (B, 1, D)
         cache.advance(1)
         return self.logits(hidden[:, 0])
+
+    def read_ahead(self, tokens: Int[Tensor, "B T"], cache: Cache) -> Float[Tensor, "B T V"]:
+        """The logits after each of the next tokens of each row, padded on the right with any id.
+
+        They are not counted yet: `cache.advance` says how many of them stand, and the rest is never seen again.
+        """
+        return self.logits(self.hidden(tokens, cache=cache))

@@ -119,6 +119,7 @@ class Cache:
         return (columns <= positions[..., None])[:, None]
 
     def advance(self, by: Int[Tensor, " B"] | int) -> None:
+        """Count so many more tokens of each row; below 0, so many fewer: what is right of a length is never seen."""
         self.lengths = self.lengths + by
 
     def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:

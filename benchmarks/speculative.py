@@ -1,0 +1,171 @@
+"""What guessing is worth: tokens a second and tokens a pass, beside plain decoding and beside `transformers`.
+
+    python benchmarks/speculative.py runs/large --draft runs/small               # a draft, lookup, and neither
+    python benchmarks/speculative.py runs/large --draft runs/small --hf          # and the same weights in transformers
+    python benchmarks/speculative.py runs/large --prompt FILE:code.py --temperature 0.8 --out figures.json
+
+All contenders write after the same prompt, in rounds, in an order drawn anew for each, so that a machine's moods fall
+on all of them. What is told is the median of the rounds, and of the ratios to plain decoding in the same round, by the
+same library. At temperature 0 the texts should be the same; it says which one is not.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tercet.checkpoint import Trained, convert, load_model
+from tercet.config import UserError
+from tercet.evaluate import language_model
+from tercet.generation import Draft, Lookup, Sampling, draft_for, generate
+
+Work = Callable[[int], "Written"]  # writes a text from a seed
+
+
+@dataclass(frozen=True)
+class Written:
+    ids: tuple[int, ...]
+    passes: int | None  # of the large model; unknown where another library counts them
+
+
+def ours(trained: Trained, prompt: str, sampling: dict[str, Any], guesses: Draft | Lookup | None) -> Work:
+    def work(seed: int) -> Written:
+        drawn = Sampling(**sampling, seed=seed)
+        (one,) = generate(language_model(trained), trained.tokenizer, [prompt], drawn, guesses=guesses)
+        return Written(one.ids, one.passes)
+
+    return work
+
+
+def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, Any], guesses: int = 0) -> Work:
+    """As `transformers` does it; its passes are counted by a hook.
+
+    Args:
+        guesses: of the assistant a pass, which keeps the number in settings of its own.
+    """
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    temperature = sampling["temperature"]
+    drawn = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+
+    def work(seed: int) -> Written:
+        torch.manual_seed(seed)
+        calls.clear()
+        if guesses:
+            how["assistant_model"].generation_config.num_assistant_tokens = guesses
+        tokens = torch.tensor([ids])
+        out = model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=sampling["max_new_tokens"], pad_token_id=0,
+            eos_token_id=None, **drawn, **how,
+        )  # fmt: skip
+        return Written(tuple(out[0, len(ids) :].tolist()), len(calls))
+
+    return work
+
+
+def opened(trained: Trained, folder: Path) -> Any:
+    """The same weights in `transformers`."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    convert(trained.folder, folder, to="hf")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+    return model
+
+
+def contenders(args: argparse.Namespace, folder: Path) -> dict[str, Work]:
+    target = load_model(args.run)
+    sampling = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature}
+    prompt = args.prompt
+    if prompt.startswith("FILE:"):
+        prompt = Path(prompt.removeprefix("FILE:")).read_text()
+    ids = target.tokenizer.encode(prompt)[-args.prompt_tokens :]
+    prompt = target.tokenizer.decode(ids)
+    work = {"plain": ours(target, prompt, sampling, None)}
+    draft = None if args.draft is None else load_model(args.draft)
+    if draft is not None:
+        for k in args.draft_tokens:
+            guesses = draft_for(target.tokenizer, language_model(draft), draft.tokenizer, tokens=k)
+            work[f"draft {k}"] = ours(target, prompt, sampling, guesses)
+    for n in args.lookup:
+        for k in args.lookup_tokens:
+            work[f"lookup {n}, {k} tokens"] = ours(target, prompt, sampling, Lookup(ngram=n, tokens=k))
+    if not args.hf:
+        return work
+    shortest = min(language_model(one).max_len for one in (target, draft) if one is not None)
+    longest = (
+        len(ids) + args.max_new_tokens + max([0, *args.lookup_tokens, *args.draft_tokens])
+    )  # guesses go beyond the end
+    if longest > shortest:
+        raise UserError(f"transformers moves no window: {longest} tokens, guesses included, exceed {shortest}")
+    model = opened(target, folder / "target")
+    work["transformers, plain"] = theirs(model, ids, sampling, {})
+    if draft is not None:
+        assistant = opened(draft, folder / "draft")
+        for k in args.draft_tokens:
+            work[f"transformers, assistant {k}"] = theirs(model, ids, sampling, {"assistant_model": assistant}, k)
+    for n in args.lookup:
+        for k in args.lookup_tokens:
+            how = {"prompt_lookup_num_tokens": k, "max_matching_ngram_size": n}
+            work[f"transformers, lookup {n}, {k} tokens"] = theirs(model, ids, sampling, how)
+    return work
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("--draft")
+    parser.add_argument("--prompt", default="\n", help="a text, or FILE:path")
+    parser.add_argument("--prompt-tokens", type=int, default=10**9, help="only so many tokens of its end")
+    parser.add_argument("--max-new-tokens", type=int, default=100)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--draft-tokens", type=int, nargs="*", default=[4])
+    parser.add_argument("--lookup", type=int, nargs="*", default=[3], help="sizes of n-grams")
+    parser.add_argument("--lookup-tokens", type=int, nargs="*", default=[10])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--hf", action="store_true", help="transformers too")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = contenders(args, Path(folder))
+    figures: dict[str, dict[str, list[float]]] = {name: {"speed": [], "a pass": []} for name in work}
+    order, generator = list(work), random.Random(0)
+    for number in range(-1, args.rounds):  # the first one is not counted
+        generator.shuffle(order)
+        texts: dict[str, tuple[int, ...]] = {}
+        for name in order:
+            begun = time.perf_counter()
+            written = work[name](max(0, number))
+            seconds = time.perf_counter() - begun
+            texts[name] = written.ids
+            if number >= 0:
+                figures[name]["speed"].append(len(written.ids) / seconds)
+                figures[name]["a pass"].append(len(written.ids) / (written.passes or 1))
+        if args.temperature == 0 and number == 0:
+            for name in work:
+                if texts[name] != texts["plain"]:
+                    print(f"{name}: another text than plain")
+    print(f"{args.rounds} rounds, {args.max_new_tokens} tokens, temperature {args.temperature:g}, "
+          f"{torch.get_num_threads()} threads, torch {torch.__version__}")  # fmt: skip
+    print("| | tokens/s | times plain | tokens a pass |\n|---|---|---|---|")
+    for name, one in figures.items():
+        first = "transformers, plain" if name.startswith("transformers") else "plain"
+        ratios = [mine / plain for mine, plain in zip(one["speed"], figures[first]["speed"], strict=True)]
+        speed, ratio = statistics.median(one["speed"]), statistics.median(ratios)
+        print(f"| {name} | {speed:.0f} | {ratio:.2f} | {statistics.mean(one['a pass']):.2f} |")
+    if args.out is not None:
+        args.out.write_text(json.dumps({"settings": vars(args) | {"out": str(args.out)}, "rounds": figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

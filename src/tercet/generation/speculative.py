@@ -1,0 +1,336 @@
+"""Several tokens a pass: they are guessed, the model reads all guesses at once, and what it would not say is replaced.
+
+A guess x that was drawn from q is kept with probability min(1, p(x) / q(x)), where p is what `Sampling` makes of the
+model's logits in that place. Where it is not kept, the token is drawn from what p has more than q:
+
+    P(x) = q(x) min(1, p(x) / q(x)) + P(refused) max(0, p(x) - q(x)) / sum of max(0, p - q) = p(x)
+
+So each token has the model's own distribution, whatever was guessed: Leviathan et al. 2023, "Fast Inference from
+Transformers via Speculative Decoding"; Chen et al. 2023. A guess that was not drawn (`Lookup`) is kept where the model
+draws the very same. That is just as often, and the text is the one that `stream` writes from the same seed.
+
+What a row gets follows from its own tokens and generator, never from its neighbours. Where its window moves, what it
+sees is read anew, without guesses.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tercet.config import UserError
+from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, device_of, parts_of
+from tercet.generation.reading import padded, read
+from tercet.generation.sampling import Sampling, distribution, draw
+from tercet.generation.stream import Token, window_start
+from tercet.models.rest import at_rest
+
+Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A small model guesses: it writes on as `Sampling` says, and the large one reads what it wrote.
+
+    Args:
+        model: with the large one's ids; its context may be shorter.
+        tokens: the most guesses a pass.
+    """
+
+    model: SpeculativeDecoder[Any]
+    tokens: int = 4
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"tokens={self.tokens} must be 1 or more: so many are guessed a pass")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """The row guesses itself: what followed its last `ngram` tokens when they last stood in it.
+
+    For texts that repeat themselves or their prompt: summaries, corrections, code (Saxena 2023, "Prompt Lookup
+    Decoding").
+    """
+
+    ngram: int = 3
+    tokens: int = 10  # the most guesses a pass
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"tokens={self.tokens} must be 1 or more: so many are guessed a pass")
+        if self.ngram < 1:
+            raise ValueError(f"ngram={self.ngram} must be 1 or more: so many tokens have to be the same")
+
+
+def speculate(
+    model: SpeculativeDecoder[RewindingCacheType],
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    guesses: Draft | Lookup,
+    stop_ids: Set[int] = frozenset(),
+    forbidden: Set[int] = frozenset(),
+    seeds: Sequence[int] | None = None,
+    ended: Set[int] = frozenset(),
+) -> Iterator[Pass]:
+    """Continue each prompt, yielding what a pass of the model brought.
+
+    Args:
+        guesses: where they come from. The other arguments are those of `stream`.
+
+    Raises:
+        ValueError: for an empty prompt, or where there are not as many seeds as prompts.
+        UserError: where the draft has another number of ids than the model.
+    """
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise ValueError(f"prompt {row} of {len(prompts)} is empty: a prompt needs at least one token")
+    if seeds is None:
+        seeds = [sampling.seed] * len(prompts)
+    if len(seeds) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts need as many seeds, got {len(seeds)}")
+    if isinstance(guesses, Draft) and guesses.model.vocab_size != model.vocab_size:
+        raise UserError(
+            f"the draft has {guesses.model.vocab_size} ids, the model {model.vocab_size}: they must be the same ones; "
+            "take a draft that was trained with the model's tokenizer"
+        )
+    rows = [_Row(n, prompt, seed, sampling) for n, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
+    return _passes(model, rows, _Choice(sampling, sorted(forbidden)), guesses, stop_ids, ended)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guessed:
+    """Tokens that may come next, and the probabilities that each was drawn from, if it was."""
+
+    ids: list[int]
+    q: Float[Tensor, "K V"] | None = None
+
+
+def accept(guessed: Guessed, p: Float[Tensor, "P V"], generator: torch.Generator) -> list[int]:
+    """The guesses that are kept, and one token more: in the place of the first that is not, or after all K of them.
+
+    Args:
+        p: the model's probabilities in the places of the guesses and after them, P = K + 1.
+    """
+    kept: list[int] = []
+    for place, guess in enumerate(guessed.ids):
+        if guessed.q is None:
+            token = _draw(p[place], generator)
+        elif _uniform(generator) * guessed.q[place, guess] < p[place, guess]:
+            token = guess
+        else:
+            token = _draw(residual(p[place], guessed.q[place]), generator)
+        kept.append(token)
+        if token != guess:
+            return kept
+    return [*kept, _draw(p[-1], generator)]
+
+
+def residual(p: Float[Tensor, " V"], q: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
+    """What p has more than q; `draw` divides it by its sum, which is the probability that a guess is refused."""
+    more = (p - q).clamp(min=0)
+    return p if more.sum() == 0 else more  # they differ by rounding alone
+
+
+class _Row:
+    """A text on its way."""
+
+    def __init__(self, number: int, prompt: Sequence[int], seed: int, sampling: Sampling) -> None:
+        self.number, self.ids, self.left = number, list(prompt), sampling.max_new_tokens
+        self.generator = torch.Generator().manual_seed(seed)
+        self.window = -1  # where what the model saw began at the last pass
+
+    def most(self, guesses: Draft | Lookup, readings: Sequence["_Reading[Any]"]) -> int:
+        """How many guesses the next pass has room for: in each model's window, and among the tokens left to write."""
+        window = window_start(len(self.ids), readings[0].model.max_len)
+        moved, self.window = window != self.window, window
+        return 0 if moved else min(guesses.tokens, self.left - 1, *(reading.room(self) for reading in readings))
+
+    def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
+        """Write them, up to one that ends the row."""
+        tokens: list[Token] = []
+        for token, logprob in zip(ids, logprobs, strict=True):
+            self.ids.append(token)
+            self.left = 0 if token in stop_ids else self.left - 1
+            finish = "eos" if token in stop_ids else None if self.left else "length"
+            tokens.append(Token(id=token, logprob=logprob, finish=finish))
+            if finish:
+                break
+        return tokens
+
+
+class _Choice:
+    """The probabilities that `Sampling` makes of logits after given texts, on the CPU, where all draws are made."""
+
+    def __init__(self, sampling: Sampling, forbidden: Sequence[int]) -> None:
+        self.sampling, self.forbidden = sampling, torch.tensor(forbidden, dtype=torch.long)
+
+    def __call__(self, logits: Float[Tensor, "N V"], texts: Iterable[Sequence[int]]) -> Float[Tensor, "N V"]:
+        seen = None
+        if self.sampling.repetition_penalty != 1:
+            seen = torch.zeros_like(logits, dtype=torch.bool)
+            for number, text in enumerate(texts):
+                seen[number, torch.tensor(text, device=logits.device)] = True
+        if len(self.forbidden):
+            logits = logits.index_fill(-1, self.forbidden.to(logits.device), -math.inf)
+        return distribution(logits, self.sampling, seen).to("cpu", torch.float64)
+
+
+class _Reading(Generic[RewindingCacheType]):
+    """A model, and what it has read of each row: from where its window begins up to some token, guesses included."""
+
+    def __init__(self, model: SpeculativeDecoder[RewindingCacheType]) -> None:
+        self.model, self.device = model, device_of(model)
+        self.cache: RewindingCacheType | None = None
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def room(self, row: _Row) -> int:
+        """How many more tokens the row's window holds."""
+        n = len(row.ids)
+        return self.model.max_len - (n - window_start(n, self.model.max_len))
+
+    def read(self, rows: Sequence[_Row], guesses: Sequence[Sequence[int]]) -> list[Float[Tensor, "K V"]]:
+        """Read what is new, of the rows and of the guesses after them: the logits after each new token.
+
+        Where the window of a row has moved, all rows are read anew, in a pass of their own before that of the guesses:
+        the logits after each row's last token then come first.
+        """
+        starts = [window_start(len(row.ids), self.model.max_len) for row in rows]
+        logits: list[Tensor] = []
+        if self.cache is None or starts != self.starts:
+            visible = [row.ids[start:] for row, start in zip(rows, starts, strict=True)]
+            most = max(len(seen) + row.left for seen, row in zip(visible, rows, strict=True))
+            capacity = min(self.model.max_len, most)
+            after, self.cache = read(self.model, visible, capacity=capacity, device=self.device)  # (B, V)
+            logits.append(after[:, None])
+            self.starts, self.ends = starts, [len(row.ids) for row in rows]
+        new = [
+            [*row.ids[end:], *guess[max(0, end - len(row.ids)) :]]
+            for row, guess, end in zip(rows, guesses, self.ends, strict=True)
+        ]
+        if any(new):
+            tokens, counts = padded(new, 0, self.device)
+            logits.append(self.model.read_ahead(tokens, self.cache))
+            self.cache.advance(counts)
+            self.ends = [end + len(ids) for end, ids in zip(self.ends, new, strict=True)]
+        anew = len(logits) - any(new)  # 1 where the first column is what follows the texts
+        every = torch.cat(logits, dim=1)  # (B, T, V)
+        return [scores[: anew + len(ids)] for scores, ids in zip(every, new, strict=True)]
+
+    def forget(self, rows: Sequence[_Row]) -> None:
+        """Guesses that were not kept were never read. A row's last token is still to be read, for what follows it."""
+        if self.cache is not None:
+            ends = [min(end, len(row.ids) - 1) for row, end in zip(rows, self.ends, strict=True)]
+            if ends != self.ends:
+                back = [new - old for new, old in zip(ends, self.ends, strict=True)]
+                self.cache.advance(torch.tensor(back, device=self.device))
+            self.ends = ends
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """The other rows have ended."""
+        if self.cache is not None:
+            self.cache.reorder(torch.tensor(slots, device=self.device))
+            self.starts, self.ends = [self.starts[slot] for slot in slots], [self.ends[slot] for slot in slots]
+
+
+class _Drafting:
+    """The draft writes on, a token of all rows at a time."""
+
+    def __init__(self, draft: Draft, choice: _Choice, stop_ids: Set[int]) -> None:
+        self.choice, self.stop_ids = choice, stop_ids
+        self.readings = [_Reading(draft.model)]
+
+    def guess(self, rows: Sequence[_Row], most: Sequence[int]) -> list[Guessed]:
+        ids: list[list[int]] = [[] for _ in rows]
+        q: list[list[Tensor]] = [[] for _ in rows]
+        going = [slot for slot, n in enumerate(most) if n > 0]
+        while going:
+            logits = self.readings[0].read(rows, ids)
+            after = torch.stack([logits[slot][-1] for slot in going])  # (G, V)
+            probabilities = self.choice(after, ([*rows[slot].ids, *ids[slot]] for slot in going))
+            drawn = draw(probabilities, [rows[slot].generator for slot in going])
+            for slot, token, one in zip(going, drawn.tolist(), probabilities, strict=True):
+                ids[slot].append(token)
+                q[slot].append(one)
+            going = [slot for slot in going if len(ids[slot]) < most[slot] and ids[slot][-1] not in self.stop_ids]
+        return [Guessed(ids=one, q=torch.stack(drawn) if one else None) for one, drawn in zip(ids, q, strict=True)]
+
+
+class _Looking:
+    """Each row's n-grams, and where the last of each ended."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.ngram = lookup.ngram
+        self.readings: list[_Reading[Any]] = []
+        self.ends: dict[int, dict[tuple[int, ...], int]] = {}
+        self.known: dict[int, int] = {}
+
+    def guess(self, rows: Sequence[_Row], most: Sequence[int]) -> list[Guessed]:
+        return [Guessed(ids=self._follow(row, n) if n > 0 else []) for row, n in zip(rows, most, strict=True)]
+
+    def _follow(self, row: _Row, most: int) -> list[int]:
+        ids, ends = row.ids, self.ends.setdefault(row.number, {})
+        for end in range(max(self.known.get(row.number, 0), self.ngram), len(ids)):
+            ends[tuple(ids[end - self.ngram : end])] = end
+        self.known[row.number] = len(ids)
+        begin = ends.get(tuple(ids[-self.ngram :]))
+        if begin is None:
+            return []
+        text = list(ids[begin:])
+        while len(text) < len(ids) - begin + most:  # what repeats itself goes on with its own guesses
+            text.append(text[len(text) - (len(ids) - begin)])
+        return text[:most]
+
+
+def _passes(
+    model: SpeculativeDecoder[RewindingCacheType],
+    rows: Sequence[_Row],
+    choice: _Choice,
+    guesses: Draft | Lookup,
+    stop_ids: Set[int],
+    ended: Set[int],
+) -> Iterator[Pass]:
+    guesser = _Drafting(guesses, choice, stop_ids) if isinstance(guesses, Draft) else _Looking(guesses)
+    target = _Reading(model)
+    readings = [target, *guesser.readings]
+    parts: list[nn.Module] = [part for reading in readings for part in parts_of(reading.model)]
+    live = [row for row in rows if row.left]
+    while live:
+        brought: Pass = [[] for _ in rows]
+        with at_rest(parts):
+            guessed = guesser.guess(live, [row.most(guesses, readings) for row in live])
+            logits = target.read(live, [one.ids for one in guessed])
+            pairs = zip(live, guessed, strict=True)
+            texts = ([*row.ids, *one.ids[:n]] for row, one in pairs for n in range(len(one.ids) + 1))
+            p = choice(torch.cat(logits), texts).split([len(one) for one in logits])
+            written = [accept(one, each, row.generator) for row, one, each in zip(live, guessed, p, strict=True)]
+            ids = torch.tensor([token for one in written for token in one], device=target.device)
+            kept = torch.cat([one[: len(tokens)] for one, tokens in zip(logits, written, strict=True)])
+            logprobs = kept.float().log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1).cpu()
+            for row, tokens, each in zip(live, written, logprobs.split([len(one) for one in written]), strict=True):
+                brought[row.number] = row.take(tokens, each.tolist(), stop_ids)
+        yield brought
+        slots = [slot for slot, row in enumerate(live) if row.left and row.number not in ended]
+        shrunk = len(slots) < len(live)
+        live = [live[slot] for slot in slots]
+        if not live:
+            return
+        with at_rest(parts):
+            for reading in readings:
+                if shrunk:
+                    reading.keep(slots)
+                reading.forget(live)
+
+
+def _draw(probabilities: Float[Tensor, " V"], generator: torch.Generator) -> int:
+    return int(draw(probabilities[None], [generator]))
+
+
+def _uniform(generator: torch.Generator) -> float:
+    return torch.rand((), dtype=torch.float64, generator=generator).item()

@@ -1,0 +1,502 @@
+"""Guesses change how many passes a text takes, and neither what it is (greedy, lookup) nor its distribution (draft)."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from byte_tokenizer import ByteTokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from toy_decoder import Rule, ToyCache, ToyDecoder, random_rule, script_rule
+
+from tercet.config import UserError
+from tercet.generation import (
+    Draft,
+    Lookup,
+    Pass,
+    Sampling,
+    Token,
+    distribution,
+    draft_for,
+    generate,
+    speculate,
+    speculative,
+    stream,
+    stream_text,
+    window_start,
+)
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.nn.positions import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from tercet.tokens import BPE, Characters, Tokenizer
+
+VOCAB, CONTEXT = 11, 7
+POSITIONS = [Learned(), Sinusoidal(), Rotary(), ALiBi(), NoPosition()]
+
+
+class AheadCache(ToyCache):
+    """Remembers what was read ahead and not counted, as a real one does, so that it can be counted or written over."""
+
+    def __init__(self, rows: list[list[int]], capacity: int) -> None:
+        super().__init__(rows, capacity)
+        self.tables, self.lengths = [list(row) for row in rows], [len(row) for row in rows]
+
+    def write(self, tokens: list[list[int]]) -> list[list[list[int]]]:
+        """For each new token of each row what it sees."""
+        seen = []
+        for number, (table, new, length) in enumerate(zip(self.tables, tokens, self.lengths, strict=True)):
+            self.tables[number] = table = [*table[:length], *new, *table[length + len(new) :]]
+            seen.append([table[: length + place + 1] for place in range(len(new))])
+        return seen
+
+    def advance(self, by: Tensor) -> None:
+        assert by.shape == (len(self.lengths),)
+        self.calls.append(("advance", int(by.sum())))
+        self.lengths = [length + more for length, more in zip(self.lengths, by.tolist(), strict=True)]
+        assert all(1 <= n <= min(self.capacity, len(table)) for n, table in zip(self.lengths, self.tables, strict=True))
+
+    def reorder(self, rows: Tensor) -> None:
+        super().reorder(rows)
+        self.tables = [list(self.tables[row]) for row in rows.tolist()]
+        self.lengths = [self.lengths[row] for row in rows.tolist()]
+
+
+class AheadDecoder(ToyDecoder):
+    def __init__(self, rule: Rule, max_len: int, vocab_size: int = VOCAB) -> None:
+        known = cache(lambda tokens: rule(list(tokens)))
+        super().__init__(lambda tokens: known(tuple(tokens)), max_len)
+        self.vocab_size = vocab_size
+        self.tokens_read: list[int] = []
+
+    def _start(self, tokens: Tensor, lengths: Tensor, capacity: int, sources: None) -> tuple[Tensor, AheadCache]:
+        logits, plain = super()._start(tokens, lengths, capacity, sources)
+        self.caches[-1] = AheadCache(plain.rows, capacity)
+        return logits, self.caches[-1]
+
+    def read_ahead(self, tokens: Tensor, cache: AheadCache) -> Tensor:
+        assert not self.training
+        assert torch.is_inference_mode_enabled()
+        self.calls.append(("read_ahead", len(tokens)))
+        self.tokens_read.append(tokens.shape[1])
+        logits = [[self.rule(text[: self.max_len]) for text in row] for row in cache.write(tokens.tolist())]
+        return torch.stack([torch.stack(row) for row in logits])
+
+
+RULE, OTHER = random_rule(VOCAB, CONTEXT), random_rule(VOCAB, CONTEXT, seed=1, scale=1.0)
+
+
+def mixed(share: float, max_len: int = CONTEXT) -> Rule:
+    """A draft that is often right."""
+    return lambda tokens: (1 - share) * RULE(tokens) + share * OTHER(tokens)
+
+
+def by_row(passes: Iterator[Pass], count: int) -> list[list[Token]]:
+    rows: list[list[Token]] = [[] for _ in range(count)]
+    for brought in passes:
+        assert any(brought), "a pass brought nothing"
+        for row, tokens in zip(rows, brought, strict=True):
+            assert not (row and row[-1].finish and tokens), "a row goes on after its end"
+            row.extend(tokens)
+    return rows
+
+
+def by_stream(model: ToyDecoder | DecoderOnly, prompts: Sequence[Sequence[int]], *args: Any, **how: Any) -> Any:
+    rows: list[list[Token]] = [[] for _ in prompts]
+    for column in stream(model, prompts, *args, **how):
+        for row, token in zip(rows, column, strict=True):
+            row.extend([token] if token else [])
+    return rows
+
+
+def alike(one: list[list[Token]], other: list[list[Token]]) -> None:
+    assert [[(t.id, t.finish) for t in row] for row in one] == [[(t.id, t.finish) for t in row] for row in other]
+    for mine, theirs in zip(one, other, strict=True):
+        assert [t.logprob for t in mine] == pytest.approx([t.logprob for t in theirs], abs=1e-4)
+
+
+# The distribution -----------------------------------------------------------------------------------------------------
+
+SMALL, LONG, DRAWS = 4, 3, 700
+TARGET, DRAFT = random_rule(SMALL, 8, seed=5, scale=0.9), random_rule(SMALL, 8, seed=6, scale=0.9)
+KINDS = {
+    "plain": {},
+    "temperature": {"temperature": 0.6},
+    "top_k": {"top_k": 2},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.3},
+    "repetition_penalty": {"repetition_penalty": 1.8},
+    "all": {"temperature": 1.3, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.3},
+}
+
+
+def exact(sampling: Sampling, prompt: list[int], max_len: int) -> dict[tuple[int, ...], float]:
+    """The probability of each text of LONG tokens after the prompt, by enumeration."""
+    probabilities: dict[tuple[int, ...], float] = {}
+    for text in itertools.product(range(SMALL), repeat=LONG):
+        row, probability = list(prompt), 1.0
+        for token in text:
+            seen = torch.tensor([[id in row for id in range(SMALL)]])
+            logits = TARGET(row[window_start(len(row), max_len) :])[None]
+            probability *= float(distribution(logits, sampling, seen)[0, token])
+            row.append(token)
+        probabilities[text] = probability
+    return probabilities
+
+
+def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens: int = 3) -> float:
+    """By how many standard deviations chi-square is off its mean, for many texts against their exact probabilities."""
+    prompt, model = [1, 2], AheadDecoder(TARGET, max_len)
+    guesses = Draft(model=AheadDecoder(DRAFT, draft_len), tokens=tokens)
+    rows = by_row(speculate(model, [prompt] * DRAWS, sampling, guesses=guesses, seeds=range(DRAWS)), DRAWS)
+    counts = Counter(tuple(token.id for token in row) for row in rows)
+    expected = {text: DRAWS * p for text, p in exact(sampling, prompt, max_len).items()}
+    assert all(expected[text] > 0 for text in counts)
+    cells = [(counts[text], e) for text, e in expected.items() if e >= 5]
+    rest = [(counts[text], e) for text, e in expected.items() if 0 < e < 5]
+    if sum(e for _, e in rest) >= 5:
+        cells.append((sum(n for n, _ in rest), sum(e for _, e in rest)))
+    square, freedom = sum((n - e) ** 2 / e for n, e in cells), len(cells) - 1
+    return (square - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_are_as_frequent_as_the_model_makes_them(kind: str) -> None:
+    assert surprise(Sampling(max_new_tokens=LONG, **KINDS[kind])) < 3.5
+
+
+def test_also_where_windows_move() -> None:
+    assert surprise(Sampling(max_new_tokens=LONG), max_len=3, draft_len=2, tokens=2) < 3.5
+
+
+FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "refused: drawn from the model's own distribution": ("residual", lambda p, q: p),
+    "refused: drawn from the draft's": ("residual", lambda p, q: q),
+    "refused: drawn from the difference, whatever its sign": ("residual", lambda p, q: (p - q).abs()),
+    "kept where it is possible at all": ("_uniform", lambda generator: 0.0),
+    "kept only where the model finds it likelier": ("_uniform", lambda generator: 1.0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_what_is_kept_or_drawn_instead_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative, *FAULTS[fault])
+    assert surprise(Sampling(max_new_tokens=LONG)) > 10
+
+
+@settings(max_examples=30)
+@given(data=st.data(), size=st.integers(2, 9))
+def test_keeping_and_replacing_add_up_to_the_models_distribution(data: Any, size: int) -> None:
+    weights = st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any)
+    p, q = (torch.tensor(data.draw(weights), dtype=torch.float64) for _ in range(2))
+    p, q = p / p.sum(), q / q.sum()
+    kept = torch.minimum(p, q)
+    more = speculative.residual(p, q)
+    torch.testing.assert_close(kept + (1 - kept.sum()) * more / more.sum(), p)
+
+
+def test_equal_distributions_refuse_nothing_and_rounding_leaves_something_to_draw_from() -> None:
+    p = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    assert torch.equal(speculative.residual(p, p), p)
+
+
+# The same text --------------------------------------------------------------------------------------------------------
+
+prompts = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3 * CONTEXT), min_size=1, max_size=5)
+samplings = st.builds(
+    Sampling,
+    max_new_tokens=st.integers(1, 20),
+    temperature=st.sampled_from([0.0, 0.7, 1.0]),
+    top_k=st.sampled_from([None, 3]),
+    top_p=st.sampled_from([None, 0.8]),
+    min_p=st.sampled_from([None, 0.1]),
+    repetition_penalty=st.sampled_from([1.0, 1.5]),
+)
+
+
+@settings(max_examples=15)
+@given(prompts=prompts, sampling=samplings, data=st.data())
+def test_lookup_writes_what_stream_writes_from_the_same_seeds(
+    prompts: list[list[int]], sampling: Sampling, data: Any
+) -> None:
+    seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
+    ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
+    lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=data.draw(st.integers(1, 9)))
+    max_len = data.draw(st.integers(1, CONTEXT))
+    model = AheadDecoder(RULE, max_len)
+    rows = by_row(speculate(model, prompts, sampling, guesses=lookup, seeds=seeds, **ends), len(prompts))
+    alike(rows, by_stream(model, prompts, sampling, seeds=seeds, **ends))
+
+
+@settings(max_examples=15)
+@given(prompts=prompts, sampling=samplings, data=st.data())
+def test_a_row_gets_among_others_what_it_gets_alone_and_greedy_what_stream_writes(
+    prompts: list[list[int]], sampling: Sampling, data: Any
+) -> None:
+    seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
+    ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
+    draft = AheadDecoder(mixed(0.2), data.draw(st.integers(1, CONTEXT)))
+    guesses = Draft(model=draft, tokens=data.draw(st.integers(1, 9)))
+    model = AheadDecoder(RULE, data.draw(st.integers(1, CONTEXT)))
+    together = by_row(speculate(model, prompts, sampling, guesses=guesses, seeds=seeds, **ends), len(prompts))
+    alone = [
+        by_row(speculate(model, [prompt], sampling, guesses=guesses, seeds=[seed], **ends), 1)[0]
+        for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
+    alike(together, alone)
+    for prompt, row in zip(prompts, together, strict=True):
+        text = list(prompt)
+        for token in row:
+            logits = RULE(text[window_start(len(text), model.max_len) :])
+            assert token.id not in ends["forbidden"]
+            assert token.logprob == pytest.approx(logits.log_softmax(-1)[token.id].item(), abs=1e-4)
+            text.append(token.id)
+    if sampling.temperature == 0:
+        alike(together, by_stream(model, prompts, sampling, **ends))
+
+
+def tiny(position: Position, max_len: int, *, seed: int = 1, layers: int = 2) -> DecoderOnly:
+    spec = StackSpec(d_model=24, n_heads=3, n_layers=layers, position=position)
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=VOCAB, max_len=max_len, stack=spec), seed=seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)  # logits far enough apart for rounding to change no token
+    return model
+
+
+def same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -> None:
+    model = tiny(position, data.draw(st.sampled_from([5, 13, 31])))
+    drafts = [tiny(position, 13, seed=2, layers=1), tiny(Rotary(), 5, seed=1), model]
+    tokens = data.draw(st.integers(1, 7))
+    greedy, drawn = (Sampling(max_new_tokens=data.draw(st.integers(1, 17)), temperature=t) for t in (0.0, 1.0))
+    ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}}
+    guesses = Draft(model=data.draw(st.sampled_from(drafts)), tokens=tokens)
+    rows = by_row(speculate(model, prompts, greedy, guesses=guesses, **ends), len(prompts))
+    alike(rows, by_stream(model, prompts, greedy, **ends))
+    lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=tokens)
+    rows = by_row(speculate(model, prompts, drawn, guesses=lookup, **ends), len(prompts))
+    alike(rows, by_stream(model, prompts, drawn, **ends))
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=repr)
+@settings(max_examples=1)
+@given(prompts=prompts, data=st.data())
+def test_real_models_write_the_same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -> None:
+    same_with_guesses(position, prompts, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("position", POSITIONS, ids=repr)
+@settings(max_examples=25)
+@given(prompts=prompts, data=st.data())
+def test_many_times(position: Position, prompts: list[list[int]], data: Any) -> None:
+    same_with_guesses(position, prompts, data)
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=repr)
+def test_what_was_read_ahead_and_not_counted_is_never_seen(position: Position) -> None:
+    model = tiny(position, 13).eval()
+    texts = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 8, 7, 6, 5]]
+    prompt, lengths = torch.tensor([[1, 2, 3], [9, 0, 0]]), torch.tensor([3, 1])
+    with torch.inference_mode():
+        _, state = model.start(prompt, lengths, capacity=13)
+        model.read_ahead(torch.tensor([[4, 0, 0, 0, 0, 0, 0], [8, 7, 10, 10, 10, 10, 10]]), state)
+        state.advance(torch.tensor([4, 2]))
+        state.advance(torch.tensor([-3, 0]))  # they hold 1 2 3 4 and 9 8 7
+        logits = model.read_ahead(torch.tensor([[5, 6, 7, 8], [6, 5, 0, 0]]), state)
+        for row, text, begin, count in zip(logits, texts, (4, 3), (4, 2), strict=True):
+            whole = model(torch.tensor([text]))[0, begin:]
+            torch.testing.assert_close(row[:count], whole, rtol=1e-4, atol=1e-4)
+
+
+def test_a_full_row_beside_one_with_guesses_is_left_as_it_is() -> None:
+    model = tiny(Learned(), 5)
+    rows = [[1, 2, 3, 4], [1]]
+    sampling, lookup = Sampling(max_new_tokens=9, temperature=0), Lookup(ngram=1, tokens=8)
+    alike(by_row(speculate(model, rows, sampling, guesses=lookup), 2), by_stream(model, rows, sampling))
+
+
+# The cost -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_draft_that_is_always_right_costs_one_pass_for_all_its_guesses_and_one_token_more() -> None:
+    long = random_rule(VOCAB, 60)
+    model, draft = AheadDecoder(long, 60), AheadDecoder(long, 60)
+    sampling = Sampling(max_new_tokens=1 + 4 * 5 + 2)
+    passes = list(speculate(model, [[1, 2]], sampling, guesses=Draft(model=draft, tokens=4)))
+    assert [len(row) for (row,) in passes] == [1, 5, 5, 5, 5, 2]
+    assert model.calls == [("start", 1)] + [("read_ahead", 1)] * 5
+    assert model.tokens_read == [5, 5, 5, 5, 2]  # one token that is certain, then the guesses
+    assert draft.calls == [("start", 1)] + [("read_ahead", 1)] * (3 + 4 * 3 + 1)
+    assert draft.tokens_read == [1, 1, 1] + [2, 1, 1, 1] * 3 + [2]  # its own last guess, and the token after it
+
+
+def test_a_draft_that_is_always_wrong_costs_as_many_passes_as_none() -> None:
+    model = AheadDecoder(script_rule(VOCAB, [3] * 30), 40)
+    draft = AheadDecoder(script_rule(VOCAB, [4] * 30), 40)
+    passes = list(speculate(model, [[1]], Sampling(max_new_tokens=9), guesses=Draft(model=draft, tokens=3)))
+    assert [[token.id for token in row] for (row,) in passes] == [[3]] * 9
+    assert len(model.calls) == 9
+
+
+def test_a_draft_that_ends_the_text_guesses_nothing_after_it() -> None:
+    script = script_rule(VOCAB, [5, 6, 0, 7, 7, 7])
+    model, draft = AheadDecoder(script, 40), AheadDecoder(script, 40)
+    guesses = Draft(model=draft, tokens=5)
+    rows = by_row(speculate(model, [[1]], Sampling(max_new_tokens=6), guesses=guesses, stop_ids={0}), 1)
+    assert [(token.id, token.finish) for token in rows[0]] == [(5, None), (6, None), (0, "eos")]
+    assert model.tokens_read == [3]
+    assert draft.calls == [("start", 1), ("read_ahead", 1)]
+
+
+def test_what_repeats_is_looked_up_and_goes_on_beyond_what_was_written() -> None:
+    model = AheadDecoder(lambda tokens: torch.eye(VOCAB)[(tokens[-1] + 1) % 3] * 90, 80)
+    passes = list(speculate(model, [[0, 1, 2, 0]], Sampling(max_new_tokens=20), guesses=Lookup(ngram=2, tokens=8)))
+    assert [len(row) for (row,) in passes] == [1, 9, 9, 1]
+    assert [token.id for (row,) in passes for token in row] == [(n + 1) % 3 for n in range(20)]
+
+
+def test_the_last_of_several_occurrences_is_followed() -> None:
+    prompt = [1, 2, 5, 7, 1, 2, 6, 8, 0, 1]
+    model = AheadDecoder(script_rule(VOCAB, [2, 6, 8, 3, 3], prompt=10), 40)
+    passes = list(speculate(model, [prompt], Sampling(max_new_tokens=5), guesses=Lookup(ngram=2, tokens=3)))
+    assert [[token.id for token in row] for (row,) in passes] == [[2], [6, 8, 3], [3]]
+    assert model.tokens_read == [4, 1]  # 2, then what came after 1 2: 6 8 0; what came after 8 3 is not known
+
+
+def test_where_the_window_moves_the_text_is_read_anew_and_no_oftener() -> None:
+    model = AheadDecoder(RULE, CONTEXT)
+    list(speculate(model, [[1, 2, 3]], Sampling(max_new_tokens=14), guesses=Draft(model=model, tokens=9)))
+    # 3 to 7 visible, then 4 to 7, then again 4 to 7: the same windows as those of `stream`
+    plain = ToyDecoder(RULE, CONTEXT)
+    list(stream(plain, [[1, 2, 3]], Sampling(max_new_tokens=14)))
+    assert model.capacities[::2] == plain.capacities
+
+
+def test_a_draft_with_a_shorter_context_guesses_as_far_as_that_reaches() -> None:
+    model, draft = AheadDecoder(RULE, CONTEXT), AheadDecoder(mixed(0.2), 5)
+    sampling = Sampling(max_new_tokens=20)
+    rows = by_row(speculate(model, [[1, 2]], sampling, guesses=Draft(model=draft, tokens=5), seeds=[3]), 1)
+    assert len(rows[0]) == 20
+    assert max(draft.capacities) == 5  # and its cache refuses what does not fit
+    assert "read_ahead" in {name for name, _ in draft.calls}
+
+
+def test_a_draft_is_filtered_as_the_model_is_with_its_own_guesses_in_sight() -> None:
+    model, draft = (AheadDecoder(lambda tokens: torch.linspace(5.0, 4.0, VOCAB), 40) for _ in range(2))
+    sampling = Sampling(max_new_tokens=9, temperature=0, repetition_penalty=1.5)  # what is there does not come again
+    passes = list(speculate(model, [[10]], sampling, guesses=Draft(model=draft, tokens=3), forbidden={4}))
+    assert [[token.id for token in row] for (row,) in passes] == [[0], [1, 2, 3, 5], [6, 7, 8, 9]]
+
+
+def test_rows_that_have_ended_leave_the_batch_and_those_that_the_caller_ends() -> None:
+    scripts = {1: [5, 0, 9, 9], 2: [5, 6, 5, 6, 0], 3: [5, 5, 5, 5, 5]}
+
+    def rule(tokens: list[int]) -> Tensor:
+        return script_rule(VOCAB, scripts[tokens[0]])(tokens)
+
+    model, ended, passes = AheadDecoder(rule, 9), set[int](), []
+    guesses = Draft(model=AheadDecoder(rule, 9), tokens=1)
+    for brought in speculate(
+        model, [[1], [2], [3]], Sampling(max_new_tokens=5), guesses=guesses, stop_ids={0}, ended=ended
+    ):
+        passes.append([[token.id for token in tokens] for tokens in brought])
+        if len(passes) == 2:
+            ended.add(2)
+    assert passes == [[[5], [5], [5]], [[0], [6, 5], [5, 5]], [[], [6, 0], []]]
+    assert model.calls == [("start", 3), ("read_ahead", 3), ("read_ahead", 1)]
+
+
+def test_samples_of_one_prompt_are_read_once() -> None:
+    model = AheadDecoder(RULE, CONTEXT)
+    list(speculate(model, [[4, 5]] * 9 + [[6]], Sampling(max_new_tokens=1), guesses=Lookup(), seeds=range(10)))
+    assert model.calls == [("start", 2)]
+
+
+def test_nothing_to_do_does_nothing() -> None:
+    model = AheadDecoder(RULE, CONTEXT)
+    assert list(speculate(model, [[1]], Sampling(max_new_tokens=0), guesses=Lookup())) == []
+    assert list(speculate(model, [], Sampling(), guesses=Lookup())) == []
+    assert model.calls == []
+
+
+def test_both_models_are_found_as_they_were_left() -> None:
+    model, draft = AheadDecoder(RULE, CONTEXT).train(), AheadDecoder(OTHER, CONTEXT).train()
+    for _ in speculate(model, [[1]], Sampling(max_new_tokens=9), guesses=Draft(model=draft)):
+        assert model.training
+        assert draft.training
+        assert not torch.is_inference_mode_enabled()
+
+
+def test_wrong_arguments_are_told() -> None:
+    model = AheadDecoder(RULE, CONTEXT)
+    with pytest.raises(ValueError, match="prompt 1 of 2 is empty: a prompt needs at least one token"):
+        speculate(model, [[1], []], Sampling(), guesses=Lookup())
+    with pytest.raises(ValueError, match="2 prompts need as many seeds, got 1"):
+        speculate(model, [[1], [2]], Sampling(), guesses=Lookup(), seeds=[0])
+    with pytest.raises(ValueError, match="ngram=0 must be 1 or more"):
+        Lookup(ngram=0)
+    for wrong in (lambda: Lookup(tokens=0), lambda: Draft(model=model, tokens=0)):
+        with pytest.raises(ValueError, match="tokens=0 must be 1 or more"):
+            wrong()
+    with pytest.raises(UserError, match=r"the draft has 5 ids, the model 11: .* trained with the model's tokenizer"):
+        speculate(model, [[1]], Sampling(), guesses=Draft(model=AheadDecoder(random_rule(5, 9), 9, vocab_size=5)))
+
+
+def test_a_model_that_diverged_is_told() -> None:
+    broken = AheadDecoder(lambda tokens: torch.full((VOCAB,), math.nan if len(tokens) > 1 else 0.0), CONTEXT)
+    for model, guesses in ((broken, Lookup(ngram=1)), (broken, Draft(model=AheadDecoder(RULE, CONTEXT)))):
+        with pytest.raises(UserError, match="not numbers"):
+            list(speculate(model, [[1]], Sampling(), guesses=guesses))
+
+
+# Texts ----------------------------------------------------------------------------------------------------------------
+
+BYTES = ByteTokenizer((b"END", b"EN", b"D", b"\xf0\x9f", b"\x99\x82"))
+
+
+@settings(max_examples=30)
+@given(
+    script=st.lists(st.sampled_from([256, 257, 258, 259, 260, 97, 98, BYTES.eos_id]), min_size=1, max_size=12),
+    stop=st.lists(st.sampled_from(["END", "ND", "ab", "DE", "aa"]), max_size=2),
+    tokens=st.integers(1, 6),
+)
+def test_stop_texts_end_a_text_within_a_pass_as_they_do_without(
+    script: list[int], stop: list[str], tokens: int
+) -> None:
+    model = AheadDecoder(script_rule(BYTES.vocab_size, [*script, *[0] * 9]), 40)
+    sampling = Sampling(max_new_tokens=len(script), stop=tuple(stop))
+    (plain,) = generate(model, BYTES, ["?"], sampling)
+    for guesses in (Draft(model=model, tokens=tokens), Lookup(ngram=1, tokens=tokens)):
+        (one,) = generate(model, BYTES, ["?"], sampling, guesses=guesses)
+        assert (one.text, one.ids, one.finish) == (plain.text, plain.ids, plain.finish)
+        assert one.passes <= plain.passes == len(plain.ids)
+        assert "".join(stream_text(model, BYTES, "?", sampling, guesses=guesses)) == plain.text
+
+
+def test_a_completion_tells_its_passes() -> None:
+    model = AheadDecoder(script_rule(BYTES.vocab_size, list(b"abcdefghij")), 40)
+    sampling = Sampling(max_new_tokens=9)
+    (one,) = generate(model, BYTES, ["?"], sampling, guesses=Draft(model=model, tokens=3))
+    assert (one.text, one.passes) == ("abcdefghi", 3)
+    assert generate(model, BYTES, ["?"], sampling)[0].passes == 9
+
+
+TEXTS = ["one fish, two fish, red fish, blue fish\n" * 9]
+
+
+def test_a_draft_needs_the_models_tokenizer_not_one_of_its_size() -> None:
+    own, model = Tokenizer.train(Characters(), TEXTS), AheadDecoder(RULE, CONTEXT)
+    same = Tokenizer.from_json(own.to_json())
+    assert draft_for(own, model, same, tokens=3) == Draft(model=model, tokens=3)
+    shifted = Tokenizer.train(Characters(), [TEXTS[0].replace("x", "y").replace("d", "z")])
+    assert shifted.vocab_size == own.vocab_size
+    with pytest.raises(UserError, match=r"tokenizer is another one: it has id \d+ = '.' where the model's has id"):
+        draft_for(own, model, shifted)
+    larger = Tokenizer.train(BPE(vocab_size=300), TEXTS)
+    with pytest.raises(UserError, match=rf"it has {larger.vocab_size} tokens, the model's {own.vocab_size}; take a"):
+        draft_for(own, model, larger)

@@ -21,14 +21,14 @@ def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "src/tercet/nn").glob("*.py")), ids=lambda path: path.name)
-def test_the_textbook_imports_torch_only(path: Path) -> None:
+def test_the_textbook_imports_torch_and_the_kernel_only(path: Path) -> None:
     own = {"tercet.nn", "torch", "jaxtyping", *sys.stdlib_module_names}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         for name in names:
-            assert name.split(".")[0] in own or name.startswith("tercet.nn"), f"{path.name} imports {name}"
+            assert name.split(".")[0] in own or name.startswith(("tercet.nn", "tercet.kernel")), f"{path.name} imports {name}"
 
 
 @pytest.mark.parametrize("program", ["import tercet", "from tercet.cli.main import main; main([])"])  # prints the help

@@ -56,6 +56,7 @@ from tercet.generation import (
 from tercet.inspect.explorer import explore
 from tercet.inspect.sentence import Reading, read
 from tercet.models import AnyModel
+from tercet.nn.linear import Narrow, quantize
 from tercet.tokens import Tokenizer
 
 
@@ -84,6 +85,11 @@ class Run:
     def to(self, device: str | torch.device) -> "Run":
         """The same run, its model moved to `device`."""
         self.model.to(device)
+        return self
+
+    def quantize(self, narrow: Narrow) -> "Run":
+        """The same run, its weights in fewer bits from now on; see `tercet.nn.quantize`."""
+        quantize(self.model, narrow)
         return self
 
     def generate(

@@ -337,3 +337,17 @@ def test_a_stopped_training_says_how_to_go_on(number: signal.Signals, code: int,
     assert process.returncode == code, err
     last = err.splitlines()[-1]
     assert last.startswith(f"tercet: stopped by {number.name}: saved in {tmp_path / 'run'}; the same command goes on")
+
+
+@pytest.mark.parametrize("narrow", ["bf16", "int8"])
+def test_weights_in_fewer_bits_write_and_score_nearly_the_same(
+    run: Path, narrow: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = []
+    for flags in ([], ["--quantize", narrow]):
+        assert main(["evaluate", str(run), "--json", *flags]) == 0
+        losses.append(json.loads(capsys.readouterr().out)["loss_nats_per_token"])
+        assert main(["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "5", *flags]) == 0
+        assert capsys.readouterr().out.startswith("12 is")
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], abs=0.01)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tercet.nn import Attention, attend, attend_by_hand
+from tercet.nn import Attention, attend, attend_by_hand, attend_fused, attention
 from tercet.nn.attention import attention_scores, attention_weights
 from tercet.nn.positions import ALiBi
 
@@ -58,7 +58,7 @@ def outputs_and_gradients(form, qkv, **how) -> list[Tensor]:
 def test_both_forms_agree_forward_and_backward(kind: str, groups: int, biased: bool) -> None:
     qkv = tensors(groups, S)
     how = {"mask": MASKS[kind](T, S), "bias": alibi(T, S) if biased else None}
-    fused, by_hand = (outputs_and_gradients(form, qkv, **how) for form in (attend, attend_by_hand))
+    fused, by_hand = (outputs_and_gradients(form, qkv, **how) for form in (attend_fused, attend_by_hand))
     for one, other in zip(fused, by_hand, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
@@ -69,7 +69,7 @@ def test_causal_is_the_causal_mask_in_both_forms(groups: int, biased: bool) -> N
     qkv = tensors(groups, T)
     bias = alibi(T, T) if biased else None
     masked = outputs_and_gradients(attend_by_hand, qkv, mask=MASKS["causal"](T, T), bias=bias)
-    for form in (attend, attend_by_hand):
+    for form in (attend_fused, attend_by_hand):
         for one, other in zip(outputs_and_gradients(form, qkv, causal=True, bias=bias), masked, strict=True):
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
@@ -80,13 +80,13 @@ def test_both_forms_agree_in_bfloat16(kind: str, groups: int) -> None:
     q, k, v = tensors(groups, S, torch.bfloat16)
     mask = MASKS[kind](T, S)
     for bias in (None, alibi(T, S)):
-        fused, by_hand = attend(q, k, v, mask=mask, bias=bias), attend_by_hand(q, k, v, mask=mask, bias=bias)
+        fused, by_hand = attend_fused(q, k, v, mask=mask, bias=bias), attend_by_hand(q, k, v, mask=mask, bias=bias)
         assert fused.dtype == by_hand.dtype == torch.bfloat16
         torch.testing.assert_close(fused, by_hand, atol=4e-2, rtol=4e-2)
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
-@pytest.mark.parametrize("form", [attend, attend_by_hand])
+@pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
 def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased: bool) -> None:
     qkv = tensors(2, S)
     out, dq, dk, dv = outputs_and_gradients(form, qkv, mask=random_mask(T, S), bias=alibi(T, S) if biased else None)
@@ -97,7 +97,7 @@ def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased:
         assert each.abs().sum() > 0
 
 
-@pytest.mark.parametrize("form", [attend, attend_by_hand])
+@pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
 def test_a_mask_of_numbers_is_refused(form, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors(2, S)
     mask = torch.ones(B, 1, T, S)
@@ -108,13 +108,36 @@ def test_a_mask_of_numbers_is_refused(form, monkeypatch: pytest.MonkeyPatch) -> 
         form(q, k, v, mask=mask)
 
 
-@pytest.mark.parametrize("form", [attend, attend_by_hand])
+@pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
 def test_causal_with_more_keys_than_queries_is_refused(form) -> None:
     q, k, v = tensors(2, S)
     with pytest.raises(ValueError, match=r"T=5, S=7.*into the mask"):
         form(q, k, v, causal=True)
     with pytest.raises(ValueError, match="no mask"):
         form(q, k[:, :, :T], v[:, :, :T], causal=True, mask=MASKS["causal"](T, T))
+
+
+@pytest.mark.parametrize(
+    ("rows", "queries", "keys", "expected"),
+    [(2, 7, 7, "hand"), (2, 129, 129, "fused"), (2, 1, 129, "hand"), (1, 7, 7, "fused"), (1, 1, 129, "fused")],
+)
+def test_the_form_that_is_faster_is_taken(
+    rows: int, queries: int, keys: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = list[str]()
+    for name, form in (("hand", "attend_by_hand"), ("fused", "attend_fused")):
+        original = getattr(attention, form)
+        monkeypatch.setattr(
+            attention,
+            form,
+            lambda *qkv, name=name, original=original, **how: taken.append(name) or original(*qkv, **how),
+        )
+    q, k = torch.randn(rows, 2, queries, K), torch.randn(rows, 1, keys, K)
+    mask = torch.ones(1, 1, queries, keys, dtype=torch.bool)
+    mask[..., -1] = False
+    out = attend(q, k, k, mask=mask)
+    assert taken == [expected]
+    torch.testing.assert_close(out, attend_fused(q, k, k, mask=mask), atol=1e-6, rtol=1e-5)
 
 
 def test_weights_sum_to_one() -> None:
@@ -124,7 +147,7 @@ def test_weights_sum_to_one() -> None:
     assert (weights[1, :, :, -2:] == 0).all()
 
 
-@pytest.mark.parametrize("form", [attend, attend_by_hand])
+@pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
 def test_dropout_keeps_the_mean(form) -> None:
     q, k, v = tensors(2, S)
     mean = torch.stack([form(q, k, v, dropout=0.3) for _ in range(2000)]).mean(0)

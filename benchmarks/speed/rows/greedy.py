@@ -21,6 +21,7 @@ from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
 from tercet.generation import Sampling
 from tercet.generation.stream import stream
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.nn import quantize
 
 WIDTHS = {"fp32": 4, "bf16": 2, "int8": 1}  # bytes of a weight
 FULL = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50304, "prompt": 32, "new": 128}
@@ -36,6 +37,8 @@ class Ours(Contender):
 
     def setup(self) -> None:
         self.model = self._build().eval()
+        if self.settings.precision != "fp32":
+            quantize(self.model, self.settings.precision)
 
     def run(self, n: int) -> float:
         sampling = Sampling(max_new_tokens=self._new, temperature=0.0)
@@ -46,8 +49,8 @@ class Ours(Contender):
         )
 
     @torch.no_grad()
-    def answer(self) -> Tensor:
-        return self.model(torch.tensor(self._prompts))
+    def answer(self) -> Tensor | None:
+        return None if self.settings.precision != "fp32" else self.model(torch.tensor(self._prompts))
 
     def close(self) -> None:
         del self.model
@@ -173,6 +176,8 @@ def lineup(batch: int, asked: Asked) -> Lineup:
 
     found = Lineup()
     found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    for narrow in ("bf16", "int8"):
+        found.add(contender(Ours, f"tercet, {narrow}", "ours", Settings(attention="own", precision=narrow)))
     found.try_to("transformers", with_transformers)
     found.try_to("CTranslate2", with_ctranslate2)
     if asked.scale != "full":

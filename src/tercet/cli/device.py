@@ -1,7 +1,8 @@
-"""Where a trained model runs."""
+"""Where a trained model runs, and in how many bits its weights are kept."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -11,6 +12,13 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)"
     )
+
+
+def add_quantize(add: Callable[..., Any]) -> None:
+    add(
+        "--quantize", choices=("bf16", "int8"),
+        help="keep the weights in fewer bits: less memory, faster on a CPU (default: as they were trained)",
+    )  # fmt: skip
 
 
 def pick(name: str) -> "torch.device":

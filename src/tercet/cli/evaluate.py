@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.lines import one_line
 from tercet.cli.parser import Verbs
 from tercet.cli.search import add_batches, add_beam, search_of
@@ -47,6 +47,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--encoding", metavar="NAME", help="of the text files given (default: utf-8)")
+    add_quantize(parser.add_argument)
     add_device(parser)
     parser.add_argument(
         "--data", metavar="PATH", help="score this file, folder or named dataset, all of it (of translators: --source)"
@@ -97,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.api import load
     from tercet.evaluate import kind_of
 
-    trained = load(args.run).to(device).trained
+    asked = load(args.run).to(device)
+    trained = (asked.quantize(args.quantize) if args.quantize else asked).trained
     what, verb = kind_of(trained)
     if verb == "embed":
         raise UserError(f"{args.run} is {what} that fills no masks and gives no labels: there is nothing to score")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.parser import Verbs
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, seed, passes, ..."
     )
+    add_quantize(parser.add_argument)
     add_device(parser)
 
 
@@ -86,9 +87,12 @@ def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint import load_model
     from tercet.evaluate import language_model
     from tercet.generation import encode_prompt, generate, stream_text
+    from tercet.nn import quantize
 
     trained = load_model(args.run)
     model, tokenizer = language_model(trained).to(device), trained.tokenizer
+    if args.quantize:
+        quantize(model, args.quantize)
     guesses = _guesses(args, tokenizer, device)
     prompts = prompts or [beginning(tokenizer)]
     for number, prompt in enumerate(prompts):

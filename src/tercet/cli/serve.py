@@ -4,7 +4,7 @@ import argparse
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.parser import Verbs
 
 LIMITS = {"slots": "slots", "queue": "waiting", "max_tokens": "max_new_tokens", "timeout": "seconds"}
@@ -39,6 +39,7 @@ def register(verbs: Verbs) -> None:
     log = parser.add_argument_group("log")
     log.add_argument("--json-log", action="store_true", help="a JSON object a line on stderr")
     log.add_argument("--quiet", action="store_true", help="no line for each request")
+    add_quantize(parser.add_argument)
     add_device(parser)
 
 
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     needed()
 
     from tercet.checkpoint import Trained, load_model
+    from tercet.nn import quantize
     from tercet.serve.limits import Limits
     from tercet.serve.serving import names_of, serve
 
@@ -64,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     def load(folder: Path) -> Trained:
         trained = load_model(folder)
         trained.model.to(device)
+        if args.quantize:
+            quantize(trained.model, args.quantize)
         return trained
 
     # In a thread that ends: OpenMP keeps a team for each thread that has computed, and once there are more of them than

@@ -11,7 +11,7 @@ from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.device import add_device, pick
+from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.lines import one_line, read_lines
 from tercet.cli.parser import Verbs
 from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
@@ -62,6 +62,7 @@ def register(verbs: Verbs) -> None:
     output.add_argument("--quiet", action="store_true", help="nothing on stderr")
     add_batches(parser.add_argument)
     parser.add_argument("--pool", metavar="N", type=int, help=f"lines read at once (default: {POOL}; 1 on a terminal)")
+    add_quantize(parser.add_argument)
     add_device(parser)
 
 
@@ -160,9 +161,12 @@ class _Writer:
         from tercet.checkpoint import load_model, tokenizer_hash
         from tercet.config import UserError
         from tercet.evaluate import translator
+        from tercet.nn import quantize
 
         trained = [load_model(run) for run in args.runs]
         models = [translator(one).to(device) for one in trained]
+        for model in models if args.quantize else ():
+            quantize(model, args.quantize)
         hashes = [tokenizer_hash(one.tokenizer, one.source_tokenizer) for one in trained]
         for run, one in zip(args.runs, hashes, strict=True):
             if one != hashes[0]:

@@ -17,21 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tercet.config import UserError, plain
+from tercet.places import cache_folder
 from tercet.tokens import Characters, Tokenizer, TokenizerSpec
 
 FORMAT = 1  # counts up when the same settings give other files
 TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
 AT_ONCE = (1 << 20) * min(16, max(2, os.cpu_count() or 1))  # characters encoded together: some pieces for each core
-
-
-def cache_folder() -> Path:
-    """Where Tercet keeps what can be made or downloaded again: TERCET_CACHE, else the user's cache folder."""
-    return Path(os.environ.get("TERCET_CACHE") or platformdirs.user_cache_dir("tercet"))
 
 
 def learnt(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str) -> Tokenizer:

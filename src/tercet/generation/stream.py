@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tercet.config import UserError
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.reading import read
-from tercet.generation.sampling import Sampling, distribution, draw
+from tercet.generation.sampling import DIVERGED, Sampling, distribution, draw
 from tercet.models.rest import at_rest
 
 
@@ -61,6 +62,10 @@ def choose(
     Raises:
         UserError: as `draw`; no generator has moved then.
     """
+    if sampling.temperature == 0 and sampling.repetition_penalty == 1:  # the same choice, without the distribution
+        if not bool(logits.amax(-1).isfinite().all()):
+            raise UserError(DIVERGED)
+        return logits.argmax(-1)  # the first of equals
     seen = _seen(rows, logits) if sampling.repetition_penalty != 1 else None
     return draw(distribution(logits, sampling, seen), generators)
 

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tercet.models.specs import ModelSpec, StackSpec
+from tercet.nn.linear import Linear
 
 
 class TokenEmbedding(nn.Embedding):
@@ -30,7 +31,7 @@ class SegmentEmbedding(nn.Embedding):
         )
 
 
-class Unembedding(nn.Linear):
+class Unembedding(Linear):
     """A score for each id, in float32, with a bias of its own if wanted; ids that only pad the vocabulary have none."""
 
     bias: nn.Parameter | None  # pyright: ignore[reportIncompatibleVariableOverride] - Linear says there always is one

@@ -1,6 +1,6 @@
-"""The parts of a Transformer. Each takes plain arguments, works alone in a notebook, and imports torch only.
+"""The parts of a Transformer. Each takes plain arguments, works alone in a notebook, and needs torch only.
 
-Read in this order: attention, positions, norm, feedforward, residual, block, cache, pooling, heads, init.
+Read in this order: attention, positions, norm, linear, feedforward, residual, block, cache, pooling, heads, init.
 
 Letters for shapes, here and everywhere: B batch, T queries, S keys, D d_model, H heads, G key/value heads, K d_head,
 F d_ff, V vocabulary. Masks are bool and True means "may attend".
@@ -9,12 +9,15 @@ F d_ff, V vocabulary. Masks are bool and True means "may attend".
 from tercet.nn.attention import Attention as Attention
 from tercet.nn.attention import attend as attend
 from tercet.nn.attention import attend_by_hand as attend_by_hand
+from tercet.nn.attention import attend_fused as attend_fused
 from tercet.nn.block import Block as Block
 from tercet.nn.cache import Cache as Cache
 from tercet.nn.feedforward import ACTIVATIONS as ACTIVATIONS
 from tercet.nn.feedforward import FeedForward as FeedForward
 from tercet.nn.heads import Pooler as Pooler
 from tercet.nn.heads import Transform as Transform
+from tercet.nn.linear import Linear as Linear
+from tercet.nn.linear import quantize as quantize
 from tercet.nn.norm import NORMS as NORMS
 from tercet.nn.pooling import pool as pool
 from tercet.nn.positions import ALiBi as ALiBi

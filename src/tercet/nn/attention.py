@@ -16,11 +16,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from tercet.nn.cache import KeysValues
+from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
 from tercet.nn.positions import Rotation, rotate
 
 Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
+
+
+SHORT = 128  # keys up to which, on a CPU, the formula written out takes less time than PyTorch's kernel; docs/log.md
 
 
 def attend(
@@ -33,7 +37,7 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
-    """The formula above by PyTorch's fused kernels, which never write the (T, S) scores to memory.
+    """The formula above, in the form that is faster here.
 
     Args:
         mask: True where a query may see a key. Includes causality, if that is wanted beside it.
@@ -44,6 +48,23 @@ def attend(
     Raises:
         ValueError: on a mask that is not bool: a float one would be *added*, silently.
     """
+    few = k.shape[-2] <= SHORT or q.shape[-2] == 1
+    by_hand = q.device.type == "cpu" and len(q) > 1 and few and not torch.compiler.is_exporting()
+    form = attend_by_hand if by_hand else attend_fused
+    return form(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+
+
+def attend_fused(
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B G S K"],
+    v: Float[Tensor, "B G S K"],
+    *,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H T K"]:
+    """`attend` by PyTorch's fused kernels, which never write the (T, S) scores to memory."""
     _check(q.shape[-2], k.shape[-2], mask, causal)
     if bias is not None:
         mask = _as_bias(bias, mask, causal, q.dtype)
@@ -64,7 +85,7 @@ def attend_by_hand(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
-    """`attend`, written out. The reader reads this one; tests hold the two equal."""
+    """`attend`, written out. The reader reads this one; tests hold it equal to the fused form."""
     weights = attention_weights(attention_scores(q, k, bias=bias), mask=mask, causal=causal)  # (B, H, T, S)
     weights = F.dropout(weights, dropout, training=dropout > 0)
     return weighted_values(weights, v)  # (B, H, T, K)
@@ -74,7 +95,7 @@ def attention_scores(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G S K"], *, bias: Bias | None = None
 ) -> Float[Tensor, "B H T S"]:
     """q kᵀ / √K + bias: how alike each query and key are."""
-    scores = q @ _one_per_query_head(k, q.shape[1]).mT / math.sqrt(q.shape[-1])
+    scores = (q / math.sqrt(q.shape[-1])) @ _one_per_query_head(k, q.shape[1]).mT
     return scores if bias is None else scores + bias
 
 
@@ -83,13 +104,13 @@ def attention_weights(
 ) -> Float[Tensor, "B H T S"]:
     """The softmax of the scores: each row sums to one, or is zero where the query may see nothing."""
     _check(scores.shape[-2], scores.shape[-1], mask, causal)
-    if causal:
-        mask = causal_mask(scores)
-    if mask is not None:
+    unseen = ~causal_mask(scores) if causal else None if mask is None else ~mask
+    if unseen is not None:
         # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
     weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
-    return weights if mask is None else weights.masked_fill(~mask, 0.0)
+    # A row that sees nothing is zeros; by causality alone each sees itself.
+    return weights if mask is None or unseen is None else weights.masked_fill(unseen, 0.0)
 
 
 def weighted_values(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B G S K"]) -> Float[Tensor, "B H T K"]:
@@ -139,10 +160,10 @@ class Attention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.dropout = dropout
-        self.query = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
-        self.key = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.value = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.out = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
+        self.query = Linear(d_model, n_heads * self.d_head, bias=bias)
+        self.key = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
+        self.value = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
+        self.out = Linear(n_heads * self.d_head, d_model, bias=bias)
         self.query_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
         self.key_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
 
@@ -206,7 +227,7 @@ def _apart(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q H T K
 
 
 def _one_per_query_head(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:
-    return x.repeat_interleave(n_heads // x.shape[1], dim=1)
+    return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 
 def _as_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dtype) -> Tensor:

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from tercet.nn.linear import Linear
+
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
 
 
@@ -34,9 +36,9 @@ class FeedForward(nn.Module):
         self, d_model: int, d_ff: int, *, activation: Activation = "gelu", gated: bool = False, bias: bool = False
     ) -> None:
         super().__init__()
-        self.up = nn.Linear(d_model, d_ff, bias=bias)
-        self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
-        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.up = Linear(d_model, d_ff, bias=bias)
+        self.gate = Linear(d_model, d_ff, bias=bias) if gated else None
+        self.down = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tercet.nn.feedforward import ACTIVATIONS, Activation
+from tercet.nn.linear import Linear
 
 
 class Transform(nn.Module):
@@ -18,7 +19,7 @@ class Transform(nn.Module):
         self, d_model: int, *, norm: Callable[[], nn.Module], activation: Activation = "gelu", bias: bool = True
     ) -> None:
         super().__init__()
-        self.dense = nn.Linear(d_model, d_model, bias=bias)
+        self.dense = Linear(d_model, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.norm = norm()
 
@@ -29,7 +30,7 @@ class Transform(nn.Module):
 class Pooler(nn.Module):
     def __init__(self, d_model: int, *, bias: bool = True) -> None:
         super().__init__()
-        self.dense = nn.Linear(d_model, d_model, bias=bias)
+        self.dense = Linear(d_model, d_model, bias=bias)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         return torch.tanh(self.dense(x))

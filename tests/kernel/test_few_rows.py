@@ -1,0 +1,152 @@
+"""The compiled product is PyTorch's, for every kind of weight; without a compiler the plain way gives the same."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tercet.kernel import few_rows, takes
+from tercet.kernel import few_rows as module_function
+from tercet.nn import Linear
+
+module = sys.modules[module_function.__module__]
+needs_kernel = pytest.mark.skipif(module.library() is None, reason="no C++ compiler here")
+
+
+def weights(kind: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if kind == "int8":
+        return torch.randint(-127, 128, (n, k), dtype=torch.int8), torch.rand(n) + 0.1
+    wide = torch.randn(n, k)
+    return (wide if kind == "fp32" else wide.bfloat16()), None
+
+
+@needs_kernel
+@given(
+    kind=st.sampled_from(["fp32", "bf16", "int8"]),
+    rows=st.integers(1, 19),
+    k=st.integers(1, 67),
+    n=st.integers(1, 43),
+    biased=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    x, (weight, scale) = torch.randn(rows, k), weights(kind, n, k)
+    bias = torch.randn(n) if biased else None
+    exact = x.double() @ weight.double().T
+    exact = exact if scale is None else exact * scale.double()
+    exact = exact if bias is None else exact + bias.double()
+    found = few_rows(x, weight, scale, bias)
+    torch.testing.assert_close(found.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)
+
+
+@needs_kernel
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
+def test_a_row_owes_nothing_to_its_neighbours(kind: str) -> None:
+    """The same bits alone, and among any others: a batch does not change what is written."""
+    x, (weight, scale) = torch.randn(17, 523), weights(kind, 263, 523)
+    together = few_rows(x, weight, scale, None)
+    for count in (1, 2, 3, 4, 5, 16):
+        assert torch.equal(few_rows(x[:count], weight, scale, None), together[:count])
+
+
+@needs_kernel
+def test_any_shape_of_rows_and_any_number_of_threads() -> None:
+    x, (weight, _) = torch.randn(2, 3, 1, 401), weights("fp32", 701, 401)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(few_rows(x, weight, None, None))
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0].shape == (2, 3, 1, 701)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    strided = torch.randn(401, 5).T
+    torch.testing.assert_close(few_rows(strided, weight, None, None), strided @ weight.T, atol=1e-4, rtol=1e-4)
+
+
+@needs_kernel
+def test_it_takes_few_rows_and_large_matrices_without_gradients() -> None:
+    large, small = torch.randn(1024, 256), torch.randn(100, 256)
+    x = torch.randn(16, 256)
+    assert takes(x, large)
+    assert not takes(x, small)
+    assert not takes(torch.randn(17, 256), large)
+    assert not takes(torch.randn(0, 256), large)
+    assert not takes(x.double(), large)
+    assert not takes(x, large.T.contiguous().T)
+    assert not takes(x, large.double())
+    trained = nn.Parameter(large)
+    assert not takes(x, trained)
+    with torch.no_grad():
+        assert takes(x, trained)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not takes(x, trained)
+
+
+@needs_kernel
+def test_a_linear_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = Linear(256, 1031), torch.randn(3, 1, 256)
+    expected = nn.functional.linear(x, layer.weight, layer.bias)
+    used = []
+    monkeypatch.setattr("tercet.nn.linear.few_rows", lambda *given: used.append(1) or few_rows(*given))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=1e-5)
+    assert used == [1]
+    torch.testing.assert_close(layer(x), expected)
+    assert used == [1]  # with gradients PyTorch's own
+
+
+LOOK = """
+import torch
+from tercet.nn import Linear
+import sys; import tercet.kernel; found = sys.modules["tercet.kernel.few_rows"]
+torch.manual_seed(0)
+layer = Linear(256, 1024)
+with torch.no_grad():
+    print(found.library() is not None, float(layer(torch.ones(1, 256)).sum()))
+    layer.quantize("int8")
+    print(float(layer(torch.ones(1, 256)).sum()))
+"""
+
+
+def look(tmp_path: Path, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], env={**os.environ, "TERCET_CACHE": str(tmp_path), **environment},
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+@needs_kernel
+def test_with_it_without_it_and_without_a_compiler_the_answers_are_the_same(tmp_path: Path) -> None:
+    there = look(tmp_path)
+    kept = list((tmp_path / "kernels").iterdir())
+    assert [path.suffix for path in kept] == [".so"]  # and nothing of its making is left
+    made = kept[0].stat().st_mtime_ns
+    assert look(tmp_path) == there
+    assert kept[0].stat().st_mtime_ns == made  # compiled once
+    off, missing, broken = (
+        look(tmp_path, TERCET_KERNEL="off"),
+        look(tmp_path / "a", CXX=str(tmp_path / "no-such-compiler")),
+        look(tmp_path / "b", CXX="false"),
+    )
+    assert there[0] == "True"
+    for other in (off, missing, broken):
+        assert other[0] == "False"
+        assert float(other[1]) == pytest.approx(float(there[1]), abs=1e-4)
+        assert float(other[2]) == pytest.approx(float(there[2]), abs=1e-4)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "kernels").write_text("in the way")  # a cache that can't be written
+    assert look(tmp_path / "c")[0] == "False"

@@ -1,0 +1,78 @@
+"""Weights in fewer bits stand for nearly the same numbers; everything else about a layer stays."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.nn import Linear, quantize
+
+SPEC = DecoderOnlySpec(
+    vocab_size=53, max_len=23, tie_embeddings=True, stack=StackSpec(n_layers=2, d_model=24, n_heads=2)
+)
+
+
+@given(n=st.integers(1, 19), k=st.integers(1, 31), seed=st.integers(0, 2**32), scale=st.floats(1e-6, 1e6))
+def test_int8_is_off_by_half_a_step_at_most(n: int, k: int, seed: int, scale: float) -> None:
+    torch.manual_seed(seed)
+    layer = Linear(k, n, bias=False)
+    with torch.no_grad():
+        layer.weight.mul_(scale)
+    before = layer.weight.detach().clone()
+    layer.quantize("int8")
+    assert layer.weight.dtype == torch.int8
+    step = before.abs().amax(1, keepdim=True) / 127
+    assert ((layer.widened(torch.float32) - before).abs() <= 0.5001 * step).all()
+
+
+def test_a_row_of_zeros_stays_zeros() -> None:
+    layer = Linear(5, 3)
+    torch.nn.init.zeros_(layer.weight)
+    layer.quantize("int8")
+    x = torch.randn(2, 5)
+    assert torch.equal(layer(x), layer.bias.expand(2, 3))
+
+
+@pytest.mark.parametrize("narrow", ["bf16", "int8"])
+@pytest.mark.parametrize("rows", [1, 3, 50])
+def test_the_product_is_that_of_the_weight_that_is_meant(narrow: str, rows: int) -> None:
+    layer, x = Linear(512, 700), torch.randn(rows, 512)
+    layer.quantize(narrow)
+    meant = torch.nn.functional.linear(x.double(), layer.widened(torch.float64), layer.bias.double())
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x).double(), meant, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("narrow", ["bf16", "int8"])
+def test_a_model_in_fewer_bits_says_nearly_the_same(narrow: str) -> None:
+    model = DecoderOnly(SPEC, seed=1).eval()
+    tokens = torch.randint(0, 53, (2, 17))
+    before = model(tokens).log_softmax(-1)
+    size = sum(p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()])
+    quantize(model, narrow)
+    after = model(tokens).log_softmax(-1)
+    assert 0 < float((before - after).abs().max()) < 0.05
+    assert sum(p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()]) < 0.75 * size
+    assert model.embedding.weight.dtype == torch.float32  # the tied table is still read
+    whole, cache = model.start(tokens[:, :9], torch.tensor([9, 7]), capacity=20)
+    assert whole.shape == (2, 53)
+    assert cache.layers[0].own.keys.dtype == torch.float32
+    stepped = model.step(tokens[:, 9], cache)
+    torch.testing.assert_close(stepped[0], model(tokens[:1, :10])[0, -1], atol=1e-5, rtol=1e-5)
+
+
+def test_it_survives_copying_and_a_second_time_is_refused() -> None:
+    model = DecoderOnly(SPEC, seed=1).eval()
+    quantize(model, "int8")
+    tokens = torch.randint(0, 53, (1, 11))
+    assert torch.equal(copy.deepcopy(model)(tokens), model(tokens))
+    with pytest.raises(ValueError, match="quantized already"):
+        quantize(model, "bf16")
+
+
+def test_nothing_of_it_is_saved_with_a_model_that_is_not_quantized() -> None:
+    assert not [name for name in DecoderOnly(SPEC, seed=1).state_dict() if "scale" in name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from converted import auto_tokenizer
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tercet.checkpoint import Card, convert, save_model
@@ -103,6 +103,7 @@ CASES = [
 def test_ids_and_text_are_ours(kind: str, family: str, data: st.DataObject) -> None:
     text = data.draw(KNOWN if kind == "characters" else st.one_of(ANY, KNOWN))
     theirs = opened(kind, family)
+    assume(not any(name in text for name in theirs.all_special_tokens))  # they read its name as the token, we as text
     ids = read(kind, family, text)
     assert theirs(text).input_ids == ids
     assert theirs.decode(ids, skip_special_tokens=True) == learnt(kind).decode(ids)

@@ -6,12 +6,14 @@
 
 Jordan et al. (2024), "Muon: an optimizer for hidden layers"; the quintic Newton-Schulz iteration is theirs.
 Where we differ from `torch.optim.Muon`: matrices of one shape go through the iteration as one batch, in float32 where
-the machine has no fast bfloat16 (there torch's, which always casts, takes seconds a step); and one optimizer holds
-both algorithms, so that checkpoints, schedules and sharding meet a single object with ordinary parameter groups.
+the machine has no fast bfloat16 (there torch's, which always casts, takes seconds a step), and long ones by their Gram
+matrix alone; and one optimizer holds both algorithms, so that checkpoints, schedules and sharding meet a single object
+with ordinary parameter groups.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any, cast
 
 import torch
@@ -21,6 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
+AT_ONCE = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
 
 
 class MuonAdamW(Optimizer):
@@ -96,16 +99,45 @@ class MuonAdamW(Optimizer):
 
 
 def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
-    """Push all singular values of each matrix towards one (to within about 0.3), keeping its singular vectors."""
+    """Push all singular values of each matrix towards one (to within about 0.3), keeping its singular vectors.
+
+    X <- a X + (b X Xᵀ + c (X Xᵀ)²) X      from X / |X|, with the shorter side as rows
+    """
     x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    rows, columns = x.shape[-2:]
+    # Beyond this shape the Gram matrix's iteration has fewer products, however many iterations there are. In bfloat16
+    # it would lose the small singular values, which enter it squared.
+    short = 2 * columns > 3 * rows and x.dtype == torch.float32
+    x = (_by_gram if short else _by_itself)(x, iterations)
+    return x.mT if tall else x
+
+
+def _by_itself(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
     a, b, c = COEFFICIENTS
     for _ in range(iterations):
-        gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
+        gram = x @ x.mT  # (N, R, R)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
+    """The same on X Xᵀ alone: with G = X Xᵀ and S = aI + bG + cG², an iteration takes X to S X, and so G to S G S. The
+    S of several iterations are multiplied with each other, and their product with X."""
+    a, b, c = COEFFICIENTS
+    for done in range(0, iterations, AT_ONCE):
+        gram, steps = x @ x.mT, list[Tensor]()  # (N, R, R)
+        for left in reversed(range(min(AT_ONCE, iterations - done))):
+            step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+            if left:  # S G S with aI kept apart: added to numbers so small it would round them
+                half = torch.baddbmm(gram, step, gram, beta=a)
+                gram = torch.baddbmm(half, half, step, beta=a)
+            step.diagonal(dim1=-2, dim2=-1).add_(a)
+            steps.append(step)
+        x = reduce(torch.bmm, steps) @ x  # in any order: polynomials of one matrix commute
+    return x
 
 
 def _orthogonalise_all(updates: list[Tensor], iterations: int) -> list[Tensor]:

@@ -28,7 +28,9 @@ def test_the_textbook_imports_torch_and_the_kernel_only(path: Path) -> None:
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         for name in names:
-            assert name.split(".")[0] in own or name.startswith(("tercet.nn", "tercet.kernel")), f"{path.name} imports {name}"
+            assert name.split(".")[0] in own or name.startswith(("tercet.nn", "tercet.kernel")), (
+                f"{path.name} imports {name}"
+            )
 
 
 @pytest.mark.parametrize("program", ["import tercet", "from tercet.cli.main import main; main([])"])  # prints the help

@@ -64,9 +64,15 @@ struct Product {
     void tile(Index m, Index n) const {
         const float* rows = x + m * K;
         const W* columns = w + n * K;
+        // The next tile's weights lie right behind, and are sent for a piece at a step. The machine does so by itself for
+        // one row of floats, and then this is in its way.
+        constexpr bool FETCH = sizeof(W) < 4 || ROWS > 1;
         Floats sums[ROWS][COLUMNS] = {};
         Index k = 0;
         for (; k + LANES <= K; k += LANES) {
+            if (FETCH && m == 0)
+                for (size_t ahead = 0; ahead < COLUMNS * LANES * sizeof(W); ahead += 64)
+                    __builtin_prefetch((const char*)(columns + COLUMNS * (K + k)) + ahead);
             Floats wide[COLUMNS];
             for (int c = 0; c < COLUMNS; c++) wide[c] = widen(columns + c * K + k);
             for (int r = 0; r < ROWS; r++) {

@@ -49,7 +49,7 @@ def attend(
         ValueError: on a mask that is not bool: a float one would be *added*, silently.
     """
     few = k.shape[-2] <= SHORT or q.shape[-2] == 1
-    by_hand = q.device.type == "cpu" and len(q) > 1 and few and not torch.compiler.is_exporting()
+    by_hand = q.device.type == "cpu" and few and not torch.compiler.is_exporting()
     form = attend_by_hand if by_hand else attend_fused
     return form(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from benchmarks.speed.machine import peak_memory
 from torch import Tensor
 
 # Whose figure it is: ours; a peer as its README runs it; a peer set up for this machine; or what nobody can be below.
@@ -91,6 +92,10 @@ class Contender:
     def answer(self) -> Tensor | None:
         """What it makes of the row's first input, to be held against ours; None where it can't hold our weights."""
         return None
+
+    def peak_memory(self) -> int:
+        """The most bytes of memory that the process ever had in which it works."""
+        return peak_memory()
 
     def close(self) -> None:
         """Let go of what it holds."""

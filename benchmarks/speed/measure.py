@@ -222,15 +222,13 @@ def _told(result: Result, say: Say) -> Result:
 
 def alone(row: Row, asked: Asked, name: str) -> int:
     """The peak memory of one contender; run in a process that does nothing else."""
-    from benchmarks.speed.machine import peak_memory
-
     one = next((one for one in row.lineup(asked).contenders if one.name == name), None)
     if one is None:
         raise ValueError(f"{row.name} has no contender {name!r}")
     one.setup()
     with one.settings.in_force():
         one.run(2)
-    return peak_memory()
+    return one.peak_memory()
 
 
 def in_own_process(arguments: list[str], say: Say, *, timeout: float = 600.0) -> Callable[[str, str], int | None]:

@@ -4,11 +4,13 @@ With random weights an answer is as long as it may be, so a model that has learn
 how good its answers are (BLEU), for speed is cheap where the answers are worse.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 from benchmarks.speed.contender import Contender, Settings
+from benchmarks.speed.peers.ctranslate2 import CTranslate2Process
 from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.row import Asked, Lineup, Row
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from tercet.data import PairsSpec, pairs_of
 from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
+from tercet.nn import quantize
 
 SIZE, AT_ONCE = 5, 32
 CHECKED = 5  # sentences whose likelihoods are held against ours
@@ -96,14 +99,20 @@ def likelihoods(model: Any, given: Given, *, theirs: bool) -> Tensor:
 
 
 class Ours(Searching):
+    def setup(self) -> None:
+        self.model = copy.deepcopy(self._given.model)
+        if self.settings.precision != "fp32":
+            quantize(self.model, self.settings.precision)
+
     @torch.no_grad()
-    def answer(self) -> Tensor:
-        return likelihoods(self._given.model, self._given, theirs=False)
+    def answer(self) -> Tensor | None:
+        fp32 = self.settings.precision == "fp32"
+        return likelihoods(self.model, self._given, theirs=False) if fp32 else None
 
     def search(self) -> list[str]:
         given = self._given
         found = translate(
-            given.model, given.trained.tokenizer, given.texts, Beam(size=SIZE),
+            self.model, given.trained.tokenizer, given.texts, Beam(size=SIZE),
             source_tokenizer=given.trained.source_tokenizer,
         )  # fmt: skip
         return [one[0].text for one in found]
@@ -143,14 +152,11 @@ class Hugging(Searching):
 
 class CTranslate2(Searching):
     def setup(self) -> None:
-        import ctranslate2
-
         there = self._folder / "ctranslate2"
         if not (there / "model.bin").is_file():
             there.mkdir(parents=True, exist_ok=True)
             for_ctranslate2(self._given.trained)(there)
-        kind = {"fp32": "float32", "int8": "int8"}[self.settings.precision]
-        self.model = ctranslate2.Translator(str(there), compute_type=kind, intra_threads=torch.get_num_threads())
+        self.model = CTranslate2Process("Translator", there, self.settings.precision)
         self._read = Vocabulary.of(self._given.trained.source_tokenizer).tokens
         self._write = Vocabulary.of(self._given.trained.tokenizer).tokens
         self._ids = {token: n for n, token in enumerate(self._write)}
@@ -159,27 +165,36 @@ class CTranslate2(Searching):
         if self.settings.precision != "fp32":
             return None
         pairs = self._given.checked()
-        found = self.model.score_batch(
-            [[self._read[n] for n in source] for source, _ in pairs],
-            [[self._write[n] for n in target[:-1]] for _, target in pairs],
-        )
-        return torch.tensor([number for one in found for number in one.log_probs])
+        sources = [[self._read[n] for n in source] for source, _ in pairs]
+        targets = [[self._write[n] for n in target[:-1]] for _, target in pairs]
+        return torch.tensor(self.model.ask(_scores, sources, targets))
 
     def search(self) -> list[str]:
         ids, batches = self.batches()
         written = [""] * len(ids)
         for some in batches:
             longest = min(2 * max(len(ids[i]) for i in some) + 10, self._given.model.max_len - 1)
-            found = self.model.translate_batch(
-                [[self._read[n] for n in ids[i]] for i in some], beam_size=SIZE, length_penalty=1.0,
-                max_decoding_length=longest, max_batch_size=AT_ONCE,
-            )  # fmt: skip
-            for i, one in zip(some, found, strict=True):
-                written[i] = self._given.trained.tokenizer.decode([self._ids[token] for token in one.hypotheses[0]])
+            found = self.model.ask(_translated, [[self._read[n] for n in ids[i]] for i in some], longest)
+            for i, best in zip(some, found, strict=True):
+                written[i] = self._given.trained.tokenizer.decode([self._ids[token] for token in best])
         return written
 
+    def peak_memory(self) -> int:
+        return self.model.peak_memory()
+
     def close(self) -> None:
-        del self.model
+        self.model.close()
+
+
+def _scores(model: Any, sources: list[list[str]], targets: list[list[str]]) -> list[float]:
+    return [number for one in model.score_batch(sources, targets) for number in one.log_probs]
+
+
+def _translated(model: Any, sources: list[list[str]], longest: int) -> list[list[str]]:
+    found = model.translate_batch(
+        sources, beam_size=SIZE, length_penalty=1.0, max_decoding_length=longest, max_batch_size=AT_ONCE
+    )
+    return [one.hypotheses[0] for one in found]
 
 
 def lineup(asked: Asked) -> Lineup:
@@ -214,6 +229,7 @@ def lineup(asked: Asked) -> Lineup:
         ]
 
     found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    found.add(contender(Ours, "tercet, int8", "ours", Settings(attention="own", precision="int8")))
     found.try_to("transformers", with_transformers)
     found.try_to("CTranslate2", with_ctranslate2)
     found.notes.append(f"{len(given.texts)} sentences of the test set, model {folder}")

@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from benchmarks.speed.contender import Contender, Settings, Side
+from benchmarks.speed.peers.ctranslate2 import CTranslate2Process
 from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.words import trained, words
@@ -101,8 +103,6 @@ class CTranslate2(Contender):
         self._build, self._ids, self._new, self._folder = build, prompts, new, folder
 
     def setup(self) -> None:
-        import ctranslate2
-
         there = self._folder / "ctranslate2"
         model = self._build()
         names = words(model.spec.vocab_size)
@@ -110,28 +110,33 @@ class CTranslate2(Contender):
         if not (there / "model.bin").is_file():
             there.mkdir(parents=True, exist_ok=True)
             for_ctranslate2(trained(model.eval(), self._folder / "ours"))(there)
-        kind = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}[self.settings.precision]
-        self.model = ctranslate2.Generator(str(there), compute_type=kind, intra_threads=torch.get_num_threads())
+        self.model = CTranslate2Process("Generator", there, self.settings.precision)
 
     def run(self, n: int) -> float:
-        count = 0
-        for _ in range(n):
-            found = self.model.generate_batch(
-                self._prompts, beam_size=1, sampling_topk=1, min_length=self._new, max_length=self._new,
-                include_prompt_in_result=False, max_batch_size=len(self._prompts),
-            )  # fmt: skip
-            count += sum(len(one.sequences_ids[0]) for one in found)
-        return count
+        return sum(self.model.ask(_written, self._prompts, self._new) for _ in range(n))
 
     def answer(self) -> Tensor | None:
         if self.settings.precision != "fp32":
             return None
-        import numpy as np
+        return torch.from_numpy(self.model.ask(_logits, self._prompts))
 
-        return torch.from_numpy(np.array(self.model.forward_batch(self._prompts)))
+    def peak_memory(self) -> int:
+        return self.model.peak_memory()
 
     def close(self) -> None:
-        del self.model
+        self.model.close()
+
+
+def _written(model: Any, prompts: list[list[str]], new: int) -> int:
+    found = model.generate_batch(
+        prompts, beam_size=1, sampling_topk=1, min_length=new, max_length=new, include_prompt_in_result=False,
+        max_batch_size=len(prompts),
+    )  # fmt: skip
+    return sum(len(one.sequences_ids[0]) for one in found)
+
+
+def _logits(model: Any, prompts: list[list[str]]) -> np.ndarray:
+    return np.array(model.forward_batch(prompts))
 
 
 def lineup(batch: int, asked: Asked) -> Lineup:

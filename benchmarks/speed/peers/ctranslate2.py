@@ -1,0 +1,52 @@
+"""CTranslate2, in a process of its own.
+
+In one process with PyTorch it would work with PyTorch's OpenMP from threads of its own. OpenMP then counts more threads
+than there are cores and puts all workers to sleep at every barrier: on two cores, every contender of a row took twice
+the time that it takes alone.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from benchmarks.speed.machine import peak_memory
+
+Result = TypeVar("Result")
+TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+
+_model: Any = None  # in its own process
+
+
+class CTranslate2Process:
+    """Args:
+    kind: the class of `ctranslate2` that opens the folder.
+    precision: as `Settings` call it.
+    """
+
+    def __init__(self, kind: Literal["Generator", "Translator"], folder: Path, precision: str) -> None:
+        given = (kind, str(folder), TYPES[precision], torch.get_num_threads())
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=given)
+
+    def ask(self, function: Callable[..., Result], *given: Any) -> Result:
+        """`function(model, *given)` over there; a function of a module, as it is told by its name."""
+        return self._pool.submit(_answer, function, *given).result()
+
+    def peak_memory(self) -> int:
+        return self._pool.submit(peak_memory).result()
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _open(kind: str, folder: str, compute_type: str, threads: int) -> None:
+    global _model
+    import ctranslate2
+
+    _model = getattr(ctranslate2, kind)(folder, compute_type=compute_type, intra_threads=threads)
+
+
+def _answer(function: Callable[..., Any], *given: Any) -> Any:
+    return function(_model, *given)

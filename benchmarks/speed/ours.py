@@ -6,24 +6,23 @@ All that these benchmarks know of how `auto` decides stands here.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from benchmarks.speed.contender import Settings
 from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
-from tercet.training.machine import choose_precision, compile_blocks
+from tercet.training.machine import choose_matmul, choose_precision, compile_blocks
 from tercet.training.optimizers import AdamW
 from tercet.training.recipe import TrainingSpec
 
 
 def chosen() -> list[Settings]:
     """What `auto` comes to, not compiled and compiled: `--compile auto` decides by the length of a run."""
-    precision = choose_precision(TrainingSpec(max_steps=1))
-    matmul = torch.get_float32_matmul_precision()  # as it is left when `auto` has chosen
+    spec = TrainingSpec(max_steps=1, accelerator="cpu")
+    precision = choose_precision(spec)
     return [
         Settings(
             precision="bf16" if precision == "bf16" else "fp32",
-            matmul=matmul,  # pyright: ignore[reportArgumentType]
+            matmul=choose_matmul(spec, precision),
             attention="own",
             fused=True,
             compiled=compiled,

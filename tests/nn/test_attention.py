@@ -140,6 +140,25 @@ def test_the_form_that_is_faster_is_taken(
     torch.testing.assert_close(out, attend_fused(q, k, k, mask=mask), atol=1e-6, rtol=1e-5)
 
 
+def test_by_onednn_the_formula_is_taken_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[int]()
+    original = attention.attend_by_hand
+    monkeypatch.setattr(attention, "attend_by_hand", lambda *qkv, **how: taken.append(1) or original(*qkv, **how))
+    q = torch.randn(1, 1, 129, K)
+    before = torch.get_float32_matmul_precision()
+    attend(q, q, q, causal=True)
+    assert not taken
+    attend(q.bfloat16(), q.bfloat16(), q.bfloat16(), causal=True)
+    assert len(taken) == 1
+    try:
+        torch.set_float32_matmul_precision("medium")
+        out = attend(q, q, q, causal=True)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert len(taken) == 2
+    torch.testing.assert_close(out, attend_fused(q, q, q, causal=True), atol=1e-5, rtol=1e-4)
+
+
 def test_weights_sum_to_one() -> None:
     q, k, _ = tensors(2, S)
     weights = attention_weights(attention_scores(q, k), mask=padding_mask(T, S))

@@ -24,7 +24,9 @@ Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
 
 
-SHORT = 128  # keys up to which, on a CPU, the formula written out takes less time than PyTorch's kernel; docs/log.md
+# Keys up to which, on a CPU, the formula written out takes less time than PyTorch's kernel (docs/log.md): in fp32 as it
+# comes, and where small products go through oneDNN (bf16, or fp32 let in), which that kernel is slow with.
+SHORT, SHORT_BY_ONEDNN = 128, 1024
 
 
 def attend(
@@ -48,7 +50,8 @@ def attend(
     Raises:
         ValueError: on a mask that is not bool: a float one would be *added*, silently.
     """
-    few = k.shape[-2] <= SHORT or q.shape[-2] == 1
+    as_it_comes = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    few = k.shape[-2] <= (SHORT if as_it_comes else SHORT_BY_ONEDNN) or q.shape[-2] == 1
     by_hand = q.device.type == "cpu" and few and not torch.compiler.is_exporting()
     form = attend_by_hand if by_hand else attend_fused
     return form(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)

@@ -4,7 +4,8 @@ import copy
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -21,6 +22,9 @@ from tercet.training.task import Task
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+Matmul = Literal["highest", "medium"]  # PyTorch's words; "medium" lets oneDNN in on a CPU
+MATMULS: tuple[Matmul, ...] = ("highest", "medium")
+AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
 Result = TypeVar("Result")
 MEASURED = 5.0  # seconds for which steps are timed, at least
 FIRST = 2  # passes that do not count
@@ -68,6 +72,36 @@ def choose_precision(spec: TrainingSpec) -> str:
     if device == "cpu" and _matmul_seconds(torch.bfloat16) < 0.7 * _matmul_seconds(torch.float32):
         return "bf16"
     return "fp32"
+
+
+def choose_matmul(spec: TrainingSpec, precision: str) -> Matmul:
+    """By what matrices of fp32 are multiplied on a CPU: the faster, where both are as exact as fp32 is.
+
+    PyTorch's default library takes twice oneDNN's time on some AMD CPUs; on others there is nothing in it. On CPUs with
+    AMX oneDNN would round to bf16 on the way, which "fp32" does not mean.
+    """
+    if spec.precision != "auto" or precision != "fp32" or accelerator(spec) != "cpu":
+        return "highest"
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(256, 256, generator=generator), torch.randn(256, 512, generator=generator)
+    exact, took = a.double() @ b.double(), dict[Matmul, float]()
+    for matmul in MATMULS:
+        with multiplying(matmul):
+            if float((a @ b - exact).abs().max() / exact.abs().max()) < AS_EXACT_AS_FP32:
+                took[matmul] = _seconds(lambda: a @ b, warmup=3, repeats=15)
+    never = float("inf")
+    return "medium" if took.get("medium", never) < 0.8 * took.get("highest", never) else "highest"
+
+
+@contextmanager
+def multiplying(matmul: Matmul) -> Generator[None]:
+    """With PyTorch's setting of that name, which belongs to the whole process, in force."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(matmul)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def choose_compile(task: Task, model: AnyModel) -> tuple[str, str]:

@@ -85,15 +85,16 @@ def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quie
     from tercet.inspect.metrics import read_metrics
     from tercet.inspect.plots import NothingToDraw, plot_loss, save
     from tercet.training.fit import fit
-    from tercet.training.machine import rank
+    from tercet.training.machine import multiplying, rank
     from tercet.training.module import Diverged
 
     recipe = task.recipe
     try:
-        signal = fit(
-            task, model, out, precision=facts["precision"], compiled=facts["compile"] == "always",
-            export=_exporter(task, out), quiet=quiet,
-        )  # fmt: skip
+        with multiplying(facts.get("matmul", "highest")):
+            signal = fit(
+                task, model, out, precision=facts["precision"], compiled=facts["compile"] == "always",
+                export=_exporter(task, out), quiet=quiet,
+            )  # fmt: skip
     except Diverged as error:
         raise UserError(
             f"{error}; the last good checkpoint is in {out}: try a smaller training.optimizer.lr, or clip_norm"
@@ -134,7 +135,15 @@ def _check_same(out: Path, recipe: Recipe) -> None:
 
 def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool) -> dict[str, Any]:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
-    from tercet.training.machine import choose_compile, choose_precision, rank, speed, wait_for
+    from tercet.training.machine import (
+        choose_compile,
+        choose_matmul,
+        choose_precision,
+        multiplying,
+        rank,
+        speed,
+        wait_for,
+    )
 
     spec = task.recipe.training
     path = out / "run.json"
@@ -146,22 +155,27 @@ def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet:
             raise UserError(f"the data has changed since {out} was begun; give another --out")
         return facts
     precision = choose_precision(spec)
-    compiled, why = choose_compile(task, model)
+    matmul = choose_matmul(spec, precision)
     budget: dict[str, Any] = {}
-    if spec.max_hours is not None:
-        measured = speed(task, model, precision=precision, compiled=compiled == "always")
+    with multiplying(matmul):
+        compiled, why = choose_compile(task, model)
+        measured = (
+            None if spec.max_hours is None else speed(task, model, precision=precision, compiled=compiled == "always")
+        )
+    if measured is not None:
         task.plan = measured.plan(task.plan, spec)
         budget = {"steps": task.plan.steps}
         _say(measured.told(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
-    _say(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {precision}, "
+    arithmetic = f"{precision} by oneDNN" if matmul == "medium" else precision
+    _say(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {arithmetic}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
         _say("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
              "or placement to pre", quiet)  # fmt: skip
     facts = {
         "finished": False, "data": task.data_hash, "tokenizer": task.tokenizer_hash,
-        "precision": precision, "compile": compiled, **budget,
+        "precision": precision, "matmul": matmul, "compile": compiled, **budget,
     }  # fmt: skip
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,73 @@
+"""By what fp32 is multiplied is measured once, kept in the run's folder, and in force while the run trains."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import tiny_recipe
+
+from tercet.training import language, machine, train
+from tercet.training.machine import choose_matmul, multiplying
+from tercet.training.recipe import TrainingSpec
+
+SPEC = TrainingSpec(max_steps=1, accelerator="cpu")
+
+
+def seconds(**took: float):
+    return lambda *_, **__: took[torch.get_float32_matmul_precision()]
+
+
+@pytest.mark.parametrize(
+    ("default", "onednn", "expected"), [(1.0, 0.5, "medium"), (1.0, 0.9, "highest"), (0.5, 1.0, "highest")]
+)
+def test_the_faster_is_taken_where_it_is_worth_it(
+    default: float, onednn: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_seconds", seconds(highest=default, medium=onednn))
+    assert choose_matmul(SPEC, "fp32") == expected
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert choose_matmul(SPEC, "bf16") == "highest"  # whose products go through oneDNN anyway
+    assert choose_matmul(TrainingSpec(max_steps=1, accelerator="cpu", precision="fp32"), "fp32") == "highest"
+
+
+def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_seconds", seconds(highest=1.0, medium=0.1))
+    multiply = torch.Tensor.__matmul__
+
+    def rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        rounds = torch.get_float32_matmul_precision() == "medium" and a.dtype == torch.float32
+        return multiply(a.bfloat16(), b.bfloat16()).float() if rounds else multiply(a, b)
+
+    assert choose_matmul(SPEC, "fp32") == "medium"
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
+    assert choose_matmul(SPEC, "fp32") == "highest"
+
+
+def test_it_is_put_back_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), multiplying("medium"):
+        _ = 1 / (torch.get_float32_matmul_precision() != "medium")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_run_keeps_to_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_force = set[str]()
+    loss = language.causal_loss
+
+    def noted(*given, **how):
+        in_force.add(torch.get_float32_matmul_precision())
+        return loss(*given, **how)
+
+    monkeypatch.setattr(language, "causal_loss", noted)
+    monkeypatch.setattr(machine, "choose_matmul", lambda *_: "medium")
+    out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
+    assert in_force == {"medium"}
+    assert torch.get_float32_matmul_precision() == "highest"
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["matmul"] == "medium"
+    (out / "run.json").write_text(json.dumps({**facts, "finished": False}))
+    monkeypatch.setattr(machine, "choose_matmul", lambda *_: pytest.fail("measured again"))
+    train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
+    del facts["matmul"]  # as runs of before have it
+    (out / "run.json").write_text(json.dumps({**facts, "finished": False}))
+    train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)

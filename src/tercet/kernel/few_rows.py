@@ -32,14 +32,14 @@ NAMES = {torch.float32: "linear_float32", torch.bfloat16: "linear_bfloat16", tor
 def takes(x: Tensor, weight: Tensor) -> bool:
     """Whether this product is one for the kernel: without gradients, on a CPU, few rows, a large matrix."""
     return (
-        weight.numel() >= LARGE
+        not torch.compiler.is_compiling()
+        and weight.numel() >= LARGE
         and 0 < x.numel() <= FEW * x.shape[-1]
         and x.device.type == weight.device.type == "cpu"
         and x.dtype == torch.float32
         and weight.dtype in NAMES
         and weight.is_contiguous()
         and not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
-        and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and library() is not None
     )

@@ -50,7 +50,9 @@ def attend(
     Raises:
         ValueError: on a mask that is not bool: a float one would be *added*, silently.
     """
-    as_it_comes = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    # The compiler can't follow the question by what fp32 is multiplied; what it compiles takes the shorter bound.
+    compiling = torch.compiler.is_compiling()
+    as_it_comes = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
     few = k.shape[-2] <= (SHORT if as_it_comes else SHORT_BY_ONEDNN) or q.shape[-2] == 1
     by_hand = q.device.type == "cpu" and few and not torch.compiler.is_exporting()
     form = attend_by_hand if by_hand else attend_fused

@@ -26,7 +26,7 @@ from tercet.config import UserError
 from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, device_of, parts_of
 from tercet.generation.reading import padded, read
 from tercet.generation.sampling import Sampling, distribution, draw
-from tercet.generation.stream import Token, window_start
+from tercet.generation.stream import Token, seeds_of, seen_in, window_start
 from tercet.models.rest import at_rest
 
 Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
@@ -87,13 +87,7 @@ def speculate(
         ValueError: for an empty prompt, or where there are not as many seeds as prompts.
         UserError: where the draft has another number of ids than the model.
     """
-    for row, prompt in enumerate(prompts):
-        if len(prompt) == 0:
-            raise ValueError(f"prompt {row} of {len(prompts)} is empty: a prompt needs at least one token")
-    if seeds is None:
-        seeds = [sampling.seed] * len(prompts)
-    if len(seeds) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need as many seeds, got {len(seeds)}")
+    seeds = seeds_of(prompts, sampling, seeds)
     if isinstance(guesses, Draft) and guesses.model.vocab_size != model.vocab_size:
         raise UserError(
             f"the draft has {guesses.model.vocab_size} ids, the model {model.vocab_size}: they must be the same ones; "
@@ -171,11 +165,7 @@ class _Choice:
         self.sampling, self.forbidden = sampling, torch.tensor(forbidden, dtype=torch.long)
 
     def __call__(self, logits: Float[Tensor, "N V"], texts: Iterable[Sequence[int]]) -> Float[Tensor, "N V"]:
-        seen = None
-        if self.sampling.repetition_penalty != 1:
-            seen = torch.zeros_like(logits, dtype=torch.bool)
-            for number, text in enumerate(texts):
-                seen[number, torch.tensor(text, device=logits.device)] = True
+        seen = seen_in(texts, logits) if self.sampling.repetition_penalty != 1 else None
         if len(self.forbidden):
             logits = logits.index_fill(-1, self.forbidden.to(logits.device), -math.inf)
         return distribution(logits, self.sampling, seen).to("cpu", torch.float64)

@@ -5,7 +5,7 @@ half (`window_start`) and is read anew; until then every step costs one token.
 """
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,8 +66,24 @@ def choose(
         if not bool(logits.amax(-1).isfinite().all()):
             raise UserError(DIVERGED)
         return logits.argmax(-1)  # the first of equals
-    seen = _seen(rows, logits) if sampling.repetition_penalty != 1 else None
+    seen = seen_in(rows, logits) if sampling.repetition_penalty != 1 else None
     return draw(distribution(logits, sampling, seen), generators)
+
+
+def seeds_of(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int] | None) -> Sequence[int]:
+    """A seed for each prompt: those given, or the sampling's own for all.
+
+    Raises:
+        ValueError: for an empty prompt, or where there are not as many seeds as prompts.
+    """
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise ValueError(f"prompt {row} of {len(prompts)} is empty: a prompt needs at least one token")
+    if seeds is None:
+        seeds = [sampling.seed] * len(prompts)
+    if len(seeds) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts need as many seeds, got {len(seeds)}")
+    return seeds
 
 
 def stream(
@@ -97,13 +113,7 @@ def stream(
     Raises:
         ValueError: for an empty prompt, or where there are not as many seeds or sources as prompts.
     """
-    for row, prompt in enumerate(prompts):
-        if len(prompt) == 0:
-            raise ValueError(f"prompt {row} of {len(prompts)} is empty: a prompt needs at least one token")
-    if seeds is None:
-        seeds = [sampling.seed] * len(prompts)
-    if len(seeds) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need as many seeds, got {len(seeds)}")
+    seeds = seeds_of(prompts, sampling, seeds)
     if sources is not None and len(sources) != len(prompts):
         raise ValueError(f"{len(prompts)} prompts need as many sources, got {len(sources)}")
     rows = [list(prompt) for prompt in prompts]
@@ -166,7 +176,7 @@ def _columns(
                 logits = model.step(torch.tensor([rows[row][-1] for row in live], device=device), cache)
 
 
-def _seen(rows: Sequence[Sequence[int]], logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
+def seen_in(rows: Iterable[Sequence[int]], logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
     """The tokens that each row holds."""
     seen = torch.zeros_like(logits, dtype=torch.bool)
     for slot, row in enumerate(rows):

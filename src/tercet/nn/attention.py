@@ -115,7 +115,7 @@ def attention_weights(
         scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
     weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
     # A row that sees nothing is zeros; by causality alone each sees itself.
-    return weights if mask is None or unseen is None else weights.masked_fill(unseen, 0.0)
+    return weights if causal or unseen is None else weights.masked_fill(unseen, 0.0)
 
 
 def weighted_values(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B G S K"]) -> Float[Tensor, "B H T K"]:

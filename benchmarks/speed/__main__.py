@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("rows", metavar="ROW", nargs="*", help="a row, or how some begin: gpt, greedy; all by default")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, few rounds, no peak memory")
+    parser.add_argument("--only", metavar="NAMES", help="contenders whose names begin so: tercet,CTranslate2")
     parser.add_argument("--rounds", type=int, metavar="N", help="default: 7, quick 3")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="a contender's share of a round; default: 2, quick 1"
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="tercet-speed-") as made:
         asked = Asked(
             folder=given.folder or Path(made), scale=scale, bf16=has_bf16(cpu_flags()), nanogpt=given.nanogpt,
-            joeynmt=given.joeynmt, translator=given.translator,
+            joeynmt=given.joeynmt, translator=given.translator, only=tuple(filter(None, (given.only or "").split(","))),
         )  # fmt: skip
         if given.alone is not None:
             print(json.dumps({"peak_memory": alone(rows[0], asked, given.alone)}))

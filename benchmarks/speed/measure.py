@@ -99,6 +99,7 @@ def measure(
     except Exception as error:  # one row that cannot be made must not end the run
         result.failed["all"] = reason(error)
         return _told(result, say)
+    lineup.keep(asked.only)
     result.left_out, result.notes = lineup.left_out, lineup.notes
     look = of_machine or partial(limits, bf16=asked.bf16, **SMALL if asked.scale == "tiny" else {})
     result.limits = look()

@@ -1,6 +1,6 @@
 """A row: one kind of work, and who is there to do it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ class Asked:
         bf16: whether this CPU multiplies bf16 in hardware.
         nanogpt, joeynmt: a checkout of the one, an installation of the other.
         translator: the folder of a trained translator, for beam search.
+        only: how the names of the contenders begin that are wanted; all of them, where it is empty.
     """
 
     folder: Path
@@ -28,6 +29,7 @@ class Asked:
     nanogpt: Path | None = None
     joeynmt: Path | None = None
     translator: Path | None = None
+    only: tuple[str, ...] = ()
 
 
 @dataclass
@@ -40,6 +42,13 @@ class Lineup:
 
     def add(self, *contenders: Contender) -> None:
         self.contenders += contenders
+
+    def keep(self, only: Sequence[str]) -> None:
+        """Those alone whose names begin so; all, where nothing is asked for."""
+        asked = [one for one in self.contenders if one.name.startswith(tuple(only))] if only else self.contenders
+        if len(asked) < len(self.contenders):
+            self.leave_out("others", f"only {', '.join(only)} was asked for")
+        self.contenders = asked
 
     def leave_out(self, name: str, why: str) -> None:
         self.left_out[name] = why

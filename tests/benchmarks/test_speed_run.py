@@ -86,6 +86,16 @@ def test_a_row_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
     assert result.figures == {}
 
 
+def test_only_those_asked_for_take_part() -> None:
+    def names(*only: str) -> tuple[list[str], dict[str, str]]:
+        lineup = Lineup(contenders=[plain(name, "ours") for name in ("tercet", "tercet, int8", "other")])
+        lineup.keep(only)
+        return [one.name for one in lineup.contenders], lineup.left_out
+
+    assert names() == (["tercet", "tercet, int8", "other"], {})
+    assert names("tercet", "none") == (["tercet", "tercet, int8"], {"others": "only tercet, none was asked for"})
+
+
 @pytest.mark.parametrize(("answer", "refused"), [(1.00005, False), (1.001, True), (float("nan"), True), (None, False)])
 def test_other_answers_are_refused_before_they_are_timed(tmp_path: Path, answer: float | None, refused: bool) -> None:
     result = measured(of(plain("mine", "ours"), plain("theirs", "peer", answer)), tiny(tmp_path), say=silent)

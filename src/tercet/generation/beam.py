@@ -27,6 +27,7 @@ from tercet.generation.candidates import best_continuations
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.reading import read
 from tercet.generation.sampling import DIVERGED
+from tercet.kernel import best_tokens, takes_scores
 from tercet.models.rest import at_rest
 
 LengthPenalty = Literal["average", "gnmt", "none"]
@@ -273,6 +274,14 @@ def _candidates(
 
     `early` are the sentences that may not end yet. Always `count` columns; what is missing has probability zero.
     """
+    if takes_scores(logits):
+        soon = torch.zeros(len(alive), dtype=torch.bool)
+        soon[early] = True
+        found = best_tokens(logits, alive, count, never=never, end=eos_id, early=soon)
+        values, parents, tokens = (tensor.numpy() for tensor in found)
+        if np.isnan(values).any():
+            raise UserError(DIVERGED)
+        return values, parents, tokens
     logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
     logprobs.index_fill_(-1, never, -math.inf)
     if early:

@@ -1,4 +1,9 @@
 """Work at which PyTorch is slow, in C++ that is compiled where it runs; each part has a plain way beside it."""
 
+from tercet.kernel.best_tokens import best_tokens as best_tokens
+from tercet.kernel.best_tokens import takes_scores as takes_scores
+from tercet.kernel.compiled import library as library
+from tercet.kernel.few_queries import few_queries as few_queries
+from tercet.kernel.few_queries import takes_queries as takes_queries
 from tercet.kernel.few_rows import few_rows as few_rows
-from tercet.kernel.few_rows import takes as takes
+from tercet.kernel.few_rows import takes_rows as takes_rows

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from tercet.models.fused import fused
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention, Mask
 from tercet.nn.block import Block
@@ -86,16 +87,21 @@ class Stack(nn.Module):
         """
         if cache is None:
             positions = _positions(x, padding, documents)  # (B or 1, T)
-            keys, mask = positions, self._mask(x, padding, documents)
         else:
             # A full row may be stepped on with its neighbours: its answer means nothing, but no table may end early.
             positions = cache.positions(x.shape[1]).clamp(max=cache.capacity - 1)  # (B, T)
-            keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
-            mask = cache.mask(positions)
         embedded = self.position.embed(positions)
         x = self.embedding_norm(x if embedded is None else x + embedded.to(x.dtype))
         x = self.dropout(x)
         rotation = self.position.rotation(positions)
+        if cache is None:
+            keys, mask = positions, self._mask(x, padding, documents)
+        else:
+            whole = fused(self, x, cache)
+            if whole is not None:
+                return whole(x, rotation, cache, memory_padding)
+            keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
+            mask = cache.mask(positions)
         bias = self.position.bias(positions, keys)
         memory_mask = None if memory_padding is None else memory_padding[:, None, None]
         for i, block in enumerate(self.blocks):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from tercet.kernel import few_queries, takes_queries
 from tercet.nn.cache import KeysValues
 from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
@@ -50,6 +51,9 @@ def attend(
     Raises:
         ValueError: on a mask that is not bool: a float one would be *added*, silently.
     """
+    if bias is None and not causal and not dropout and takes_queries(q, k, v):
+        _check(q.shape[-2], k.shape[-2], mask, causal)
+        return few_queries(q, k, v, mask)
     # The compiler can't follow the question by what fp32 is multiplied; what it compiles takes the shorter bound.
     compiling = torch.compiler.is_compiling()
     as_it_comes = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")

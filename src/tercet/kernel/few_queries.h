@@ -1,0 +1,102 @@
+// softmax(q kT / sqrt(K)) v for few queries: keys that a query may not see are not read, and nothing is written between.
+//
+// q and y (M, H, K), k and v (sources, G, S, K): the last axis without gaps, the others by strides, which are counted in
+// elements. K is a multiple of 8. H is a multiple of G: heads next to each other share keys.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "vectors.h"
+
+namespace {
+
+// e^x, at most some units in the last place off, for x <= 0; below -87 it is 0 in truth and next to it here.
+inline Floats exp(Floats x) {
+    const Floats lowest = Floats{} - 87.0f;
+    x = x < lowest ? lowest : x;
+    const Floats shift = Floats{} + 12582912.0f;  // 1.5 2^23: adding it leaves a whole number in the lowest bits
+    const Floats whole = (x * 1.44269504f + shift) - shift;
+    Floats r = multiply_add(whole, Floats{} - 0.693359375f, x);  // ln 2 in two parts, the first of which is short
+    r = multiply_add(whole, Floats{} + 2.12194440e-4f, r);
+    Floats p = Floats{} + 1.0f / 5040;
+    for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = multiply_add(p, r, Floats{} + c);
+    return p * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
+}
+
+struct Table {
+    float *keys, *values;
+    Index key_strides[3], value_strides[3];  // from source to source, head to head, column to column
+};
+
+struct Attention {
+    const float* q;
+    float* y;
+    Index M, H, G, K;
+    Index rows;             // queries next to each other that look at one source
+    Table table;
+    Index columns;          // of each source
+    const uint8_t* mask;    // which columns may be seen, or null
+    Index mask_strides[2];  // from source to source, query to query
+    const Index* last;      // the last column that each query sees, or null
+
+    void visible(Index m, std::vector<int32_t>& seen) const {
+        seen.clear();
+        const uint8_t* may = mask ? mask + m / rows * mask_strides[0] + m % rows * mask_strides[1] : nullptr;
+        const Index end = last && last[m] + 1 < columns ? last[m] + 1 : columns;
+        for (Index s = 0; s < end; s++)
+            if (!may || may[s]) seen.push_back(int32_t(s));
+    }
+
+    // One query and head; `weights` has room for as many numbers as there are keys, rounded up to LANES.
+    void one(Index m, Index h, const std::vector<int32_t>& seen, float* weights) const {
+        const float* query = q + (m * H + h) * K;
+        const Index source = m / rows, g = h / (H / G), n = Index(seen.size());
+        const float* keys = table.keys + source * table.key_strides[0] + g * table.key_strides[1];
+        const float* values = table.values + source * table.value_strides[0] + g * table.value_strides[1];
+        float* out = y + (m * H + h) * K;
+        const float scale = 1.0f / std::sqrt(float(K));
+        float most = -INFINITY;
+        for (Index i = 0; i < n; i++) {
+            const float* key = keys + seen[i] * table.key_strides[2];
+            Floats sum = {};
+            for (Index j = 0; j < K; j += LANES) sum = multiply_add(load(query + j), load(key + j), sum);
+            weights[i] = add_up(sum) * scale;
+            most = weights[i] > most || weights[i] != weights[i] ? weights[i] : most;  // NaN stays
+        }
+        for (Index i = n; i % LANES; i++) weights[i] = -INFINITY;
+        Floats total = {};
+        for (Index i = 0; i < n; i += LANES) {
+            Floats weight = exp(load(weights + i) - most);
+            *(Floats*)(weights + i) = weight;
+            total += weight;
+        }
+        const float share = n ? 1.0f / add_up(total) : 0.0f;  // who sees nothing takes zeros
+        Index j = 0;
+        for (; j + 4 * LANES <= K; j += 4 * LANES) mean<4>(values + j, seen, weights, share, out + j);
+        for (; j < K; j += LANES) mean<1>(values + j, seen, weights, share, out + j);
+    }
+
+    // PARTS vectors of the weighted mean of the values.
+    template <int PARTS>
+    void mean(const float* values, const std::vector<int32_t>& seen, const float* weights, float share, float* out) const {
+        Floats sums[PARTS] = {};
+        for (size_t i = 0; i < seen.size(); i++) {
+            const float* value = values + seen[i] * table.value_strides[2];
+            for (int part = 0; part < PARTS; part++)
+                sums[part] = multiply_add(Floats{} + weights[i], load(value + part * LANES), sums[part]);
+        }
+        for (int part = 0; part < PARTS; part++) *(Floats*)(out + part * LANES) = sums[part] * share;
+    }
+
+    // One thread's share.
+    void share(Part part, std::vector<int32_t>& seen, std::vector<float>& weights) const {
+        const auto [first, end] = part.of(M * H);
+        weights.resize(columns + LANES);
+        for (Index i = first; i < end; i++) {
+            if (i == first || i % H == 0) visible(i / H, seen);
+            one(i / H, i % H, seen, weights.data());
+        }
+    }
+};
+
+}  // namespace

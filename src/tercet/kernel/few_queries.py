@@ -1,0 +1,63 @@
+"""Attention of few queries on a CPU: what a token that is written looks back at, in one call.
+
+Written out, the formula is ten operations over tables that are as wide as the longest row may get; `few_queries.h`
+reads the keys and values that each query may see, once, and nothing else.
+"""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.compiled import library
+from tercet.kernel.fused_step import LANES, table_of
+
+FEW = 8  # queries of a row up to which it is the faster way
+
+
+def takes_queries(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether this attention is one for the kernel: without gradients, on a CPU, few queries.
+
+    Args:
+        q: (B, H, T, K).
+        k, v: (B, G, S, K).
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and 0 < q.shape[2] <= FEW
+        and q.device.type == "cpu"
+        and q.dtype == k.dtype == v.dtype == torch.float32
+        and q.shape[-1] % LANES == 0
+        and q.shape[-1] == v.shape[-1]
+        and k.stride(-1) == v.stride(-1) == 1
+        and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        and library() is not None
+    )
+
+
+def few_queries(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q kT / sqrt(K)) v; ask `takes_queries` before.
+
+    Args:
+        q: (B, H, T, K) float32.
+        k, v: (B, G, S, K) float32; heads next to each other share one of the G.
+        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+
+    Returns:
+        (B, H, T, K), in memory (B, T, H, K).
+    """
+    kernels = library()
+    assert kernels is not None
+    batch, heads, queries, wide = q.shape
+    q = q.transpose(1, 2).contiguous()
+    y = torch.empty_like(q)  # (B, T, H, K)
+    over = (0, 0)
+    if mask is not None:
+        mask = mask.contiguous()
+        over = (mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0)
+    sizes = (batch * queries, heads, k.shape[1], wide, queries, k.shape[2], *over)
+    kernels.few_queries(
+        q.data_ptr(), (ctypes.c_int64 * 8)(*table_of(k, v)), None if mask is None else mask.data_ptr(), y.data_ptr(),
+        (ctypes.c_int64 * len(sizes))(*sizes), torch.get_num_threads(),
+    )  # fmt: skip
+    return y.transpose(1, 2)

@@ -1,0 +1,143 @@
+// y = (x wT) * scale + bias for few rows of x: every weight is read once, in order, and meets all rows while it is in a register.
+//
+// x (M, K) float; w (N, K) float, bfloat16 or int8; scale (N) and bias (N) float, or null; y (M, N) float.
+// Weights are widened to float on the way into the registers, so the arithmetic is that of float in all three cases.
+#pragma once
+#include <cmath>
+
+#include "vectors.h"
+
+namespace {
+
+inline Floats widen(const float* w) { return load(w); }
+#ifdef __AVX2__  // the compiler knows no short way for these two
+inline Floats widen(const int8_t* w) {
+    return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)w)));
+}
+inline Floats widen(const uint16_t* w) {
+    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)w)), 16);
+}
+#else
+inline Floats widen(const int8_t* w) {
+    return __builtin_convertvector(__builtin_convertvector(*(const Bytes*)w, Ints), Floats);
+}
+inline Floats widen(const uint16_t* w) { return (Floats)(__builtin_convertvector(*(const Halves*)w, Words) << 16); }
+#endif
+
+inline float widen_one(float w) { return w; }
+inline float widen_one(int8_t w) { return w; }
+inline float widen_one(uint16_t w) {
+    const uint32_t bits = uint32_t(w) << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+enum Activation : Index { NONE, RELU, GELU, GELU_TANH, SILU, RELU_SQUARED };
+enum Into : Index { STORE, ADD, MULTIPLY };
+
+inline float activated(float x, Activation activation) {
+    switch (activation) {
+        case RELU: return x > 0 || x != x ? x : 0.0f;
+        case GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+        case GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+        case SILU: return x / (1.0f + expf(-x));
+        case RELU_SQUARED: return x > 0 || x != x ? x * x : 0.0f;
+        default: return x;
+    }
+}
+
+// What becomes of a number of the product: it is bent, and stored in y, added to it or multiplied with it.
+struct After {
+    Activation activation = NONE;
+    Into into = STORE;
+
+    void put(float value, float& y) const {
+        if (activation != NONE) value = activated(value, activation);
+        y = into == STORE ? value : into == ADD ? y + value : y * value;
+    }
+};
+
+template <typename W>
+struct Product {
+    const float* x;
+    const W* w;
+    const float *scale, *bias;
+    float* y;
+    Index M, K, N;
+    After after;
+
+    // Rows m.. and columns n.., ROWS x COLUMNS of y, whose sums stay in registers throughout.
+    template <int ROWS, int COLUMNS>
+    void tile(Index m, Index n) const {
+        const float* rows = x + m * K;
+        const W* columns = w + n * K;
+        // The next tile's weights lie right behind, and are sent for a piece at a step, over all rows that these ones meet.
+        // The machine does so by itself for one row of floats, and then this is in its way.
+        constexpr bool FETCH = sizeof(W) < 4 || ROWS > 1;
+        const Index passes = (M + 3) / 4;
+        const char* next = (const char*)(columns + COLUMNS * K) + m / 4 * K / passes * COLUMNS * sizeof(W);
+        const Index piece = COLUMNS * LANES * sizeof(W) / passes;
+        Floats sums[ROWS][COLUMNS] = {};
+        Index k = 0;
+        for (; k + LANES <= K; k += LANES) {
+            if (FETCH) {
+                for (Index ahead = 0; ahead < piece; ahead += 64) __builtin_prefetch(next + ahead);
+                next += piece;
+            }
+            Floats wide[COLUMNS];
+            for (int c = 0; c < COLUMNS; c++) wide[c] = widen(columns + c * K + k);
+            for (int r = 0; r < ROWS; r++) {
+                const Floats part = load(rows + r * K + k);
+                for (int c = 0; c < COLUMNS; c++) sums[r][c] = multiply_add(part, wide[c], sums[r][c]);
+            }
+        }
+        constexpr int ALL = ROWS * COLUMNS;
+        float totals[ALL];  // in one order whatever the tile: a row owes its neighbours nothing
+        for (int i = 0; i + 4 <= ALL; i += 4)
+            add_up(sums[i / COLUMNS][i % COLUMNS], sums[(i + 1) / COLUMNS][(i + 1) % COLUMNS],
+                   sums[(i + 2) / COLUMNS][(i + 2) % COLUMNS], sums[(i + 3) / COLUMNS][(i + 3) % COLUMNS], totals + i);
+        for (int i = ALL - ALL % 4; i < ALL; i++) totals[i] = add_up(sums[i / COLUMNS][i % COLUMNS]);
+        for (int r = 0; r < ROWS; r++) {
+            for (int c = 0; c < COLUMNS; c++) {
+                float sum = totals[r * COLUMNS + c];
+                for (Index j = k; j < K; j++) sum = __builtin_fmaf(rows[r * K + j], widen_one(columns[c * K + j]), sum);
+                const float scaled = scale ? sum * scale[n + c] : sum;
+                after.put(bias ? scaled + bias[n + c] : scaled, y[(m + r) * N + n + c]);
+            }
+        }
+    }
+
+    template <int COLUMNS>
+    void all_rows(Index n) const {
+        Index m = 0;
+        for (; m + 4 <= M; m += 4) tile<4, COLUMNS>(m, n);
+        if (M - m == 3) tile<3, COLUMNS>(m, n);
+        if (M - m == 2) tile<2, COLUMNS>(m, n);
+        if (M - m == 1) tile<1, COLUMNS>(m, n);
+    }
+
+    template <int COLUMNS>
+    void some(Part part) const {
+        const auto [first, last] = part.of((N + COLUMNS - 1) / COLUMNS);
+        for (Index block = first; block < last; block++) {
+            Index n = block * COLUMNS;
+            if (n + COLUMNS <= N)
+                all_rows<COLUMNS>(n);
+            else
+                for (; n < N; n++) all_rows<1>(n);
+        }
+    }
+
+    // One thread's share.
+    void share(Part part) const {
+        if (M == 1)
+            some<8>(part);
+        else if (M == 2)
+            some<4>(part);
+        else
+            some<3>(part);
+    }
+};
+
+}  // namespace

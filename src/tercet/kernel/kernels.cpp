@@ -1,0 +1,85 @@
+// What Python calls.
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "best_tokens.h"
+#include "few_queries.h"
+#include "few_rows.h"
+#include "fused_step.h"
+
+namespace {
+
+constexpr Index WORTH_SHARING = 1 << 17;  // multiplications from which threads are worth waking
+
+// `work(part)` for each part, by as many threads.
+template <typename Work>
+void shared(int threads, const Work& work) {
+#ifdef _OPENMP
+    if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+        work(Part{omp_get_thread_num(), omp_get_num_threads()});
+        return;
+    }
+#endif
+    work(Part{0, 1});
+}
+
+template <typename W>
+void linear(const float* x, const W* w, const float* scale, const float* bias, float* y, Index M, Index K, Index N,
+            int threads) {
+    const Product<W> product{x, w, scale, bias, y, M, K, N, {}};
+    shared(M * N * K > WORTH_SHARING ? threads : 1, [&](Part part) { product.share(part); });
+}
+
+Table table(const Index* given) {
+    return {(float*)given[0], (float*)given[1], {given[2], given[3], given[4]}, {given[5], given[6], given[7]}};
+}
+
+}  // namespace
+
+extern "C" {
+void linear_float32(const float* x, const float* w, const float* s, const float* b, float* y, Index M, Index K, Index N,
+                    int threads) {
+    linear(x, w, s, b, y, M, K, N, threads);
+}
+void linear_bfloat16(const float* x, const uint16_t* w, const float* s, const float* b, float* y, Index M, Index K,
+                     Index N, int threads) {
+    linear(x, w, s, b, y, M, K, N, threads);
+}
+void linear_int8(const float* x, const int8_t* w, const float* s, const float* b, float* y, Index M, Index K, Index N,
+                 int threads) {
+    linear(x, w, s, b, y, M, K, N, threads);
+}
+
+// sizes: M, H, G, K, rows, columns, the mask's strides. tables: addresses and strides of keys and values.
+void few_queries(const float* q, const Index* tables, const uint8_t* mask, float* y, const Index* sizes, int threads) {
+    const Attention look{q, y, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], table(tables), sizes[5], mask,
+                         {sizes[6], sizes[7]}, nullptr};
+    shared(look.M * look.H * look.columns * look.K > WORTH_SHARING ? threads : 1, [&](Part part) {
+        std::vector<int32_t> seen;
+        std::vector<float> weights;
+        look.share(part, seen, weights);
+    });
+}
+
+void best_tokens(const float* scores, const float* totals, Index N, Index H, Index V, Index stride, Index count,
+                 const Index* never, Index nevers, Index end, const uint8_t* early, float* values, Index* parents,
+                 Index* tokens, int threads) {
+    const Best best{scores, totals, H, V, stride, count, never, nevers, end, early, values, parents, tokens};
+    shared(N > 1 && N * H * V > WORTH_SHARING ? threads : 1, [&](Part part) {
+        const auto [first, last] = part.of(N);
+        for (Index n = first; n < last; n++) best.sentence(n);
+    });
+}
+
+// tables: for each layer those of what is behind it and of what it looks across at.
+void fused_step(const Step* steps, Index count, float* x, float* scratch, const Index* columns, const float* cosines,
+                const float* sines, const uint8_t* real, const Index* sizes, const Index* tables, int threads) {
+    const Tokens tokens{sizes[0], sizes[1], columns, sizes[2], cosines, sines, sizes[3], sizes[4], sizes[5], real};
+    std::vector<Layer> layers;
+    for (Index i = 0; i < sizes[6]; i++) layers.push_back({table(tables + 16 * i), table(tables + 16 * i + 8)});
+    const Run run{steps, count, x, scratch, tokens, layers.data(), tokens.rows * tokens.each};
+    shared(threads, [&](Part part) { run.share(part); });
+}
+}

@@ -1,0 +1,51 @@
+// Eight floats at a time: what the kernels share. With the compiler's own vectors, so that any CPU will do.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
+namespace {
+
+using Index = int64_t;
+constexpr int LANES = 8;
+typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int8_t Bytes __attribute__((vector_size(8), aligned(1), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(16), aligned(2), may_alias));
+
+inline Floats load(const float* x) { return *(const Floats*)x; }
+
+// Always one rounding: left to itself the compiler takes one in some loops and two in others.
+inline Floats multiply_add(Floats a, Floats b, Floats sum) {
+#ifdef __FMA__
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+    return a * b + sum;
+#endif
+}
+
+// In one order, alone and four at a time.
+inline float add_up(Floats s) { return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])); }
+inline void add_up(Floats a, Floats b, Floats c, Floats d, float* sums) {
+#ifdef __AVX__
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#else
+    sums[0] = add_up(a), sums[1] = add_up(b), sums[2] = add_up(c), sums[3] = add_up(d);
+#endif
+}
+
+// Which share of the work is a thread's.
+struct Part {
+    int thread, threads;
+
+    struct Range {
+        Index first, last;
+    };
+    Range of(Index count) const { return {count * thread / threads, count * (thread + 1) / threads}; }
+};
+
+}  // namespace

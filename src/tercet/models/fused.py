@@ -1,0 +1,209 @@
+"""A stack's layers as one call, for the few tokens of a decoding step on a CPU; `Stack.forward` has them one by one.
+
+What is worked out is the same, up to rounding. The list of steps is written from the modules as they are, and written
+anew when they change, for it holds addresses. Whoever listens to a module, or put another kind in its place, gets the
+plain way.
+"""
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from tercet.kernel import library
+from tercet.kernel.fused_step import (
+    FEW,
+    LANES,
+    NO_TABLE,
+    STREAM,
+    Program,
+    Step,
+    linear,
+    look,
+    norm,
+    plus,
+    remember,
+    table_of,
+    turn,
+)
+from tercet.nn.attention import Attention
+from tercet.nn.block import Block
+from tercet.nn.cache import Cache, LayerCache
+from tercet.nn.feedforward import ACTIVATIONS, FeedForward
+from tercet.nn.linear import Linear
+from tercet.nn.norm import RMSNorm
+from tercet.nn.positions import ALiBiPositions, RotaryPositions, Rotation
+from tercet.nn.residual import Residual
+
+if TYPE_CHECKING:
+    from tercet.models.stack import Stack
+
+KINDS = {Block, Residual, Attention, FeedForward, Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.Dropout, nn.ModuleList}
+NAMES = {function: name for name, function in ACTIVATIONS.items()}
+Into = Literal["store", "add"]
+
+
+def fused(stack: "Stack", x: Tensor, cache: Cache) -> "Fused | None":
+    """The layers of this stack as one call; None where that can't be, or does not pay."""
+    first = cache.layers[0]
+    if (
+        torch.compiler.is_compiling()
+        or not 0 < x.shape[0] * x.shape[1] <= FEW
+        or x.device.type != "cpu"
+        or not x.dtype == first.own.keys.dtype == torch.float32
+        or torch.is_grad_enabled()
+        or torch.is_autocast_enabled("cpu")
+        or stack.training
+        or library() is None
+    ):
+        return None
+    found = _written.get(stack)
+    if found is None or found.outdated():
+        found = _written[stack] = Fused(stack)
+    if found.program is None or found.heard() or (found.across and first.cross.pair is None):
+        return None
+    return found
+
+
+class Fused:
+    """The list of steps of a stack, and what it was written from.
+
+    Attributes:
+        program: None where a part is of a kind that there is no step for.
+        across: whether it looks at a source.
+    """
+
+    def __init__(self, stack: "Stack") -> None:
+        parts = [*stack.blocks.modules(), stack.final_norm]
+        self._attentions = [part for part in parts if isinstance(part, Attention)]
+        self._children = [(vars(part)["_modules"], tuple(part.children())) for part in parts]
+        self._hooks = [vars(part)[kind] for part in parts for kind in ("_forward_hooks", "_forward_pre_hooks")]
+        self._places = [
+            (place, name)
+            for part in parts
+            for place in (vars(part)["_parameters"], vars(part)["_buffers"])
+            for name, tensor in place.items()
+            if tensor is not None
+        ]
+        self._addresses = self._where()
+        self.across = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
+        self.program = _write(stack) if _possible(stack, parts) else None
+
+    def outdated(self) -> bool:
+        """Whether a part has been exchanged, or its weights lie elsewhere."""
+        same = all(tuple(filter(None, now.values())) == then for now, then in self._children)
+        return not same or self._where() != self._addresses
+
+    def heard(self) -> bool:
+        """Whether somebody listens to a part, who would hear nothing."""
+        return any(self._hooks) or any("attend" in vars(part) for part in self._attentions)
+
+    def __call__(self, x: Tensor, rotation: Rotation | None, cache: Cache, memory_padding: Tensor | None) -> Tensor:
+        """As `Stack.forward`, from the first block to the last norm."""
+        assert self.program is not None
+        x = x.clone(memory_format=torch.contiguous_format)
+        pair = cache.layers[0].cross.pair
+        self.program.run(
+            x,
+            cache.positions(x.shape[1]),
+            cache.capacity,
+            rotation,
+            list(chain.from_iterable(map(_tables, cache.layers))),
+            sources=1 if pair is None else pair[0].shape[0],
+            source_columns=0 if pair is None else pair[0].shape[2],
+            real=memory_padding,
+        )
+        return x
+
+    def _where(self) -> list[int]:
+        return [place[name].data_ptr() if name in place else 0 for place, name in self._places]
+
+
+_written: "WeakKeyDictionary[Stack, Fused]" = WeakKeyDictionary()
+
+
+def _tables(layer: LayerCache) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    pair = layer.cross.pair
+    return table_of(layer.own.keys, layer.own.values), NO_TABLE if pair is None else table_of(*pair)
+
+
+def _possible(stack: "Stack", parts: Iterable[nn.Module]) -> bool:
+    return (
+        all(type(part) in KINDS for part in parts)
+        and not isinstance(stack.position, ALiBiPositions)
+        and stack.spec.head_width % LANES == 0
+        and all(part.activation in NAMES for part in parts if isinstance(part, FeedForward))
+        and all(tensor.is_contiguous() for part in parts for tensor in (*part.parameters(), *part.buffers()))
+    )
+
+
+def _write(stack: "Stack") -> Program:
+    """The steps of all layers, in their order."""
+    spec, rotary = stack.spec, isinstance(stack.position, RotaryPositions)
+    heads, width = spec.n_heads, spec.head_width
+    groups = heads if spec.n_kv_heads is None else spec.n_kv_heads
+    normed = 0  # each buffer is named by what lies before it
+    queries = normed + spec.d_model
+    keys = queries + heads * width
+    values = keys + groups * width
+    mixed = values + groups * width
+    wide = mixed + heads * width
+    steps: list[Step] = []
+
+    def normalise(part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
+        if isinstance(part, nn.LayerNorm | RMSNorm):
+            assert part.eps is not None
+            rms, bias = isinstance(part, RMSNorm), part.bias if isinstance(part, nn.LayerNorm) else None
+            steps.append(norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
+
+    def product(part: Linear, source: int, target: int, **how: Any) -> None:
+        steps.append(linear(source, target, part.weight, part.scale, part.bias, **how))
+
+    def attention(part: Attention, layer: int, source: int, target: int, into: Into, *, across: bool) -> None:
+        product(part.query, source, queries, wait=across)
+        if not across:
+            product(part.key, source, keys, wait=False)
+            product(part.value, source, values)
+            normalise(part.key_norm, keys, keys, groups, wait=False)
+        normalise(part.query_norm, queries, queries, heads)
+        if not across:
+            if rotary:
+                steps.extend((turn(queries, heads, width, wait=False), turn(keys, groups, width, wait=True)))
+            steps.append(remember(keys, values, layer, groups, width))
+        steps.append(look(queries, mixed, layer, heads=heads, groups=groups, width=width, across=across))
+        product(part.out, mixed, target, into=into)
+
+    def feedforward(part: FeedForward, source: int, target: int, into: Into) -> None:
+        bent = NAMES[part.activation]
+        if part.gate is None:
+            product(part.up, source, wide, activation=bent)
+        else:  # each thread multiplies the columns that it made
+            product(part.gate, source, wide, activation=bent, wait=False)
+            product(part.up, source, wide, into="multiply")
+        product(part.down, wide, target, into=into)
+
+    def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, across: bool = False) -> None:
+        normalise(part.before, STREAM, normed)
+        source = STREAM if isinstance(part.before, nn.Identity) else normed
+        direct = isinstance(part.branch, nn.Identity)
+        target, into = (STREAM, "add") if direct else (normed, "store")
+        if isinstance(sublayer, Attention):
+            attention(sublayer, layer, source, target, into, across=across)
+        else:
+            feedforward(sublayer, source, target, into)
+        if not direct:
+            normalise(part.branch, normed, normed)
+            steps.append(plus(normed, STREAM, spec.d_model))
+        normalise(part.after, STREAM, STREAM)
+
+    for layer, block in enumerate(stack.blocks):
+        assert isinstance(block, Block)
+        residual(block.self_residual, layer, block.self_attention)
+        if block.cross_attention is not None and block.cross_residual is not None:
+            residual(block.cross_residual, layer, block.cross_attention, across=True)
+        residual(block.feedforward_residual, layer, block.feedforward)
+    normalise(stack.final_norm, STREAM, STREAM)
+    return Program(steps, scratch=wide + (4 * spec.d_model if spec.d_ff is None else spec.d_ff))

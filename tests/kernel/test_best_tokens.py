@@ -1,0 +1,121 @@
+"""The compiled search for the best continuations finds those of a full sort, and beam search the same either way."""
+
+import math
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.generation import Beam, beam_search
+from tercet.generation import beam as module
+from tercet.kernel import best_tokens, library, takes_scores
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    n=st.integers(1, 3),
+    h=st.integers(1, 5),
+    v=st.sampled_from([1, 2, 7, 8, 9, 64, 130, 331]),
+    count=st.integers(1, 12),
+    levels=st.sampled_from([1, 2, 5, 1000]),
+    gaps=st.integers(0, 9),
+    seed=st.integers(0, 2**32),
+)
+def test_the_best_are_those_of_a_full_sort(
+    n: int, h: int, v: int, count: int, levels: int, gaps: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    scores = (torch.randint(levels, (n * h, v + gaps)).float() / 3)[:, :v]
+    totals = -torch.randint(5, (n, h)).float()
+    totals[torch.rand(n, h) < 0.2] = -math.inf
+    never, early, end = torch.randperm(v)[: min(2, v - 1)], torch.rand(n) < 0.4, int(torch.randint(v, ()))
+    values, parents, tokens = best_tokens(scores, totals, count, never=never, end=end, early=early)
+
+    logprobs = scores.double().log_softmax(-1).unflatten(0, (n, h))
+    logprobs[..., never] = -math.inf
+    logprobs[early, :, end] = -math.inf
+    sums = (logprobs + totals[..., None]).flatten(1)
+    expected = torch.cat((sums, torch.full((n, count), -math.inf)), dim=1).topk(count).values
+    torch.testing.assert_close(values.double(), expected, atol=1e-5, rtol=1e-6)
+    there = values > -math.inf
+    torch.testing.assert_close(
+        sums.gather(1, parents * v + tokens)[there], values.double()[there], atol=1e-5, rtol=1e-6
+    )
+    for row in range(n):
+        found = [(-values[row, i].item(), parents[row, i].item(), tokens[row, i].item()) for i in range(count)]
+        found = [one for one in found if one[0] < math.inf]
+        assert found == sorted(set(found))  # each once, and of equals the lowest first
+
+
+@pytest.mark.parametrize("place", [0, 70, 199])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_sentence(place: int, broken: float) -> None:
+    scores = torch.rand(6, 200)
+    scores[3, place] = broken
+    values, _, _ = best_tokens(
+        scores, torch.zeros(3, 2), 4, never=torch.tensor([5]), end=0, early=torch.zeros(3, dtype=torch.bool)
+    )
+    assert values.isnan().all(-1).tolist() == [False, True, False]
+
+
+def test_a_sentence_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
+    scores, totals, threads = torch.randn(40, 3001), torch.randn(8, 5), torch.get_num_threads()
+
+    def found(first: int, last: int) -> list[Any]:
+        nothing = torch.zeros(0, dtype=torch.long), torch.zeros(last - first, dtype=torch.bool)
+        made = best_tokens(
+            scores[5 * first : 5 * last], totals[first:last], 10, never=nothing[0], end=0, early=nothing[1]
+        )
+        return [tensor.tolist() for tensor in made]
+
+    whole = found(0, 8)
+    assert found(3, 4) == [part[3:4] for part in whole]
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert found(0, 8) == whole
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_it_takes_scores_on_a_cpu_in_float32() -> None:
+    scores = torch.randn(4, 9)
+    assert takes_scores(scores)
+    assert takes_scores(scores[:, :7])
+    assert not takes_scores(scores.bfloat16())
+    assert not takes_scores(scores[:, ::2])
+    assert not takes_scores(scores.requires_grad_())
+
+
+def test_beam_search_finds_the_same_with_it_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = DecoderOnlySpec(vocab_size=97, max_len=24, stack=StackSpec(d_model=32, n_layers=2, n_heads=2))
+    model = DecoderOnly(spec, seed=3)
+    with torch.no_grad():
+        model.embedding.weight *= 30
+    prompts = [[1, 2, 3], [4], [5, 6]]
+    how: dict[str, Any] = {"eos_id": 9, "forbidden": {0, 7}, "max_new_tokens": 12, "min_new_tokens": [0, 3, 6]}
+    used: list[int] = []
+    monkeypatch.setattr(module, "best_tokens", lambda *given, **more: used.append(1) or best_tokens(*given, **more))
+    for beam in (Beam(size=1), Beam(size=4, n_best=4)):
+        used.clear()
+        with_it = beam_search(model, prompts, beam, **how)
+        assert used
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "takes_scores", lambda scores: False)
+            without = beam_search(model, prompts, beam, **how)
+        assert [[one.ids for one in found] for found in with_it] == [[one.ids for one in found] for found in without]
+        for one, other in zip(chain(*with_it), chain(*without), strict=True):
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+        with torch.no_grad():
+            broken = DecoderOnly(spec, seed=3)
+            broken.stack.final_norm.weight.fill_(math.nan)
+        with pytest.raises(UserError, match="not numbers"):
+            beam_search(broken, prompts, beam, **how)

@@ -1,0 +1,237 @@
+"""The layers as one call do what they do one by one, and step aside for whoever has to see each of them."""
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tercet.kernel import library
+from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec, record, stack
+from tercet.models.fused import Fused, fused
+from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal, quantize
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+V, N = 29, 20  # ids, context
+
+
+def plain(*_: Any) -> None:
+    return None
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each call of all layers at once: the rows that went through."""
+    made: list[int] = []
+    run = Fused.__call__
+
+    def counted(self: Fused, x: Tensor, *more: Any) -> Tensor:
+        made.append(len(x))
+        return run(self, x, *more)
+
+    monkeypatch.setattr(Fused, "__call__", counted)
+    return made
+
+
+SHAPES = st.fixed_dictionaries(
+    {
+        "n_kv_heads": st.sampled_from([None, 1, 2]),
+        "norm": st.sampled_from(["layer", "rms"]),
+        "placement": st.sampled_from(["pre", "post", "sandwich", "branch"]),
+        "activation": st.sampled_from(["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]),
+        "gated": st.booleans(),
+        "bias": st.booleans(),
+        "qk_norm": st.booleans(),
+        "position": st.sampled_from([Learned(), Sinusoidal(), Rotary(), Rotary(share=0.5), NoPosition()]),
+    }
+)
+
+
+def shape(**more: Any) -> StackSpec:
+    sizes = {"d_model": 40, "n_layers": 2, "n_heads": 4, "d_head": 16, "d_ff": 51}
+    return StackSpec(**sizes | {"norm_bias": more.get("norm", "layer") == "layer"} | more)
+
+
+def shaken(model: nn.Module) -> Any:
+    """Norms and biases that are not ones and zeros."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def gpt(**more: Any) -> DecoderOnly:
+    return shaken(DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=N, stack=shape(**more)), seed=1))
+
+
+def translator(**more: Any) -> EncoderDecoder:
+    both = shape(**more)
+    return shaken(EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=N, encoder=both, decoder=both), seed=1))
+
+
+@torch.inference_mode()
+def written(model: DecoderOnly, tokens: Tensor) -> Tensor:
+    """Prompts of unlike lengths, steps, a look ahead of which some is taken back, and rows that change places."""
+    first, cache = model.start(tokens[:, :7], torch.tensor([5, 2, 7]), capacity=N)
+    found = [first, *(model.step(tokens[:, 7 + t], cache) for t in range(3))]
+    found += model.read_ahead(tokens[:, :5], cache).unbind(1)
+    cache.advance(torch.tensor([3, 0, 5]))
+    cache.reorder(torch.tensor([2, 0, 0]))
+    found += [model.step(tokens[:, t], cache) for t in range(3)]
+    return torch.stack(found)
+
+
+@torch.inference_mode()
+def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
+    """Beams that share sources with padding, and change places."""
+    padding = torch.arange(9) < torch.tensor([9, 4])[:, None]
+    first, cache = model.start(
+        tokens[:2, :2], torch.tensor([2, 1]), source=tokens[:2, 2:11], source_padding=padding, capacity=N
+    )
+    found = [first, model.step(tokens[:2, 3], cache)]
+    cache.spread(3)
+    found.append(model.step(tokens[:2].flatten()[:6], cache)[:2])
+    cache.reorder(torch.tensor([2, 2, 0, 4, 3, 5]))
+    found.append(model.step(tokens[:2].flatten()[6:12], cache)[3:5])
+    cache.reorder(torch.tensor([3, 4, 5]))
+    found.append(model.step(tokens[:3, 0], cache)[1:])
+    return torch.stack(found)
+
+
+@given(shape=SHAPES, narrow=st.sampled_from([None, "bf16", "int8"]), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_all_layers_at_once_are_the_layers_one_by_one(shape: dict[str, Any], narrow: Any, seed: int) -> None:
+    torch.manual_seed(seed)
+    for model, writes in ((gpt(**shape), written), (translator(**shape), translated)):
+        if narrow is not None:
+            quantize(model, narrow)
+        tokens = torch.randint(V, (3, 12))
+        at_once = writes(model, tokens)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stack, "fused", plain)
+            one_by_one = writes(model, tokens)
+        size = max(1.0, float(one_by_one.abs().max()))
+        torch.testing.assert_close(at_once, one_by_one, atol=3e-5 * size, rtol=1e-4)
+
+
+def test_steps_and_looks_ahead_go_at_once(calls: list[int]) -> None:
+    written(gpt(), torch.randint(V, (3, 12)))
+    assert calls == [3] * 7  # and the reading of the prompts, 21 tokens, does not
+    calls.clear()
+    translated(translator(), torch.randint(V, (3, 12)))
+    assert calls == [2, 6, 6, 3]  # nor the first pass, in which sources are still to be projected
+
+
+def test_a_row_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
+    model, tokens, threads = gpt(d_model=128, d_ff=512), torch.randint(V, (5, 9)), torch.get_num_threads()
+
+    @torch.inference_mode()
+    def last(rows: Tensor) -> Tensor:
+        cache, hidden = model.stack.new_cache(len(rows), capacity=N), torch.empty(0)
+        for t in range(9):
+            hidden = model.hidden(rows[:, t : t + 1], cache=cache)
+            cache.advance(1)
+        return hidden
+
+    try:
+        found = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(last(tokens))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    for row in range(5):
+        assert torch.equal(last(tokens[row : row + 1]), found[0][row : row + 1])
+
+
+def test_a_full_row_is_stepped_on_without_harm_to_its_neighbours() -> None:
+    model, tokens = gpt(), torch.randint(V, (2, 12))
+    with torch.inference_mode():
+        _, cache = model.start(tokens[:, :4], torch.tensor([4, 2]), capacity=6)
+        full = [model.step(tokens[:, t], cache) for t in range(4, 8)]
+        alone = model(tokens[1:, [0, 1, 4, 5, 6, 7]])
+    torch.testing.assert_close(full[-1][1], alone[0, -1], atol=1e-4, rtol=1e-4)
+    assert all(bool(logits.isfinite().all()) for logits in full)
+
+
+def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
+    written(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
+    written(gpt(d_head=12), torch.randint(V, (3, 12)))
+    other = gpt()
+    other.stack.blocks[1].feedforward.activation = torch.sin
+    written(other, torch.randint(V, (3, 12)))
+    other = gpt()
+    other.stack.blocks[0].feedforward = nn.Sequential(nn.Linear(40, 40))
+    written(other, torch.randint(V, (3, 12)))
+    assert calls == []
+
+
+def test_it_steps_aside_for_gradients_training_many_rows_and_listeners(calls: list[int]) -> None:
+    model, one = gpt(), torch.ones(1, dtype=torch.long)
+
+    def step(rows: int = 1) -> Tensor:
+        _, cache = model.start(torch.zeros(rows, 1, dtype=torch.long), one.expand(rows), capacity=4)
+        return model.step(torch.zeros(rows, dtype=torch.long), cache)
+
+    assert step().requires_grad
+    assert calls == []
+    with torch.no_grad():
+        step(17)
+        with record(model) as seen:
+            step()
+        assert "stack.blocks.1.self_attention.weights" in seen
+        model.train()
+        step()
+        model.eval()
+        with torch.autocast("cpu", torch.bfloat16):
+            step()
+        assert calls == []
+        step(16)
+    assert calls == [16, 16]  # the prompt's one token is a step as well
+
+
+def test_changed_weights_and_parts_are_noticed() -> None:
+    model, tokens = gpt(), torch.randint(V, (3, 12))
+    before = written(model, tokens)
+    other = gpt(n_kv_heads=None)
+    assert not torch.equal(written(other, tokens), before)
+    copied = copy.deepcopy(model)
+    assert torch.equal(written(copied, tokens), before)
+
+    def same() -> None:
+        now = written(model, tokens)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stack, "fused", plain)
+            torch.testing.assert_close(now, written(model, tokens), atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(now, before, atol=1e-3)
+
+    with torch.no_grad():
+        model.stack.blocks[0].feedforward.up.weight.mul_(-1)  # in place
+    same()
+    model.load_state_dict(other.state_dict(), assign=True)
+    same()
+    model.stack.blocks[1] = gpt().stack.blocks[0]
+    same()
+    del model.stack.blocks[0]
+    model.stack.blocks.append(gpt().stack.blocks[1])
+    same()
+    quantize(model, "int8")
+    same()
+
+
+def test_the_program_goes_with_its_model() -> None:
+    model = gpt()
+    written(model, torch.randint(V, (3, 12)))
+    with torch.inference_mode():
+        assert fused(model.stack, torch.zeros(1, 1, 40), model.stack.new_cache(1, capacity=3)) is not None
+    gone = weakref.ref(model.stack)
+    del model
+    gc.collect()
+    assert gone() is None

@@ -1,10 +1,13 @@
 """Rounds by clocks made by hand: turns, repeats, failures."""
 
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 
 import pytest
-from benchmarks.speed.rounds import LIMIT, Others, compete
+from benchmarks.speed.rounds import LIMIT, Others, _own, compete
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,3 +160,15 @@ def test_the_real_counters_count() -> None:
     others.begin()
     assert sum(range(200_000)) > 0
     assert others.share() >= 0.0
+
+
+def test_what_a_process_of_ours_takes_is_ours() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            time.sleep(0.3)
+            before = _own()
+            time.sleep(0.5)
+            taken = _own() - before
+        finally:
+            child.kill()
+    assert taken > 0.05

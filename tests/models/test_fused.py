@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tercet.kernel import library
+from tercet.kernel import library, sgemm
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec, record, stack
 from tercet.models.fused import Fused, fused
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal, quantize
@@ -77,11 +77,12 @@ def translator(**more: Any) -> EncoderDecoder:
 @torch.inference_mode()
 def written(model: DecoderOnly, tokens: Tensor) -> Tensor:
     """Prompts of unlike lengths, steps, a look ahead of which some is taken back, and rows that change places."""
-    first, cache = model.start(tokens[:, :7], torch.tensor([5, 2, 7]), capacity=N)
-    found = [first, *(model.step(tokens[:, 7 + t], cache) for t in range(3))]
+    times = len(tokens) // 3
+    first, cache = model.start(tokens[:, :9], torch.tensor([5, 2, 9]).repeat(times), capacity=N)
+    found = [first, *(model.step(tokens[:, 9 + t], cache) for t in range(3))]
     found += model.read_ahead(tokens[:, :5], cache).unbind(1)
-    cache.advance(torch.tensor([3, 0, 5]))
-    cache.reorder(torch.tensor([2, 0, 0]))
+    cache.advance(torch.tensor([3, 0, 5]).repeat(times))
+    cache.reorder(torch.tensor([2, 0, 0]).repeat(times))
     found += [model.step(tokens[:, t], cache) for t in range(3)]
     return torch.stack(found)
 
@@ -103,14 +104,21 @@ def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-@given(shape=SHAPES, narrow=st.sampled_from([None, "bf16", "int8"]), seed=st.integers(0, 2**32))
+@given(
+    shape=SHAPES,
+    narrow=st.sampled_from([None, "bf16", "int8"]),
+    times=st.sampled_from([1, 1, 4, 8]),  # 12 rows are few, and 24 by the library's product
+    seed=st.integers(0, 2**32),
+)
 @settings(max_examples=60, deadline=None)
-def test_all_layers_at_once_are_the_layers_one_by_one(shape: dict[str, Any], narrow: Any, seed: int) -> None:
+def test_all_layers_at_once_are_the_layers_one_by_one(
+    shape: dict[str, Any], narrow: Any, times: int, seed: int
+) -> None:
     torch.manual_seed(seed)
     for model, writes in ((gpt(**shape), written), (translator(**shape), translated)):
         if narrow is not None:
             quantize(model, narrow)
-        tokens = torch.randint(V, (3, 12))
+        tokens = torch.randint(V, (3 * times, 12))
         at_once = writes(model, tokens)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stack, "fused", plain)
@@ -121,7 +129,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(shape: dict[str, Any], nar
 
 def test_steps_and_looks_ahead_go_at_once(calls: list[int]) -> None:
     written(gpt(), torch.randint(V, (3, 12)))
-    assert calls == [3] * 7  # and the reading of the prompts, 21 tokens, does not
+    assert calls == [3] * 7  # and the reading of the prompts, nine tokens each, does not
     calls.clear()
     translated(translator(), torch.randint(V, (3, 12)))
     assert calls == [2, 6, 6, 3]  # nor the first pass, in which sources are still to be projected
@@ -173,7 +181,22 @@ def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
     assert calls == []
 
 
-def test_it_steps_aside_for_gradients_training_many_rows_and_listeners(calls: list[int]) -> None:
+def test_many_rows_need_the_librarys_product_and_wide_weights(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokens = gpt(), torch.randint(V, (18, 12))
+    if sgemm() is not None:
+        written(model, tokens)
+        assert calls == [18] * 7
+        calls.clear()
+    quantize(model, "int8")
+    written(model, tokens)
+    monkeypatch.setattr("tercet.kernel.fused_step.sgemm", lambda: None)
+    written(gpt(), tokens)
+    assert calls == []
+
+
+def test_it_steps_aside_for_gradients_training_and_listeners(calls: list[int]) -> None:
     model, one = gpt(), torch.ones(1, dtype=torch.long)
 
     def step(rows: int = 1) -> Tensor:
@@ -183,7 +206,6 @@ def test_it_steps_aside_for_gradients_training_many_rows_and_listeners(calls: li
     assert step().requires_grad
     assert calls == []
     with torch.no_grad():
-        step(17)
         with record(model) as seen:
             step()
         assert "stack.blocks.1.self_attention.weights" in seen

@@ -28,7 +28,7 @@ FUNCTIONS = {
     "linear_int8": ROWS,
     "few_queries": [POINTER] * 5 + [THREADS],
     "best_tokens": [*[POINTER] * 2, *[NUMBER] * 5, POINTER, NUMBER, NUMBER, *[POINTER] * 4, THREADS],
-    "fused_step": [POINTER, NUMBER, *[POINTER] * 8, THREADS],
+    "fused_step": [POINTER, NUMBER, *[POINTER] * 9, THREADS],
 }
 
 
@@ -45,6 +45,18 @@ def library() -> ctypes.CDLL | None:
         function = getattr(kernels, name)
         function.argtypes, function.restype = arguments, None
     return kernels
+
+
+@cache
+def sgemm() -> int | None:
+    """The address of the product that PyTorch was built with, where that is MKL's, which may be called from threads."""
+    if not torch.backends.mkl.is_available():
+        return None
+    try:
+        found = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).sgemm_
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(found, ctypes.c_void_p).value
 
 
 def _compiled() -> Path:

@@ -33,31 +33,6 @@ inline float widen_one(uint16_t w) {
     return wide;
 }
 
-enum Activation : Index { NONE, RELU, GELU, GELU_TANH, SILU, RELU_SQUARED };
-enum Into : Index { STORE, ADD, MULTIPLY };
-
-inline float activated(float x, Activation activation) {
-    switch (activation) {
-        case RELU: return x > 0 || x != x ? x : 0.0f;
-        case GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-        case GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-        case SILU: return x / (1.0f + expf(-x));
-        case RELU_SQUARED: return x > 0 || x != x ? x * x : 0.0f;
-        default: return x;
-    }
-}
-
-// What becomes of a number of the product: it is bent, and stored in y, added to it or multiplied with it.
-struct After {
-    Activation activation = NONE;
-    Into into = STORE;
-
-    void put(float value, float& y) const {
-        if (activation != NONE) value = activated(value, activation);
-        y = into == STORE ? value : into == ADD ? y + value : y * value;
-    }
-};
-
 template <typename W>
 struct Product {
     const float* x;
@@ -65,7 +40,7 @@ struct Product {
     const float *scale, *bias;
     float* y;
     Index M, K, N;
-    After after;
+    bool add;  // to what is in y
 
     // Rows m.. and columns n.., ROWS x COLUMNS of y, whose sums stay in registers throughout.
     template <int ROWS, int COLUMNS>
@@ -103,7 +78,9 @@ struct Product {
                 float sum = totals[r * COLUMNS + c];
                 for (Index j = k; j < K; j++) sum = __builtin_fmaf(rows[r * K + j], widen_one(columns[c * K + j]), sum);
                 const float scaled = scale ? sum * scale[n + c] : sum;
-                after.put(bias ? scaled + bias[n + c] : scaled, y[(m + r) * N + n + c]);
+                const float found = bias ? scaled + bias[n + c] : scaled;
+                float& place = y[(m + r) * N + n + c];
+                place = add ? place + found : found;
             }
         }
     }
@@ -118,7 +95,7 @@ struct Product {
     }
 
     template <int COLUMNS>
-    void some(Part part) const {
+    Part::Range some(Part part) const {
         const auto [first, last] = part.of((N + COLUMNS - 1) / COLUMNS);
         for (Index block = first; block < last; block++) {
             Index n = block * COLUMNS;
@@ -127,17 +104,11 @@ struct Product {
             else
                 for (; n < N; n++) all_rows<1>(n);
         }
+        return {first * COLUMNS, last * COLUMNS < N ? last * COLUMNS : N};
     }
 
-    // One thread's share.
-    void share(Part part) const {
-        if (M == 1)
-            some<8>(part);
-        else if (M == 2)
-            some<4>(part);
-        else
-            some<3>(part);
-    }
+    // One thread's share: these columns of y.
+    Part::Range share(Part part) const { return M == 1 ? some<8>(part) : M == 2 ? some<4>(part) : some<3>(part); }
 };
 
 }  // namespace

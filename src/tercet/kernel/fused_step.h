@@ -3,12 +3,13 @@
 // Numbers live in buffers, one behind the other in `scratch`, (M, width) each; the stream itself is `x`. A step names a
 // buffer by the numbers a token has before it, or by -1 for the stream.
 #pragma once
+#include "activations.h"
 #include "few_queries.h"
 #include "few_rows.h"
 
 namespace {
 
-enum Kind : Index { NORM, LINEAR, PLUS, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS };
+enum Kind : Index { NORM, LINEAR, PLUS, TIMES, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS };
 
 struct Step {
     Kind kind;
@@ -17,7 +18,7 @@ struct Step {
     Index rows, width;  // NORM, ROTATE: vectors a token, and their width. LINEAR: its outputs and inputs
     union {
         struct { Index weight, bias, rms; double eps; } norm;
-        struct { Index weight, bytes, scale, bias; Activation activation; Into into; } linear;
+        struct { Index weight, bytes, scale, bias; Activation activation; Index add; } linear;
         struct { Index layer, heads, groups, width, values; } attention;
     };
 };
@@ -37,12 +38,17 @@ struct Tokens {
     const uint8_t* real;         // (sources, source_columns), or null
 };
 
+// BLAS's product of matrices, as it is called from Fortran.
+using Sgemm = void(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
+                   const float*, const int*, const float*, float*, const int*);
+
 struct Run {
     const Step* steps;
     Index count;
     float *x, *scratch;
     const Tokens& tokens;
     const Layer* layers;
+    Sgemm* sgemm;  // null for few rows
     Index M;
 
     float* buffer(Index place) const { return place < 0 ? x : scratch + place * M; }
@@ -71,18 +77,46 @@ struct Run {
     }
 
     template <typename W>
-    void multiply(const Step& step, Part part) const {
-        Product<W>{buffer(step.from), (const W*)step.linear.weight, (const float*)step.linear.scale,
-                   (const float*)step.linear.bias, buffer(step.to), M, step.width, step.rows,
-                   {step.linear.activation, step.linear.into}}
+    Part::Range multiply(const Step& step, Part part) const {
+        return Product<W>{buffer(step.from), (const W*)step.linear.weight, (const float*)step.linear.scale,
+                          (const float*)step.linear.bias, buffer(step.to), M, step.width, step.rows,
+                          step.linear.add != 0}
             .share(part);
     }
 
-    void add(const Step& step, Part part) const {
+    // By the library's product, which is the faster one from some dozen rows on.
+    Part::Range multiply_many(const Step& step, Part part) const {
+        const auto range = part.of(step.rows);
+        const auto& given = step.linear;
+        const int n = int(range.last - range.first), m = int(M), k = int(step.width), wide = int(step.rows);
+        const float one = 1, kept = given.add ? 1 : 0;
+        float* y = buffer(step.to) + range.first;
+        sgemm("T", "N", &n, &m, &k, &one, (const float*)given.weight + range.first * k, &k, buffer(step.from), &k, &kept,
+              y, &wide);
+        if (given.bias)
+            for (Index row = 0; row < M; row++)
+                for (Index i = 0; i < n; i++) y[row * wide + i] += ((const float*)given.bias)[range.first + i];
+        return range;
+    }
+
+    void linear(const Step& step, Part part) const {
+        const auto [first, last] = step.linear.bytes == 2   ? multiply<uint16_t>(step, part)
+                                   : step.linear.bytes == 1 ? multiply<int8_t>(step, part)
+                                   : sgemm                  ? multiply_many(step, part)
+                                                            : multiply<float>(step, part);
+        if (step.linear.activation != NONE)
+            for (Index row = 0; row < M; row++)
+                activate(buffer(step.to) + row * step.rows + first, last - first, step.linear.activation);
+    }
+
+    void combine(const Step& step, Part part) const {
         const auto [first, last] = part.of(M * step.width);
         const float* from = buffer(step.from);
         float* to = buffer(step.to);
-        for (Index i = first; i < last; i++) to[i] += from[i];
+        if (step.kind == PLUS)
+            for (Index i = first; i < last; i++) to[i] += from[i];
+        else
+            for (Index i = first; i < last; i++) to[i] *= from[i];
     }
 
     void rotate(const Step& step, Part part) const {
@@ -134,12 +168,9 @@ struct Run {
         for (const Step* step = steps; step < steps + count; step++) {
             switch (step->kind) {
                 case NORM: normalise(*step, part); break;
-                case LINEAR:
-                    if (step->linear.bytes == 4) multiply<float>(*step, part);
-                    if (step->linear.bytes == 2) multiply<uint16_t>(*step, part);
-                    if (step->linear.bytes == 1) multiply<int8_t>(*step, part);
-                    break;
-                case PLUS: add(*step, part); break;
+                case LINEAR: linear(*step, part); break;
+                case PLUS:
+                case TIMES: combine(*step, part); break;
                 case ROTATE: rotate(*step, part); break;
                 case REMEMBER: remember(*step, part); break;
                 case LOOK_BACK:

@@ -12,15 +12,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library
+from tercet.kernel.compiled import library, sgemm
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
 ACTIVATIONS: tuple[Activation | None, ...] = (None, "relu", "gelu", "gelu_tanh", "silu", "relu_squared")
-INTO = ("store", "add", "multiply")
 WORDS = 12  # numbers of a step
 STREAM = -1  # the buffer that is handed in and comes back; others are named by the numbers a token has before them
 LANES = 8  # numbers that a head's width is a multiple of
-FEW = 16  # tokens up to which it is the faster way
+FEW = 16  # tokens up to which products are the kernel's own
+FEW_EACH = 8  # tokens of a row up to which its attention is the faster way
 WORTH_SHARING = 1 << 20  # multiplications from which threads are worth their meetings
 
 Step = tuple[int, ...]
@@ -51,32 +51,37 @@ def linear(
     bias: Tensor | None,
     *,
     activation: Activation | None = None,
-    into: Literal["store", "add", "multiply"] = "store",
+    add: bool = False,
     wait: bool = True,
 ) -> Step:
-    """(x @ weight.T) * scale + bias, bent, and stored in the target, added to it or multiplied with it."""
-    after = ACTIVATIONS.index(activation), INTO.index(into)
+    """(x @ weight.T) * scale + bias, added to the target or stored there, and bent."""
     about = weight.data_ptr(), weight.element_size(), _address(scale), _address(bias)
-    return _step(1, source, target, *weight.shape, *about, *after, wait=wait)
+    return _step(1, source, target, *weight.shape, *about, ACTIVATIONS.index(activation), int(add), wait=wait)
 
 
 def plus(source: int, target: int, width: int) -> Step:
+    """The target becomes its sum with the source."""
     return _step(2, source, target, 1, width)
+
+
+def times(source: int, target: int, width: int) -> Step:
+    """The target becomes its product with the source, number by number."""
+    return _step(3, source, target, 1, width)
 
 
 def turn(target: int, heads: int, width: int, *, wait: bool) -> Step:
     """Rotary positions, in place."""
-    return _step(3, target, target, heads, width, wait=wait)
+    return _step(4, target, target, heads, width, wait=wait)
 
 
 def remember(keys: int, values: int, layer: int, groups: int, width: int) -> Step:
     """New keys and values take their columns in the layer's table."""
-    return _step(4, keys, keys, 0, 0, layer, 0, groups, width, values)
+    return _step(5, keys, keys, 0, 0, layer, 0, groups, width, values)
 
 
 def look(queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, across: bool) -> Step:
     """Attention to what is behind, or to the source."""
-    return _step(6 if across else 5, queries, target, 0, 0, layer, heads, groups, width)
+    return _step(7 if across else 6, queries, target, 0, 0, layer, heads, groups, width)
 
 
 def table_of(keys: Tensor, values: Tensor) -> tuple[int, ...]:
@@ -91,6 +96,12 @@ class Program:
         self.count, self.scratch = len(steps), scratch
         self.steps = (ctypes.c_int64 * (WORDS * len(steps)))(*(word for step in steps for word in step))
         self.products = sum(step[4] * step[5] for step in steps if step[0] == 1)
+        self.narrow = any(step[7] < 4 for step in steps if step[0] == 1)
+
+    def takes(self, rows: int, each: int) -> bool:
+        """Whether so many tokens of so many rows go through it, and sooner than one layer after the other."""
+        few = 0 < rows * each <= FEW
+        return few or (rows > 0 and 0 < each <= FEW_EACH and not self.narrow and sgemm() is not None)
 
     def run(
         self,
@@ -128,7 +139,8 @@ class Program:
         kernels.fused_step(
             self.steps, self.count, x.data_ptr(), scratch.data_ptr(), columns.contiguous().data_ptr(),
             _address(cosines), _address(sines), _address(real),
-            (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_int64 * len(flat))(*flat), threads,
+            (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_int64 * len(flat))(*flat),
+            sgemm() if tokens > FEW else None, threads,
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ plain way.
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from tercet.kernel import library
 from tercet.kernel.fused_step import (
-    FEW,
     LANES,
     NO_TABLE,
     STREAM,
@@ -27,6 +26,7 @@ from tercet.kernel.fused_step import (
     plus,
     remember,
     table_of,
+    times,
     turn,
 )
 from tercet.nn.attention import Attention
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 KINDS = {Block, Residual, Attention, FeedForward, Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.Dropout, nn.ModuleList}
 NAMES = {function: name for name, function in ACTIVATIONS.items()}
-Into = Literal["store", "add"]
 
 
 def fused(stack: "Stack", x: Tensor, cache: Cache) -> "Fused | None":
@@ -51,7 +50,6 @@ def fused(stack: "Stack", x: Tensor, cache: Cache) -> "Fused | None":
     first = cache.layers[0]
     if (
         torch.compiler.is_compiling()
-        or not 0 < x.shape[0] * x.shape[1] <= FEW
         or x.device.type != "cpu"
         or not x.dtype == first.own.keys.dtype == torch.float32
         or torch.is_grad_enabled()
@@ -63,7 +61,12 @@ def fused(stack: "Stack", x: Tensor, cache: Cache) -> "Fused | None":
     found = _written.get(stack)
     if found is None or found.outdated():
         found = _written[stack] = Fused(stack)
-    if found.program is None or found.heard() or (found.across and first.cross.pair is None):
+    if (
+        found.program is None
+        or not found.program.takes(*x.shape[:2])
+        or found.heard()
+        or (found.across and first.cross.pair is None)
+    ):
         return None
     return found
 
@@ -85,8 +88,7 @@ class Fused:
             (place, name)
             for part in parts
             for place in (vars(part)["_parameters"], vars(part)["_buffers"])
-            for name, tensor in place.items()
-            if tensor is not None
+            for name in place
         ]
         self._addresses = self._where()
         self.across = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
@@ -119,7 +121,8 @@ class Fused:
         return x
 
     def _where(self) -> list[int]:
-        return [place[name].data_ptr() if name in place else 0 for place, name in self._places]
+        tensors = (place.get(name) for place, name in self._places)
+        return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 _written: "WeakKeyDictionary[Stack, Fused]" = WeakKeyDictionary()
@@ -151,6 +154,8 @@ def _write(stack: "Stack") -> Program:
     values = keys + groups * width
     mixed = values + groups * width
     wide = mixed + heads * width
+    hidden = 4 * spec.d_model if spec.d_ff is None else spec.d_ff
+    gated = wide + hidden
     steps: list[Step] = []
 
     def normalise(part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
@@ -162,7 +167,7 @@ def _write(stack: "Stack") -> Program:
     def product(part: Linear, source: int, target: int, **how: Any) -> None:
         steps.append(linear(source, target, part.weight, part.scale, part.bias, **how))
 
-    def attention(part: Attention, layer: int, source: int, target: int, into: Into, *, across: bool) -> None:
+    def attention(part: Attention, layer: int, source: int, target: int, add: bool, *, across: bool) -> None:
         product(part.query, source, queries, wait=across)
         if not across:
             product(part.key, source, keys, wait=False)
@@ -174,26 +179,27 @@ def _write(stack: "Stack") -> Program:
                 steps.extend((turn(queries, heads, width, wait=False), turn(keys, groups, width, wait=True)))
             steps.append(remember(keys, values, layer, groups, width))
         steps.append(look(queries, mixed, layer, heads=heads, groups=groups, width=width, across=across))
-        product(part.out, mixed, target, into=into)
+        product(part.out, mixed, target, add=add)
 
-    def feedforward(part: FeedForward, source: int, target: int, into: Into) -> None:
+    def feedforward(part: FeedForward, source: int, target: int, add: bool) -> None:
         bent = NAMES[part.activation]
         if part.gate is None:
             product(part.up, source, wide, activation=bent)
-        else:  # each thread multiplies the columns that it made
+        else:
             product(part.gate, source, wide, activation=bent, wait=False)
-            product(part.up, source, wide, into="multiply")
-        product(part.down, wide, target, into=into)
+            product(part.up, source, gated)
+            steps.append(times(gated, wide, hidden))
+        product(part.down, wide, target, add=add)
 
     def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, across: bool = False) -> None:
         normalise(part.before, STREAM, normed)
         source = STREAM if isinstance(part.before, nn.Identity) else normed
         direct = isinstance(part.branch, nn.Identity)
-        target, into = (STREAM, "add") if direct else (normed, "store")
+        target = STREAM if direct else normed
         if isinstance(sublayer, Attention):
-            attention(sublayer, layer, source, target, into, across=across)
+            attention(sublayer, layer, source, target, direct, across=across)
         else:
-            feedforward(sublayer, source, target, into)
+            feedforward(sublayer, source, target, direct)
         if not direct:
             normalise(part.branch, normed, normed)
             steps.append(plus(normed, STREAM, spec.d_model))
@@ -206,4 +212,4 @@ def _write(stack: "Stack") -> Program:
             residual(block.cross_residual, layer, block.cross_attention, across=True)
         residual(block.feedforward_residual, layer, block.feedforward)
     normalise(stack.final_norm, STREAM, STREAM)
-    return Program(steps, scratch=wide + (4 * spec.d_model if spec.d_ff is None else spec.d_ff))
+    return Program(steps, scratch=gated + hidden)

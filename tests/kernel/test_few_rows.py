@@ -1,6 +1,7 @@
 """The compiled product is PyTorch's, for every kind of weight; without a compiler the plain way gives the same."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,14 @@ from tercet.kernel import few_rows, library, takes_rows
 from tercet.nn import Linear
 
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+
+
+@pytest.mark.skipif(
+    os.environ.get("TERCET_KERNEL") == "off" or shutil.which(os.environ.get("CXX") or "c++") is None,
+    reason="no C++ compiler here",
+)
+def test_where_there_is_a_compiler_there_are_kernels() -> None:
+    assert library() is not None
 
 
 def weights(kind: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor | None]:

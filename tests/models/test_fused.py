@@ -176,6 +176,13 @@ def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
     other.stack.blocks[1].feedforward.activation = torch.sin
     written(other, torch.randint(V, (3, 12)))
     other = gpt()
+    other.stack.blocks[1].feedforward = gpt(d_ff=80).stack.blocks[1].feedforward  # wider than the spec says
+    written(other, torch.randint(V, (3, 12)))
+    other = gpt()
+    other.stack.blocks[0].self_residual.before = nn.LayerNorm(1)
+    with pytest.raises(RuntimeError, match="shape"):  # PyTorch's word, not garbage
+        written(other, torch.randint(V, (3, 12)))
+    other = gpt()
     other.stack.blocks[0].feedforward = nn.Sequential(nn.Linear(40, 40))
     written(other, torch.randint(V, (3, 12)))
     assert calls == []
@@ -240,6 +247,8 @@ def test_changed_weights_and_parts_are_noticed() -> None:
     model.load_state_dict(other.state_dict(), assign=True)
     same()
     model.stack.blocks[1] = gpt().stack.blocks[0]
+    same()
+    model.stack.blocks[1].feedforward.activation = torch.nn.functional.relu
     same()
     del model.stack.blocks[0]
     model.stack.blocks.append(gpt().stack.blocks[1])

@@ -2,9 +2,7 @@
 // in two passes over the scores while they are in the cache: log of the sum of e^score, and who is above the worst so far.
 #pragma once
 #include <cmath>
-#include <vector>
 
-#include "few_queries.h"
 #include "vectors.h"
 
 namespace {

@@ -7,16 +7,16 @@ Python they take longer to call than to do.
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tercet.kernel.compiled import library, sgemm
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
-ACTIVATIONS: tuple[Activation | None, ...] = (None, "relu", "gelu", "gelu_tanh", "silu", "relu_squared")
-WORDS = 12  # numbers of a step
+# As `fused_step.h` counts them.
+NORM, LINEAR, PLUS, TIMES, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS = range(8)
+ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "relu_squared")
+WORDS = 12  # of a step: its kind, whether to wait, from, to, rows, width, and what only its kind has
 STREAM = -1  # the buffer that is handed in and comes back; others are named by the numbers a token has before them
 LANES = 8  # numbers that a head's width is a multiple of
 FEW = 16  # tokens up to which products are the kernel's own
@@ -40,7 +40,7 @@ def norm(
 ) -> Step:
     """`rows` vectors a token, as wide as the weight."""
     bits = struct.unpack("q", struct.pack("d", eps))[0]
-    return _step(0, source, target, rows, len(weight), weight.data_ptr(), _address(bias), int(rms), bits, wait=wait)
+    return _step(NORM, source, target, rows, len(weight), weight.data_ptr(), _address(bias), int(rms), bits, wait=wait)
 
 
 def linear(
@@ -50,38 +50,38 @@ def linear(
     scale: Tensor | None,
     bias: Tensor | None,
     *,
-    activation: Activation | None = None,
+    activation: str | None = None,
     add: bool = False,
     wait: bool = True,
 ) -> Step:
     """(x @ weight.T) * scale + bias, added to the target or stored there, and bent."""
     about = weight.data_ptr(), weight.element_size(), _address(scale), _address(bias)
-    return _step(1, source, target, *weight.shape, *about, ACTIVATIONS.index(activation), int(add), wait=wait)
+    return _step(LINEAR, source, target, *weight.shape, *about, ACTIVATIONS.index(activation), int(add), wait=wait)
 
 
 def plus(source: int, target: int, width: int) -> Step:
     """The target becomes its sum with the source."""
-    return _step(2, source, target, 1, width)
+    return _step(PLUS, source, target, 1, width)
 
 
 def times(source: int, target: int, width: int) -> Step:
     """The target becomes its product with the source, number by number."""
-    return _step(3, source, target, 1, width)
+    return _step(TIMES, source, target, 1, width)
 
 
 def turn(target: int, heads: int, width: int, *, wait: bool) -> Step:
     """Rotary positions, in place."""
-    return _step(4, target, target, heads, width, wait=wait)
+    return _step(ROTATE, target, target, heads, width, wait=wait)
 
 
 def remember(keys: int, values: int, layer: int, groups: int, width: int) -> Step:
     """New keys and values take their columns in the layer's table."""
-    return _step(5, keys, keys, 0, 0, layer, 0, groups, width, values)
+    return _step(REMEMBER, keys, keys, 0, 0, layer, 0, groups, width, values)
 
 
 def look(queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, across: bool) -> Step:
     """Attention to what is behind, or to the source."""
-    return _step(7 if across else 6, queries, target, 0, 0, layer, heads, groups, width)
+    return _step(LOOK_ACROSS if across else LOOK_BACK, queries, target, 0, 0, layer, heads, groups, width)
 
 
 def table_of(keys: Tensor, values: Tensor) -> tuple[int, ...]:
@@ -95,8 +95,9 @@ class Program:
     def __init__(self, steps: Sequence[Step], scratch: int) -> None:
         self.count, self.scratch = len(steps), scratch
         self.steps = (ctypes.c_int64 * (WORDS * len(steps)))(*(word for step in steps for word in step))
-        self.products = sum(step[4] * step[5] for step in steps if step[0] == 1)
-        self.narrow = any(step[7] < 4 for step in steps if step[0] == 1)
+        products = [step for step in steps if step[0] == LINEAR]
+        self.weights = sum(rows * width for _, _, _, _, rows, width, *_ in products)
+        self.narrow = any(step[7] < 4 for step in products)  # bytes of a weight
 
     def takes(self, rows: int, each: int) -> bool:
         """Whether so many tokens of so many rows go through it, and sooner than one layer after the other."""
@@ -129,7 +130,7 @@ class Program:
         assert kernels is not None
         rows, each, _ = x.shape
         tokens = rows * each
-        threads = torch.get_num_threads() if tokens * self.products >= WORTH_SHARING else 1
+        threads = torch.get_num_threads() if tokens * self.weights >= WORTH_SHARING else 1
         cosines, sines = (None, None) if rotation is None else (table.contiguous() for table in rotation)
         turned = 0 if cosines is None else cosines.shape[-1]
         real = None if real is None else real.contiguous()

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #ifdef __AVX__
 #include <immintrin.h>
 #endif

@@ -29,6 +29,7 @@ from tercet.kernel.fused_step import (
     times,
     turn,
 )
+from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention
 from tercet.nn.block import Block
 from tercet.nn.cache import Cache, LayerCache
@@ -82,7 +83,8 @@ class Fused:
     def __init__(self, stack: "Stack") -> None:
         parts = [*stack.blocks.modules(), stack.final_norm]
         self._attentions = [part for part in parts if isinstance(part, Attention)]
-        self._children = [(vars(part)["_modules"], tuple(part.children())) for part in parts]
+        self._children = [(vars(part)["_modules"], list(vars(part)["_modules"].values())) for part in parts]
+        self._activations = [(part, part.activation) for part in parts if isinstance(part, FeedForward)]
         self._hooks = [vars(part)[kind] for part in parts for kind in ("_forward_hooks", "_forward_pre_hooks")]
         self._places = [
             (place, name)
@@ -96,8 +98,11 @@ class Fused:
 
     def outdated(self) -> bool:
         """Whether a part has been exchanged, or its weights lie elsewhere."""
-        same = all(tuple(filter(None, now.values())) == then for now, then in self._children)
-        return not same or self._where() != self._addresses
+        return (
+            any(list(now.values()) != then for now, then in self._children)
+            or any(part.activation is not then for part, then in self._activations)
+            or self._where() != self._addresses
+        )
 
     def heard(self) -> bool:
         """Whether somebody listens to a part, who would hear nothing."""
@@ -134,28 +139,76 @@ def _tables(layer: LayerCache) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _possible(stack: "Stack", parts: Iterable[nn.Module]) -> bool:
+    """Whether there are steps for all parts: of known kinds, and of the sizes that the spec says."""
+    tensors = [tensor for part in parts for tensor in (*part.parameters(), *part.buffers())]
     return (
         all(type(part) in KINDS for part in parts)
+        and all(_fits(stack.spec, part) for part in parts)
         and not isinstance(stack.position, ALiBiPositions)
         and stack.spec.head_width % LANES == 0
-        and all(part.activation in NAMES for part in parts if isinstance(part, FeedForward))
-        and all(tensor.is_contiguous() for part in parts for tensor in (*part.parameters(), *part.buffers()))
+        and all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors)
     )
+
+
+def _fits(spec: StackSpec, part: nn.Module) -> bool:
+    """An address says nothing of sizes, which PyTorch would check."""
+    d_model, d_ff, width, heads, groups = _sizes(spec)
+    match part:
+        case Attention():
+            norms = [norm for norm in (part.query_norm, part.key_norm) if not isinstance(norm, nn.Identity)]
+            return (
+                (part.n_heads, part.n_kv_heads, part.d_head) == (heads, groups, width)
+                and _product_fits(part.query, heads * width, d_model)
+                and all(_product_fits(linear, groups * width, d_model) for linear in (part.key, part.value))
+                and _product_fits(part.out, d_model, heads * width)
+                and all(_norm_fits(norm, width) for norm in norms)
+            )
+        case FeedForward():
+            wide = [part.up] if part.gate is None else [part.up, part.gate]
+            return (
+                part.activation in NAMES
+                and all(_product_fits(linear, d_ff, d_model) for linear in wide)
+                and _product_fits(part.down, d_model, d_ff)
+            )
+        case Residual():
+            norms = [norm for norm in (part.before, part.branch, part.after) if not isinstance(norm, nn.Identity)]
+            return all(_norm_fits(norm, d_model) for norm in norms)
+        case _:
+            return True
+
+
+def _product_fits(part: Linear, rows: int, width: int) -> bool:
+    wide = part.weight.dtype == torch.float32 or (part.quantized and part.weight.dtype in (torch.bfloat16, torch.int8))
+    vectors = [vector for vector in (part.scale, part.bias) if vector is not None]
+    return wide and part.weight.shape == (rows, width) and all(_is_vector(vector, rows) for vector in vectors)
+
+
+def _norm_fits(part: nn.Module, width: int) -> bool:
+    return all(_is_vector(vector, width) for vector in part.parameters())
+
+
+def _is_vector(tensor: Tensor, width: int) -> bool:
+    return tensor.dtype == torch.float32 and tensor.shape == (width,)
+
+
+def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
+    """d_model, d_ff, a head's width, heads, and heads of keys and values."""
+    d_ff = 4 * spec.d_model if spec.d_ff is None else spec.d_ff
+    groups = spec.n_heads if spec.n_kv_heads is None else spec.n_kv_heads
+    return spec.d_model, d_ff, spec.head_width, spec.n_heads, groups
 
 
 def _write(stack: "Stack") -> Program:
     """The steps of all layers, in their order."""
-    spec, rotary = stack.spec, isinstance(stack.position, RotaryPositions)
-    heads, width = spec.n_heads, spec.head_width
-    groups = heads if spec.n_kv_heads is None else spec.n_kv_heads
+    rotary = isinstance(stack.position, RotaryPositions)
+    d_model, d_ff, width, heads, groups = _sizes(stack.spec)
     normed = 0  # each buffer is named by what lies before it
-    queries = normed + spec.d_model
+    queries = normed + d_model
     keys = queries + heads * width
     values = keys + groups * width
     mixed = values + groups * width
     wide = mixed + heads * width
-    hidden = 4 * spec.d_model if spec.d_ff is None else spec.d_ff
-    gated = wide + hidden
+    gated = wide + d_ff
     steps: list[Step] = []
 
     def normalise(part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
@@ -188,7 +241,7 @@ def _write(stack: "Stack") -> Program:
         else:
             product(part.gate, source, wide, activation=bent, wait=False)
             product(part.up, source, gated)
-            steps.append(times(gated, wide, hidden))
+            steps.append(times(gated, wide, d_ff))
         product(part.down, wide, target, add=add)
 
     def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, across: bool = False) -> None:
@@ -202,7 +255,7 @@ def _write(stack: "Stack") -> Program:
             feedforward(sublayer, source, target, direct)
         if not direct:
             normalise(part.branch, normed, normed)
-            steps.append(plus(normed, STREAM, spec.d_model))
+            steps.append(plus(normed, STREAM, d_model))
         normalise(part.after, STREAM, STREAM)
 
     for layer, block in enumerate(stack.blocks):
@@ -212,4 +265,4 @@ def _write(stack: "Stack") -> Program:
             residual(block.cross_residual, layer, block.cross_attention, across=True)
         residual(block.feedforward_residual, layer, block.feedforward)
     normalise(stack.final_norm, STREAM, STREAM)
-    return Program(steps, scratch=gated + hidden)
+    return Program(steps, scratch=gated + d_ff)

@@ -48,7 +48,7 @@ struct Attention {
             Floats sum = {};
             for (Index j = 0; j < K; j += LANES) sum = multiply_add(load(query + j), load(key + j), sum);
             weights[i] = add_up(sum) * scale;
-            most = weights[i] > most || weights[i] != weights[i] ? weights[i] : most;  // NaN stays
+            most = weights[i] > most ? weights[i] : most;
         }
         for (Index i = n; i % LANES; i++) weights[i] = -INFINITY;
         Floats total = {};

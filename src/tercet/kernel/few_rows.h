@@ -85,30 +85,33 @@ struct Product {
         }
     }
 
-    template <int COLUMNS>
+    // MOST rows at a time, and what is left of them.
+    template <int MOST, int COLUMNS>
     void all_rows(Index n) const {
         Index m = 0;
-        for (; m + 4 <= M; m += 4) tile<4, COLUMNS>(m, n);
-        if (M - m == 3) tile<3, COLUMNS>(m, n);
-        if (M - m == 2) tile<2, COLUMNS>(m, n);
-        if (M - m == 1) tile<1, COLUMNS>(m, n);
+        for (; m + MOST <= M; m += MOST) tile<MOST, COLUMNS>(m, n);
+        if constexpr (MOST == 4) {
+            if (M - m == 3) tile<3, COLUMNS>(m, n);
+            if (M - m == 2) tile<2, COLUMNS>(m, n);
+            if (M - m == 1) tile<1, COLUMNS>(m, n);
+        }
     }
 
-    template <int COLUMNS>
+    template <int MOST, int COLUMNS>
     Part::Range some(Part part) const {
         const auto [first, last] = part.of((N + COLUMNS - 1) / COLUMNS);
         for (Index block = first; block < last; block++) {
             Index n = block * COLUMNS;
             if (n + COLUMNS <= N)
-                all_rows<COLUMNS>(n);
+                all_rows<MOST, COLUMNS>(n);
             else
-                for (; n < N; n++) all_rows<1>(n);
+                for (; n < N; n++) all_rows<MOST, 1>(n);
         }
         return {first * COLUMNS, last * COLUMNS < N ? last * COLUMNS : N};
     }
 
     // One thread's share: these columns of y.
-    Part::Range share(Part part) const { return M == 1 ? some<8>(part) : M == 2 ? some<4>(part) : some<3>(part); }
+    Part::Range share(Part part) const { return M == 1 ? some<1, 8>(part) : M == 2 ? some<2, 4>(part) : some<4, 3>(part); }
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ from benchmarks.speed.rounds import REST
 from benchmarks.speed.row import Asked, Row
 from benchmarks.speed.table import markdown, summary
 
-QUICK = ("gpt-char", "bert", "greedy-1", "start-up")
+QUICK = ("gpt-char", "bert", "greedy-1", "start-up-help", "start-up-import")
 QUICK_TIMING = Timing(rounds=3, seconds=1.0, repeats=1)
 
 

@@ -252,7 +252,7 @@ def test_rows_by_name_and_by_beginning() -> None:
     assert [row.name for row in program.chosen(["greedy"], ROWS)] == ["greedy-1", "greedy-8"]
     assert [row.name for row in program.chosen(["bert", "gpt-char"], ROWS)] == ["gpt-char", "bert"]
     assert [row.name for row in program.chosen([], ROWS)] == list(ROWS)
-    assert [row.name for row in program.chosen([], ROWS, quick=True)][-1] == "start-up-token"
+    assert [row.name for row in program.chosen([], ROWS, quick=True)][-1] == "start-up-import"
     with pytest.raises(SystemExit, match="no row is called gptchar"):
         program.chosen(["gptchar"], ROWS)
 

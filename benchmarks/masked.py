@@ -48,7 +48,7 @@ class Theirs:
         stack = spec.stack
         config = BertConfig(
             vocab_size=spec.vocab_size, hidden_size=stack.d_model, num_hidden_layers=stack.n_layers,
-            num_attention_heads=stack.n_heads, intermediate_size=stack.d_ff or 4 * stack.d_model,
+            num_attention_heads=stack.n_heads, intermediate_size=stack.inner_width,
             max_position_embeddings=spec.max_len, hidden_dropout_prob=stack.dropout.residual,
             attention_probs_dropout_prob=stack.dropout.attention,
         )  # fmt: skip

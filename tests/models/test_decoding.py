@@ -12,8 +12,9 @@ CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 
 def empty_cache(decoder: DecoderOnly, *, batch: int, capacity: int) -> Cache:
     stack = decoder.spec.stack
-    groups = stack.n_heads if stack.n_kv_heads is None else stack.n_kv_heads
-    return Cache(n_layers=stack.n_layers, n_kv_heads=groups, d_head=stack.head_width, batch=batch, capacity=capacity)
+    return Cache(
+        n_layers=stack.n_layers, n_kv_heads=stack.kv_heads, d_head=stack.head_width, batch=batch, capacity=capacity
+    )
 
 
 @pytest.mark.parametrize("point", GRID, ids=name)

@@ -30,6 +30,7 @@ def some_targets() -> Tensor:
 @pytest.fixture(params=[1, 3 * V, 1 << 20], ids=["row by row", "three rows", "at once"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(likelihood.AT_ONCE, "cpu", request.param)
+    monkeypatch.setattr(likelihood, "ROWS", 1)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -134,3 +135,11 @@ def test_autocast_reaches_in() -> None:
     torch.testing.assert_close(mixed.total, expected)
     assert head.weight.grad is not None
     assert (head.weight.grad.dtype, hidden.grad.dtype if hidden.grad is not None else None) == (torch.float32,) * 2
+
+
+def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:
+    hidden = torch.randn(3, D, requires_grad=True)
+    total = negative_log_likelihood(hidden, unembedding(), torch.tensor([1, IGNORED, 2])).total
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="work out the loss anew"):
+        total.backward()

@@ -81,7 +81,7 @@ def _layer(kind: type[nn.Module], stack: StackSpec) -> nn.Module:
     activation = {"gelu": "gelu", "relu": "relu"}[stack.activation]
     with torch.random.fork_rng(devices=[]):
         return kind(
-            stack.d_model, stack.n_heads, stack.d_ff or 4 * stack.d_model, dropout=stack.dropout.residual,
+            stack.d_model, stack.n_heads, stack.inner_width, dropout=stack.dropout.residual,
             activation=activation, layer_norm_eps=stack.norm_eps, batch_first=True, norm_first=stack.placement == "pre",
         )  # fmt: skip
 

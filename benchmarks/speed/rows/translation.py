@@ -72,7 +72,7 @@ def real(batch: PairBatch) -> tuple[list[int], list[int]]:
 
 def flops_of(batch: PairBatch, stack: StackSpec, vocabulary: int) -> float:
     """What the real tokens of a batch need, there and back."""
-    layers, width, inner = stack.n_layers, stack.d_model, stack.d_ff or 4 * stack.d_model
+    layers, width, inner = stack.n_layers, stack.d_model, stack.inner_width
     total = 0.0
     for source, target in zip(*real(batch), strict=True):
         encoder = source * (4 * width**2 + 2 * width * inner) + 2 * source**2 * width

@@ -274,22 +274,31 @@ def _candidates(
 
     `early` are the sentences that may not end yet. Always `count` columns; what is missing has probability zero.
     """
-    if takes_scores(logits):
-        soon = torch.zeros(len(alive), dtype=torch.bool)
-        soon[early] = True
-        found = best_tokens(logits, alive, count, never=never, end=eos_id, early=soon)
-        values, parents, tokens = (tensor.numpy() for tensor in found)
-        if np.isnan(values).any():
-            raise UserError(DIVERGED)
-        return values, parents, tokens
+    best = _best_by_kernel if takes_scores(logits) else _best_by_pytorch
+    values, parents, tokens = best(logits, alive, count, never, eos_id, early)
+    if np.isnan(values).any():
+        raise UserError(DIVERGED)
+    return values, parents, tokens
+
+
+def _best_by_kernel(
+    logits: Tensor, alive: Tensor, count: int, never: Tensor, eos_id: int, early: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    soon = torch.zeros(len(alive), dtype=torch.bool)
+    soon[early] = True
+    values, parents, tokens = best_tokens(logits, alive, count, never=never, end=eos_id, early=soon)
+    return values.numpy(), parents.numpy(), tokens.numpy()
+
+
+def _best_by_pytorch(
+    logits: Tensor, alive: Tensor, count: int, never: Tensor, eos_id: int, early: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
     logprobs.index_fill_(-1, never, -math.inf)
     if early:
         logprobs[torch.tensor(early, device=logits.device), :, eos_id] = -math.inf
     values, parents, tokens = best_continuations(logprobs, alive, count)
     packed = torch.stack((values, parents.float(), tokens.float())).cpu().numpy()  # float32 holds ids up to 2**24
-    if np.isnan(packed[0]).any():
-        raise UserError(DIVERGED)
     packed = np.pad(packed, ((0, 0), (0, 0), (0, count - packed.shape[2])), constant_values=-1.0)
     missing = packed[2] < 0
     packed[0][missing], packed[1:, missing] = -math.inf, 0.0

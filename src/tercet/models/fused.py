@@ -193,9 +193,7 @@ def _is_vector(tensor: Tensor, width: int) -> bool:
 
 def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
     """d_model, d_ff, a head's width, heads, and heads of keys and values."""
-    d_ff = 4 * spec.d_model if spec.d_ff is None else spec.d_ff
-    groups = spec.n_heads if spec.n_kv_heads is None else spec.n_kv_heads
-    return spec.d_model, d_ff, spec.head_width, spec.n_heads, groups
+    return spec.d_model, spec.inner_width, spec.head_width, spec.n_heads, spec.kv_heads
 
 
 def _write(stack: "Stack") -> Program:

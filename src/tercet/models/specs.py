@@ -59,6 +59,15 @@ class StackSpec:
     def head_width(self) -> int:
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
+    @property
+    def kv_heads(self) -> int:
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def inner_width(self) -> int:
+        """Of the feed-forward network."""
+        return 4 * self.d_model if self.d_ff is None else self.d_ff
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:

@@ -45,7 +45,7 @@ class Stack(nn.Module):
         feedforward = partial(
             FeedForward,
             spec.d_model,
-            4 * spec.d_model if spec.d_ff is None else spec.d_ff,
+            spec.inner_width,
             activation=spec.activation,
             gated=spec.gated,
             bias=spec.bias,
@@ -122,7 +122,7 @@ class Stack(nn.Module):
         spec, weight = self.spec, next(self.parameters())
         return Cache(
             n_layers=spec.n_layers,
-            n_kv_heads=spec.n_heads if spec.n_kv_heads is None else spec.n_kv_heads,
+            n_kv_heads=spec.kv_heads,
             d_head=spec.head_width,
             batch=batch,
             capacity=capacity,

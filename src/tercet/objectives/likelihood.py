@@ -4,8 +4,8 @@
     loss = (1 - ε) (lse(z) - z[target]) + ε (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - ε) 1[target] - ε/V
 
 The scores of all targets over a whole vocabulary are the largest tensor of a training step, and written out they are
-read and written some eight times. A few rows of them stay in the processor's cache, and as their gradient is known at
-once nothing is kept for the backward pass. ε is label smoothing as PyTorch defines it (Szegedy et al. 2016).
+read and written some eight times. Of a few rows at a time they take little memory, and as their gradient is known at
+once nothing of them is kept for the backward pass. ε is label smoothing as PyTorch defines it (Szegedy et al. 2016).
 """
 
 from typing import Any
@@ -18,7 +18,9 @@ from torch import Tensor
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives.loss import IGNORED, Loss
 
-AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores worked out together: what a cache holds, or what keeps a GPU busy
+# Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows at least, for with each
+# lot the unembedding is read twice, and its gradient read and written (docs/log.md).
+AT_ONCE, ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
 
 
 def negative_log_likelihood(
@@ -30,13 +32,12 @@ def negative_log_likelihood(
         smoothing: ε, the share of each target that is spread over the whole vocabulary.
     """
     flat, wanted = hidden.flatten(0, -2), targets.flatten()
-    weight = unembedding.weight[: unembedding.vocab_size]
-    bias = None if unembedding.bias is None else unembedding.bias[: unembedding.vocab_size]
+    weight, bias, vocab_size = unembedding.weight, unembedding.bias, unembedding.vocab_size
     if torch.is_autocast_enabled(flat.device.type):  # which does not look into a function of our own
         dtype = torch.get_autocast_dtype(flat.device.type)
         flat, weight = flat.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    total, plain = _LinearCrossEntropy.apply(flat, weight, bias, wanted, smoothing, unembedding.softcap)
+    total, plain = _LinearCrossEntropy.apply(flat, weight, bias, vocab_size, wanted, smoothing, unembedding.softcap)
     return Loss(total, plain.detach(), (targets != IGNORED).sum())
 
 
@@ -47,21 +48,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
+        vocab_size: int,  # rows of the weight that are tokens; others only pad it
         targets: Tensor,
         smoothing: float,
         softcap: float | None,
     ) -> tuple[Tensor, Tensor]:
         learns = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-        d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
-        d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        d_hidden, padded_d_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
+        padded_d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        weight, d_weight = weight[:vocab_size], padded_d_weight[:vocab_size]
+        bias, d_bias = (None if vector is None else vector[:vocab_size] for vector in (bias, padded_d_bias))
         total = plain = torch.zeros((), device=hidden.device)
-        n_rows = max(1, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
+        n_rows = max(ROWS, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
             scores, slope = _scores(hidden[rows], weight, bias, softcap)  # (N, V)
             counts = (targets[rows] != IGNORED)[:, None]  # (N, 1)
             target = targets[rows, None].clamp(min=0)
-            mean = scores.mean(-1, keepdim=True)
+            mean = scores.mean(-1, keepdim=True) if smoothing else 0.0
             likely = scores.gather(-1, target)
             largest = scores.amax(-1, keepdim=True)
             # From here on `scores` becomes first the softmax, then the gradient, in place.
@@ -71,9 +75,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             plain = plain + (nll * counts).sum()
             total = total + (((1 - smoothing) * nll + smoothing * (lse - mean)) * counts).sum()
             if learns:
-                gradient = scores.div_(sums).sub_(smoothing / len(weight))
-                gradient.scatter_add_(-1, target, gradient.new_full(target.shape, smoothing - 1))
-                gradient.mul_(counts if slope is None else slope.mul_(counts))
+                gradient = scores.mul_(counts / sums)
+                if smoothing:
+                    gradient.sub_(counts * (smoothing / len(weight)))
+                gradient.scatter_add_(-1, target, counts * (smoothing - 1))
+                if slope is not None:
+                    gradient.mul_(slope)
                 if d_bias is not None:
                     d_bias.add_(gradient.sum(0))
                 gradient = gradient.to(hidden.dtype)
@@ -82,17 +89,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     d_weight.addmm_(gradient.mT, hidden[rows])
                 else:
                     d_weight.add_(gradient.mT @ hidden[rows])
-        ctx.save_for_backward(
-            d_hidden, d_weight.to(weight.dtype), None if bias is None or d_bias is None else d_bias.to(bias.dtype)
-        )
+        padded_d_bias = None if bias is None or padded_d_bias is None else padded_d_bias.to(bias.dtype)
+        ctx.slopes = d_hidden, padded_d_weight.to(weight.dtype), padded_d_bias
         return total, plain
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        d_hidden, d_weight, d_bias = ctx.saved_tensors
-        scale = gradients[0]
-        slopes = (None if d is None else (d * scale).to(d.dtype) for d in (d_hidden, d_weight, d_bias))
-        return (*slopes, None, None, None)
+        if ctx.slopes is None:
+            raise RuntimeError("the gradient of this loss was handed out already; work out the loss anew")
+        # They are scaled in place, which saves a copy as large as the unembedding, and so serve once.
+        slopes, ctx.slopes = ctx.slopes, None
+        return (*(None if slope is None else slope.mul_(gradients[0]) for slope in slopes), None, None, None, None)
 
 
 def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:

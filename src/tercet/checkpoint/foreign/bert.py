@@ -156,7 +156,7 @@ def _config(spec: EncoderOnlySpec) -> Plain:
         "hidden_size": stack.d_model,
         "num_hidden_layers": stack.n_layers,
         "num_attention_heads": stack.n_heads,
-        "intermediate_size": 4 * stack.d_model if stack.d_ff is None else stack.d_ff,
+        "intermediate_size": stack.inner_width,
         "hidden_act": NAMED[stack.activation],
         "layer_norm_eps": stack.norm_eps,
         "hidden_dropout_prob": stack.dropout.residual,

@@ -35,11 +35,10 @@ def decoder_of(specs: Any, stack: Stack, *, cross: bool) -> Any:
 def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
     """What both of theirs are told of a stack."""
     spec, position = stack.spec, stack.position
-    kv_heads = spec.n_heads if spec.n_kv_heads is None else spec.n_kv_heads
     told = {
         "num_layers": spec.n_layers,
         "num_heads": spec.n_heads,
-        "num_heads_kv": None if kv_heads == spec.n_heads else kv_heads,
+        "num_heads_kv": None if spec.kv_heads == spec.n_heads else spec.kv_heads,
         "head_dim": spec.head_width,
         "pre_norm": spec.placement != "post",
         "pre_post_layer_norm": spec.placement == "sandwich",

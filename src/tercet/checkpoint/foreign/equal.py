@@ -60,9 +60,8 @@ def features_of_stack(
 
 def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
     """Where all heads have their own keys and values and share the width."""
-    own = stack.n_heads if stack.n_kv_heads is None else stack.n_kv_heads
     return [
-        (f"{key}.n_kv_heads", own, [stack.n_heads]),
+        (f"{key}.n_kv_heads", stack.kv_heads, [stack.n_heads]),
         (f"{key}.d_head", stack.head_width, [stack.d_model // stack.n_heads]),
     ]
 

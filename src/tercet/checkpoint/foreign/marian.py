@@ -173,7 +173,7 @@ def _config(spec: EncoderDecoderSpec) -> Plain:
         config |= {
             f"{side}_layers": stack.n_layers,
             f"{side}_attention_heads": stack.n_heads,
-            f"{side}_ffn_dim": 4 * stack.d_model if stack.d_ff is None else stack.d_ff,
+            f"{side}_ffn_dim": stack.inner_width,
         }
     return config
 

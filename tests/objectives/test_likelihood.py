@@ -143,3 +143,19 @@ def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="work out the loss anew"):
         total.backward()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation has weights that could learn, and must not pay for it."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a product for a gradient")
+
+    monkeypatch.setattr(torch, "mm", refused)
+    head, hidden, targets = unembedding(), torch.randn(3, D), torch.tensor([1, IGNORED, 2])
+    with mode():
+        found = negative_log_likelihood(hidden, head, targets)
+    torch.testing.assert_close(found.plain, F.cross_entropy(head(hidden), targets, reduction="sum").detach())
+    with pytest.raises(AssertionError, match="a product for a gradient"):
+        negative_log_likelihood(hidden, head, targets)

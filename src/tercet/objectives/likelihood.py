@@ -37,7 +37,11 @@ def negative_log_likelihood(
         dtype = torch.get_autocast_dtype(flat.device.type)
         flat, weight = flat.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    total, plain = _LinearCrossEntropy.apply(flat, weight, bias, vocab_size, wanted, smoothing, unembedding.softcap)
+    given = [tensor for tensor in (flat, weight, bias) if tensor is not None]
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)  # within, gradients are off
+    total, plain = _LinearCrossEntropy.apply(
+        flat, weight, bias, vocab_size, wanted, smoothing, unembedding.softcap, learns
+    )
     return Loss(total, plain.detach(), (targets != IGNORED).sum())
 
 
@@ -52,10 +56,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
         softcap: float | None,
+        learns: bool,
     ) -> tuple[Tensor, Tensor]:
-        learns = hidden.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-        d_hidden, padded_d_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
-        padded_d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        learning = len(weight) if learns else 0
+        d_hidden, padded_d_weight = torch.empty_like(hidden), torch.zeros_like(weight[:learning], dtype=torch.float32)
+        padded_d_bias = None if bias is None else torch.zeros_like(bias[:learning], dtype=torch.float32)
         weight, d_weight = weight[:vocab_size], padded_d_weight[:vocab_size]
         bias, d_bias = (None if vector is None else vector[:vocab_size] for vector in (bias, padded_d_bias))
         total = plain = torch.zeros((), device=hidden.device)
@@ -99,7 +104,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             raise RuntimeError("the gradient of this loss was handed out already; work out the loss anew")
         # They are scaled in place, which saves a copy as large as the unembedding, and so serve once.
         slopes, ctx.slopes = ctx.slopes, None
-        return (*(None if slope is None else slope.mul_(gradients[0]) for slope in slopes), None, None, None, None)
+        return (*(None if slope is None else slope.mul_(gradients[0]) for slope in slopes), *[None] * 5)
 
 
 def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:

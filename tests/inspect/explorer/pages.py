@@ -71,6 +71,12 @@ def candidates(tab: Tab, pane: int = 0) -> dict[int, tuple[float, float]]:
     return found
 
 
+def offers(tab: Tab, scores: torch.Tensor) -> None:
+    """The page's next tokens are as likely as the scores (V) say."""
+    for token, (share, _) in candidates(tab).items():
+        assert share == pytest.approx(float(scores.softmax(-1)[token]), abs=NEAR)
+
+
 def row_of(tab: Tab, pane: int = 0) -> int:
     text = tab.page.locator(f'[data-pane="{pane}"] .probabilities h2 small').text_content()
     match = re.search(r"row (\d+)", text)

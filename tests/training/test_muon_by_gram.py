@@ -79,6 +79,15 @@ def test_many_iterations_need_a_gram_matrix_made_anew(monkeypatch: pytest.Monkey
     assert distance() > 1
 
 
+@pytest.mark.parametrize("shape", [(11, 60), (60, 11), (24, 24)])
+def test_a_step_within_autocast_is_as_exact(shape: tuple[int, int]) -> None:
+    """In a trainer that runs whole steps so, its products would be rounded to bfloat16, and it would not learn."""
+    matrix = with_spectrum(*shape, torch.logspace(0, -4, min(shape)), seed=2)[None]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = orthogonalise(matrix)
+    torch.testing.assert_close(found, orthogonalise(matrix), rtol=0, atol=0)
+
+
 @settings(max_examples=30)
 @given(rows=st.integers(1, 40), columns=st.integers(1, 200), iterations=st.integers(1, 5))
 def test_it_never_takes_more_products(rows: int, columns: int, iterations: int) -> None:

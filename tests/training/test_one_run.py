@@ -144,6 +144,21 @@ def test_every_precision_learns(tmp_path: Path, finished: Callable[[str], Path],
     assert load_model(out / "last").model.embedding.weight.dtype == torch.float32
 
 
+def test_muon_learns_in_bf16_as_it_does_in_fp32(tmp_path: Path) -> None:
+    muon = {"kind": "muon", "lr": 0.05, "adam_lr": 0.01}
+    whole, half = (
+        [
+            y
+            for _, y in figures(train(TINY["pairs"](tmp_path, optimizer=muon, precision=precision), out, quiet=True))[
+                "train/loss"
+            ]
+        ]
+        for precision, out in (("fp32", tmp_path / "whole"), ("bf16", tmp_path / "half"))
+    )
+    assert half == pytest.approx(whole, rel=0.01)
+    assert half[-1] < half[0] - 0.3
+
+
 @pytest.mark.slow
 def test_compiled_is_eager(tmp_path: Path) -> None:
     changes = {"model": {"stack": {"bias": False, "dropout": {"embedding": 0.0, "attention": 0.0, "residual": 0.0}}}}

@@ -109,9 +109,10 @@ def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Floa
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     rows, columns = x.shape[-2:]
     # Beyond this shape the Gram matrix's iteration has fewer products, however many iterations there are. In bfloat16
-    # it would lose the small singular values, which enter it squared.
+    # it would lose the small singular values, which enter it squared: not even where a step runs within autocast.
     short = 2 * columns > 3 * rows and x.dtype == torch.float32
-    x = (_by_gram if short else _by_itself)(x, iterations)
+    with torch.autocast(x.device.type, enabled=False):
+        x = (_by_gram if short else _by_itself)(x, iterations)
     return x.mT if tall else x
 
 

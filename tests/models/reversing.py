@@ -83,7 +83,7 @@ def trained(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:
 def main() -> None:
     torch.set_num_threads(1)
     seed = int(sys.argv[1])
-    model = trained(steps=800, rows=32, rate=3e-3, seed=seed)
+    model = trained(steps=800, rows=64, rate=3e-3, seed=seed)
     symbols, lengths, mirrored = sequences(500, torch.Generator().manual_seed(seed + 1_000))
     source, labels = ended(symbols, lengths), ended(mirrored, lengths)
     exact = (reversed_by(model, source) == labels).all(1).float().mean().item()

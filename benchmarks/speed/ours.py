@@ -22,7 +22,7 @@ def chosen() -> list[Settings]:
     return [
         Settings(
             precision="bf16" if precision == "bf16" else "fp32",
-            matmul=choose_matmul(spec, precision),
+            matmul=choose_matmul(spec),
             attention="own",
             fused=True,
             compiled=compiled,

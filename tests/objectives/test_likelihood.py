@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tercet.kernel import cross_entropy, library
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives import IGNORED, likelihood, no_loss
@@ -33,7 +34,15 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(likelihood, "ROWS", 1)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.fixture(params=["by PyTorch", "by the kernel"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "by the kernel":
+        if library() is None:
+            pytest.skip("no C++ compiler here")
+        monkeypatch.setattr(cross_entropy, "WORTH", 1)
+
+
+@pytest.mark.usefixtures("at_once", "either_way")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -124,17 +133,25 @@ def test_a_loss_in_bfloat16_is_summed_in_float32() -> None:
     assert float(loss.total.detach()) == pytest.approx(300 * float(torch.tensor(V).log()), rel=1e-6)
 
 
+@pytest.mark.usefixtures("at_once", "either_way")
 def test_autocast_reaches_in() -> None:
     """Mixed precision multiplies in bfloat16 here as everywhere, and hands float32 gradients to float32 weights."""
-    head, hidden = unembedding(), torch.randn(4, D, requires_grad=True)
-    targets = torch.randint(0, V, (4,))
+    head, hidden = unembedding(), torch.randn(9, D, requires_grad=True)
+    targets = torch.randint(0, V, (9,))
     with torch.autocast("cpu", torch.bfloat16):
         mixed = negative_log_likelihood(hidden, head, targets)
         expected = F.cross_entropy(head(hidden), targets, reduction="sum")
     mixed.total.backward()
     torch.testing.assert_close(mixed.total, expected)
     assert head.weight.grad is not None
-    assert (head.weight.grad.dtype, hidden.grad.dtype if hidden.grad is not None else None) == (torch.float32,) * 2
+    assert hidden.grad is not None
+    assert (head.weight.grad.dtype, hidden.grad.dtype) == (torch.float32,) * 2
+    found = head.weight.grad.clone(), hidden.grad.clone()
+    head.zero_grad()
+    hidden.grad = None
+    F.cross_entropy(head(hidden), targets, reduction="sum").backward()
+    for mine, exact in zip(found, (head.weight.grad, hidden.grad), strict=True):
+        assert float((mine - exact).norm() / exact.norm()) < 0.01
 
 
 def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:

@@ -25,10 +25,9 @@ def test_the_faster_is_taken_where_it_is_worth_it(
     default: float, onednn: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_seconds", seconds(highest=default, medium=onednn))
-    assert choose_matmul(SPEC, "fp32") == expected
+    assert choose_matmul(SPEC) == expected
     assert torch.get_float32_matmul_precision() == "highest"
-    assert choose_matmul(SPEC, "bf16") == "highest"  # whose products go through oneDNN anyway
-    assert choose_matmul(TrainingSpec(max_steps=1, accelerator="cpu", precision="fp32"), "fp32") == "highest"
+    assert choose_matmul(TrainingSpec(max_steps=1, accelerator="cpu", precision="fp32")) == "highest"
 
 
 def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,9 +38,9 @@ def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> 
         rounds = torch.get_float32_matmul_precision() == "medium" and a.dtype == torch.float32
         return multiply(a.bfloat16(), b.bfloat16()).float() if rounds else multiply(a, b)
 
-    assert choose_matmul(SPEC, "fp32") == "medium"
+    assert choose_matmul(SPEC) == "medium"
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
-    assert choose_matmul(SPEC, "fp32") == "highest"
+    assert choose_matmul(SPEC) == "highest"
 
 
 def test_it_is_put_back_after_an_error() -> None:

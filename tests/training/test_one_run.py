@@ -193,10 +193,29 @@ def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     def choice(**training: Any) -> tuple[str, str]:
         task = task_of(tiny_recipe(tmp_path, **training), progress=False)
-        return machine.choose_compile(task, build(task.recipe.model))
+        return machine.choose_compile(task, build(task.recipe.model), "fp32")
 
     monkeypatch.setattr(machine, "compile_blocks", broken)
     monkeypatch.setattr(machine, "_seconds", seconds)
     assert choice(compile="auto", max_steps=10) == ("never", "about 40 s of training, too short to pay for it")
     assert choice(compile="auto", max_steps=1000) == ("never", "the compiler failed: RuntimeError: no C++ compiler")
     assert choice(compile="always") == ("always", "as asked")
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_compiling_is_tried_in_the_precision_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, expected: torch.dtype
+) -> None:
+    seen = set[torch.dtype]()
+    task = task_of(tiny_recipe(tmp_path, compile="auto", max_steps=10), progress=False)
+    model = build(task.recipe.model)
+    loss = type(task).loss
+
+    def noted(self: Any, trial: nn.Module, *given: Any, **how: Any) -> Loss:
+        projection = next(module for module in trial.modules() if isinstance(module, nn.Linear))
+        projection.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
+        return loss(self, trial, *given, **how)
+
+    monkeypatch.setattr(type(task), "loss", noted)
+    machine.choose_compile(task, model, precision)
+    assert seen == {expected}

@@ -22,12 +22,15 @@ SOURCE = HERE / "kernels.cpp"  # the headers beside it are its parts
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
 POINTER, NUMBER, THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 ROWS = [POINTER] * 5 + [NUMBER] * 3 + [THREADS]
+TARGETS = [POINTER, *[NUMBER] * 3, POINTER, *[ctypes.c_float] * 2, ctypes.c_int, *[POINTER] * 2, THREADS]
 FUNCTIONS = {
     "linear_float32": ROWS,
     "linear_bfloat16": ROWS,
     "linear_int8": ROWS,
     "few_queries": [POINTER] * 5 + [THREADS],
     "best_tokens": [*[POINTER] * 2, *[NUMBER] * 5, POINTER, NUMBER, NUMBER, *[POINTER] * 4, THREADS],
+    "cross_entropy_float32": TARGETS,
+    "cross_entropy_bfloat16": TARGETS,
     "fused_step": [POINTER, NUMBER, *[POINTER] * 9, THREADS],
 }
 

@@ -9,30 +9,6 @@
 
 namespace {
 
-inline Floats widen(const float* w) { return load(w); }
-#ifdef __AVX2__  // the compiler knows no short way for these two
-inline Floats widen(const int8_t* w) {
-    return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)w)));
-}
-inline Floats widen(const uint16_t* w) {
-    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)w)), 16);
-}
-#else
-inline Floats widen(const int8_t* w) {
-    return __builtin_convertvector(__builtin_convertvector(*(const Bytes*)w, Ints), Floats);
-}
-inline Floats widen(const uint16_t* w) { return (Floats)(__builtin_convertvector(*(const Halves*)w, Words) << 16); }
-#endif
-
-inline float widen_one(float w) { return w; }
-inline float widen_one(int8_t w) { return w; }
-inline float widen_one(uint16_t w) {
-    const uint32_t bits = uint32_t(w) << 16;
-    float wide;
-    memcpy(&wide, &bits, sizeof wide);
-    return wide;
-}
-
 template <typename W>
 struct Product {
     const float* x;

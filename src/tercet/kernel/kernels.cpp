@@ -4,6 +4,7 @@
 #endif
 
 #include "best_tokens.h"
+#include "cross_entropy.h"
 #include "few_queries.h"
 #include "few_rows.h"
 #include "fused_step.h"
@@ -30,6 +31,14 @@ void linear(const float* x, const W* w, const float* scale, const float* bias, f
             int threads) {
     const Product<W> product{x, w, scale, bias, y, M, K, N, false};
     shared(M * N * K > WORTH_SHARING ? threads : 1, [&](Part part) { product.share(part); });
+}
+
+template <typename T>
+void cross_entropy(Index N, const CrossEntropy<T>& rows, int threads) {
+    shared(N > 1 && N * rows.V > WORTH_SHARING ? threads : 1, [&](Part part) {
+        const auto [first, last] = part.of(N);
+        for (Index n = first; n < last; n++) rows.row(n);
+    });
 }
 
 Table table(const Index* given) {
@@ -71,6 +80,15 @@ void best_tokens(const float* scores, const float* totals, Index N, Index H, Ind
         const auto [first, last] = part.of(N);
         for (Index n = first; n < last; n++) best.sentence(n);
     });
+}
+
+void cross_entropy_float32(float* scores, Index N, Index V, Index stride, const Index* targets, float smoothing, float cap,
+                           int learns, float* totals, float* plains, int threads) {
+    cross_entropy<float>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
+}
+void cross_entropy_bfloat16(uint16_t* scores, Index N, Index V, Index stride, const Index* targets, float smoothing,
+                            float cap, int learns, float* totals, float* plains, int threads) {
+    cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
 }
 
 // tables: for each layer those of what is behind it and of what it looks across at.

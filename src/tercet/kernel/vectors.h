@@ -19,6 +19,37 @@ typedef uint16_t Halves __attribute__((vector_size(16), aligned(2), may_alias));
 
 inline Floats load(const float* x) { return *(const Floats*)x; }
 
+inline Floats widen(const float* w) { return load(w); }
+#ifdef __AVX2__  // the compiler knows no short way for these two
+inline Floats widen(const int8_t* w) {
+    return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)w)));
+}
+inline Floats widen(const uint16_t* w) {
+    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)w)), 16);
+}
+#else
+inline Floats widen(const int8_t* w) {
+    return __builtin_convertvector(__builtin_convertvector(*(const Bytes*)w, Ints), Floats);
+}
+inline Floats widen(const uint16_t* w) { return (Floats)(__builtin_convertvector(*(const Halves*)w, Words) << 16); }
+#endif
+
+inline float widen_one(float w) { return w; }
+inline float widen_one(int8_t w) { return w; }
+inline float widen_one(uint16_t w) {
+    const uint32_t bits = uint32_t(w) << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+// bfloat16 rounded to the nearest, and of two to the even one.
+inline void narrow(Floats x, uint16_t* y) {
+    const Words bits = (Words)x;
+    *(Halves*)y = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, Halves);
+}
+inline void narrow(Floats x, float* y) { *(Floats*)y = x; }
+
 // Always one rounding: left to itself the compiler takes one in some loops and two in others.
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #ifdef __FMA__

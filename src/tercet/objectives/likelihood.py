@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tercet.kernel import cross_entropy_, takes_logits
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives.loss import IGNORED, Loss
 
-# Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows at least, for with each
-# lot the unembedding is read twice, and its gradient read and written (docs/log.md).
+# Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows of float32 at least, for
+# with each lot the unembedding is read twice, and its gradient read and written (docs/log.md).
 AT_ONCE, ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
 
 
@@ -32,15 +33,13 @@ def negative_log_likelihood(
         smoothing: ε, the share of each target that is spread over the whole vocabulary.
     """
     flat, wanted = hidden.flatten(0, -2), targets.flatten()
-    weight, bias, vocab_size = unembedding.weight, unembedding.bias, unembedding.vocab_size
-    if torch.is_autocast_enabled(flat.device.type):  # which does not look into a function of our own
-        dtype = torch.get_autocast_dtype(flat.device.type)
-        flat, weight = flat.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+    weight, bias = unembedding.weight, unembedding.bias
+    autocast = torch.is_autocast_enabled(flat.device.type)  # which does not look into a function of our own
+    dtype = torch.get_autocast_dtype(flat.device.type) if autocast else flat.dtype
     given = [tensor for tensor in (flat, weight, bias) if tensor is not None]
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)  # within, gradients are off
     total, plain = _LinearCrossEntropy.apply(
-        flat, weight, bias, vocab_size, wanted, smoothing, unembedding.softcap, learns
+        flat, weight, bias, unembedding.vocab_size, wanted, smoothing, unembedding.softcap, dtype, learns
     )
     return Loss(total, plain.detach(), (targets != IGNORED).sum())
 
@@ -56,46 +55,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
         softcap: float | None,
+        dtype: torch.dtype,  # of what is multiplied
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
-        learning = len(weight) if learns else 0
-        d_hidden, padded_d_weight = torch.empty_like(hidden), torch.zeros_like(weight[:learning], dtype=torch.float32)
-        padded_d_bias = None if bias is None else torch.zeros_like(bias[:learning], dtype=torch.float32)
-        weight, d_weight = weight[:vocab_size], padded_d_weight[:vocab_size]
-        bias, d_bias = (None if vector is None else vector[:vocab_size] for vector in (bias, padded_d_bias))
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+        d_hidden, d_weight, d_bias = torch.empty_like(hidden), None, None
         total = plain = torch.zeros((), device=hidden.device)
-        n_rows = max(ROWS, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
+        n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
-            scores, slope = _scores(hidden[rows], weight, bias, softcap)  # (N, V)
-            counts = (targets[rows] != IGNORED)[:, None]  # (N, 1)
-            target = targets[rows, None].clamp(min=0)
-            mean = scores.mean(-1, keepdim=True) if smoothing else 0.0
-            likely = scores.gather(-1, target)
-            largest = scores.amax(-1, keepdim=True)
-            # From here on `scores` becomes first the softmax, then the gradient, in place.
-            sums = scores.sub_(largest).exp_().sum(-1, keepdim=True)
-            lse = sums.log() + largest
-            nll = lse - likely
-            plain = plain + (nll * counts).sum()
-            total = total + (((1 - smoothing) * nll + smoothing * (lse - mean)) * counts).sum()
+            scores = F.linear(hidden[rows], weight, bias)
+            real = scores[:, :vocab_size]
+            work = cross_entropy_ if takes_logits(real) else _cross_entropy_
+            totals, plains = work(real, targets[rows], smoothing=smoothing, softcap=softcap, learns=learns)
+            total, plain = total + totals.sum(), plain + plains.sum()
             if learns:
-                gradient = scores.mul_(counts / sums)
-                if smoothing:
-                    gradient.sub_(counts * (smoothing / len(weight)))
-                gradient.scatter_add_(-1, target, counts * (smoothing - 1))
-                if slope is not None:
-                    gradient.mul_(slope)
-                if d_bias is not None:
-                    d_bias.add_(gradient.sum(0))
-                gradient = gradient.to(hidden.dtype)
+                gradient = scores  # which it has become
+                gradient[:, vocab_size:] = 0
                 torch.mm(gradient, weight, out=d_hidden[rows])
-                if gradient.dtype == d_weight.dtype:
-                    d_weight.addmm_(gradient.mT, hidden[rows])
-                else:
-                    d_weight.add_(gradient.mT @ hidden[rows])
-        padded_d_bias = None if bias is None or padded_d_bias is None else padded_d_bias.to(bias.dtype)
-        ctx.slopes = d_hidden, padded_d_weight.to(weight.dtype), padded_d_bias
+                d_weight = _add_product(d_weight, gradient, hidden[rows])
+                if bias is not None:
+                    so_far = gradient.sum(0, dtype=torch.float32)
+                    d_bias = so_far if d_bias is None else d_bias.add_(so_far)
+        if learns and d_weight is None:  # not one row
+            d_weight, d_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
+        ctx.slopes = d_hidden, d_weight, d_bias
         return total, plain
 
     @staticmethod
@@ -103,14 +89,46 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.slopes is None:
             raise RuntimeError("the gradient of this loss was handed out already; work out the loss anew")
         # They are scaled in place, which saves a copy as large as the unembedding, and so serve once.
-        slopes, ctx.slopes = ctx.slopes, None
-        return (*(None if slope is None else slope.mul_(gradients[0]) for slope in slopes), *[None] * 5)
+        slopes, ctx.slopes = zip(ctx.slopes, ctx.dtypes, strict=True), None
+        return (
+            *(None if slope is None else slope.to(dtype).mul_(gradients[0]) for slope, dtype in slopes),
+            *[None] * 6,
+        )
 
 
-def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:
-    """Scores in float32, and how much they move with the uncapped ones where they are capped."""
-    scores = F.linear(hidden, weight, bias).float()
-    if softcap is None:
-        return scores, None
-    bent = torch.tanh(scores.div_(softcap))
-    return bent * softcap, 1 - bent.square()
+def _add_product(total: Tensor | None, gradient: Float[Tensor, "N V"], hidden: Float[Tensor, "N D"]) -> Tensor:
+    """All lots' parts of the weight's gradient, (V, D): in float32 where there are several."""
+    if total is None:
+        return gradient.mT @ hidden
+    if hidden.dtype == torch.float32:
+        return total.addmm_(gradient.mT, hidden)
+    return total.float().add_(gradient.mT @ hidden)
+
+
+def _cross_entropy_(
+    given: Float[Tensor, "N V"], targets: Int[Tensor, " N"], *, smoothing: float, softcap: float | None, learns: bool
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """The loss of each row, and what it is without smoothing; the scores become its gradient where that is wanted."""
+    scores, slope = given.float(), None
+    if softcap is not None:
+        bent = torch.tanh(scores.div_(softcap))
+        scores, slope = bent * softcap, 1 - bent.square()
+    counts = (targets != IGNORED)[:, None]  # (N, 1)
+    target = targets[:, None].clamp(min=0)
+    mean = scores.mean(-1, keepdim=True) if smoothing else 0.0
+    likely = scores.gather(-1, target)
+    largest = scores.amax(-1, keepdim=True)
+    # From here on `scores` becomes first the softmax, then the gradient, in place.
+    sums = scores.sub_(largest).exp_().sum(-1, keepdim=True)
+    lse = sums.log() + largest
+    nll = lse - likely
+    totals, plains = ((1 - smoothing) * nll + smoothing * (lse - mean)) * counts, nll * counts
+    if learns:
+        gradient = scores.mul_(counts / sums)
+        if smoothing:
+            gradient.sub_(counts * (smoothing / scores.shape[1]))
+        gradient.scatter_add_(-1, target, counts * (smoothing - 1))
+        if slope is not None:
+            gradient.mul_(slope)
+        given.copy_(gradient)
+    return totals[:, 0], plains[:, 0]

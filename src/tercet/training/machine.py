@@ -74,13 +74,14 @@ def choose_precision(spec: TrainingSpec) -> str:
     return "fp32"
 
 
-def choose_matmul(spec: TrainingSpec, precision: str) -> Matmul:
-    """By what matrices of fp32 are multiplied on a CPU: the faster, where both are as exact as fp32 is.
+def choose_matmul(spec: TrainingSpec) -> Matmul:
+    """By what matrices of fp32 are multiplied on a CPU: the faster, where both are as exact as fp32 is. In mixed
+    precision those are an optimizer's.
 
     PyTorch's default library takes twice oneDNN's time on some AMD CPUs; on others there is nothing in it. On CPUs with
     AMX oneDNN would round to bf16 on the way, which "fp32" does not mean.
     """
-    if spec.precision != "auto" or precision != "fp32" or accelerator(spec) != "cpu":
+    if spec.precision != "auto" or accelerator(spec) != "cpu":
         return "highest"
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(256, 256, generator=generator), torch.randn(256, 512, generator=generator)
@@ -104,7 +105,7 @@ def multiplying(matmul: Matmul) -> Generator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def choose_compile(task: Task, model: AnyModel) -> tuple[str, str]:
+def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, str]:
     """`always` or `never`, and why, in a few words. The model itself is left as it is."""
     spec, steps = task.recipe.training, task.plan.steps
     if spec.compile != "auto":
@@ -117,7 +118,9 @@ def choose_compile(task: Task, model: AnyModel) -> tuple[str, str]:
     batch = move_data_to_device(batches[0], device)
 
     def there_and_back() -> None:
-        task.loss(trial, batch).mean.backward()
+        with _reduced(device, precision):
+            loss = task.loss(trial, batch).mean
+        loss.backward()
         trial.zero_grad()
 
     eager = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
@@ -170,8 +173,7 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
     if compiled:
         compile_blocks(trial)
     optimizer = spec.optimizer.build(trial)
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    reduced = torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    reduced = _reduced(device, precision)
     reading, passes, moving = list[float](), list[float](), list[float]()
     started = _clock()
     for step in itertools.count():
@@ -201,6 +203,11 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
         a_step=statistics.fmean(moving[1:]),
         a_validation=validating,
     )
+
+
+def _reduced(device: torch.device, precision: str) -> torch.autocast:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 def compile_blocks(model: AnyModel) -> None:

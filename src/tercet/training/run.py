@@ -155,10 +155,10 @@ def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet:
             raise UserError(f"the data has changed since {out} was begun; give another --out")
         return facts
     precision = choose_precision(spec)
-    matmul = choose_matmul(spec, precision)
+    matmul = choose_matmul(spec)
     budget: dict[str, Any] = {}
     with multiplying(matmul):
-        compiled, why = choose_compile(task, model)
+        compiled, why = choose_compile(task, model, precision)
         measured = (
             None if spec.max_hours is None else speed(task, model, precision=precision, compiled=compiled == "always")
         )
@@ -167,7 +167,7 @@ def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet:
         budget = {"steps": task.plan.steps}
         _say(measured.told(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
-    arithmetic = f"{precision} by oneDNN" if matmul == "medium" else precision
+    arithmetic = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
     _say(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {arithmetic}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:

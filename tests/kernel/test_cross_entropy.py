@@ -1,0 +1,107 @@
+"""The compiled cross-entropy is PyTorch's, in value and gradient, whatever the vocabulary, and writes nothing else."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tercet.kernel import cross_entropy_, library, takes_logits
+from tercet.kernel.cross_entropy import WORTH
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+
+
+def written_out(
+    scores: Tensor, targets: Tensor, *, smoothing: float, softcap: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The losses, those without smoothing, and the gradient of the former's sum, in float64."""
+    scores = scores.double().requires_grad_()
+    z = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    totals, plains = (
+        F.cross_entropy(z, targets, reduction="none", ignore_index=-100, label_smoothing=share)
+        for share in (smoothing, 0.0)
+    )
+    totals.sum().backward()
+    assert scores.grad is not None
+    return totals.detach(), plains.detach(), scores.grad
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    n=st.integers(1, 5),
+    v=st.sampled_from([1, 2, 7, 8, 9, 16, 130, 331]),
+    gaps=st.integers(0, 9),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    smoothing=st.sampled_from([0.0, 0.1, 0.9]),
+    softcap=st.sampled_from([None, 1.5, 15.0]),
+    size=st.sampled_from([0.0, 0.1, 3.0, 40.0]),
+    seed=st.integers(0, 2**32),
+)
+def test_it_is_cross_entropy_written_out(
+    n: int, v: int, gaps: int, dtype: torch.dtype, smoothing: float, softcap: float | None, size: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    whole = (torch.randn(n, v + gaps) * size).to(dtype)
+    targets = torch.randint(v, (n,)).masked_fill(torch.rand(n) < 0.3, -100)
+    kept, scores = whole.clone(), whole[:, :v]
+    expected = written_out(scores, targets, smoothing=smoothing, softcap=softcap)
+    how = {"smoothing": smoothing, "softcap": softcap}
+
+    totals, plains = cross_entropy_(scores, targets, **how, learns=False)
+    assert torch.equal(whole, kept)  # no gradient is asked for, none is written
+    again = cross_entropy_(scores, targets, **how, learns=True)
+    assert torch.equal(torch.stack(again), torch.stack((totals, plains)))
+    torch.testing.assert_close(totals.double(), expected[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(plains.double(), expected[1], rtol=1e-5, atol=1e-5)
+    rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(scores.double(), expected[2], rtol=rounding, atol=2e-6)
+    assert torch.equal(whole[:, v:], kept[:, v:])  # nor anything beside the vocabulary
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [3, 11])
+def test_what_is_not_a_number_is_told_and_stays_in_its_row(broken: float, place: int) -> None:
+    scores, targets = torch.randn(3, 12), torch.tensor([1, 2, 3])
+    scores[1, place] = broken
+    totals, plains = cross_entropy_(scores, targets, smoothing=0.0, softcap=None, learns=True)
+    for found in (totals, plains, scores.sum(1)):
+        assert found.isfinite().tolist() == [True, False, True]
+
+
+def test_a_bfloat16_gradient_is_rounded_to_the_nearest() -> None:
+    torch.manual_seed(0)
+    scores, targets = torch.randn(64, 300).bfloat16(), torch.randint(300, (64,))
+    exact = written_out(scores, targets, smoothing=0.1, softcap=None)[2].float()
+    cross_entropy_(scores, targets, smoothing=0.1, softcap=None, learns=True)
+    assert (scores == exact.bfloat16()).float().mean() > 0.999  # cut off, half of them would differ
+
+
+def test_threads_share_the_rows() -> None:
+    torch.manual_seed(0)
+    scores, targets = torch.randn(300, 1_000), torch.randint(1_000, (300,))
+    found: list[Tensor] = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            gradient = scores.clone()
+            found.append(torch.stack(cross_entropy_(gradient, targets, smoothing=0.1, softcap=None, learns=True)))
+            found.append(gradient)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[i % 2]) for i, one in enumerate(found))
+
+
+def test_what_it_is_for() -> None:
+    rows = WORTH // 1_024
+    fit = torch.zeros(rows, 1_024)
+    assert takes_logits(fit)
+    assert takes_logits(fit.bfloat16())
+    assert not takes_logits(fit[1:])  # too few: compiling it would take longer than it saves
+    assert not takes_logits(fit.half())
+    assert not takes_logits(torch.zeros(1_024, rows).T)
+    assert not takes_logits(fit.requires_grad_())

@@ -10,3 +10,5 @@ from tercet.kernel.few_queries import few_queries as few_queries
 from tercet.kernel.few_queries import takes_queries as takes_queries
 from tercet.kernel.few_rows import few_rows as few_rows
 from tercet.kernel.few_rows import takes_rows as takes_rows
+from tercet.kernel.softmax import seen_softmax as seen_softmax
+from tercet.kernel.softmax import takes_softmax as takes_softmax

@@ -30,8 +30,7 @@ struct Best {
         Floats most = Floats{} - INFINITY;
         Index v = 0;
         for (; v + LANES <= V; v += LANES) most = load(row + v) > most ? load(row + v) : most;
-        top = -INFINITY;
-        for (int lane = 0; lane < LANES; lane++) top = most[lane] > top ? most[lane] : top;
+        top = largest(most);
         for (Index rest = v; rest < V; rest++) top = row[rest] > top ? row[rest] : top;
         Floats sums = {};
         for (v = 0; v + LANES <= V; v += LANES) sums += exp(load(row + v) - top);

@@ -23,6 +23,7 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-fope
 POINTER, NUMBER, THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 ROWS = [POINTER] * 5 + [NUMBER] * 3 + [THREADS]
 TARGETS = [POINTER, *[NUMBER] * 3, POINTER, *[ctypes.c_float] * 2, ctypes.c_int, *[POINTER] * 2, THREADS]
+ROW_BY_ROW = [POINTER] * 4 + [THREADS]
 FUNCTIONS = {
     "linear_float32": ROWS,
     "linear_bfloat16": ROWS,
@@ -31,6 +32,10 @@ FUNCTIONS = {
     "best_tokens": [*[POINTER] * 2, *[NUMBER] * 5, POINTER, NUMBER, NUMBER, *[POINTER] * 4, THREADS],
     "cross_entropy_float32": TARGETS,
     "cross_entropy_bfloat16": TARGETS,
+    "softmax_float32": ROW_BY_ROW,
+    "softmax_bfloat16": ROW_BY_ROW,
+    "softmax_back_float32": ROW_BY_ROW,
+    "softmax_back_bfloat16": ROW_BY_ROW,
     "fused_step": [POINTER, NUMBER, *[POINTER] * 9, THREADS],
 }
 

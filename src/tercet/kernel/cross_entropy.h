@@ -19,12 +19,11 @@ struct CrossEntropy {
     bool learns;           // whether the gradient is wanted
     float *totals, *plains;  // (N): the loss, and what it is without smoothing
 
-    // Of eight scores, or as many as are left: the others are -inf.
-    Floats read(const T* row, Index v) const {
-        if (v + LANES <= V) return capped(widen(row + v));
-        Floats found = Floats{} - INFINITY;
-        for (Index lane = 0; v + lane < V; lane++) found[lane] = one(row, v + lane);
-        return found;
+    Floats eight(const T* row, Index v) const {
+        Floats z = capped(read(row, v, V, 0));
+        if (v + LANES > V)
+            for (Index lane = V - v; lane < LANES; lane++) z[lane] = -INFINITY;
+        return z;
     }
     float one(const T* row, Index v) const { return capped(Floats{} + widen_one(row[v]))[0]; }
 
@@ -44,15 +43,13 @@ struct CrossEntropy {
         }
         Floats most = Floats{} - INFINITY;
         for (Index v = 0; v < V; v += LANES) {
-            const Floats z = read(row, v);
+            const Floats z = eight(row, v);
             most = z > most ? z : most;
         }
-        float top = most[0];
-        for (int lane = 1; lane < LANES; lane++) top = most[lane] > top ? most[lane] : top;
-
+        const float top = largest(most);
         Floats sums = {}, distances = {};
         for (Index v = 0; v < V; v += LANES) {
-            const Floats z = read(row, v) - top;
+            const Floats z = eight(row, v) - top;
             sums += exp(z);
             if (smoothing && v + LANES <= V) distances += z;
             if (smoothing && v + LANES > V)
@@ -71,20 +68,8 @@ struct CrossEntropy {
         const float aim = one(row, targets[n]);
         const float bend = cap ? 1.0f - aim * aim / (cap * cap) : 1.0f;
         const float at_target = gradient(Floats{} + aim)[0] - (1.0f - smoothing) * bend;
-        for (Index v = 0; v < V; v += LANES) {
-            const Floats found = gradient(read(row, v));
-            if (v + LANES <= V)
-                narrow(found, row + v);
-            else
-                write(found, row + v, V - v);
-        }
-        write(Floats{} + at_target, row + targets[n], 1);
-    }
-
-    static void write(Floats found, T* place, Index count) {
-        T all[LANES];
-        narrow(found, all);
-        memcpy(place, all, count * sizeof(T));
+        for (Index v = 0; v < V; v += LANES) write(gradient(eight(row, v)), row, v, V);
+        write(Floats{} + at_target, row, targets[n], targets[n] + 1);
     }
 };
 

@@ -8,6 +8,7 @@
 #include "few_queries.h"
 #include "few_rows.h"
 #include "fused_step.h"
+#include "softmax.h"
 
 namespace {
 
@@ -38,6 +39,30 @@ void cross_entropy(Index N, const CrossEntropy<T>& rows, int threads) {
     shared(N > 1 && N * rows.V > WORTH_SHARING ? threads : 1, [&](Part part) {
         const auto [first, last] = part.of(N);
         for (Index n = first; n < last; n++) rows.row(n);
+    });
+}
+
+// sizes: rows, H, T, S, causal, the mask's strides.
+Seen seen(const Index* sizes, const uint8_t* mask) {
+    return {sizes[1], sizes[2], sizes[3], sizes[4] != 0, mask, {sizes[5], sizes[6]}};
+}
+
+template <typename T>
+void softmax(const T* scores, T* weights, const uint8_t* mask, const Index* sizes, int threads) {
+    const Seen who = seen(sizes, mask);
+    shared(sizes[0] * who.S > WORTH_SHARING ? threads : 1, [&](Part part) {
+        std::vector<float> kept(who.S + LANES);
+        const auto [first, last] = part.of(sizes[0]);
+        for (Index row = first; row < last; row++) softmax_row(scores, weights, who, row, kept);
+    });
+}
+
+template <typename T>
+void softmax_back(const T* weights, const T* slopes, T* found, const Index* sizes, int threads) {
+    const Seen who = seen(sizes, nullptr);
+    shared(sizes[0] * who.S > WORTH_SHARING ? threads : 1, [&](Part part) {
+        const auto [first, last] = part.of(sizes[0]);
+        for (Index row = first; row < last; row++) softmax_back_row(weights, slopes, found, who, row);
     });
 }
 
@@ -89,6 +114,20 @@ void cross_entropy_float32(float* scores, Index N, Index V, Index stride, const 
 void cross_entropy_bfloat16(uint16_t* scores, Index N, Index V, Index stride, const Index* targets, float smoothing,
                             float cap, int learns, float* totals, float* plains, int threads) {
     cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
+}
+
+void softmax_float32(const float* scores, float* weights, const uint8_t* mask, const Index* sizes, int threads) {
+    softmax(scores, weights, mask, sizes, threads);
+}
+void softmax_bfloat16(const uint16_t* scores, uint16_t* weights, const uint8_t* mask, const Index* sizes, int threads) {
+    softmax(scores, weights, mask, sizes, threads);
+}
+void softmax_back_float32(const float* weights, const float* slopes, float* found, const Index* sizes, int threads) {
+    softmax_back(weights, slopes, found, sizes, threads);
+}
+void softmax_back_bfloat16(const uint16_t* weights, const uint16_t* slopes, uint16_t* found, const Index* sizes,
+                           int threads) {
+    softmax_back(weights, slopes, found, sizes, threads);
 }
 
 // tables: for each layer those of what is behind it and of what it looks across at.

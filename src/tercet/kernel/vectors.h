@@ -50,6 +50,28 @@ inline void narrow(Floats x, uint16_t* y) {
 }
 inline void narrow(Floats x, float* y) { *(Floats*)y = x; }
 
+// Eight of a row's numbers from place i, or as many as are left, and then `other`.
+template <typename T>
+inline Floats read(const T* row, Index i, Index count, float other) {
+    if (i + LANES <= count) return widen(row + i);
+    Floats found = Floats{} + other;
+    for (Index lane = 0; i + lane < count; lane++) found[lane] = widen_one(row[i + lane]);
+    return found;
+}
+template <typename T>
+inline void write(Floats found, T* row, Index i, Index count) {
+    if (i + LANES <= count) return narrow(found, row + i);
+    T all[LANES];
+    narrow(found, all);
+    memcpy(row + i, all, (count - i) * sizeof(T));
+}
+
+inline float largest(Floats x) {
+    float top = x[0];
+    for (int lane = 1; lane < LANES; lane++) top = x[lane] > top ? x[lane] : top;
+    return top;
+}
+
 // Always one rounding: left to itself the compiler takes one in some loops and two in others.
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #ifdef __FMA__

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from tercet.kernel import few_queries, takes_queries
+from tercet.kernel import few_queries, seen_softmax, takes_queries, takes_softmax
 from tercet.nn.cache import KeysValues
 from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
@@ -113,6 +113,8 @@ def attention_weights(
 ) -> Float[Tensor, "B H T S"]:
     """The softmax of the scores: each row sums to one, or is zero where the query may see nothing."""
     _check(scores.shape[-2], scores.shape[-1], mask, causal)
+    if takes_softmax(scores):
+        return seen_softmax(scores, mask=mask, causal=causal)
     unseen = ~causal_mask(scores) if causal else None if mask is None else ~mask
     if unseen is not None:
         # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.

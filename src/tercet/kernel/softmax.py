@@ -1,0 +1,78 @@
+"""The softmax of attention over what each query may see, on a CPU, there and back: a row is read once each way, where
+masking, widening, PyTorch's softmax and narrowing are ten passes over the largest tensor of a layer.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tercet.kernel.compiled import library
+
+WORTH = 1 << 18  # scores from which it is worth having the kernel compiled
+
+
+def takes_softmax(scores: Tensor) -> bool:
+    """Whether these scores, (B, H, T, S), are ones for the kernel."""
+    return (
+        not torch.compiler.is_compiling()
+        and scores.device.type == "cpu"
+        and scores.dtype in (torch.float32, torch.bfloat16)
+        and scores.numel() >= WORTH
+        and library() is not None
+    )
+
+
+def seen_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
+    """Weights that sum to one over the keys that a query sees, and are zero elsewhere; ask `takes_softmax` before.
+
+    Args:
+        scores: (B, H, T, S) float32 or bfloat16; worked out in float32.
+        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+        causal: query t sees keys 0..t, and there is no mask.
+
+    Returns:
+        (B, H, T, S), of the scores' type.
+    """
+    return _SeenSoftmax.apply(scores, mask, causal)
+
+
+class _SeenSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        scores = scores.contiguous()
+        weights = torch.empty_like(scores)
+        mask = None if mask is None else mask.contiguous()
+        ctx.causal = causal
+        ctx.save_for_backward(weights)
+        _call("softmax", scores.dtype, _sizes(scores, mask, causal), scores, weights, mask)
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - by the decorator
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, None, None]:
+        (weights,) = ctx.saved_tensors
+        slopes = gradients[0].to(weights.dtype).contiguous()
+        found = torch.empty_like(weights)
+        _call("softmax_back", weights.dtype, _sizes(weights, None, ctx.causal), weights, slopes, found)
+        return found, None, None
+
+
+def _sizes(scores: Tensor, mask: Tensor | None, causal: bool) -> tuple[int, ...]:
+    batch, heads, queries, keys = scores.shape
+    over = (0, 0)
+    if mask is not None:
+        over = (mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0)
+    return (batch * heads * queries, heads, queries, keys, int(causal), *over)
+
+
+def _call(name: str, dtype: torch.dtype, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:
+    kernels = library()
+    assert kernels is not None
+    function = getattr(kernels, f"{name}_{str(dtype).removeprefix('torch.')}")
+    places = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+    function(*places, (ctypes.c_int64 * len(sizes))(*sizes), torch.get_num_threads())

@@ -1,0 +1,105 @@
+"""The compiled softmax of attention is the formula's, there and back, whatever a query may see."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tercet.kernel import library, seen_softmax, softmax, takes_softmax
+from tercet.nn.attention import attend_by_hand, attention_weights
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+
+
+def written_out(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """In float64."""
+    mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril() if causal else mask
+    scores = scores.double()
+    if mask is None:
+        return scores.softmax(-1)
+    return scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    b=st.integers(1, 3),
+    h=st.integers(1, 3),
+    t=st.integers(1, 18),
+    s=st.sampled_from([1, 3, 7, 8, 9, 16, 31, 40]),
+    sees=st.sampled_from(["all", "what came before", "a mask", "a mask by rows", "a mask by queries"]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    size=st.sampled_from([0.0, 1.0, 50.0]),
+    strided=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_it_is_the_softmax_of_what_is_seen(
+    b: int, h: int, t: int, s: int, sees: str, dtype: torch.dtype, size: float, strided: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    causal = sees == "what came before"
+    t = s if causal else t
+    scores = (torch.randn(h, b, t, s) * size).to(dtype).transpose(0, 1)
+    scores = (scores if strided else scores.contiguous()).requires_grad_()
+    shape = {"a mask": (b, 1, t, s), "a mask by rows": (b, 1, 1, s), "a mask by queries": (1, 1, t, s)}.get(sees)
+    mask = None if shape is None else torch.rand(shape) < 0.6
+    exact = scores.detach().clone().double().requires_grad_()
+    expected = written_out(exact, mask, causal)
+
+    weights = seen_softmax(scores, mask=mask, causal=causal)
+    rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(weights.double(), expected.detach(), rtol=rounding, atol=1e-7)
+    assert not weights[expected == 0].any()  # zero, not next to it
+    slopes = torch.randn(weights.shape).to(dtype)
+    (found,) = torch.autograd.grad(weights, scores, slopes)
+    (gradient,) = torch.autograd.grad(expected, exact, slopes.double())
+    torch.testing.assert_close(found.double(), gradient, rtol=4 * rounding, atol=4 * rounding)
+    assert (found.dtype, found.shape) == (dtype, scores.shape)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 9])
+def test_what_is_not_a_number_is_told_where_it_is_seen(broken: float, place: int) -> None:
+    scores = torch.randn(1, 1, 10, 10)
+    scores[0, 0, 9, place] = broken
+    scores[0, 0, 3, 7] = broken  # not seen: it comes later
+    weights = seen_softmax(scores, mask=None, causal=True)
+    assert weights.sum(-1).isfinite().flatten().tolist() == [True] * 9 + [False]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("sees", ["causal", "mask", "all"])
+def test_attention_is_the_same_either_way(autocast: bool, sees: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 11, 8, requires_grad=True) for _ in range(3))
+    mask = torch.rand(2, 1, 11, 11) < 0.7 if sees == "mask" else None
+    found: list[tuple[Tensor, ...]] = []
+    for worth in (1, 10**9):
+        monkeypatch.setattr(softmax, "WORTH", worth)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = attend_by_hand(q, k, v, mask=mask, causal=sees == "causal")
+        slopes = torch.autograd.grad(out.float().square().sum(), (q, k, v))
+        found.append((out.detach(), *slopes))
+    for mine, plain in zip(*found, strict=True):
+        assert float((mine.float() - plain.float()).norm() / plain.float().norm()) < (0.01 if autocast else 1e-5)
+
+
+def test_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.zeros(4, 4, 128, 128)
+    assert takes_softmax(scores)
+    assert takes_softmax(scores.bfloat16())
+    assert not takes_softmax(scores[1:])  # too few: compiling it would take longer than it saves
+    assert not takes_softmax(scores.half())
+    weights = attention_weights(scores, causal=True)
+    monkeypatch.setattr(softmax, "WORTH", scores.numel() + 1)
+    torch.testing.assert_close(weights, attention_weights(scores, causal=True))
+
+
+def test_a_second_derivative_is_refused_and_not_wrong() -> None:
+    scores = torch.randn(1, 1, 4, 4, requires_grad=True)
+    weights = seen_softmax(scores, mask=None, causal=False)
+    (gradient,) = torch.autograd.grad(weights.square().sum(), scores, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

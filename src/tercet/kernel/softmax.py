@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from tercet.kernel.compiled import library
 
-WORTH = 1 << 18  # scores from which it is worth having the kernel compiled
+WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
 
 
 def takes_softmax(scores: Tensor) -> bool:

@@ -97,7 +97,7 @@ def peer_settings(*, bf16: bool, quick: bool = False, compiles: bool = True) -> 
         Settings(attention="eager", matmul="medium", fused=True, compiled=True),
     ]
     if bf16:
-        ways.append(Settings(attention="eager", precision="bf16", fused=True, compiled=True))
+        ways.append(Settings(attention="eager", precision="bf16", fused=True, compiled=compiles))
     return [way for way in ways if not way.compiled or (compiles and not (quick and way is not ways[-1]))]
 
 

@@ -19,6 +19,7 @@ from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.rows import ROWS
 from benchmarks.speed.rows.gpt import TINY
 from benchmarks.speed.table import markdown, summary
+from benchmarks.speed.training import peer_settings
 from torch import Tensor
 
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderDecoderSpec, StackSpec
@@ -314,3 +315,14 @@ def test_starts_are_timed(tmp_path: Path) -> None:
         result = measured(ROWS[name], tiny(tmp_path), say=silent)
         assert not result.failed
         assert result.seconds_each
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("quick", [False, True])
+def test_peers_take_part_in_bf16_where_the_machine_has_it_compiled_or_not(compiles: bool, quick: bool) -> None:
+    precisions = {
+        bf16: [way.precision for way in peer_settings(bf16=bf16, quick=quick, compiles=compiles)]
+        for bf16 in (False, True)
+    }
+    assert "bf16" not in precisions[False]
+    assert "bf16" in precisions[True]

@@ -55,6 +55,17 @@ def library() -> ctypes.CDLL | None:
     return kernels
 
 
+def takes(numbers: torch.Tensor, worth: int) -> bool:
+    """Whether these numbers, float32 or bfloat16, are ones for a kernel that pays from so many on."""
+    return (
+        not torch.compiler.is_compiling()
+        and numbers.device.type == "cpu"
+        and numbers.dtype in (torch.float32, torch.bfloat16)
+        and numbers.numel() >= worth
+        and library() is not None
+    )
+
+
 @cache
 def sgemm() -> int | None:
     """The address of the product that PyTorch was built with, where that is MKL's, which may be called from threads."""

@@ -5,22 +5,14 @@ is read three times while it is in the cache. PyTorch's operations read and writ
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library
+from tercet.kernel.compiled import library, takes
 
 WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
 
 
 def takes_logits(scores: Tensor) -> bool:
     """Whether these scores are ones for the kernel."""
-    return (
-        not torch.compiler.is_compiling()
-        and scores.device.type == "cpu"
-        and scores.dtype in (torch.float32, torch.bfloat16)
-        and scores.stride(-1) == 1
-        and scores.numel() >= WORTH
-        and not scores.requires_grad
-        and library() is not None
-    )
+    return scores.stride(-1) == 1 and not scores.requires_grad and takes(scores, WORTH)
 
 
 def cross_entropy_(

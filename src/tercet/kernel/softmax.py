@@ -9,20 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tercet.kernel.compiled import library
+from tercet.kernel.compiled import library, takes
 
 WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
 
 
 def takes_softmax(scores: Tensor) -> bool:
     """Whether these scores, (B, H, T, S), are ones for the kernel."""
-    return (
-        not torch.compiler.is_compiling()
-        and scores.device.type == "cpu"
-        and scores.dtype in (torch.float32, torch.bfloat16)
-        and scores.numel() >= WORTH
-        and library() is not None
-    )
+    return takes(scores, WORTH)
 
 
 def seen_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:

@@ -25,6 +25,7 @@ def chosen() -> list[Settings]:
             matmul=choose_matmul(spec),
             attention="own",
             fused=True,
+            keeps_memory=True,
             compiled=compiled,
         )
         for compiled in (False, True)

@@ -228,8 +228,8 @@ def lineup(asked: Asked) -> Lineup:
             for precision in ("fp32", "int8")
         ]
 
-    found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
-    found.add(contender(Ours, "tercet, int8", "ours", Settings(attention="own", precision="int8")))
+    found.add(contender(Ours, "tercet", "ours", Settings(attention="own", keeps_memory=True)))
+    found.add(contender(Ours, "tercet, int8", "ours", Settings(attention="own", keeps_memory=True, precision="int8")))
     found.try_to("transformers", with_transformers)
     found.try_to("CTranslate2", with_ctranslate2)
     found.notes.append(f"{len(given.texts)} sentences of the test set, model {folder}")

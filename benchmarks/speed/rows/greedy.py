@@ -180,9 +180,11 @@ def lineup(batch: int, asked: Asked) -> Lineup:
         ]
 
     found = Lineup()
-    found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    found.add(contender(Ours, "tercet", "ours", Settings(attention="own", keeps_memory=True)))
     for narrow in ("bf16", "int8"):
-        found.add(contender(Ours, f"tercet, {narrow}", "ours", Settings(attention="own", precision=narrow)))
+        found.add(
+            contender(Ours, f"tercet, {narrow}", "ours", Settings(attention="own", keeps_memory=True, precision=narrow))
+        )
     found.try_to("transformers", with_transformers)
     found.try_to("CTranslate2", with_ctranslate2)
     if asked.scale != "full":

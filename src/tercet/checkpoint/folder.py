@@ -35,6 +35,7 @@ from tercet.checkpoint.foreign.marian import from_marian
 from tercet.checkpoint.foreign.reading import WEIGHTS, read_state
 from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, nearest, parse, plain
+from tercet.memory import keep_memory
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import FORMS, tokenizers_of
@@ -126,6 +127,7 @@ def load_model(path: Path | str) -> Trained:
         UserError: where there is none, or its files are broken or do not belong together.
     """
     folder = find_model(Path(path))
+    keep_memory()  # who loads a model is about to compute with it
     if folder.is_file():
         return _load_gguf(folder, Path(path))
     config = _read_json(folder / "config.json")

@@ -12,3 +12,5 @@ from tercet.kernel.few_rows import few_rows as few_rows
 from tercet.kernel.few_rows import takes_rows as takes_rows
 from tercet.kernel.softmax import seen_softmax as seen_softmax
 from tercet.kernel.softmax import takes_softmax as takes_softmax
+from tercet.kernel.whole_attention import attend_whole as attend_whole
+from tercet.kernel.whole_attention import takes_whole as takes_whole

@@ -32,6 +32,8 @@ FUNCTIONS = {
     "best_tokens": [*[POINTER] * 2, *[NUMBER] * 5, POINTER, NUMBER, NUMBER, *[POINTER] * 4, THREADS],
     "cross_entropy_float32": TARGETS,
     "cross_entropy_bfloat16": TARGETS,
+    "whole_attention": [POINTER] * 4 + [THREADS],
+    "whole_attention_back": [POINTER] * 4 + [THREADS],
     "softmax_float32": ROW_BY_ROW,
     "softmax_bfloat16": ROW_BY_ROW,
     "softmax_back_float32": ROW_BY_ROW,
@@ -64,6 +66,12 @@ def takes(numbers: torch.Tensor, worth: int) -> bool:
         and numbers.numel() >= worth
         and library() is not None
     )
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
+    kernels = library()
+    return kernels is not None and bool(ctypes.c_int.in_dll(kernels, "MULTIPLIES_BFLOAT16").value)
 
 
 @cache

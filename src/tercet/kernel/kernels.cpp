@@ -9,6 +9,7 @@
 #include "few_rows.h"
 #include "fused_step.h"
 #include "softmax.h"
+#include "whole_attention.h"
 
 namespace {
 
@@ -66,6 +67,18 @@ void softmax_back(const T* weights, const T* slopes, T* found, const Index* size
     });
 }
 
+#ifdef __AVX512BF16__
+// Of each tensor its address and three strides.
+Rows rows(const Index* tensor) { return {(Half*)tensor[0], {tensor[1], tensor[2], tensor[3]}}; }
+
+// tensors: q, k, v, y. sizes: B, H, G, T, S, K, causal, the mask's strides.
+WholeAttention whole(const Index* tensors, const uint8_t* mask, float* logs, const Index* sizes) {
+    const Index B = sizes[0], H = sizes[1], G = sizes[2], T = sizes[3], S = sizes[4], K = sizes[5];
+    return {B, H, G, T, S, K, {H, T, S, sizes[6] != 0, mask, {sizes[7], sizes[8]}},
+            rows(tensors), rows(tensors + 4), rows(tensors + 8), rows(tensors + 12), logs};
+}
+#endif
+
 Table table(const Index* given) {
     return {(float*)given[0], (float*)given[1], {given[2], given[3], given[4]}, {given[5], given[6], given[7]}};
 }
@@ -115,6 +128,32 @@ void cross_entropy_bfloat16(uint16_t* scores, Index N, Index V, Index stride, co
                             float cap, int learns, float* totals, float* plains, int threads) {
     cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
 }
+
+#ifdef __AVX512BF16__
+extern const int MULTIPLIES_BFLOAT16 = 1;
+void whole_attention(const Index* tensors, const uint8_t* mask, float* logs, const Index* sizes, int threads) {
+    const WholeAttention look = whole(tensors, mask, logs, sizes);
+    shared(threads, [&](Part part) {
+        WholeAttention::Scratch scratch;
+        const auto [first, last] = part.of(look.B * look.H);
+        for (Index i = first; i < last; i++) look.there(i / look.H, i % look.H, scratch);
+    });
+}
+// tensors: q, k, v, y, the slopes of y, and where those of q, k and v go.
+void whole_attention_back(const Index* tensors, const uint8_t* mask, float* logs, const Index* sizes, int threads) {
+    const WholeAttention look = whole(tensors, mask, logs, sizes);
+    const Rows dy = rows(tensors + 16), dq = rows(tensors + 20), dk = rows(tensors + 24), dv = rows(tensors + 28);
+    shared(threads, [&](Part part) {
+        WholeAttention::Scratch scratch;
+        const auto [first, last] = part.of(look.B * look.G);
+        for (Index i = first; i < last; i++) look.back(i / look.G, i % look.G, dy, dq, dk, dv, scratch);
+    });
+}
+#else
+extern const int MULTIPLIES_BFLOAT16 = 0;
+void whole_attention(const Index*, const uint8_t*, float*, const Index*, int) {}
+void whole_attention_back(const Index*, const uint8_t*, float*, const Index*, int) {}
+#endif
 
 void softmax_float32(const float* scores, float* weights, const uint8_t* mask, const Index* sizes, int threads) {
     softmax(scores, weights, mask, sizes, threads);

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from tercet.kernel import few_queries, seen_softmax, takes_queries, takes_softmax
+from tercet.kernel import attend_whole, few_queries, seen_softmax, takes_queries, takes_softmax, takes_whole
 from tercet.nn.cache import KeysValues
 from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
@@ -54,6 +54,9 @@ def attend(
     if bias is None and not causal and not dropout and takes_queries(q, k, v):
         _check(q.shape[-2], k.shape[-2], mask, causal)
         return few_queries(q, k, v, mask)
+    if bias is None and not dropout and takes_whole(q, k, v):
+        _check(q.shape[-2], k.shape[-2], mask, causal)
+        return attend_whole(q, k, v, mask=mask, causal=causal)
     # The compiler can't follow the question by what fp32 is multiplied; what it compiles takes the shorter bound.
     compiling = torch.compiler.is_compiling()
     as_it_comes = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")

@@ -16,6 +16,7 @@ import torch
 
 from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model, write_atomically
 from tercet.config import UserError, differences, plain, read_yaml, write_yaml
+from tercet.memory import keep_memory
 from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
 from tercet.training.pretrained import BEGUN, beginning, keep_copy, take_over
 from tercet.training.recipe import Recipe, parse_recipe
@@ -48,6 +49,7 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False) -> Path:
     """
     out = Path(out)
     _check_same(out, recipe)
+    keep_memory()
 
     from tercet.training.task import task_of
 

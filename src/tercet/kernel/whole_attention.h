@@ -1,0 +1,185 @@
+// softmax(q kT / sqrt(K)) v over whole sequences, there and back, where the CPU multiplies bfloat16: a few queries'
+// scores, later a few keys', are all that is ever written of the (T, S) scores, and what causality hides is not worked out.
+//
+// q (B, H, T, K), k and v (B, G, S, K), bfloat16, by strides, the last axis without gaps; K is a multiple of 16. H is a
+// multiple of G: heads next to each other share keys. Results lie as (B, T, H, K), as the layers around want them.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "pairs.h"
+#include "softmax.h"
+
+#ifdef __AVX512BF16__
+namespace {
+
+struct Rows {
+    Half* at;
+    Index strides[3];  // from sequence to sequence, head to head, token to token
+
+    Half* of(Index b, Index h, Index t = 0) const { return at + b * strides[0] + h * strides[1] + t * strides[2]; }
+    Left left(Index b, Index h, Index t) const { return {of(b, h, t), strides[2], 2}; }
+};
+
+struct WholeAttention {
+    Index B, H, G, T, S, K;
+    Seen seen;
+    Rows q, k, v, y;
+    float* logs;  // (B, H, T) logarithms of the softmax's sums
+
+    static constexpr Index SOME = 48;  // queries, then keys, whose scores are there at a time
+    float scale() const { return 1.0f / std::sqrt(float(K)); }
+    Index keys() const { return up_to(S, WIDE); }
+    Index queries() const { return up_to(T, WIDE); }
+
+    struct Scratch {
+        std::vector<float> numbers[6];
+        std::vector<Pair> pairs[6];
+        std::vector<Half> halves[2];
+        template <typename X>
+        static X* room(std::vector<X>& kept, Index count) {
+            if (Index(kept.size()) < count) kept.resize(count);
+            return kept.data();
+        }
+        float* number(int i, Index count) { return room(numbers[i], count); }
+        Pair* pair(int i, Index count) { return room(pairs[i], count); }
+        Half* half(int i, Index count) { return room(halves[i], count); }
+    };
+
+    void there(Index b, Index h, Scratch& scratch) const {
+        const Index g = h / (H / G);
+        Pair* kt = scratch.pair(0, K / 2 * keys());
+        Pair* vs = scratch.pair(1, keys() / 2 * K);
+        pair_columns(k.of(b, g), k.strides[2], S, keys(), K, kt);
+        pair_rows(v.of(b, g), v.strides[2], S, keys(), K, vs);
+        float* scores = scratch.number(0, SOME * keys());
+        float* found = scratch.number(1, SOME * K);
+        Half* weights = scratch.half(0, SOME * keys());
+        for (Index t = 0; t < T; t += SOME) {
+            const Index rows = T - t < SOME ? T - t : SOME;
+            const Index width = seen.causal ? up_to(t + rows, WIDE) : keys();
+            multiply(q.left(b, h, t), {kt, keys()}, K / 2, rows, width, scores, keys());
+            float shares[SOME];
+            for (Index r = 0; r < rows; r++)
+                shares[r] = weigh(scores + r * keys(), weights + r * keys(), width, (b * H + h) * T + t + r);
+            multiply({weights, keys(), 2}, {vs, K}, width / 2, rows, K, found, K);
+            for (Index r = 0; r < rows; r++)
+                put(found + r * K, shares[r], y.of(b, h, t + r));
+        }
+    }
+
+    // A query's weights, e^(score - the largest one), and what their mean is to be multiplied by.
+    float weigh(float* scores, Half* weights, Index width, Index row) const {
+        const Index own = seen.keys(row);
+        const uint8_t* shown = seen.shown(row);
+        const Wide low = all(-INFINITY), times = all(scale());
+        Wide most = low;
+        for (Index s = 0; s < width; s += WIDE) {
+            __mmask16 may = first_lanes(own - s);
+            if (shown) may &= _mm_test_epi8_mask(_mm_maskz_loadu_epi8(may, shown + s), _mm_set1_epi8(-1));
+            const Wide score = _mm512_mask_mul_ps(low, may, read(scores + s), times);
+            _mm512_storeu_ps(scores + s, score);
+            most = _mm512_max_ps(score, most);
+        }
+        const float top = _mm512_reduce_max_ps(most);
+        Wide sums = all(0.0f);
+        for (Index s = 0; s < width; s += WIDE) {
+            const Wide score = read(scores + s);
+            const __mmask16 there = _mm512_cmp_ps_mask(score, low, _CMP_NEQ_UQ);
+            const Wide weight = _mm512_maskz_mov_ps(there, exp(_mm512_sub_ps(score, all(top))));
+            sums = _mm512_add_ps(sums, weight);
+            write(weights + s, weight);
+        }
+        const float sum = _mm512_reduce_add_ps(sums);
+        logs[row] = sum == 0 ? INFINITY : top + std::log(sum);  // who sees nothing takes zeros
+        return sum == 0 ? 0.0f : 1.0f / sum;
+    }
+
+    void put(const float* found, float times, Half* place) const {
+        for (Index j = 0; j < K; j += WIDE) write(place + j, _mm512_mul_ps(read(found + j), all(times)));
+    }
+
+    // The gradients of all that share a head of keys: with P the weights and dy the slopes,
+    //     dv = PT dy,   dS = P (dy vT - the row's sum of y dy),   dq = dS k / sqrt(K),   dk = dST q / sqrt(K)
+    // Scores lie the other way around here, a row for each key.
+    void back(Index b, Index g, const Rows& dy, const Rows& dq, const Rows& dk, const Rows& dv, Scratch& scratch) const {
+        Pair* ks = scratch.pair(5, keys() / 2 * K);
+        pair_rows(k.of(b, g), k.strides[2], S, keys(), K, ks);
+        float* key_slopes = scratch.number(0, S * K);
+        float* value_slopes = scratch.number(1, S * K);
+        for (Index h = g * (H / G); h < (g + 1) * (H / G); h++)
+            one_back(b, g, h, dy, dq, ks, key_slopes, value_slopes, h != g * (H / G), scratch);
+        for (Index s = 0; s < S; s++) {
+            put(key_slopes + s * K, scale(), dk.of(b, g, s));
+            put(value_slopes + s * K, 1.0f, dv.of(b, g, s));
+        }
+    }
+
+    void one_back(Index b, Index g, Index h, const Rows& dy, const Rows& dq, const Pair* ks, float* key_slopes,
+                  float* value_slopes, bool add, Scratch& scratch) const {
+        const Index N = queries();
+        const Half *query = q.of(b, h), *slope = dy.of(b, h);
+        Pair* qt = scratch.pair(0, K / 2 * N);
+        Pair* st = scratch.pair(1, K / 2 * N);
+        Pair* qs = scratch.pair(2, N / 2 * K);
+        Pair* ss = scratch.pair(3, N / 2 * K);
+        pair_columns(query, q.strides[2], T, N, K, qt);
+        pair_columns(slope, dy.strides[2], T, N, K, st);
+        pair_rows(query, q.strides[2], T, N, K, qs);
+        pair_rows(slope, dy.strides[2], T, N, K, ss);
+        float* log = scratch.number(2, 2 * N);
+        float* mean = log + N;
+        for (Index t = 0; t < N; t++) {
+            mean[t] = t < T ? product_of(y.of(b, h, t), dy.of(b, h, t)) : 0;
+            log[t] = t < T ? logs[(b * H + h) * T + t] : INFINITY;
+        }
+        float* scores = scratch.number(3, SOME * N);
+        float* slopes = scratch.number(4, SOME * N);
+        float* query_slopes = scratch.number(5, N * K);
+        Half* weights = scratch.half(0, SOME * N);
+        Half* bent = scratch.half(1, SOME * N);
+        Pair* bends = scratch.pair(4, SOME / 2 * N);
+        std::fill(query_slopes, query_slopes + N * K, 0.0f);
+        for (Index s = 0; s < S; s += SOME) {
+            const Index rows = S - s < SOME ? S - s : SOME, pairs = up_to(rows, 2) / 2;
+            const Index from = seen.causal ? s / WIDE * WIDE : 0, width = N - from;
+            multiply(k.left(b, g, s), {qt + from, N}, K / 2, rows, width, scores, width);
+            multiply(v.left(b, g, s), {st + from, N}, K / 2, rows, width, slopes, width);
+            for (Index r = 0; r < rows; r++)
+                for (Index t = 0; t < width; t += WIDE) {
+                    const Index place = r * width + t;
+                    const __mmask16 may = seeing((b * H + h) * T, from + t, s + r);
+                    const Wide x = _mm512_fmsub_ps(read(scores + place), all(scale()), read(log + from + t));
+                    const Wide weight = _mm512_maskz_mov_ps(may, exp(x));
+                    write(weights + place, weight);
+                    const Wide slope_of = _mm512_sub_ps(read(slopes + place), read(mean + from + t));
+                    write(bent + place, _mm512_mul_ps(weight, slope_of));
+                }
+            pair_rows(bent, width, rows, 2 * pairs, width, bends);
+            multiply({weights, width, 2}, {ss + from / 2 * K, K}, width / 2, rows, K, value_slopes + s * K, K, add);
+            multiply({bent, width, 2}, {qs + from / 2 * K, K}, width / 2, rows, K, key_slopes + s * K, K, add);
+            multiply({(const Half*)bends, 2, 2 * width}, {ks + s / 2 * K, K}, pairs, width, K, query_slopes + from * K, K,
+                     true);
+        }
+        for (Index t = 0; t < T; t++) put(query_slopes + t * K, scale(), dq.of(b, h, t));
+    }
+
+    // Which of WIDE queries from t on see key s; `first` is the row of query 0.
+    __mmask16 seeing(Index first, Index t, Index s) const {
+        __mmask16 may = first_lanes(T - t);
+        if (seen.causal) may &= ~first_lanes(s - t);
+        if (seen.mask)
+            for (Index lane = 0; lane < WIDE && t + lane < T; lane++)
+                if (!seen.shown(first + t + lane)[s]) may &= ~(1u << lane);
+        return may;
+    }
+
+    float product_of(const Half* a, const Half* b) const {
+        Wide sums = all(0.0f);
+        for (Index j = 0; j < K; j += WIDE) sums = _mm512_fmadd_ps(widened(a + j), widened(b + j), sums);
+        return _mm512_reduce_add_ps(sums);
+    }
+};
+
+}  // namespace
+#endif

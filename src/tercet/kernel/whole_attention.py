@@ -1,0 +1,105 @@
+"""Attention over whole sequences, there and back, where the CPU multiplies bfloat16: the (T, S) scores are never
+written, nor is what causality hides worked out. PyTorch's kernel for CPUs takes several times as long in bfloat16, and
+the formula written out is a dozen passes over the largest tensor of a layer.
+
+As Dao et al., "FlashAttention" (2022) have it on a GPU: the backward pass works the weights out once more.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tercet.kernel.compiled import library, multiplies_bfloat16, takes
+
+WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
+STEP = 16  # the width of a head is a multiple of it
+
+
+def takes_whole(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether this attention is one for the kernel: bfloat16, or what is to be multiplied in it, on such a CPU.
+
+    Args:
+        q: (B, H, T, K).
+        k, v: (B, G, S, K).
+    """
+    batch, heads, queries, wide = q.shape
+    return (
+        takes(q, 1)
+        and batch * heads * queries * k.shape[2] >= WORTH
+        and _type(q) == torch.bfloat16
+        and wide % STEP == 0
+        and wide == v.shape[-1]
+        and batch * k.shape[1] >= torch.get_num_threads()
+        and multiplies_bfloat16()
+    )
+
+
+def attend_whole(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
+    """softmax(q kT / sqrt(K)) v; ask `takes_whole` before.
+
+    Args:
+        q: (B, H, T, K).
+        k, v: (B, G, S, K); heads next to each other share one of the G.
+        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+        causal: query t sees keys 0..t, and there is no mask.
+
+    Returns:
+        (B, H, T, K) bfloat16, in memory (B, T, H, K).
+    """
+    q, k, v = (x.to(torch.bfloat16) for x in (q, k, v))
+    return _WholeAttention.apply(q, k, v, mask, causal)
+
+
+class _WholeAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        y = _by_tokens(q)
+        logs = torch.empty(q.shape[:-1], dtype=torch.float32)
+        ctx.mask = None if mask is None else mask.contiguous()
+        ctx.causal = causal
+        ctx.save_for_backward(q, k, v, y, logs)
+        _call("whole_attention", (q, k, v, y), ctx.mask, logs, causal)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - by the decorator
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, y, logs = ctx.saved_tensors
+        slopes = gradients[0]
+        slopes = slopes if slopes.stride(-1) == 1 else slopes.contiguous()
+        found = tuple(_by_tokens(x) for x in (q, k, v))
+        _call("whole_attention_back", (q, k, v, y, slopes, *found), ctx.mask, logs, ctx.causal)
+        return *found, None, None
+
+
+def _type(x: Tensor) -> torch.dtype:
+    """In which it would be multiplied."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+
+
+def _by_tokens(like: Tensor) -> Tensor:
+    """(B, H, T, K) that lies in memory as (B, T, H, K)."""
+    batch, heads, tokens, wide = like.shape
+    return torch.empty((batch, tokens, heads, wide), dtype=like.dtype).transpose(1, 2)
+
+
+def _call(name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logs: Tensor, causal: bool) -> None:
+    kernels = library()
+    assert kernels is not None
+    q, k = tensors[:2]
+    batch, heads, queries, wide = q.shape
+    over = (0, 0)
+    if mask is not None:
+        over = (mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0)
+    sizes = (batch, heads, k.shape[1], queries, k.shape[2], wide, int(causal), *over)
+    places = [number for x in tensors for number in (x.data_ptr(), *x.stride()[:3])]
+    getattr(kernels, name)(
+        (ctypes.c_int64 * len(places))(*places), None if mask is None else mask.data_ptr(), logs.data_ptr(),
+        (ctypes.c_int64 * len(sizes))(*sizes), torch.get_num_threads(),
+    )  # fmt: skip

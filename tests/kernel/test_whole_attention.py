@@ -1,0 +1,130 @@
+"""Attention over whole sequences in bfloat16 is the formula's, there and back, whatever a query may see."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tercet.kernel import attend_whole, takes_whole, whole_attention
+from tercet.kernel.compiled import multiplies_bfloat16
+from tercet.nn import attention
+from tercet.nn.attention import attend, attend_by_hand
+
+pytestmark = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
+
+
+def apart(found: Tensor, exact: Tensor) -> float:
+    """As a share of the whole; bfloat16 keeps eight bits."""
+    return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-3))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    b=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    each=st.integers(1, 3),
+    t=st.one_of(st.integers(1, 70), st.sampled_from([96, 130, 200])),
+    s=st.one_of(st.integers(1, 70), st.sampled_from([96, 130, 200])),
+    wide=st.sampled_from([16, 32, 48, 64, 80, 128]),
+    sees=st.sampled_from(["all", "what came before", "a mask", "a mask by rows", "a mask by queries"]),
+    size=st.sampled_from([0.1, 1.0, 4.0]),
+    by_tokens=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_it_is_the_formula_there_and_back(
+    b: int, groups: int, each: int, t: int, s: int, wide: int, sees: str, size: float, by_tokens: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    causal = sees == "what came before"
+    t = s if causal else t
+    shape = {"a mask": (b, 1, t, s), "a mask by rows": (b, 1, 1, s), "a mask by queries": (1, 1, t, s)}.get(sees)
+    mask = None if shape is None else torch.rand(shape) < 0.6
+
+    def some(heads: int, tokens: int) -> Tensor:
+        x = (torch.randn(b, tokens, heads, wide) * size).bfloat16().transpose(1, 2)
+        return (x if by_tokens else x.contiguous()).requires_grad_()
+
+    q, k, v = some(groups * each, t), some(groups, s), some(groups, s)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    expected = attend_by_hand(*exact, mask=mask, causal=causal)
+    found = attend_whole(q, k, v, mask=mask, causal=causal)
+    assert (found.dtype, found.shape) == (torch.bfloat16, expected.shape)
+    assert apart(found, expected.detach()) < 0.01
+    slopes = torch.randn(found.shape).bfloat16()
+    for one, other in zip(
+        torch.autograd.grad(found, (q, k, v), slopes),
+        torch.autograd.grad(expected, exact, slopes.double()),
+        strict=True,
+    ):
+        assert (one.dtype, one.shape) == (torch.bfloat16, other.shape)
+        # Slopes of a score are differences: where weights are near one they vanish, and what is left is rounding.
+        assert (
+            float((one.double() - other).norm()) < 0.02 * float(other.norm()) + 0.02 * math.sqrt(other.numel()) * size
+        )
+
+
+def test_who_sees_nothing_takes_nothing() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
+    mask = torch.ones(1, 1, 20, 20, dtype=torch.bool)
+    mask[:, :, 7] = False
+    found = attend_whole(q, k, v, mask=mask, causal=False)
+    gradients = torch.autograd.grad(found, (q, k, v), torch.ones_like(found))
+    assert not found[:, :, 7].any()
+    assert not gradients[0][:, :, 7].any()
+    assert all(one.isfinite().all() for one in (found, *gradients))
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_what_is_not_a_number_is_told_by_those_who_see_it(broken: float) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 40, 16).bfloat16() for _ in range(3))
+    k[0, 0, 30] = broken
+    found = attend_whole(q, k, v, mask=None, causal=True)
+    assert found[0, 0, :30].isfinite().all()
+    assert found[0, 0, 30:].isnan().any()
+
+
+def test_threads_do_not_change_it() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 4, 100, 32).bfloat16().requires_grad_() for _ in range(3))
+    found: list[tuple[Tensor, ...]] = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        y = attend_whole(q, k, v, mask=None, causal=True)
+        found.append((y, *torch.autograd.grad(y, (q, k, v), torch.ones_like(y))))
+    torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_attention, "WORTH", 1)
+    taken: list[bool] = []
+
+    def spy(q: Tensor, k: Tensor, v: Tensor) -> bool:
+        taken.append(takes_whole(q, k, v))
+        return taken[-1]
+
+    monkeypatch.setattr(attention, "takes_whole", spy)
+    threads = torch.get_num_threads()
+    narrow = [torch.randn(threads, 2, 20, 16).bfloat16() for _ in range(3)]
+    wide = [x.float() for x in narrow]
+    by_hand = attend_by_hand(*(x.double() for x in narrow), causal=True)
+    assert apart(attend(*narrow, causal=True), by_hand) < 0.01
+    assert taken == [True]
+    assert attend(*wide, causal=True).dtype == torch.float32
+    assert taken == [True, False]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attend(*wide, causal=True).dtype == torch.bfloat16
+    assert taken == [True, False, True]
+    attend(*narrow, causal=True, dropout=0.5)  # what the kernel can't do is not asked of it
+    attend(*narrow, bias=torch.zeros(1, 2, 20, 20).bfloat16())
+    assert len(taken) == 3
+    attend(*(torch.randn(threads, 2, 20, 24).bfloat16() for _ in range(3)), causal=True)
+    with pytest.raises(ValueError, match="put causality into the mask"):
+        attend(*narrow, mask=torch.ones(1, 1, 20, 20, dtype=torch.bool), causal=True)
+    assert taken[3:] == [False, True]

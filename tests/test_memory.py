@@ -1,0 +1,45 @@
+"""Memory that is freed is not cleared by the system again and again."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+STEPS = """
+import resource, sys
+from tercet.memory import keep_memory
+print(keep_memory() if sys.argv[1] == "kept" else None)
+import torch
+for step in range(20):
+    blocks = [torch.ones(count) for count in (50_000, 1_000_000, 10_000_000)]
+    del blocks
+    if step == 3:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def steps(how: str, **environment: str) -> tuple[str, int]:
+    """What `keep_memory` said, and how many pages were cleared for 16 steps of 44 MB."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, how], env={**kept, **environment}, capture_output=True, text=True, check=True
+    )
+    said, pages = done.stdout.split()
+    return said, int(pages)
+
+
+@glibc
+def test_freed_memory_comes_back_without_being_cleared() -> None:
+    said, pages = steps("kept")
+    assert (said, pages < 30_000) == ("True", True), pages
+    assert steps("as it comes")[1] > 100_000  # 16 steps x 44 MB in pages of 4 KiB
+
+
+@glibc
+def test_what_the_environment_says_is_left_alone() -> None:
+    said, pages = steps("kept", MALLOC_TRIM_THRESHOLD_="131072")
+    assert (said, pages > 100_000) == ("False", True)

@@ -3,13 +3,12 @@
 from tercet.kernel.best_tokens import best_tokens as best_tokens
 from tercet.kernel.best_tokens import takes_scores as takes_scores
 from tercet.kernel.compiled import library as library
-from tercet.kernel.compiled import sgemm as sgemm
 from tercet.kernel.cross_entropy import cross_entropy_ as cross_entropy_
 from tercet.kernel.cross_entropy import takes_logits as takes_logits
 from tercet.kernel.few_queries import few_queries as few_queries
 from tercet.kernel.few_queries import takes_queries as takes_queries
-from tercet.kernel.few_rows import few_rows as few_rows
-from tercet.kernel.few_rows import takes_rows as takes_rows
+from tercet.kernel.rows import multiply_rows as multiply_rows
+from tercet.kernel.rows import takes_rows as takes_rows
 from tercet.kernel.softmax import seen_softmax as seen_softmax
 from tercet.kernel.softmax import takes_softmax as takes_softmax
 from tercet.kernel.whole_attention import attend_whole as attend_whole

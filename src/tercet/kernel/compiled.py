@@ -38,7 +38,7 @@ FUNCTIONS = {
     "softmax_bfloat16": ROW_BY_ROW,
     "softmax_back_float32": ROW_BY_ROW,
     "softmax_back_bfloat16": ROW_BY_ROW,
-    "fused_step": [POINTER, NUMBER, *[POINTER] * 9, THREADS],
+    "fused_step": [POINTER, NUMBER, *[POINTER] * 8, THREADS],
 }
 
 
@@ -72,18 +72,6 @@ def multiplies_bfloat16() -> bool:
     """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
     kernels = library()
     return kernels is not None and bool(ctypes.c_int.in_dll(kernels, "MULTIPLIES_BFLOAT16").value)
-
-
-@cache
-def sgemm() -> int | None:
-    """The address of the product that PyTorch was built with, where that is MKL's, which may be called from threads."""
-    if not torch.backends.mkl.is_available():
-        return None
-    try:
-        found = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).sgemm_
-    except (OSError, AttributeError):
-        return None
-    return ctypes.cast(found, ctypes.c_void_p).value
 
 
 def _compiled() -> Path:

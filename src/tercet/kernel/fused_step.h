@@ -5,7 +5,7 @@
 #pragma once
 #include "activations.h"
 #include "few_queries.h"
-#include "few_rows.h"
+#include "many_rows.h"
 
 namespace {
 
@@ -38,17 +38,12 @@ struct Tokens {
     const uint8_t* real;         // (sources, source_columns), or null
 };
 
-// BLAS's product of matrices, as it is called from Fortran.
-using Sgemm = void(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
-                   const float*, const int*, const float*, float*, const int*);
-
 struct Run {
     const Step* steps;
     Index count;
     float *x, *scratch;
     const Tokens& tokens;
     const Layer* layers;
-    Sgemm* sgemm;  // null for few rows
     Index M;
 
     float* buffer(Index place) const { return place < 0 ? x : scratch + place * M; }
@@ -77,33 +72,17 @@ struct Run {
     }
 
     template <typename W>
-    Part::Range multiply(const Step& step, Part part) const {
-        return Product<W>{buffer(step.from), (const W*)step.linear.weight, (const float*)step.linear.scale,
-                          (const float*)step.linear.bias, buffer(step.to), M, step.width, step.rows,
-                          step.linear.add != 0}
-            .share(part);
+    Part::Range multiply(const Step& step, Part part, Panels& panels) const {
+        const Product<W> product{buffer(step.from), (const W*)step.linear.weight, (const float*)step.linear.scale,
+                                 (const float*)step.linear.bias, buffer(step.to), M, step.width, step.rows,
+                                 step.linear.add != 0};
+        return ::share(product, part, panels);
     }
 
-    // By the library's product, which is the faster one from some dozen rows on.
-    Part::Range multiply_many(const Step& step, Part part) const {
-        const auto range = part.of(step.rows);
-        const auto& given = step.linear;
-        const int n = int(range.last - range.first), m = int(M), k = int(step.width), wide = int(step.rows);
-        const float one = 1, kept = given.add ? 1 : 0;
-        float* y = buffer(step.to) + range.first;
-        sgemm("T", "N", &n, &m, &k, &one, (const float*)given.weight + range.first * k, &k, buffer(step.from), &k, &kept,
-              y, &wide);
-        if (given.bias)
-            for (Index row = 0; row < M; row++)
-                for (Index i = 0; i < n; i++) y[row * wide + i] += ((const float*)given.bias)[range.first + i];
-        return range;
-    }
-
-    void linear(const Step& step, Part part) const {
-        const auto [first, last] = step.linear.bytes == 2   ? multiply<uint16_t>(step, part)
-                                   : step.linear.bytes == 1 ? multiply<int8_t>(step, part)
-                                   : sgemm                  ? multiply_many(step, part)
-                                                            : multiply<float>(step, part);
+    void linear(const Step& step, Part part, Panels& panels) const {
+        const auto [first, last] = step.linear.bytes == 2   ? multiply<uint16_t>(step, part, panels)
+                                   : step.linear.bytes == 1 ? multiply<int8_t>(step, part, panels)
+                                                            : multiply<float>(step, part, panels);
         if (step.linear.activation != NONE)
             for (Index row = 0; row < M; row++)
                 activate(buffer(step.to) + row * step.rows + first, last - first, step.linear.activation);
@@ -165,10 +144,11 @@ struct Run {
     void share(Part part) const {
         std::vector<int32_t> seen;
         std::vector<float> weights;
+        Panels panels;
         for (const Step* step = steps; step < steps + count; step++) {
             switch (step->kind) {
                 case NORM: normalise(*step, part); break;
-                case LINEAR: linear(*step, part); break;
+                case LINEAR: linear(*step, part, panels); break;
                 case PLUS:
                 case TIMES: combine(*step, part); break;
                 case ROTATE: rotate(*step, part); break;

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library, sgemm
+from tercet.kernel.compiled import library
 
 # As `fused_step.h` counts them.
 NORM, LINEAR, PLUS, TIMES, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS = range(8)
@@ -97,12 +97,10 @@ class Program:
         self.steps = (ctypes.c_int64 * (WORDS * len(steps)))(*(word for step in steps for word in step))
         products = [step for step in steps if step[0] == LINEAR]
         self.weights = sum(rows * width for _, _, _, _, rows, width, *_ in products)
-        self.narrow = any(step[7] < 4 for step in products)  # bytes of a weight
 
     def takes(self, rows: int, each: int) -> bool:
         """Whether so many tokens of so many rows go through it, and sooner than one layer after the other."""
-        few = 0 < rows * each <= FEW
-        return few or (rows > 0 and 0 < each <= FEW_EACH and not self.narrow and sgemm() is not None)
+        return rows > 0 and 0 < each <= FEW_EACH
 
     def run(
         self,
@@ -141,7 +139,7 @@ class Program:
             self.steps, self.count, x.data_ptr(), scratch.data_ptr(), columns.contiguous().data_ptr(),
             _address(cosines), _address(sines), _address(real),
             (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_int64 * len(flat))(*flat),
-            sgemm() if tokens > FEW else None, threads,
+            threads,
         )  # fmt: skip
 
 

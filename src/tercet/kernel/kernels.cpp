@@ -6,7 +6,7 @@
 #include "best_tokens.h"
 #include "cross_entropy.h"
 #include "few_queries.h"
-#include "few_rows.h"
+#include "many_rows.h"
 #include "fused_step.h"
 #include "softmax.h"
 #include "whole_attention.h"
@@ -32,7 +32,10 @@ template <typename W>
 void linear(const float* x, const W* w, const float* scale, const float* bias, float* y, Index M, Index K, Index N,
             int threads) {
     const Product<W> product{x, w, scale, bias, y, M, K, N, false};
-    shared(M * N * K > WORTH_SHARING ? threads : 1, [&](Part part) { product.share(part); });
+    shared(M * N * K > WORTH_SHARING ? threads : 1, [&](Part part) {
+        Panels panels;
+        share(product, part, panels);
+    });
 }
 
 template <typename T>
@@ -171,12 +174,11 @@ void softmax_back_bfloat16(const uint16_t* weights, const uint16_t* slopes, uint
 
 // tables: for each layer those of what is behind it and of what it looks across at.
 void fused_step(const Step* steps, Index count, float* x, float* scratch, const Index* columns, const float* cosines,
-                const float* sines, const uint8_t* real, const Index* sizes, const Index* tables, Sgemm* sgemm,
-                int threads) {
+                const float* sines, const uint8_t* real, const Index* sizes, const Index* tables, int threads) {
     const Tokens tokens{sizes[0], sizes[1], columns, sizes[2], cosines, sines, sizes[3], sizes[4], sizes[5], real};
     std::vector<Layer> layers;
     for (Index i = 0; i < sizes[6]; i++) layers.push_back({table(tables + 16 * i), table(tables + 16 * i + 8)});
-    const Run run{steps, count, x, scratch, tokens, layers.data(), sgemm, tokens.rows * tokens.each};
+    const Run run{steps, count, x, scratch, tokens, layers.data(), tokens.rows * tokens.each};
     shared(threads, [&](Part part) { run.share(part); });
 }
 }

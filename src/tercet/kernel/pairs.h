@@ -5,15 +5,10 @@
 #ifdef __AVX512BF16__
 namespace {
 
-constexpr Index WIDE = 16;
-using Wide = __m512;
 using Half = uint16_t;  // a bfloat16
 using Pair = uint32_t;  // two of them, which are multiplied and added in one step
 
-inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }
-inline Wide all(float x) { return _mm512_set1_ps(x); }
 inline __mmask16 first_lanes(Index count) { return count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1; }
-inline Wide read(const float* x) { return _mm512_loadu_ps(x); }
 inline void write(Half* y, Wide x) { _mm256_storeu_si256((__m256i*)y, (__m256i)_mm512_cvtneps_pbh(x)); }
 inline Wide widened(const Half* x) {
     return (Wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)x)), 16);

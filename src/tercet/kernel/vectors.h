@@ -81,6 +81,22 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #endif
 }
 
+// As wide as the machine has them, sixteen or these eight.
+#ifdef __AVX512F__
+constexpr Index WIDE = 16;
+using Wide = __m512;
+inline Wide all(float x) { return _mm512_set1_ps(x); }
+inline Wide read(const float* x) { return _mm512_loadu_ps(x); }
+inline void write(float* y, Wide x) { _mm512_storeu_ps(y, x); }
+inline Wide multiply_add(Wide a, Wide b, Wide sum) { return _mm512_fmadd_ps(a, b, sum); }
+#else
+constexpr Index WIDE = LANES;
+using Wide = Floats;
+inline Wide all(float x) { return Floats{} + x; }
+inline Wide read(const float* x) { return load(x); }
+inline void write(float* y, Wide x) { *(Floats*)y = x; }
+#endif
+
 // In one order, alone and four at a time.
 inline float add_up(Floats s) { return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])); }
 inline void add_up(Floats a, Floats b, Floats c, Floats d, float* sums) {
@@ -104,6 +120,8 @@ inline Floats exp(Floats x) {
     for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = multiply_add(p, r, Floats{} + c);
     return p * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
 }
+
+inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }
 
 // Which share of the work is a thread's.
 struct Part {

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tercet.kernel import few_rows, takes_rows
+from tercet.kernel import multiply_rows, takes_rows
 
 Narrow = Literal["bf16", "int8"]
 
@@ -34,7 +34,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*B K"]) -> Float[Tensor, "*B N"]:
         if takes_rows(input, self.weight):
-            return few_rows(input, self.weight, self.scale, self.bias)
+            return multiply_rows(input, self.weight, self.scale, self.bias)
         weight = self.widened(input.dtype) if self.quantized else self.weight
         return F.linear(input, weight, self.bias)
 

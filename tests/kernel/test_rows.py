@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tercet.kernel import few_rows, library, takes_rows
+from tercet.kernel import multiply_rows, library, takes_rows
 from tercet.nn import Linear
 
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -36,7 +36,7 @@ def weights(kind: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor | Non
 @needs_kernel
 @given(
     kind=st.sampled_from(["fp32", "bf16", "int8"]),
-    rows=st.integers(1, 19),
+    rows=st.integers(1, 70),
     k=st.integers(1, 67),
     n=st.integers(1, 43),
     biased=st.booleans(),
@@ -49,7 +49,7 @@ def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: b
     exact = x.double() @ weight.double().T
     exact = exact if scale is None else exact * scale.double()
     exact = exact if bias is None else exact + bias.double()
-    found = few_rows(x, weight, scale, bias)
+    found = multiply_rows(x, weight, scale, bias)
     torch.testing.assert_close(found.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)
 
 
@@ -57,37 +57,42 @@ def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: b
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_a_row_owes_nothing_to_its_neighbours(kind: str) -> None:
     """The same bits alone, and among any others: a batch does not change what is written."""
-    x, (weight, scale) = torch.randn(17, 523), weights(kind, 263, 523)
-    together = few_rows(x, weight, scale, None)
-    for count in (1, 2, 3, 4, 5, 16):
-        assert torch.equal(few_rows(x[:count], weight, scale, None), together[:count])
+    x, (weight, scale) = torch.randn(60, 523), weights(kind, 263, 523)
+    for few_or_many in ((1, 2, 3, 4, 5, 16), (17, 18, 31, 32, 33, 48, 60)):
+        together = multiply_rows(x[: few_or_many[-1]], weight, scale, None)
+        for count in few_or_many:
+            assert torch.equal(multiply_rows(x[:count], weight, scale, None), together[:count])
 
 
 @needs_kernel
-def test_any_shape_of_rows_and_any_number_of_threads() -> None:
-    x, (weight, _) = torch.randn(2, 3, 1, 401), weights("fp32", 701, 401)
+@pytest.mark.parametrize("rows", [3, 30])
+def test_any_shape_of_rows_and_any_number_of_threads(rows: int) -> None:
+    x, (weight, _) = torch.randn(2, rows, 1, 401), weights("fp32", 701, 401)
     threads = torch.get_num_threads()
     try:
         found = []
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            found.append(few_rows(x, weight, None, None))
+            found.append(multiply_rows(x, weight, None, None))
     finally:
         torch.set_num_threads(threads)
-    assert found[0].shape == (2, 3, 1, 701)
+    assert found[0].shape == (2, rows, 1, 701)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     strided = torch.randn(401, 5).T
-    torch.testing.assert_close(few_rows(strided, weight, None, None), strided @ weight.T, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(multiply_rows(strided, weight, None, None), strided @ weight.T, atol=1e-4, rtol=1e-4)
 
 
 @needs_kernel
-def test_it_takes_few_rows_and_large_matrices_without_gradients() -> None:
+def test_it_takes_what_is_enough_to_do_without_gradients() -> None:
     large, small = torch.randn(1024, 256), torch.randn(100, 256)
     x = torch.randn(16, 256)
     assert takes_rows(x, large)
     assert not takes_rows(x, small)
-    assert not takes_rows(torch.randn(17, 256), large)
+    assert takes_rows(torch.randn(17, 256), large)
+    assert takes_rows(torch.randn(164, 256), small)
+    assert not takes_rows(torch.randn(163, 256), small)
+    assert not takes_rows(torch.randn(1025, 256), small)
     assert not takes_rows(torch.randn(0, 256), large)
     assert not takes_rows(x.double(), large)
     assert not takes_rows(x, large.T.contiguous().T)
@@ -105,7 +110,7 @@ def test_a_linear_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = Linear(256, 1031), torch.randn(3, 1, 256)
     expected = nn.functional.linear(x, layer.weight, layer.bias)
     used = []
-    monkeypatch.setattr("tercet.nn.linear.few_rows", lambda *given: used.append(1) or few_rows(*given))
+    monkeypatch.setattr("tercet.nn.linear.multiply_rows", lambda *given: used.append(1) or multiply_rows(*given))
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=1e-5)
     assert used == [1]

@@ -1,7 +1,8 @@
-"""A product of few rows with a large matrix on a CPU, at the speed at which the matrix can be read.
+"""Rows by a matrix of weights on a CPU: few at the speed at which the weights can be read, many at that of the arithmetic.
 
 A token that is written is one row, and PyTorch's products are made for many: for one to sixteen rows they reach a half
-to a quarter of that speed, and do not know weights in int8. `few_rows.h` is made for few.
+to a quarter of that speed, and do not know weights in int8. `few_rows.h` is made for few; `many_rows.h` for the beams
+of a batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (docs/log.md).
 """
 
 import torch
@@ -9,17 +10,19 @@ from torch import Tensor
 
 from tercet.kernel.compiled import library
 
-FEW = 16  # rows up to which it is the faster way
-LARGE = 1 << 18  # weights from which it is
+FEW, MANY = 16, 1024  # rows up to which weights are read but once; and up to which PyTorch has no more to offer
+LARGE = 1 << 18  # weights from which it pays for few rows
+MUCH = 1 << 22  # multiplications from which it pays for many
 NAMES = {torch.float32: "linear_float32", torch.bfloat16: "linear_bfloat16", torch.int8: "linear_int8"}
 
 
 def takes_rows(x: Tensor, weight: Tensor) -> bool:
-    """Whether this product is one for the kernel: without gradients, on a CPU, few rows, a large matrix."""
+    """Whether this product is one for the kernel: without gradients, on a CPU, enough to do."""
+    rows = x.numel() // x.shape[-1]
     return (
         not torch.compiler.is_compiling()
-        and weight.numel() >= LARGE
-        and 0 < x.numel() <= FEW * x.shape[-1]
+        and (weight.numel() >= LARGE if rows <= FEW else rows * weight.numel() >= MUCH)
+        and 0 < rows <= MANY
         and x.device.type == weight.device.type == "cpu"
         and x.dtype == torch.float32
         and weight.dtype in NAMES
@@ -30,7 +33,7 @@ def takes_rows(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def few_rows(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+def multiply_rows(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
     """`(x @ weight.T) * scale + bias`; ask `takes_rows` before.
 
     Args:

@@ -1,0 +1,120 @@
+// y = (x wT) * scale + bias for many rows of x, a tile of y at a time: rows of x lie side by side in the lanes, and each
+// weight is sent to all of them. Sums are made in order of K, whatever M and the threads: a row owes its neighbours nothing.
+#pragma once
+#include <vector>
+
+#include "few_rows.h"
+
+namespace {
+
+constexpr Index FEW = 16;  // rows up to which the other way is the faster one
+
+struct Panels {
+    std::vector<float> x, w;
+};
+
+// (LANES, LANES) numbers, mirrored.
+inline void mirror(Floats (&rows)[LANES]) {
+#ifdef __AVX__
+    __m256 twos[LANES], fours[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        twos[i] = _mm256_unpacklo_ps((__m256)rows[i], (__m256)rows[i + 1]);
+        twos[i + 1] = _mm256_unpackhi_ps((__m256)rows[i], (__m256)rows[i + 1]);
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = _mm256_shuffle_ps(twos[i + j], twos[i + j + 2], _MM_SHUFFLE(1, 0, 1, 0));
+            fours[i + 2 * j + 1] = _mm256_shuffle_ps(twos[i + j], twos[i + j + 2], _MM_SHUFFLE(3, 2, 3, 2));
+        }
+    for (int i = 0; i < 4; i++) {
+        rows[i] = (Floats)_mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+        rows[i + 4] = (Floats)_mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
+#else
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) std::swap(((float*)&rows[i])[j], ((float*)&rows[j])[i]);
+#endif
+}
+
+template <typename W>
+struct ManyRows {
+    const Product<W>& p;
+    Index row() const { return p.K + WIDE; }  // apart from each other in memory by no power of two
+
+    // Panels of WIDE rows of x, a number of each next to each other; zeros where there is no such row.
+    void lay_out(std::vector<float>& panels) const {
+        const Index whole = up_to(p.M, WIDE);
+        if (Index(panels.size()) < whole * p.K) panels.resize(whole * p.K);
+        for (Index m = 0; m < whole; m += LANES) {
+            float* panel = panels.data() + m / WIDE * WIDE * p.K + m % WIDE;
+            for (Index k = 0; k < p.K; k += LANES) {
+                Floats rows[LANES];
+                for (int i = 0; i < LANES; i++) rows[i] = m + i < p.M ? read(p.x + (m + i) * p.K, k, p.K, 0) : Floats{};
+                mirror(rows);
+                for (int i = 0; i < LANES && k + i < p.K; i++) *(Floats*)(panel + (k + i) * WIDE) = rows[i];
+            }
+        }
+    }
+
+    // LANES rows of w from n on, as floats.
+    void widen_rows(Index n, float* rows) const {
+        for (Index i = 0; i < LANES; i++)
+            for (Index k = 0; k < p.K; k += LANES)
+                write(n + i < p.N ? read(p.w + (n + i) * p.K, k, p.K, 0) : Floats{}, rows + i * row(), k, p.K);
+    }
+
+    // Rows m.., so many panels, and LANES columns from n on.
+    template <int PANELS>
+    void tile(Index m, Index n, const float* panel, const float* rows) const {
+        Wide sums[PANELS][LANES];
+        for (int j = 0; j < PANELS; j++)
+            for (int i = 0; i < LANES; i++) sums[j][i] = all(0);
+        for (Index k = 0; k < p.K; k++) {
+            Wide x[PANELS];
+            for (int j = 0; j < PANELS; j++) x[j] = read(panel + (j * p.K + k) * WIDE);
+            for (int i = 0; i < LANES; i++) {
+                const Wide weight = all(rows[i * row() + k]);
+                for (int j = 0; j < PANELS; j++) sums[j][i] = multiply_add(weight, x[j], sums[j][i]);
+            }
+        }
+        const Floats scale = p.scale ? read(p.scale, n, p.N, 0) : Floats{} + 1;
+        const Floats bias = p.bias ? read(p.bias, n, p.N, 0) : Floats{};
+        for (int j = 0; j < PANELS; j++) {
+            float kept[LANES][WIDE];
+            for (int i = 0; i < LANES; i++) write(kept[i], sums[j][i]);
+            for (Index down = 0; down < WIDE; down += LANES) {
+                Floats turned[LANES];
+                for (int i = 0; i < LANES; i++) turned[i] = load(&kept[i][down]);
+                mirror(turned);
+                for (int i = 0; i < LANES && m + j * WIDE + down + i < p.M; i++) {
+                    float* y = p.y + (m + j * WIDE + down + i) * p.N;
+                    const Floats found = turned[i] * scale + bias;
+                    write(p.add ? read(y, n, p.N, 0) + found : found, y, n, p.N);
+                }
+            }
+        }
+    }
+
+    Part::Range share(Part part, Panels& panels) const {
+        constexpr int MOST = WIDE > LANES ? 2 : 1;  // panels whose sums fit into the registers
+        const auto [first, last] = part.of((p.N + LANES - 1) / LANES);
+        if (first < last) lay_out(panels.x);
+        panels.w.resize(LANES * row());
+        for (Index n = first * LANES; n < last * LANES; n += LANES) {
+            widen_rows(n, panels.w.data());
+            Index m = 0;
+            for (; m + MOST * WIDE <= up_to(p.M, WIDE); m += MOST * WIDE)
+                tile<MOST>(m, n, panels.x.data() + m * p.K, panels.w.data());
+            for (; m < p.M; m += WIDE) tile<1>(m, n, panels.x.data() + m * p.K, panels.w.data());
+        }
+        return {first * LANES, last * LANES < p.N ? last * LANES : p.N};
+    }
+};
+
+// One thread's share of a product, by the way that suits it.
+template <typename W>
+Part::Range share(const Product<W>& product, Part part, Panels& panels) {
+    return product.M > FEW ? ManyRows<W>{product}.share(part, panels) : product.share(part);
+}
+
+}  // namespace

@@ -92,7 +92,6 @@ def test_it_takes_what_is_enough_to_do_without_gradients() -> None:
     assert takes_rows(torch.randn(17, 256), large)
     assert takes_rows(torch.randn(164, 256), small)
     assert not takes_rows(torch.randn(163, 256), small)
-    assert not takes_rows(torch.randn(1025, 256), small)
     assert not takes_rows(torch.randn(0, 256), large)
     assert not takes_rows(x.double(), large)
     assert not takes_rows(x, large.T.contiguous().T)

@@ -27,13 +27,13 @@ struct Best {
 
     // The largest score, and the log of the sum of e^(score - largest): taken away one after the other they lose least.
     static void measure(const float* row, Index V, float& top, float& log_sum) {
-        Floats most = Floats{} - INFINITY;
+        Wide most = all(-INFINITY);
         Index v = 0;
-        for (; v + LANES <= V; v += LANES) most = load(row + v) > most ? load(row + v) : most;
+        for (; v + WIDE <= V; v += WIDE) most = read(row + v) > most ? read(row + v) : most;
         top = largest(most);
         for (Index rest = v; rest < V; rest++) top = row[rest] > top ? row[rest] : top;
-        Floats sums = {};
-        for (v = 0; v + LANES <= V; v += LANES) sums += exp(load(row + v) - top);
+        Wide sums = all(0);
+        for (v = 0; v + WIDE <= V; v += WIDE) sums += exp(read(row + v) - all(top));
         float sum = add_up(sums);
         for (; v < V; v++) sum += expf(row[v] - top);
         log_sum = logf(sum);

@@ -42,18 +42,20 @@ struct Attention {
         const float* values = table.values + source * table.value_strides[0] + g * table.value_strides[1];
         float* out = y + (m * H + h) * K;
         const float scale = 1.0f / std::sqrt(float(K));
-        float most = -INFINITY;
-        for (Index i = 0; i < n; i++) {
-            const float* key = keys + seen[i] * table.key_strides[2];
-            Floats sum = {};
-            for (Index j = 0; j < K; j += LANES) sum = multiply_add(load(query + j), load(key + j), sum);
-            weights[i] = add_up(sum) * scale;
-            most = weights[i] > most ? weights[i] : most;
-        }
+        Index scored = 0;
+        for (; scored + 4 <= n; scored += 4) score<4>(query, keys, seen.data() + scored, weights + scored);
+        for (; scored < n; scored++) score<1>(query, keys, seen.data() + scored, weights + scored);
         for (Index i = n; i % LANES; i++) weights[i] = -INFINITY;
+        Floats most = Floats{} - INFINITY;
+        for (Index i = 0; i < n; i += LANES) {
+            const Floats found = load(weights + i) * scale;
+            *(Floats*)(weights + i) = found;
+            most = found > most ? found : most;
+        }
+        const float top = largest(most);
         Floats total = {};
         for (Index i = 0; i < n; i += LANES) {
-            Floats weight = exp(load(weights + i) - most);
+            Floats weight = exp(load(weights + i) - top);
             *(Floats*)(weights + i) = weight;
             total += weight;
         }
@@ -61,6 +63,21 @@ struct Attention {
         Index j = 0;
         for (; j + 4 * LANES <= K; j += 4 * LANES) mean<4>(values + j, seen, weights, share, out + j);
         for (; j < K; j += LANES) mean<1>(values + j, seen, weights, share, out + j);
+    }
+
+    // The products of a query with COUNT of the keys that it sees.
+    template <int COUNT>
+    void score(const float* query, const float* keys, const int32_t* seen, float* products) const {
+        Floats sums[COUNT] = {};
+        for (Index j = 0; j < K; j += LANES) {
+            const Floats part = load(query + j);
+            for (int i = 0; i < COUNT; i++)
+                sums[i] = multiply_add(part, load(keys + seen[i] * table.key_strides[2] + j), sums[i]);
+        }
+        if constexpr (COUNT == 4)
+            add_up(sums[0], sums[1], sums[2], sums[3], products);
+        else
+            for (int i = 0; i < COUNT; i++) products[i] = add_up(sums[i]);
     }
 
     // PARTS vectors of the weighted mean of the values.

@@ -41,12 +41,13 @@ struct ManyRows {
     const Product<W>& p;
     Index row() const { return p.K + WIDE; }  // apart from each other in memory by no power of two
 
+    static constexpr Index TOGETHER = 512;              // rows that meet the weights while these are near
+    static constexpr int MOST = WIDE > LANES ? 2 : 1;  // panels whose sums fit into the registers
+
     // Panels of WIDE rows of x, a number of each next to each other; zeros where there is no such row.
-    void lay_out(std::vector<float>& panels) const {
-        const Index whole = up_to(p.M, WIDE);
-        if (Index(panels.size()) < whole * p.K) panels.resize(whole * p.K);
-        for (Index m = 0; m < whole; m += LANES) {
-            float* panel = panels.data() + m / WIDE * WIDE * p.K + m % WIDE;
+    void lay_out(Index begin, Index end, float* panels) const {
+        for (Index m = begin; m < up_to(end, WIDE); m += LANES) {
+            float* panel = panels + (m - begin) / WIDE * WIDE * p.K + m % WIDE;
             for (Index k = 0; k < p.K; k += LANES) {
                 Floats rows[LANES];
                 for (int i = 0; i < LANES; i++) rows[i] = m + i < p.M ? read(p.x + (m + i) * p.K, k, p.K, 0) : Floats{};
@@ -96,16 +97,18 @@ struct ManyRows {
     }
 
     Part::Range share(Part part, Panels& panels) const {
-        constexpr int MOST = WIDE > LANES ? 2 : 1;  // panels whose sums fit into the registers
         const auto [first, last] = part.of((p.N + LANES - 1) / LANES);
-        if (first < last) lay_out(panels.x);
-        panels.w.resize(LANES * row());
-        for (Index n = first * LANES; n < last * LANES; n += LANES) {
-            widen_rows(n, panels.w.data());
-            Index m = 0;
-            for (; m + MOST * WIDE <= up_to(p.M, WIDE); m += MOST * WIDE)
-                tile<MOST>(m, n, panels.x.data() + m * p.K, panels.w.data());
-            for (; m < p.M; m += WIDE) tile<1>(m, n, panels.x.data() + m * p.K, panels.w.data());
+        panels.x.resize(TOGETHER * p.K), panels.w.resize(LANES * row());
+        for (Index begin = 0; begin < p.M; begin += TOGETHER) {
+            const Index end = begin + TOGETHER < p.M ? begin + TOGETHER : p.M;
+            lay_out(begin, end, panels.x.data());
+            for (Index n = first * LANES; n < last * LANES; n += LANES) {
+                widen_rows(n, panels.w.data());
+                Index m = begin;
+                for (; m + MOST * WIDE <= up_to(end, WIDE); m += MOST * WIDE)
+                    tile<MOST>(m, n, panels.x.data() + (m - begin) * p.K, panels.w.data());
+                for (; m < end; m += WIDE) tile<1>(m, n, panels.x.data() + (m - begin) * p.K, panels.w.data());
+            }
         }
         return {first * LANES, last * LANES < p.N ? last * LANES : p.N};
     }

@@ -14,17 +14,6 @@ inline Wide widened(const Half* x) {
     return (Wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)x)), 16);
 }
 
-// e^x for x <= 0, as in vectors.h; here it is 0 from -87 on.
-inline Wide exp(Wide x) {
-    const __mmask16 counts = _mm512_cmp_ps_mask(x, all(-87.0f), _CMP_NLT_UQ);
-    const Wide whole = _mm512_roundscale_ps(_mm512_mul_ps(x, all(1.44269504f)), 0);
-    Wide r = _mm512_fmadd_ps(whole, all(-0.693359375f), x);
-    r = _mm512_fmadd_ps(whole, all(2.12194440e-4f), r);
-    Wide p = all(1.0f / 720);
-    for (float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = _mm512_fmadd_ps(p, r, all(c));
-    return _mm512_maskz_scalef_ps(counts, p, whole);
-}
-
 // A matrix on the left of a product: from row to row and from pair to pair, in halves.
 struct Left {
     const Half* at;

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tercet.kernel.compiled import library
 
-FEW, MANY = 16, 1024  # rows up to which weights are read but once; and up to which PyTorch has no more to offer
+FEW = 16  # rows up to which weights are read but once
 LARGE = 1 << 18  # weights from which it pays for few rows
 MUCH = 1 << 22  # multiplications from which it pays for many
 NAMES = {torch.float32: "linear_float32", torch.bfloat16: "linear_bfloat16", torch.int8: "linear_int8"}
@@ -22,7 +22,7 @@ def takes_rows(x: Tensor, weight: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()
         and (weight.numel() >= LARGE if rows <= FEW else rows * weight.numel() >= MUCH)
-        and 0 < rows <= MANY
+        and rows > 0
         and x.device.type == weight.device.type == "cpu"
         and x.dtype == torch.float32
         and weight.dtype in NAMES

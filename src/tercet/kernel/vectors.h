@@ -81,22 +81,6 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #endif
 }
 
-// As wide as the machine has them, sixteen or these eight.
-#ifdef __AVX512F__
-constexpr Index WIDE = 16;
-using Wide = __m512;
-inline Wide all(float x) { return _mm512_set1_ps(x); }
-inline Wide read(const float* x) { return _mm512_loadu_ps(x); }
-inline void write(float* y, Wide x) { _mm512_storeu_ps(y, x); }
-inline Wide multiply_add(Wide a, Wide b, Wide sum) { return _mm512_fmadd_ps(a, b, sum); }
-#else
-constexpr Index WIDE = LANES;
-using Wide = Floats;
-inline Wide all(float x) { return Floats{} + x; }
-inline Wide read(const float* x) { return load(x); }
-inline void write(float* y, Wide x) { *(Floats*)y = x; }
-#endif
-
 // In one order, alone and four at a time.
 inline float add_up(Floats s) { return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])); }
 inline void add_up(Floats a, Floats b, Floats c, Floats d, float* sums) {
@@ -120,6 +104,32 @@ inline Floats exp(Floats x) {
     for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = multiply_add(p, r, Floats{} + c);
     return p * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
 }
+
+// As wide as the machine has them, sixteen or these eight.
+#ifdef __AVX512F__
+constexpr Index WIDE = 16;
+using Wide = __m512;
+inline Wide all(float x) { return _mm512_set1_ps(x); }
+inline Wide read(const float* x) { return _mm512_loadu_ps(x); }
+inline void write(float* y, Wide x) { _mm512_storeu_ps(y, x); }
+inline Wide multiply_add(Wide a, Wide b, Wide sum) { return _mm512_fmadd_ps(a, b, sum); }
+inline float largest(Wide x) { return _mm512_reduce_max_ps(x); }
+inline float add_up(Wide x) { return _mm512_reduce_add_ps(x); }
+inline Wide exp(Wide x) {  // the same; below -87 it is 0
+    const __mmask16 counts = _mm512_cmp_ps_mask(x, all(-87.0f), _CMP_NLT_UQ);
+    const Wide whole = _mm512_roundscale_ps(x * all(1.44269504f), 0);
+    const Wide r = multiply_add(whole, all(2.12194440e-4f), multiply_add(whole, all(-0.693359375f), x));
+    Wide p = all(1.0f / 5040);
+    for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = multiply_add(p, r, all(c));
+    return _mm512_maskz_scalef_ps(counts, p, whole);
+}
+#else
+constexpr Index WIDE = LANES;
+using Wide = Floats;
+inline Wide all(float x) { return Floats{} + x; }
+inline Wide read(const float* x) { return load(x); }
+inline void write(float* y, Wide x) { *(Floats*)y = x; }
+#endif
 
 inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }
 

@@ -81,7 +81,7 @@ struct WholeAttention {
             _mm512_storeu_ps(scores + s, score);
             most = _mm512_max_ps(score, most);
         }
-        const float top = _mm512_reduce_max_ps(most);
+        const float top = largest(most);
         Wide sums = all(0.0f);
         for (Index s = 0; s < width; s += WIDE) {
             const Wide score = read(scores + s);
@@ -90,7 +90,7 @@ struct WholeAttention {
             sums = _mm512_add_ps(sums, weight);
             write(weights + s, weight);
         }
-        const float sum = _mm512_reduce_add_ps(sums);
+        const float sum = add_up(sums);
         logs[row] = sum == 0 ? INFINITY : top + std::log(sum);  // who sees nothing takes zeros
         return sum == 0 ? 0.0f : 1.0f / sum;
     }
@@ -177,7 +177,7 @@ struct WholeAttention {
     float product_of(const Half* a, const Half* b) const {
         Wide sums = all(0.0f);
         for (Index j = 0; j < K; j += WIDE) sums = _mm512_fmadd_ps(widened(a + j), widened(b + j), sums);
-        return _mm512_reduce_add_ps(sums);
+        return add_up(sums);
     }
 };
 

@@ -9,8 +9,6 @@ import torch
 from benchmarks.speed.machine import peak_memory
 from torch import Tensor
 
-from tercet.memory import keep_memory, set_memory
-
 # Whose figure it is: ours; a peer as its README runs it; a peer set up for this machine; or what nobody can be below.
 Side = Literal["ours", "readme", "peer", "limit"]
 SAME = 1e-4  # how far logits of the same weights may lie apart
@@ -26,8 +24,7 @@ class Settings:
         attention: how it is worked out, in a word.
         compiled: by `torch.compile`.
         fused: the optimizer in one kernel; None where there is no optimizer.
-        keeps_memory: what is freed is kept for what comes next, as `tercet train` has it. Others have glibc as it
-            comes, or rather as it is after some steps, for by itself it raises these two bounds to those here.
+        keeps_memory: what is freed is kept for what comes next, as `tercet train` has it; in a process of its own.
         more: anything else worth telling.
     """
 
@@ -52,11 +49,7 @@ class Settings:
 
     @contextmanager
     def in_force(self) -> Generator[None]:
-        """These belong to the process: each contender finds its own, and the next one its own."""
-        if self.keeps_memory:
-            keep_memory()
-        else:
-            set_memory(trim=64 << 20, mmap=32 << 20)
+        """The matmul precision belongs to the process: each contender finds its own, and the next one its own."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self.matmul)
         try:

@@ -16,6 +16,7 @@ import psutil
 from benchmarks.speed.contender import SAME, Contender, apart
 from benchmarks.speed.figures import Ratio, Spread, ratios
 from benchmarks.speed.limits import limits, share
+from benchmarks.speed.own_process import found, in_own_processes
 from benchmarks.speed.rounds import LIMIT, REST, Others, Round, compete, reason
 from benchmarks.speed.row import Asked, Lineup, Row
 from torch import Tensor
@@ -100,6 +101,7 @@ def measure(
         result.failed["all"] = reason(error)
         return _told(result, say)
     lineup.keep(asked.only)
+    lineup.contenders = in_own_processes(lineup.contenders, row.name, asked)
     result.left_out, result.notes = lineup.left_out, lineup.notes
     look = of_machine or partial(limits, bf16=asked.bf16, **SMALL if asked.scale == "tiny" else {})
     result.limits = look()
@@ -223,9 +225,7 @@ def _told(result: Result, say: Say) -> Result:
 
 def alone(row: Row, asked: Asked, name: str) -> int:
     """The peak memory of one contender; run in a process that does nothing else."""
-    one = next((one for one in row.lineup(asked).contenders if one.name == name), None)
-    if one is None:
-        raise ValueError(f"{row.name} has no contender {name!r}")
+    one = found(row, asked, name)
     one.setup()
     with one.settings.in_force():
         one.run(2)

@@ -12,20 +12,14 @@ NEVER, LARGE = -1, 1 << 30  # larger blocks than a gigabyte are handed back: as 
 
 
 def keep_memory() -> bool:
-    """From now on, in this process; whether it is so. Settings that the environment has for glibc are left alone."""
+    """From now on, in this process; whether it is so.
+
+    Settings that the environment has for glibc are left alone, and another C library has none.
+    """
     if {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
         return False
-    return set_memory(trim=NEVER, mmap=LARGE)
-
-
-def set_memory(*, trim: int, mmap: int) -> bool:
-    """Free bytes at the heap's end from which they are handed back, and bytes of a block that is asked for by itself.
-
-    Returns:
-        False where the C library has no such settings.
-    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # another C library, or another system
         return False
-    return bool(mallopt(MMAP_THRESHOLD, mmap)) and bool(mallopt(TRIM_THRESHOLD, trim))
+    return bool(mallopt(MMAP_THRESHOLD, LARGE)) and bool(mallopt(TRIM_THRESHOLD, NEVER))

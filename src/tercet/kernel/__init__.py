@@ -1,5 +1,7 @@
 """Work at which PyTorch is slow, in C++ that is compiled where it runs; each part has a plain way beside it."""
 
+from tercet.kernel.activations import bend as bend
+from tercet.kernel.activations import takes_bending as takes_bending
 from tercet.kernel.best_tokens import best_tokens as best_tokens
 from tercet.kernel.best_tokens import takes_scores as takes_scores
 from tercet.kernel.compiled import library as library

@@ -1,4 +1,4 @@
-// What a feed-forward network bends its numbers by, eight at a time.
+// What a feed-forward network bends its numbers by, and the slopes of that, over vectors of either width.
 #pragma once
 #include "vectors.h"
 
@@ -6,28 +6,57 @@ namespace {
 
 enum Activation : Index { NONE, RELU, GELU, GELU_TANH, SILU, RELU_SQUARED };
 
-inline Floats sigmoid(Floats x) {
-    const Floats small = exp(x < 0 ? x : -x);  // e^-|x|
-    return (x < 0 ? small : Floats{} + 1.0f) / (small + 1.0f);
+template <typename V>
+V sigmoid(V x) {
+    const V small = exp(x < 0 ? x : -x);  // e^-|x|
+    return (x < 0 ? small : V{} + 1.0f) / (small + 1.0f);
 }
 
-// Abramowitz and Stegun (1964), 7.1.26: at most 1.5e-7 off.
-inline Floats erf(Floats x) {
-    const Floats size = x < 0 ? -x : x, t = 1.0f / (size * 0.3275911f + 1.0f);
-    Floats p = Floats{} + 1.061405429f;
-    for (float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = multiply_add(p, t, Floats{} + c);
-    const Floats found = 1.0f - p * t * exp(-size * size);
-    return x < 0 ? -found : found;
-}
+// The share of a normal distribution below x, and its density times the root of 2 pi. By erf as in Abramowitz and Stegun
+// (1964), 7.1.26: at most 1.5e-7 off.
+template <typename V>
+struct Normal {
+    V below, density;
 
-inline Floats activated(Floats x, Activation activation) {
+    explicit Normal(V x) : density(exp(x * x * -0.5f)) {
+        const V t = 1.0f / ((x < 0 ? -x : x) * (0.3275911f * 0.70710678f) + 1.0f);
+        V p = V{} + 1.061405429f;
+        for (float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = multiply_add(p, t, V{} + c);
+        const V beyond = p * t * density * 0.5f;
+        below = x < 0 ? beyond : 1.0f - beyond;
+    }
+};
+
+template <typename V>
+V activated(V x, Activation activation) {
     switch (activation) {
-        case RELU: return x < 0 ? Floats{} : x;
-        case GELU: return x * 0.5f * (erf(x * 0.70710678f) + 1.0f);
+        case RELU: return x < 0 ? V{} : x;
+        case GELU: return x * Normal<V>(x).below;
         case GELU_TANH: return x * sigmoid((x + x * x * x * 0.044715f) * 1.59576912f);
         case SILU: return x * sigmoid(x);
-        case RELU_SQUARED: return x < 0 ? Floats{} : x * x;
+        case RELU_SQUARED: return x < 0 ? V{} : x * x;
         default: return x;
+    }
+}
+
+template <typename V>
+V slope(V x, Activation activation) {
+    switch (activation) {
+        case GELU: {
+            const Normal<V> normal(x);
+            return normal.below + x * normal.density * 0.39894228f;
+        }
+        case GELU_TANH: {
+            const V share = sigmoid((x + x * x * x * 0.044715f) * 1.59576912f);
+            return share + x * share * (1.0f - share) * ((x * x * (3 * 0.044715f) + 1.0f) * 1.59576912f);
+        }
+        case SILU: {
+            const V share = sigmoid(x);
+            return share + x * share * (1.0f - share);
+        }
+        case RELU: return x < 0 ? V{} : V{} + 1.0f;
+        case RELU_SQUARED: return x < 0 ? V{} : x + x;
+        default: return V{} + 1.0f;
     }
 }
 
@@ -39,6 +68,18 @@ inline void activate(float* row, Index count, Activation activation) {
     memcpy(&rest, row + i, (count - i) * sizeof(float));
     rest = activated(rest, activation);
     memcpy(row + i, &rest, (count - i) * sizeof(float));
+}
+
+// y = activated(x), or, where there are slopes, the slopes of x from those of y. All bfloat16.
+template <Activation ACTIVATION>
+void bend(const uint16_t* x, const uint16_t* slopes, uint16_t* y, Index first, Index last) {
+    Index i = first;
+    for (; i + WIDE <= last; i += WIDE)
+        write(y + i, slopes ? read(slopes + i) * slope(read(x + i), ACTIVATION) : activated(read(x + i), ACTIVATION));
+    for (; i < last; i += LANES) {
+        const Floats part = read(x, i, last, 0);
+        write(slopes ? read(slopes, i, last, 0) * slope(part, ACTIVATION) : activated(part, ACTIVATION), y, i, last);
+    }
 }
 
 }  // namespace

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tercet.kernel.activations import ACTIVATIONS
 from tercet.kernel.compiled import library
 
 # As `fused_step.h` counts them.
 NORM, LINEAR, PLUS, TIMES, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS = range(8)
-ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "relu_squared")
 WORDS = 12  # of a step: its kind, whether to wait, from, to, rows, width, and what only its kind has
 STREAM = -1  # the buffer that is handed in and comes back; others are named by the numbers a token has before them
 LANES = 8  # numbers that a head's width is a multiple of

@@ -158,6 +158,15 @@ void whole_attention(const Index*, const uint8_t*, float*, const Index*, int) {}
 void whole_attention_back(const Index*, const uint8_t*, float*, const Index*, int) {}
 #endif
 
+void bend(const uint16_t* x, const uint16_t* slopes, uint16_t* y, Index count, int activation, int threads) {
+    shared(count > WORTH_SHARING ? threads : 1, [&](Part part) {
+        const auto [first, last] = part.of(count);
+        if (activation == GELU) bend<GELU>(x, slopes, y, first, last);
+        if (activation == GELU_TANH) bend<GELU_TANH>(x, slopes, y, first, last);
+        if (activation == SILU) bend<SILU>(x, slopes, y, first, last);
+    });
+}
+
 void softmax_float32(const float* scores, float* weights, const uint8_t* mask, const Index* sizes, int threads) {
     softmax(scores, weights, mask, sizes, threads);
 }

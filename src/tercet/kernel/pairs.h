@@ -9,10 +9,6 @@ using Half = uint16_t;  // a bfloat16
 using Pair = uint32_t;  // two of them, which are multiplied and added in one step
 
 inline __mmask16 first_lanes(Index count) { return count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1; }
-inline void write(Half* y, Wide x) { _mm256_storeu_si256((__m256i*)y, (__m256i)_mm512_cvtneps_pbh(x)); }
-inline Wide widened(const Half* x) {
-    return (Wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)x)), 16);
-}
 
 // A matrix on the left of a product: from row to row and from pair to pair, in halves.
 struct Left {

@@ -111,7 +111,18 @@ constexpr Index WIDE = 16;
 using Wide = __m512;
 inline Wide all(float x) { return _mm512_set1_ps(x); }
 inline Wide read(const float* x) { return _mm512_loadu_ps(x); }
+inline Wide read(const uint16_t* x) {
+    return (Wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)x)), 16);
+}
 inline void write(float* y, Wide x) { _mm512_storeu_ps(y, x); }
+inline void write(uint16_t* y, Wide x) {
+#ifdef __AVX512BF16__
+    _mm256_storeu_si256((__m256i*)y, (__m256i)_mm512_cvtneps_pbh(x));
+#else
+    narrow((Floats)_mm512_castps512_ps256(x), y);
+    narrow((Floats)_mm512_castps512_ps256(_mm512_shuffle_f32x4(x, x, 0xee)), y + LANES);
+#endif
+}
 inline Wide multiply_add(Wide a, Wide b, Wide sum) { return _mm512_fmadd_ps(a, b, sum); }
 inline float largest(Wide x) { return _mm512_reduce_max_ps(x); }
 inline float add_up(Wide x) { return _mm512_reduce_add_ps(x); }
@@ -127,8 +138,10 @@ inline Wide exp(Wide x) {  // the same; below -87 it is 0
 constexpr Index WIDE = LANES;
 using Wide = Floats;
 inline Wide all(float x) { return Floats{} + x; }
-inline Wide read(const float* x) { return load(x); }
-inline void write(float* y, Wide x) { *(Floats*)y = x; }
+template <typename T>
+inline Wide read(const T* x) { return widen(x); }
+template <typename T>
+inline void write(T* y, Wide x) { narrow(x, y); }
 #endif
 
 inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }

@@ -176,7 +176,7 @@ struct WholeAttention {
 
     float product_of(const Half* a, const Half* b) const {
         Wide sums = all(0.0f);
-        for (Index j = 0; j < K; j += WIDE) sums = _mm512_fmadd_ps(widened(a + j), widened(b + j), sums);
+        for (Index j = 0; j < K; j += WIDE) sums = multiply_add(read(a + j), read(b + j), sums);
         return add_up(sums);
     }
 };

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from tercet.kernel import bend, takes_bending
 from tercet.nn.linear import Linear
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
@@ -22,11 +23,16 @@ def relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def _by_kernel(plain: Callable[[Tensor], Tensor], name: Activation) -> Callable[[Tensor], Tensor]:
+    """The same function, by a kernel where there is one for these numbers."""
+    return lambda x: bend(x, name) if takes_bending(x) else plain(x)
+
+
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "gelu": F.gelu,  # the exact one, by erf: BERT
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2
-    "silu": F.silu,  # gated: SwiGLU
+    "gelu": _by_kernel(F.gelu, "gelu"),  # the exact one, by erf: BERT
+    "gelu_tanh": _by_kernel(partial(F.gelu, approximate="tanh"), "gelu_tanh"),  # GPT-2
+    "silu": _by_kernel(F.silu, "silu"),  # gated: SwiGLU
     "relu_squared": relu_squared,
 }
 

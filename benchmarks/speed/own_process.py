@@ -1,0 +1,87 @@
+"""A contender in a process of its own, for what holds for a whole process: whether freed memory is kept (`tercet.memory`).
+
+Peers stay in the process of the benchmark, with glibc as it comes. It can't be brought back there once it was told
+anything, for by itself it learns from the blocks it is given.
+"""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.speed.contender import Contender
+from benchmarks.speed.row import Asked, Row
+from torch import Tensor
+
+from tercet.memory import keep_memory
+
+_one: Contender  # in its own process
+
+
+class OwnProcess(Contender):
+    """Stands for `one`, which a process of its own makes from the same row and does the work of."""
+
+    def __init__(self, one: Contender, row: str, asked: Asked) -> None:
+        super().__init__(one.name, one.side, one.settings, flops=one.flops_per_token, bytes=one.bytes_per_token)
+        self._told, self._given = one.told(), (row, asked, one.name, torch.get_num_threads())
+        if hasattr(one, "quality"):
+            self.quality = lambda: self._ask("quality")
+
+    def told(self) -> str:
+        return self._told
+
+    def setup(self) -> None:
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=self._given)
+        self._ask("setup")
+
+    def run(self, n: int) -> float:
+        return self._ask("run", n)
+
+    def answer(self) -> Tensor | None:
+        found = self._ask("answer")
+        return None if found is None else torch.from_numpy(found)
+
+    def peak_memory(self) -> int:
+        return self._ask("peak_memory")
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _ask(self, what: str, *given: Any) -> Any:
+        return self._pool.submit(_answer, what, *given).result()
+
+
+def in_own_processes(contenders: list[Contender], row: str, asked: Asked) -> list[Contender]:
+    """Those that keep memory, each in its own process; at tiny scale, for tests, all stay."""
+    if asked.scale == "tiny":
+        return contenders
+    return [OwnProcess(one, row, asked) if one.settings.keeps_memory else one for one in contenders]
+
+
+def found(row: Row, asked: Asked, name: str) -> Contender:
+    """A row's contender, in a process that is its own.
+
+    Raises:
+        ValueError: where the row has none of that name.
+    """
+    one = next((one for one in row.lineup(asked).contenders if one.name == name), None)
+    if one is None:
+        raise ValueError(f"{row.name} has no contender {name!r}")
+    if one.settings.keeps_memory:
+        keep_memory()
+    return one
+
+
+def _open(row: str, asked: Asked, name: str, threads: int) -> None:
+    global _one
+    from benchmarks.speed.rows import ROWS
+
+    torch.set_num_threads(threads)
+    _one = found(ROWS[row], asked, name)
+
+
+def _answer(what: str, *given: Any) -> Any:
+    with _one.settings.in_force():
+        answer = getattr(_one, what)(*given)
+    return np.asarray(answer) if isinstance(answer, Tensor) else answer

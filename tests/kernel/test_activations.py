@@ -1,0 +1,53 @@
+"""The compiled activations are the formulas, there and back, to the last bit that bfloat16 keeps but one."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.kernel import activations, bend, library, takes_bending
+from tercet.nn.feedforward import ACTIVATIONS
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+SMOOTH = ["gelu", "gelu_tanh", "silu"]
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@given(count=st.integers(1, 70), size=st.sampled_from([0.01, 1.0, 10.0]), seed=st.integers(0, 2**32))
+def test_it_is_the_formula_there_and_back(name: str, count: int, size: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    x = (torch.randn(count) * size).bfloat16().requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    expected = ACTIVATIONS[name](exact)  # pyright: ignore[reportArgumentType]
+    y = bend(x, name)
+    torch.testing.assert_close(y.double(), expected, rtol=2**-8, atol=2e-6)
+    slopes = torch.randn(count).bfloat16()
+    (found,) = torch.autograd.grad(y, x, slopes)
+    (gradient,) = torch.autograd.grad(expected, exact, slopes.double())
+    torch.testing.assert_close(found.double(), gradient, rtol=2**-8, atol=2e-6)
+    assert (y.dtype, found.dtype) == (torch.bfloat16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_at_the_ends_and_in_the_middle(name: str) -> None:
+    x = torch.tensor([0.0, -math.inf, math.inf, math.nan, 1e30, -1e30, -0.0] * 5).bfloat16()
+    y = bend(x, name)
+    assert y[0] == 0
+    assert y[[3]].isnan()
+    assert y[2] == math.inf
+    torch.testing.assert_close(y[4], x[4])
+    assert float(y[5].abs()) < 1e-5
+    assert torch.equal(y[:7].isnan(), y[7:14].isnan())
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_feed_forward_network_takes_it_where_it_may(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activations, "WORTH", 64)
+    activation = ACTIVATIONS[name]  # pyright: ignore[reportArgumentType]
+    x = torch.randn(8, 16).bfloat16().requires_grad_()
+    assert "Bend" in type(activation(x).grad_fn).__name__
+    for other in (x.float(), x.mT, x[:2], x.double()):
+        assert not takes_bending(other)
+        torch.testing.assert_close(activation(other).double(), activation(other.double()), rtol=2**-7, atol=1e-3)

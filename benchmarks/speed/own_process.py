@@ -1,4 +1,4 @@
-"""A contender in a process of its own, for what holds for a whole process: whether freed memory is kept (`tercet.memory`).
+"""A contender in a process of its own, for what holds for a whole process: that freed memory is kept (`tercet.memory`).
 
 Peers stay in the process of the benchmark, with glibc as it comes. It can't be brought back there once it was told
 anything, for by itself it learns from the blocks it is given.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tercet.kernel import multiply_rows, library, takes_rows
+from tercet.kernel import library, multiply_rows, takes_rows
 from tercet.nn import Linear
 
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")

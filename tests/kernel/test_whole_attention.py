@@ -128,3 +128,34 @@ def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="put causality into the mask"):
         attend(*narrow, mask=torch.ones(1, 1, 20, 20, dtype=torch.bool), causal=True)
     assert taken[3:] == [False, True]
+
+
+def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_attention, "WORTH", 1)
+    met: list[str] = []
+
+    def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        met.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend_whole(q, k, v, mask=None, causal=True) if takes_whole(q, k, v) else q
+
+    q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
+    torch.compiler.reset()
+    found = torch.compile(attention, fullgraph=True, backend=look)(q, k, v)
+    expected = attention(q, k, v)
+    assert torch.equal(found, expected)
+    slopes = torch.randn(found.shape).bfloat16()
+    gradients = (torch.autograd.grad(y, (q, k, v), slopes) for y in (found, expected))
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    assert any("whole_attention" in name for name in met)
+
+
+def test_it_is_a_proper_operator() -> None:
+    threads = torch.get_num_threads()
+    q, k, v = (torch.randn(threads, 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
+    mask = torch.rand(threads, 1, 1, 20) < 0.8
+    for arguments in ((q, k, v, None, True), (q, k, v, mask, False)):
+        checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+        torch.library.opcheck(torch.ops.tercet.whole_attention.default, arguments, test_utils=checks)

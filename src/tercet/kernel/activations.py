@@ -1,6 +1,4 @@
-"""What a feed-forward network bends its numbers by, in bfloat16 on a CPU, there and back: sixteen numbers at a time, where
-PyTorch works out each in float32 by a function call for erf and another for e^x.
-"""
+"""What a feed-forward network bends its numbers by, in bfloat16 on a CPU, there and back."""
 
 from typing import Any
 

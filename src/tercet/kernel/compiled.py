@@ -69,6 +69,7 @@ def takes(numbers: torch.Tensor, worth: int) -> bool:
     )
 
 
+@torch.compiler.assume_constant_result
 def multiplies_bfloat16() -> bool:
     """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
     kernels = library()

@@ -1,4 +1,4 @@
-"""Rows by a matrix of weights on a CPU: few at the speed at which the weights can be read, many at that of the arithmetic.
+"""Rows by weights on a CPU: few at the speed at which the weights can be read, many at that of the arithmetic.
 
 A token that is written is one row, and PyTorch's products are made for many: for one to sixteen rows they reach a half
 to a quarter of that speed, and do not know weights in int8. `few_rows.h` is made for few; `many_rows.h` for the beams

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from tercet.kernel.compiled import library, multiplies_bfloat16, takes
+from tercet.kernel.compiled import library, multiplies_bfloat16
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
 STEP = 16  # the width of a head is a multiple of it
@@ -27,12 +26,13 @@ def takes_whole(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """
     batch, heads, queries, wide = q.shape
     return (
-        takes(q, 1)
+        not torch.compiler.is_exporting()
+        and q.device.type == "cpu"
         and batch * heads * queries * k.shape[2] >= WORTH
         and _type(q) == torch.bfloat16
         and wide % STEP == 0
         and wide == v.shape[-1]
-        and batch * k.shape[1] >= torch.get_num_threads()
+        and batch * k.shape[1] >= _threads()
         and multiplies_bfloat16()
     )
 
@@ -49,33 +49,60 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, causal
     Returns:
         (B, H, T, K) bfloat16, in memory (B, T, H, K).
     """
-    q, k, v = (x.to(torch.bfloat16) for x in (q, k, v))
-    return _WholeAttention.apply(q, k, v, mask, causal)
+    q, k, v = (_along_rows(x.to(torch.bfloat16)) for x in (q, k, v))
+    return _there(q, k, v, None if mask is None else mask.contiguous(), causal)[0]
 
 
-class _WholeAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        y = _by_tokens(q)
-        logs = torch.empty(q.shape[:-1], dtype=torch.float32)
-        ctx.mask = None if mask is None else mask.contiguous()
-        ctx.causal = causal
-        ctx.save_for_backward(q, k, v, y, logs)
-        _call("whole_attention", (q, k, v, y), ctx.mask, logs, causal)
-        return y
+@torch.library.custom_op("tercet::whole_attention", mutates_args=(), device_types="cpu")
+def _there(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    """What the queries take, and the logarithms of their softmax's sums. An operator: compiled blocks have it, too."""
+    y, logs = _places(q, k, v, mask, causal)
+    _call("whole_attention", (q, k, v, y), mask, logs, causal)
+    return y, logs
 
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - by the decorator
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        q, k, v, y, logs = ctx.saved_tensors
-        slopes = gradients[0]
-        slopes = slopes if slopes.stride(-1) == 1 else slopes.contiguous()
-        found = tuple(_by_tokens(x) for x in (q, k, v))
-        _call("whole_attention_back", (q, k, v, y, slopes, *found), ctx.mask, logs, ctx.causal)
-        return *found, None, None
+
+@_there.register_fake
+def _places(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    return _by_tokens(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@torch.library.custom_op("tercet::whole_attention_back", mutates_args=(), device_types="cpu")
+def _back(
+    slopes: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logs: Tensor, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    slopes = _along_rows(slopes)
+    found = _by_tokens(q), _by_tokens(k), _by_tokens(v)
+    _call("whole_attention_back", (q, k, v, y, slopes, *found), mask, logs, causal)
+    return found
+
+
+@_back.register_fake
+def _places_back(
+    slopes: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logs: Tensor, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _by_tokens(q), _by_tokens(k), _by_tokens(v)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, mask, ctx.causal = inputs
+    ctx.save_for_backward(q, k, v, *output, mask)
+
+
+def _gradients(ctx: Any, slopes: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    *saved, mask = ctx.saved_tensors
+    return *_back(slopes, *saved, mask, ctx.causal), None, None
+
+
+_there.register_autograd(_gradients, setup_context=_keep)
+
+
+def _along_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+@torch.compiler.assume_constant_result
+def _threads() -> int:
+    return torch.get_num_threads()
 
 
 def _type(x: Tensor) -> torch.dtype:
@@ -86,7 +113,7 @@ def _type(x: Tensor) -> torch.dtype:
 def _by_tokens(like: Tensor) -> Tensor:
     """(B, H, T, K) that lies in memory as (B, T, H, K)."""
     batch, heads, tokens, wide = like.shape
-    return torch.empty((batch, tokens, heads, wide), dtype=like.dtype).transpose(1, 2)
+    return like.new_empty((batch, tokens, heads, wide)).transpose(1, 2)
 
 
 def _call(name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logs: Tensor, causal: bool) -> None:

@@ -101,7 +101,7 @@ def measure(
         result.failed["all"] = reason(error)
         return _told(result, say)
     lineup.keep(asked.only)
-    lineup.contenders = in_own_processes(lineup.contenders, row.name, asked)
+    lineup.contenders = in_own_processes(lineup.contenders, row, asked)
     result.left_out, result.notes = lineup.left_out, lineup.notes
     look = of_machine or partial(limits, bf16=asked.bf16, **SMALL if asked.scale == "tiny" else {})
     result.limits = look()

@@ -1,7 +1,7 @@
-"""A contender in a process of its own, for what holds for a whole process: that freed memory is kept (`tercet.memory`).
+"""A contender in a process of its own, for what holds for a whole process: which freed memory is kept.
 
-Peers stay in the process of the benchmark, with glibc as it comes. It can't be brought back there once it was told
-anything, for by itself it learns from the blocks it is given.
+Ours tells glibc to keep it (`tercet.memory`). By itself glibc goes by the largest block that was ever freed: a peer
+beside others finds more kept than it would alone.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -52,11 +52,13 @@ class OwnProcess(Contender):
         return self._pool.submit(_answer, what, *given).result()
 
 
-def in_own_processes(contenders: list[Contender], row: str, asked: Asked) -> list[Contender]:
-    """Those that keep memory, each in its own process; at tiny scale, for tests, all stay."""
+def in_own_processes(contenders: list[Contender], row: Row, asked: Asked) -> list[Contender]:
+    """All, or those that keep memory, as the row says; at tiny scale, for tests, none."""
     if asked.scale == "tiny":
         return contenders
-    return [OwnProcess(one, row, asked) if one.settings.keeps_memory else one for one in contenders]
+    return [
+        OwnProcess(one, row.name, asked) if row.apart or one.settings.keeps_memory else one for one in contenders
+    ]
 
 
 def found(row: Row, asked: Asked, name: str) -> Contender:

@@ -71,6 +71,8 @@ class Row:
     seconds_each: figures are told as seconds a unit in place of units a second.
     gigabytes: the memory that all contenders together need at full scale.
     memory: whether peak memory is measured, each contender in a process of its own.
+    apart: every contender works in a process of its own, and finds what it has freed itself. Others share one, but for
+        those that keep memory.
     """
 
     name: str
@@ -80,3 +82,4 @@ class Row:
     seconds_each: bool = False
     gigabytes: float = 1.0
     memory: bool = True
+    apart: bool = False

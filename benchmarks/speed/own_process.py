@@ -56,9 +56,7 @@ def in_own_processes(contenders: list[Contender], row: Row, asked: Asked) -> lis
     """All, or those that keep memory, as the row says; at tiny scale, for tests, none."""
     if asked.scale == "tiny":
         return contenders
-    return [
-        OwnProcess(one, row.name, asked) if row.apart or one.settings.keeps_memory else one for one in contenders
-    ]
+    return [OwnProcess(one, row.name, asked) if row.apart or one.settings.keeps_memory else one for one in contenders]
 
 
 def found(row: Row, asked: Asked, name: str) -> Contender:

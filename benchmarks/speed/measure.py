@@ -16,7 +16,7 @@ import psutil
 from benchmarks.speed.contender import SAME, Contender, apart
 from benchmarks.speed.figures import Ratio, Spread, ratios
 from benchmarks.speed.limits import limits, share
-from benchmarks.speed.own_process import found, in_own_processes
+from benchmarks.speed.own_process import found, placed
 from benchmarks.speed.rounds import LIMIT, REST, Others, Round, compete, reason
 from benchmarks.speed.row import Asked, Lineup, Row
 from torch import Tensor
@@ -101,7 +101,7 @@ def measure(
         result.failed["all"] = reason(error)
         return _told(result, say)
     lineup.keep(asked.only)
-    lineup.contenders = in_own_processes(lineup.contenders, row, asked)
+    lineup.contenders = placed(lineup.contenders, row, asked)
     result.left_out, result.notes = lineup.left_out, lineup.notes
     look = of_machine or partial(limits, bf16=asked.bf16, **SMALL if asked.scale == "tiny" else {})
     result.limits = look()

@@ -52,8 +52,8 @@ class OwnProcess(Contender):
         return self._pool.submit(_answer, what, *given).result()
 
 
-def in_own_processes(contenders: list[Contender], row: Row, asked: Asked) -> list[Contender]:
-    """All, or those that keep memory, as the row says; at tiny scale, for tests, none."""
+def placed(contenders: list[Contender], row: Row, asked: Asked) -> list[Contender]:
+    """Each where it is to work: in a process of its own, or in this one; at tiny scale, for tests, all in this one."""
     if asked.scale == "tiny":
         return contenders
     return [OwnProcess(one, row.name, asked) if row.apart or one.settings.keeps_memory else one for one in contenders]

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from benchmarks.speed import __main__ as program
 from benchmarks.speed.contender import Contender, Function, Settings
 from benchmarks.speed.measure import Timing, alone, measure
+from benchmarks.speed.own_process import OwnProcess, found, placed
 from benchmarks.speed.peers.pytorch import PyTorchGPT, PyTorchTranslator
 from benchmarks.speed.picture import draw
 from benchmarks.speed.row import Asked, Lineup, Row
@@ -287,6 +289,27 @@ def test_peak_memory_of_one_alone(tmp_path: Path) -> None:
     assert 2**20 < peak < 2**36
     with pytest.raises(ValueError, match="has no contender 'nobody'"):
         alone(ROWS["loading"], tiny(tmp_path), "nobody")
+
+
+def test_who_keeps_memory_works_in_a_process_of_its_own_and_answers_as_here(tmp_path: Path) -> None:
+    row, asked = ROWS["gpt-char"], tiny(tmp_path)
+    one = found(row, asked, "tercet")
+    assert placed([one], row, asked) == [one]
+    one.setup()
+    (far,) = placed([one], row, replace(asked, scale="quick"))
+    assert isinstance(far, OwnProcess)
+    assert far.told() == one.told()
+    far = OwnProcess(one, row.name, asked)
+    try:
+        far.setup()
+        here, there = one.answer(), far.answer()
+        assert here is not None
+        assert there is not None
+        torch.testing.assert_close(here, there)
+        assert far.run(3) == one.run(3)
+        assert far.peak_memory() > 2**20
+    finally:
+        far.close()
 
 
 def test_the_better_of_two_looks_at_the_machine_counts(tmp_path: Path) -> None:

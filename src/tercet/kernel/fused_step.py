@@ -19,7 +19,6 @@ NORM, LINEAR, PLUS, TIMES, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS = range(8)
 WORDS = 12  # of a step: its kind, whether to wait, from, to, rows, width, and what only its kind has
 STREAM = -1  # the buffer that is handed in and comes back; others are named by the numbers a token has before them
 LANES = 8  # numbers that a head's width is a multiple of
-FEW = 16  # tokens up to which products are the kernel's own
 FEW_EACH = 8  # tokens of a row up to which its attention is the faster way
 WORTH_SHARING = 1 << 20  # multiplications from which threads are worth their meetings
 

@@ -35,11 +35,12 @@ def steps(how: str, **environment: str) -> tuple[str, int]:
 @glibc
 def test_freed_memory_comes_back_without_being_cleared() -> None:
     said, pages = steps("kept")
-    assert (said, pages < 30_000) == ("True", True), pages
-    assert steps("as it comes")[1] > 100_000  # 16 steps x 44 MB in pages of 4 KiB
+    assert said == "True"
+    assert 4 * pages < steps("as it comes")[1]  # 16 steps x 44 MB in pages, of 4 KiB as a rule
 
 
 @glibc
 def test_what_the_environment_says_is_left_alone() -> None:
     said, pages = steps("kept", MALLOC_TRIM_THRESHOLD_="131072")
-    assert (said, pages > 100_000) == ("False", True)
+    assert said == "False"
+    assert pages > 4 * steps("kept")[1]

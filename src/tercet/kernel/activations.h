@@ -61,13 +61,7 @@ V slope(V x, Activation activation) {
 }
 
 inline void activate(float* row, Index count, Activation activation) {
-    Index i = 0;
-    for (; i + LANES <= count; i += LANES) *(Floats*)(row + i) = activated(load(row + i), activation);
-    if (i == count) return;
-    Floats rest = {};
-    memcpy(&rest, row + i, (count - i) * sizeof(float));
-    rest = activated(rest, activation);
-    memcpy(row + i, &rest, (count - i) * sizeof(float));
+    for (Index i = 0; i < count; i += LANES) write(activated(read(row, i, count, 0), activation), row, i, count);
 }
 
 // y = activated(x), or, where there are slopes, the slopes of x from those of y. All bfloat16.

@@ -58,6 +58,13 @@ def library() -> ctypes.CDLL | None:
     return kernels
 
 
+def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:
+    """From row to row and from query to query of a mask (B or 1, 1, T or 1, S) without gaps; 0 where one serves all."""
+    if mask is None:
+        return 0, 0
+    return mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
+
+
 def takes(numbers: torch.Tensor, worth: int) -> bool:
     """Whether these numbers, float32 or bfloat16, are ones for a kernel that pays from so many on."""
     return (

@@ -9,7 +9,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library
+from tercet.kernel.compiled import library, mask_strides
 from tercet.kernel.fused_step import LANES, table_of
 
 FEW = 8  # queries of a row up to which it is the faster way
@@ -51,11 +51,8 @@ def few_queries(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     batch, heads, queries, wide = q.shape
     q = q.transpose(1, 2).contiguous()
     y = torch.empty_like(q)  # (B, T, H, K)
-    over = (0, 0)
-    if mask is not None:
-        mask = mask.contiguous()
-        over = (mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0)
-    sizes = (batch * queries, heads, k.shape[1], wide, queries, k.shape[2], *over)
+    mask = None if mask is None else mask.contiguous()
+    sizes = (batch * queries, heads, k.shape[1], wide, queries, k.shape[2], *mask_strides(mask))
     kernels.few_queries(
         q.data_ptr(), (ctypes.c_int64 * 8)(*table_of(k, v)), None if mask is None else mask.data_ptr(), y.data_ptr(),
         (ctypes.c_int64 * len(sizes))(*sizes), torch.get_num_threads(),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tercet.kernel.compiled import library, takes
+from tercet.kernel.compiled import library, mask_strides, takes
 
 WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
 
@@ -58,10 +58,7 @@ class _SeenSoftmax(torch.autograd.Function):
 
 def _sizes(scores: Tensor, mask: Tensor | None, causal: bool) -> tuple[int, ...]:
     batch, heads, queries, keys = scores.shape
-    over = (0, 0)
-    if mask is not None:
-        over = (mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0)
-    return (batch * heads * queries, heads, queries, keys, int(causal), *over)
+    return (batch * heads * queries, heads, queries, keys, int(causal), *mask_strides(mask))
 
 
 def _call(name: str, dtype: torch.dtype, sizes: tuple[int, ...], *tensors: Tensor | None) -> None:

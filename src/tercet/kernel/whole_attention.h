@@ -78,7 +78,7 @@ struct WholeAttention {
             __mmask16 may = first_lanes(own - s);
             if (shown) may &= _mm_test_epi8_mask(_mm_maskz_loadu_epi8(may, shown + s), _mm_set1_epi8(-1));
             const Wide score = _mm512_mask_mul_ps(low, may, read(scores + s), times);
-            _mm512_storeu_ps(scores + s, score);
+            write(scores + s, score);
             most = _mm512_max_ps(score, most);
         }
         const float top = largest(most);

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library, multiplies_bfloat16
+from tercet.kernel.compiled import library, mask_strides, multiplies_bfloat16
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
 STEP = 16  # the width of a head is a multiple of it
@@ -121,10 +121,7 @@ def _call(name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logs: Ten
     assert kernels is not None
     q, k = tensors[:2]
     batch, heads, queries, wide = q.shape
-    over = (0, 0)
-    if mask is not None:
-        over = (mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0)
-    sizes = (batch, heads, k.shape[1], queries, k.shape[2], wide, int(causal), *over)
+    sizes = (batch, heads, k.shape[1], queries, k.shape[2], wide, int(causal), *mask_strides(mask))
     places = [number for x in tensors for number in (x.data_ptr(), *x.stride()[:3])]
     getattr(kernels, name)(
         (ctypes.c_int64 * len(places))(*places), None if mask is None else mask.data_ptr(), logs.data_ptr(),

@@ -121,6 +121,9 @@ def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert attend(*wide, causal=True).dtype == torch.bfloat16
     assert taken == [True, False, True]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attend(*(x.double() for x in narrow), causal=True).dtype == torch.float64
+    assert taken.pop() is False
     attend(*narrow, causal=True, dropout=0.5)  # what the kernel can't do is not asked of it
     attend(*narrow, bias=torch.zeros(1, 2, 20, 20).bfloat16())
     assert len(taken) == 3

@@ -106,8 +106,9 @@ def _threads() -> int:
 
 
 def _type(x: Tensor) -> torch.dtype:
-    """In which it would be multiplied."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    """In which it would be multiplied; float64 stays what it is in mixed precision, too."""
+    mixed = torch.is_autocast_enabled("cpu") and x.dtype != torch.float64
+    return torch.get_autocast_dtype("cpu") if mixed else x.dtype
 
 
 def _by_tokens(like: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from benchmarks.speed.contender import Settings
 from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
+from tercet.training.adamw import clip_gradients
 from tercet.training.machine import choose_matmul, choose_precision, compile_blocks
 from tercet.training.optimizers import AdamW
 from tercet.training.recipe import TrainingSpec
@@ -54,6 +55,7 @@ def ours_training(
             answer=answer,
             compile=compile_blocks,
             optimizer=AdamW(lr=1e-4).build,
+            clip=clip_gradients,
             flops=flops,
         )
         for settings in chosen()

@@ -19,6 +19,7 @@ class Training(Contender):
     answer: of the model, to be held against ours.
     compile: how it is compiled: `loss` as a whole, or the model in place.
     optimizer: made by the contender's own rules; AdamW over everything by default.
+    clip: to a norm of at most one, with what that optimizer has for it; PyTorch's by default.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class Training(Contender):
         answer: Callable[[Any], Tensor] | None = None,
         compile: Callable[[Any], None] | None = None,
         optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+        clip: Callable[[list[nn.Parameter], torch.optim.Optimizer, float], Tensor] | None = None,
         flops: float | None = None,
     ) -> None:
         super().__init__(name, side, settings, flops=flops)
         self._build, self._loss, self._batches, self._tokens = build, loss, batches, tokens
-        self._answer, self._compile, self._optimizer = answer, compile, optimizer
+        self._answer, self._compile, self._optimizer, self._clip = answer, compile, optimizer, clip or _clip
 
     def setup(self) -> None:
         torch.manual_seed(0)
@@ -71,7 +73,7 @@ class Training(Contender):
                 with self.settings.autocast():
                     loss = self._ready(self.model, batch)
                 loss.backward()
-                nn.utils.clip_grad_norm_(self._parameters, 1.0)
+                self._clip(self._parameters, self._step, 1.0)
                 self._step.step()
                 self._step.zero_grad(set_to_none=True)
         return n * self._tokens
@@ -81,6 +83,10 @@ class Training(Contender):
 
     def close(self) -> None:
         del self.model, self._parameters, self._step, self._ready
+
+
+def _clip(parameters: list[nn.Parameter], _: torch.optim.Optimizer, limit: float) -> Tensor:
+    return nn.utils.clip_grad_norm_(parameters, limit)
 
 
 def peer_settings(*, bf16: bool, quick: bool = False, compiles: bool = True) -> list[Settings]:

@@ -34,6 +34,8 @@ FUNCTIONS = {
     "cross_entropy_bfloat16": TARGETS,
     "whole_attention": [POINTER] * 4 + [THREADS],
     "whole_attention_back": [POINTER] * 4 + [THREADS],
+    "adam": [*[POINTER] * 2, NUMBER, POINTER, THREADS],
+    "norm": [*[POINTER] * 2, NUMBER, POINTER, THREADS],
     "bend": [POINTER] * 3 + [NUMBER, ctypes.c_int, THREADS],
     "softmax_float32": ROW_BY_ROW,
     "softmax_bfloat16": ROW_BY_ROW,

@@ -2,7 +2,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include <numeric>
 
+#include "adam.h"
 #include "best_tokens.h"
 #include "cross_entropy.h"
 #include "few_queries.h"
@@ -137,7 +139,7 @@ extern const int MULTIPLIES_BFLOAT16 = 1;
 void whole_attention(const Index* tensors, const uint8_t* mask, float* logs, const Index* sizes, int threads) {
     const WholeAttention look = whole(tensors, mask, logs, sizes);
     shared(threads, [&](Part part) {
-        WholeAttention::Scratch scratch;
+        thread_local WholeAttention::Scratch scratch;
         const auto [first, last] = part.of(look.B * look.H);
         for (Index i = first; i < last; i++) look.there(i / look.H, i % look.H, scratch);
     });
@@ -147,7 +149,7 @@ void whole_attention_back(const Index* tensors, const uint8_t* mask, float* logs
     const WholeAttention look = whole(tensors, mask, logs, sizes);
     const Rows dy = rows(tensors + 16), dq = rows(tensors + 20), dk = rows(tensors + 24), dv = rows(tensors + 28);
     shared(threads, [&](Part part) {
-        WholeAttention::Scratch scratch;
+        thread_local WholeAttention::Scratch scratch;
         const auto [first, last] = part.of(look.B * look.G);
         for (Index i = first; i < last; i++) look.back(i / look.G, i % look.G, dy, dq, dk, dv, scratch);
     });
@@ -179,6 +181,32 @@ void softmax_back_float32(const float* weights, const float* slopes, float* foun
 void softmax_back_bfloat16(const uint16_t* weights, const uint16_t* slopes, uint16_t* found, const Index* sizes,
                            int threads) {
     softmax_back(weights, slopes, found, sizes, threads);
+}
+
+// tensors: parameters, gradients, both moments and steps, so many addresses of each.
+void adam(const Index* tensors, const Index* counts, Index count, const float* sizes, int threads) {
+    const Adam adam{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+    const Pieces pieces{counts, count};
+    const auto of = [&](int kind, Index i) { return (float*)tensors[kind * count + i]; };
+    for (Index i = 0; i < count; i++) *of(4, i) += 1;
+    shared(pieces.count() > 1 ? threads : 1, [&](Part part) {
+        const auto [first, last] = part.of(pieces.count());
+        pieces.each(first, last, [&](Index i, Index from, Index numbers) {
+            adam.step(of(0, i) + from, of(1, i) + from, of(2, i) + from, of(3, i) + from, numbers, *of(4, i));
+        });
+    });
+}
+void norm(const Index* tensors, const Index* counts, Index count, double* found, int threads) {
+    const Pieces pieces{counts, count};
+    std::vector<double> sums(pieces.count());
+    shared(pieces.count() > 1 ? threads : 1, [&](Part part) {
+        const auto [first, last] = part.of(pieces.count());
+        double* sum = sums.data() + first;
+        pieces.each(first, last, [&](Index i, Index from, Index numbers) {
+            *sum++ = squares((const float*)tensors[i] + from, numbers);
+        });
+    });
+    *found = std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
 // tables: for each layer those of what is behind it and of what it looks across at.

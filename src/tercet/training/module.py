@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tercet.models import AnyModel, blocks_of
 from tercet.objectives import Loss, no_loss
+from tercet.training.adamw import clip_gradients
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.schedules import rate_factor
 from tercet.training.task import Task
@@ -83,7 +84,7 @@ class TrainingModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # Here gradients are complete, and unscaled where fp16 scales them.
         limit = float("inf") if self.spec.clip_norm is None else self.spec.clip_norm
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = clip_gradients(self.model.parameters(), optimizer, limit)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         self.last_norm = norm
         if self.trainer.precision != "16-mixed":  # its scaler skips such steps by itself, as part of its search

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tercet.training.adamw import FusedAdamW
 from tercet.training.muon import MuonAdamW
 
 
@@ -26,8 +26,13 @@ class Adam:
     eps: float = 1e-8
 
     def build(self, model: nn.Module) -> Optimizer:
-        return torch.optim.Adam(
-            list(model.parameters()), lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=_fused(model)
+        return FusedAdamW(
+            list(model.parameters()),
+            lr=self.lr,
+            betas=(self.beta1, self.beta2),
+            eps=self.eps,
+            weight_decay=0.0,
+            fused=_fused(model),
         )
 
 
@@ -49,7 +54,7 @@ class AdamW:
             {"params": matrices, "weight_decay": self.weight_decay},
             {"params": vectors, "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(
+        return FusedAdamW(
             [group for group in groups if group["params"]],
             lr=self.lr,
             betas=(self.beta1, self.beta2),

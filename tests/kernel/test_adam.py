@@ -1,0 +1,106 @@
+"""The compiled step of AdamW is PyTorch's, and the norm is that of all numbers, however many threads share them."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tercet.kernel import adam_, library, norm, takes_numbers
+from tercet.kernel.adam import WORTH
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+SIZES = st.lists(st.sampled_from([1, 7, 16, 33, 1 << 14, (1 << 14) + 1, 50_000]), min_size=1, max_size=5)
+
+
+def numbers(sizes: list[int], size: float = 1.0) -> list[Tensor]:
+    return [torch.randn(count) * size for count in sizes]
+
+
+@given(
+    sizes=SIZES, decay=st.sampled_from([0.0, 0.1]), size=st.sampled_from([1e-6, 1.0, 1e4]),
+    scale=st.sampled_from([1.0, 0.3]), seed=st.integers(0, 2**32),
+)  # fmt: skip
+def test_steps_are_those_of_pytorch(sizes: list[int], decay: float, size: float, scale: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    ours = numbers(sizes)
+    theirs = [p.double() for p in ours]
+    means, squares = ([torch.zeros_like(p) for p in ours] for _ in range(2))
+    steps = [torch.zeros(()) for _ in ours]
+    optimizer = torch.optim.AdamW(theirs, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay)
+    for _ in range(3):
+        gradients = numbers(sizes, size)
+        for p, gradient in zip(theirs, gradients, strict=True):
+            p.grad = gradient.double() * scale
+        optimizer.step()
+        adam_(
+            ours, gradients, means, squares, steps,
+            lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay, scale=scale,
+        )  # fmt: skip
+    for p, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p.double(), wanted, rtol=1e-5, atol=1e-6)
+    for p, step, mean, square in zip(theirs, steps, means, squares, strict=True):
+        state = optimizer.state[p]
+        assert step == state["step"] == 3
+        torch.testing.assert_close(mean.double(), state["exp_avg"], rtol=1e-4, atol=1e-6 * size)
+        torch.testing.assert_close(square.double(), state["exp_avg_sq"], rtol=1e-4, atol=1e-7 * size**2)
+
+
+@given(sizes=SIZES, size=st.sampled_from([1e-8, 1.0, 1e10]), seed=st.integers(0, 2**32))
+def test_the_norm_is_that_of_all_numbers(sizes: list[int], size: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    given = numbers(sizes, size)
+    wanted = torch.cat(given).double().norm()
+    torch.testing.assert_close(norm(given).double(), wanted, rtol=1e-5, atol=0.0)
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = numbers([100_003, 5, 40_000])
+    results = list[tuple[float, list[Tensor]]]()
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        ours, state = [x.clone() for x in given], [[torch.zeros_like(x) for x in given] for _ in range(2)]
+        steps = [torch.zeros(()) for _ in given]
+        adam_(ours, given, *state, steps, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
+        results.append((float(norm(given)), ours))
+    assert results[0][0] == results[1][0] == results[2][0]
+    for _, found in results[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(found, results[0][1], strict=True))
+
+
+def test_what_is_no_number_shows_in_the_norm() -> None:
+    for bad in (torch.nan, torch.inf):
+        given = numbers([20, 30])
+        given[1][29] = bad
+        assert not norm(given).isfinite()
+
+
+def test_who_keeps_parameters_for_a_gradient_learns_that_they_changed() -> None:
+    p = torch.nn.Parameter(torch.ones(4))
+    kept = (p * p).sum()  # the square keeps p
+    zeros = [torch.zeros(4) for _ in range(2)]
+    adam_(
+        [p],
+        [torch.ones(4)],
+        [zeros[0]],
+        [zeros[1]],
+        [torch.zeros(())],
+        lr=0.1,
+        betas=(0.9, 0.99),
+        eps=1e-8,
+        weight_decay=0,
+    )
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.backward()
+
+
+def test_which_tensors_it_takes() -> None:
+    good = [torch.zeros(WORTH), torch.zeros(3, 4)]
+    assert takes_numbers(good, good)
+    assert takes_numbers([torch.nn.Parameter(x) for x in good])
+    assert not takes_numbers(good[1:])
+    assert not takes_numbers([*good, torch.zeros(4, 3).mT])
+    assert not takes_numbers([*good, torch.zeros(4, dtype=torch.float64)])
+    assert not takes_numbers(good, [torch.zeros(4).bfloat16()])
+    assert not takes_numbers([*good, torch.zeros(4, device="meta")])
+    assert not takes_numbers([])

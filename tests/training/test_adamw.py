@@ -1,0 +1,114 @@
+"""AdamW by one call is AdamW: clipped, resumed, and with a closure."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tercet.kernel import adam, library
+from tercet.training.adamw import FusedAdamW, clip_gradients
+from tercet.training.optimizers import Adam, AdamW
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def _for_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adam, "WORTH", 1)
+
+
+def two_of(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return model, copy.deepcopy(model)
+
+
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, *, size: float = 1.0) -> None:
+    torch.manual_seed(seed)
+    x = torch.randn(5, 8)
+    (model(x).square().sum() * size).backward()
+
+
+@pytest.mark.parametrize("spec", [AdamW(lr=0.03, weight_decay=0.2), Adam(lr=0.03)], ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("size", [0.001, 10.0])  # below the limit, and above
+def test_clipped_steps_are_those_of_pytorch(spec: AdamW | Adam, size: float) -> None:
+    ours, theirs = two_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
+    mine = spec.build(ours)
+    decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
+    groups = [
+        {"params": [p for p in theirs.parameters() if p.ndim == 2], "weight_decay": decay},
+        {"params": [p for p in theirs.parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    torchs = torch.optim.AdamW(groups, lr=spec.lr, betas=(spec.beta1, spec.beta2), eps=spec.eps, foreach=False)
+    for seed in range(5):
+        for model, optimizer in ((ours, mine), (theirs, torchs)):
+            learn(model, optimizer, seed, size=size)
+        norms = clip_gradients(ours.parameters(), mine, 0.5), clip_gradients(theirs.parameters(), torchs, 0.5)
+        assert (norms[0] > 0.5) == (size > 1)
+        torch.testing.assert_close(*norms, rtol=1e-4, atol=1e-6)
+        for optimizer in (mine, torchs):
+            optimizer.step()
+            optimizer.zero_grad()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+def test_one_clipping_serves_one_step() -> None:
+    p = nn.Parameter(torch.zeros(4))
+    optimizer = FusedAdamW([p], lr=0.1, weight_decay=0.0)
+    p.grad = torch.full((4,), 3.0)
+    assert clip_gradients([p], optimizer, 1.0) == 6
+    optimizer.step()
+    torch.testing.assert_close(optimizer.state[p]["exp_avg"], torch.full((4,), 0.1 * 3 / 6))
+    optimizer.step()
+    torch.testing.assert_close(optimizer.state[p]["exp_avg"], torch.full((4,), 0.9 * 0.05 + 0.1 * 3))
+
+
+@pytest.mark.parametrize("kernel_first", [True, False])
+def test_each_goes_on_from_where_the_other_stopped(kernel_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint of the one is one of the other: a run may move to a machine without a compiler, or from it."""
+    model = nn.Linear(8, 3)
+    optimizer = FusedAdamW(model.parameters(), fused=True)
+
+    def step(model: nn.Module, optimizer: FusedAdamW, seed: int, *, by_kernel: bool) -> None:
+        monkeypatch.setattr(adam, "WORTH", 1 if by_kernel else 10**9)
+        learn(model, optimizer, seed)
+        assert optimizer.takes_gradients() == by_kernel
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(model, optimizer, 1, by_kernel=kernel_first)
+    moved = copy.deepcopy(model)
+    other = FusedAdamW(moved.parameters(), fused=True)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer, 2, by_kernel=kernel_first)
+    step(moved, other, 2, by_kernel=not kernel_first)
+    for p, q in zip(model.parameters(), moved.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+        assert other.state[q]["step"] == 2
+
+
+def test_a_closure_is_called_before_gradients_are_looked_at() -> None:
+    model = nn.Linear(8, 3)
+    optimizer = AdamW(lr=0.1).build(model)
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def closure() -> float:
+        learn(model, optimizer, 0)
+        clip_gradients(model.parameters(), optimizer, 1e-3)
+        return 7.0
+
+    assert optimizer.step(closure) == 7.0
+    assert all((p != q).any() for p, q in zip(model.parameters(), before, strict=True))
+    norm = sum(float(s["exp_avg"].square().sum()) for s in optimizer.state.values()) ** 0.5
+    assert norm == pytest.approx(0.1 * 1e-3, rel=1e-3)
+
+
+def test_a_parameter_without_a_gradient_stays() -> None:
+    model = nn.Linear(8, 3)
+    optimizer = AdamW(lr=0.1).build(model)
+    learn(model, optimizer, 0)
+    bias, model.bias.grad = model.bias.detach().clone(), None
+    assert clip_gradients(model.parameters(), optimizer, 1.0) == model.weight.grad.norm()  # pyright: ignore
+    optimizer.step()
+    assert torch.equal(model.bias, bias)
+    assert model.bias not in optimizer.state

@@ -4,7 +4,7 @@ from tercet.kernel.activations import bend as bend
 from tercet.kernel.activations import takes_bending as takes_bending
 from tercet.kernel.adam import adam_ as adam_
 from tercet.kernel.adam import norm as norm
-from tercet.kernel.adam import takes_numbers as takes_numbers
+from tercet.kernel.adam import takes_gradients as takes_gradients
 from tercet.kernel.best_tokens import best_tokens as best_tokens
 from tercet.kernel.best_tokens import takes_scores as takes_scores
 from tercet.kernel.compiled import library as library

@@ -34,10 +34,10 @@ struct Pieces {
 
 // Kingma and Ba (2015), algorithm 1, of gradients times `scale`; the weights decay as Loshchilov and Hutter (2019) have it.
 struct Adam {
-    float rate, beta1, beta2, eps, decay, scale;
+    float rate, beta1, beta2, eps, decay;
 
     void step(float* __restrict p, const float* __restrict gradient, float* __restrict m, float* __restrict v, Index count,
-              double steps) const {
+              double steps, float scale) const {
         const float first = float(rate / (1 - std::pow(double(beta1), steps)));
         const float root = float(1 / std::sqrt(1 - std::pow(double(beta2), steps)));
 #pragma omp simd

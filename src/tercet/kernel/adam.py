@@ -4,6 +4,7 @@ one parameter after the other, which small models wait for, and a clipped gradie
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -13,24 +14,21 @@ from tercet.kernel.compiled import library
 WORTH = 1 << 17  # numbers from which it is worth having the kernels compiled
 
 
-def takes_numbers(*lists: Sequence[Tensor]) -> bool:
-    """Whether all these tensors are ones for the kernels."""
-    return (
-        all(
-            type(x) in (Tensor, torch.nn.Parameter)  # and no DTensor
-            and x.dtype == torch.float32
-            and x.device.type == "cpu"
-            and x.is_contiguous()
-            for tensors in lists
-            for x in tensors
-        )
-        and sum(x.numel() for x in lists[0]) >= WORTH
-        and library() is not None
-    )
+def takes_gradients(parameters: Sequence[Tensor]) -> bool:
+    """Whether all these, and their gradients, are ones for the kernels."""
+    numbers = 0
+    for p in parameters:
+        given = p.grad  # autograd sees to it that type and device are its parameter's
+        if given is None or p.dtype != torch.float32 or p.device.type != "cpu" or type(given) is not Tensor:
+            return False
+        if not (p.is_contiguous() and given.is_contiguous()):
+            return False
+        numbers += p.numel()
+    return numbers >= WORTH and library() is not None
 
 
 def norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all numbers of all tensors, (), float32; ask `takes_numbers` before."""
+    """The Euclidean norm of all numbers of all tensors, (), float32; ask `takes_gradients` before."""
     kernels = library()
     assert kernels is not None
     found = ctypes.c_double()
@@ -46,24 +44,22 @@ def adam_(
     squares: Sequence[Tensor],
     steps: Sequence[Tensor],
     *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
+    how: Sequence[tuple[float, float, float, float, float]],
     scale: float = 1.0,
 ) -> None:
-    """A step of AdamW in place; ask `takes_numbers` before.
+    """A step of AdamW in place; ask `takes_gradients` before.
 
     Args:
         means, squares: both moments.
         steps: () each, float32: the steps so far; this one is added.
+        how: of each parameter its learning rate, the moments' decays beta1 and beta2, eps and weight decay.
         scale: what the gradients are multiplied by as they are read.
     """
     kernels = library()
     assert kernels is not None
-    sizes = (ctypes.c_float * 6)(lr, *betas, eps, weight_decay, scale)
     tensors = _addresses([*parameters, *gradients, *means, *squares, *steps])
-    kernels.adam(tensors, _counts(parameters), len(parameters), sizes, torch.get_num_threads())
+    numbers = (ctypes.c_float * (5 * len(how)))(*chain.from_iterable(how))
+    kernels.adam(tensors, _counts(parameters), len(parameters), numbers, scale, torch.get_num_threads())
     torch.autograd.graph.increment_version(parameters)
 
 

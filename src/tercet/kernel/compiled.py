@@ -34,7 +34,7 @@ FUNCTIONS = {
     "cross_entropy_bfloat16": TARGETS,
     "whole_attention": [POINTER] * 4 + [THREADS],
     "whole_attention_back": [POINTER] * 4 + [THREADS],
-    "adam": [*[POINTER] * 2, NUMBER, POINTER, THREADS],
+    "adam": [*[POINTER] * 2, NUMBER, POINTER, ctypes.c_float, THREADS],
     "norm": [*[POINTER] * 2, NUMBER, POINTER, THREADS],
     "bend": [POINTER] * 3 + [NUMBER, ctypes.c_int, THREADS],
     "softmax_float32": ROW_BY_ROW,

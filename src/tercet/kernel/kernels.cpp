@@ -183,16 +183,15 @@ void softmax_back_bfloat16(const uint16_t* weights, const uint16_t* slopes, uint
     softmax_back(weights, slopes, found, sizes, threads);
 }
 
-// tensors: parameters, gradients, both moments and steps, so many addresses of each.
-void adam(const Index* tensors, const Index* counts, Index count, const float* sizes, int threads) {
-    const Adam adam{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+// tensors: parameters, gradients, both moments and steps, so many addresses of each. how: what each is worked on with.
+void adam(const Index* tensors, const Index* counts, Index count, const Adam* how, float scale, int threads) {
     const Pieces pieces{counts, count};
     const auto of = [&](int kind, Index i) { return (float*)tensors[kind * count + i]; };
     for (Index i = 0; i < count; i++) *of(4, i) += 1;
     shared(pieces.count() > 1 ? threads : 1, [&](Part part) {
         const auto [first, last] = part.of(pieces.count());
         pieces.each(first, last, [&](Index i, Index from, Index numbers) {
-            adam.step(of(0, i) + from, of(1, i) + from, of(2, i) + from, of(3, i) + from, numbers, *of(4, i));
+            how[i].step(of(0, i) + from, of(1, i) + from, of(2, i) + from, of(3, i) + from, numbers, *of(4, i), scale);
         });
     });
 }

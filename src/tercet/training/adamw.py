@@ -5,13 +5,13 @@ fused kernel; what it keeps, and its checkpoints, are the same.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tercet.kernel import adam_, norm, takes_numbers
+from tercet.kernel import adam_, norm, takes_gradients
 
 
 class FusedAdamW(torch.optim.AdamW):
@@ -24,31 +24,32 @@ class FusedAdamW(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         scale, self.scale = self.scale, 1.0
-        if not self.takes_gradients():
+        parameters = self.moved()
+        if not takes_gradients(parameters):
             super().step()
             return loss
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            for p in parameters:
-                if not self.state[p]:
-                    start = {"step": torch.zeros((), device=p.device), "exp_avg": torch.zeros_like(p)}
-                    self.state[p].update(start, exp_avg_sq=torch.zeros_like(p))
-            adam_(
-                parameters,
-                [p.grad for p in parameters],
-                *([self.state[p][kind] for p in parameters] for kind in ("exp_avg", "exp_avg_sq", "step")),
-                lr=float(group["lr"]),
-                betas=group["betas"],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                scale=scale,
-            )
+        for p in parameters:
+            if not self.state[p]:
+                start = {"step": torch.zeros((), device=p.device), "exp_avg": torch.zeros_like(p)}
+                self.state[p].update(start, exp_avg_sq=torch.zeros_like(p))
+        states = [self.state[p] for p in parameters]
+        adam_(
+            parameters,
+            [cast(Tensor, p.grad) for p in parameters],
+            *([state[kind] for state in states] for kind in ("exp_avg", "exp_avg_sq", "step")),
+            how=[how for group in self.param_groups for how in _how(group)],
+            scale=scale,
+        )
         return loss
 
-    def takes_gradients(self) -> bool:
-        """Whether the next step is one for the kernel."""
-        held = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        return takes_numbers(held, [p.grad for p in held])
+    def moved(self) -> list[Tensor]:
+        """The parameters that the next step moves: those that have gradients."""
+        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+
+def _how(group: dict[str, Any]) -> list[tuple[float, float, float, float, float]]:
+    one = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
+    return [one] * sum(p.grad is not None for p in group["params"])
 
 
 def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: float) -> Tensor:
@@ -59,7 +60,7 @@ def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: fl
     Returns:
         (): their norm before.
     """
-    if not isinstance(optimizer, FusedAdamW) or not optimizer.takes_gradients():
+    if not isinstance(optimizer, FusedAdamW) or not takes_gradients(optimizer.moved()):
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
     found = norm([p.grad for p in parameters if p.grad is not None])
     optimizer.scale = min(1.0, limit / (float(found) + 1e-6))

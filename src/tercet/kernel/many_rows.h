@@ -10,7 +10,7 @@ namespace {
 constexpr Index FEW = 16;  // rows up to which the other way is the faster one
 
 struct Panels {
-    std::vector<float> x, w;
+    Room<float> x, w;
 };
 
 // (LANES, LANES) numbers, mirrored.
@@ -98,16 +98,16 @@ struct ManyRows {
 
     Part::Range share(Part part, Panels& panels) const {
         const auto [first, last] = part.of((p.N + LANES - 1) / LANES);
-        panels.x.resize(TOGETHER * p.K), panels.w.resize(LANES * row());
+        float *x = panels.x.of(TOGETHER * p.K), *w = panels.w.of(LANES * row());
         for (Index begin = 0; begin < p.M; begin += TOGETHER) {
             const Index end = begin + TOGETHER < p.M ? begin + TOGETHER : p.M;
-            lay_out(begin, end, panels.x.data());
+            lay_out(begin, end, x);
             for (Index n = first * LANES; n < last * LANES; n += LANES) {
-                widen_rows(n, panels.w.data());
+                widen_rows(n, w);
                 Index m = begin;
                 for (; m + MOST * WIDE <= up_to(end, WIDE); m += MOST * WIDE)
-                    tile<MOST>(m, n, panels.x.data() + (m - begin) * p.K, panels.w.data());
-                for (; m < end; m += WIDE) tile<1>(m, n, panels.x.data() + (m - begin) * p.K, panels.w.data());
+                    tile<MOST>(m, n, x + (m - begin) * p.K, w);
+                for (; m < end; m += WIDE) tile<1>(m, n, x + (m - begin) * p.K, w);
             }
         }
         return {first * LANES, last * LANES < p.N ? last * LANES : p.N};

@@ -25,27 +25,34 @@ struct Right {
 
 template <int ROWS, int VECTORS>
 inline void tile(Left a, Right b, Index depth, float* c, Index stride, bool add) {
-    Wide sums[ROWS][VECTORS];
+    Wide sums[ROWS][VECTORS];  // unrolled, or they would be in memory before and after
+#pragma GCC unroll 24
     for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) sums[r][v] = add ? read(c + r * stride + v * WIDE) : all(0.0f);
     for (Index p = 0; p < depth; p++) {
         __m512bh right[VECTORS];
+#pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) right[v] = (__m512bh)_mm512_loadu_si512(b.at + p * b.row + v * WIDE);
+#pragma GCC unroll 24
         for (int r = 0; r < ROWS; r++) {
             int pair;
             memcpy(&pair, a.at + r * a.row + p * a.pair, sizeof pair);
             const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], left, right[v]);
         }
     }
+#pragma GCC unroll 24
     for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) _mm512_storeu_ps(c + r * stride + v * WIDE, sums[r][v]);
 }
 
 // c (rows, columns) = a b, or += where `add`; columns is a multiple of WIDE, depth counts pairs.
 template <int VECTORS>
 inline void columns_of(Left a, Right b, Index depth, Index rows, float* c, Index stride, bool add) {
-    constexpr int ROWS = 6;
+    constexpr int ROWS = 24 / VECTORS;  // so many sums fit into the registers, and no product waits for the one before
     Index r = 0;
     for (; r + ROWS <= rows; r += ROWS) tile<ROWS, VECTORS>(a.from(r), b, depth, c + r * stride, stride, add);
     for (; r + 2 <= rows; r += 2) tile<2, VECTORS>(a.from(r), b, depth, c + r * stride, stride, add);
@@ -54,8 +61,13 @@ inline void columns_of(Left a, Right b, Index depth, Index rows, float* c, Index
 inline void multiply(Left a, Right b, Index depth, Index rows, Index columns, float* c, Index stride,
                      bool add = false) {
     Index n = 0;
-    for (; n + 4 * WIDE <= columns; n += 4 * WIDE) columns_of<4>(a, {b.at + n, b.row}, depth, rows, c + n, stride, add);
-    for (; n < columns; n += WIDE) columns_of<1>(a, {b.at + n, b.row}, depth, rows, c + n, stride, add);
+    const auto rest = [&] { return Right{b.at + n, b.row}; };
+    for (; n + 4 * WIDE <= columns; n += 4 * WIDE) columns_of<4>(a, rest(), depth, rows, c + n, stride, add);
+    switch ((columns - n) / WIDE) {
+        case 3: return columns_of<3>(a, rest(), depth, rows, c + n, stride, add);
+        case 2: return columns_of<2>(a, rest(), depth, rows, c + n, stride, add);
+        case 1: return columns_of<1>(a, rest(), depth, rows, c + n, stride, add);
+    }
 }
 
 // Rows (count, K) as the right side of a product along `count`: (count / 2, K) pairs, to `whole` rows with zeros.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <vector>
 #ifdef __AVX__
 #include <immintrin.h>
 #endif
@@ -145,6 +146,18 @@ inline void write(T* y, Wide x) { narrow(x, y); }
 #endif
 
 inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }
+
+// Room for numbers, from the beginning of a cache line: vectors that lie across two lines are read at half the speed.
+template <typename X>
+struct Room {
+    std::vector<X> kept;
+
+    X* of(Index count) {
+        constexpr Index LINE = 64;
+        if (Index(kept.size()) < count + LINE) kept.resize(count + LINE);
+        return (X*)((uintptr_t(kept.data()) + LINE - 1) / LINE * LINE);
+    }
+};
 
 // Which share of the work is a thread's.
 struct Part {

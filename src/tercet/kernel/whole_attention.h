@@ -5,7 +5,6 @@
 // multiple of G: heads next to each other share keys. Results lie as (B, T, H, K), as the layers around want them.
 #pragma once
 #include <cmath>
-#include <vector>
 
 #include "pairs.h"
 #include "softmax.h"
@@ -33,17 +32,12 @@ struct WholeAttention {
     Index queries() const { return up_to(T, WIDE); }
 
     struct Scratch {
-        std::vector<float> numbers[6];
-        std::vector<Pair> pairs[6];
-        std::vector<Half> halves[2];
-        template <typename X>
-        static X* room(std::vector<X>& kept, Index count) {
-            if (Index(kept.size()) < count) kept.resize(count);
-            return kept.data();
-        }
-        float* number(int i, Index count) { return room(numbers[i], count); }
-        Pair* pair(int i, Index count) { return room(pairs[i], count); }
-        Half* half(int i, Index count) { return room(halves[i], count); }
+        Room<float> numbers[6];
+        Room<Pair> pairs[6];
+        Room<Half> halves[2];
+        float* number(int i, Index count) { return numbers[i].of(count); }
+        Pair* pair(int i, Index count) { return pairs[i].of(count); }
+        Half* half(int i, Index count) { return halves[i].of(count); }
     };
 
     void there(Index b, Index h, Scratch& scratch) const {

@@ -47,7 +47,31 @@ def test_a_feed_forward_network_takes_it_where_it_may(name: str, monkeypatch: py
     monkeypatch.setattr(activations, "WORTH", 64)
     activation = ACTIVATIONS[name]  # pyright: ignore[reportArgumentType]
     x = torch.randn(8, 16).bfloat16().requires_grad_()
-    assert "Bend" in type(activation(x).grad_fn).__name__
+    assert "bend" in type(activation(x).grad_fn).__name__
     for other in (x.float(), x.mT, x[:2], x.double()):
         assert not takes_bending(other)
         torch.testing.assert_close(activation(other).double(), activation(other.double()), rtol=2**-7, atol=1e-3)
+
+
+def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activations, "WORTH", 64)
+    graphs = list[torch.fx.GraphModule]()
+
+    def look(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    x = torch.randn(8, 16).bfloat16().requires_grad_()
+    torch.compiler.reset()
+    found = torch.compile(ACTIVATIONS["gelu"], fullgraph=True, backend=look)(x)
+    assert any("tercet.bend" in str(node.target) for node in graphs[0].graph.nodes)
+    assert torch.equal(found, ACTIVATIONS["gelu"](x))
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 0), (2, 5, 7)])
+def test_the_operators_keep_the_rules_of_operators(shape: tuple[int, ...]) -> None:
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    x = torch.randn(shape).bfloat16().requires_grad_()
+    torch.library.opcheck(torch.ops.tercet.bend.default, (x, 2), test_utils=checks)
+    arguments = (torch.randn(shape).bfloat16(), x.detach(), 2)
+    torch.library.opcheck(torch.ops.tercet.bend_back.default, arguments, test_utils=checks)

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from tercet.kernel.compiled import library, takes
+from tercet.kernel.compiled import has_kernels, library
 
 WORTH = 1 << 20  # numbers from which it is worth having the kernel compiled
 # As `activations.h` counts them; the ones that are smooth have a kernel.
@@ -15,7 +14,14 @@ ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "relu_squared")
 
 def takes_bending(x: Tensor) -> bool:
     """Whether these numbers are ones for the kernel."""
-    return x.dtype == torch.bfloat16 and x.is_contiguous() and takes(x, WORTH)
+    return (
+        not torch.compiler.is_exporting()
+        and x.dtype == torch.bfloat16
+        and x.device.type == "cpu"
+        and x.is_contiguous()
+        and x.numel() >= WORTH
+        and has_kernels()
+    )
 
 
 def bend(x: Tensor, activation: str) -> Tensor:
@@ -24,31 +30,49 @@ def bend(x: Tensor, activation: str) -> Tensor:
     Args:
         x: of any shape, bfloat16; worked out in float32.
     """
-    return _Bend.apply(x, activation)
+    return _there(x, ACTIVATIONS.index(activation))
 
 
-class _Bend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, activation: str) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.activation = activation
-        return _call(x, None, activation)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - by the decorator
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return _call(x, gradients[0].to(x.dtype).contiguous(), ctx.activation), None
+@torch.library.custom_op("tercet::bend", mutates_args=(), device_types="cpu")
+def _there(x: Tensor, activation: int) -> Tensor:
+    """An operator: compiled blocks have it, too."""
+    return _call(x, None, activation)
 
 
-def _call(x: Tensor, slopes: Tensor | None, activation: str) -> Tensor:
+@torch.library.custom_op("tercet::bend_back", mutates_args=(), device_types="cpu")
+def _back(slopes: Tensor, x: Tensor, activation: int) -> Tensor:
+    return _call(x, slopes.to(x.dtype).contiguous(), activation)
+
+
+@_there.register_fake
+def _place(x: Tensor, activation: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+@_back.register_fake
+def _place_back(slopes: Tensor, x: Tensor, activation: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.activation = inputs
+    ctx.save_for_backward(x)
+
+
+def _gradients(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
+    (x,) = ctx.saved_tensors
+    return _back(slopes, x, ctx.activation), None
+
+
+_there.register_autograd(_gradients, setup_context=_keep)
+
+
+def _call(x: Tensor, slopes: Tensor | None, activation: int) -> Tensor:
     kernels = library()
     assert kernels is not None
     y = torch.empty_like(x)
     kernels.bend(
-        x.data_ptr(), None if slopes is None else slopes.data_ptr(), y.data_ptr(), x.numel(),
-        ACTIVATIONS.index(activation), torch.get_num_threads(),
+        x.data_ptr(), None if slopes is None else slopes.data_ptr(), y.data_ptr(), x.numel(), activation,
+        torch.get_num_threads(),
     )  # fmt: skip
     return y

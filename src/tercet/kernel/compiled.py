@@ -79,6 +79,12 @@ def takes(numbers: torch.Tensor, worth: int) -> bool:
 
 
 @torch.compiler.assume_constant_result
+def has_kernels() -> bool:
+    """Whether there are kernels here, in words that `torch.compile` follows."""
+    return library() is not None
+
+
+@torch.compiler.assume_constant_result
 def multiplies_bfloat16() -> bool:
     """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
     kernels = library()

@@ -11,7 +11,7 @@ from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
 from tercet.training.adamw import clip_gradients
-from tercet.training.machine import choose_matmul, choose_precision, compile_blocks
+from tercet.training.machine import choose_matmul, choose_precision, compile_in_place
 from tercet.training.optimizers import AdamW
 from tercet.training.recipe import TrainingSpec
 
@@ -53,7 +53,7 @@ def ours_training(
             batches=batches,
             tokens=tokens,
             answer=answer,
-            compile=compile_blocks,
+            compile=compile_in_place,
             optimizer=AdamW(lr=1e-4).build,
             clip=clip_gradients,
             flops=flops,

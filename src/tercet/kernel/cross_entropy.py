@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tercet.kernel.compiled import library, takes
 
-WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
+WORTH = 1 << 15  # scores from which it is worth having the kernel compiled
 
 
 def takes_logits(scores: Tensor) -> bool:

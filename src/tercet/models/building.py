@@ -6,6 +6,7 @@ from tercet.models.decoder_only import DecoderOnly
 from tercet.models.encoder_decoder import EncoderDecoder
 from tercet.models.encoder_only import EncoderOnly
 from tercet.models.specs import AnySpec, DecoderOnlySpec, EncoderOnlySpec
+from tercet.models.stack import Stack
 from tercet.nn.block import Block
 
 AnyModel = DecoderOnly | EncoderDecoder | EncoderOnly
@@ -25,5 +26,10 @@ def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
 
 
 def blocks_of(model: AnyModel) -> Iterator[Block]:
-    """Every block: the unit of sharding and of compiling."""
+    """Every block: the unit of sharding."""
     return (part for part in model.modules() if isinstance(part, Block))
+
+
+def stacks_of(model: AnyModel) -> Iterator[Stack]:
+    """Every stack of blocks: a decoder's, an encoder's, or both."""
+    return (part for part in model.modules() if isinstance(part, Stack))

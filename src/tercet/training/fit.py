@@ -27,7 +27,7 @@ from tercet.training.after_step import (
 )
 from tercet.training.batches import Batches
 from tercet.training.interruption import Interruption
-from tercet.training.machine import PRECISIONS, accelerator, compile_blocks
+from tercet.training.machine import PRECISIONS, accelerator, compile_in_place
 from tercet.training.metrics import Metrics
 from tercet.training.module import TrainingModule
 from tercet.training.progress import Bar
@@ -53,7 +53,7 @@ def fit(
     recipe, steps = task.recipe, task.plan.steps
     spec = recipe.training
     if compiled:
-        compile_blocks(model)
+        compile_in_place(model, sharded=spec.strategy == "fsdp")
     module = TrainingModule(model, task)
     metrics = Metrics(out / "metrics.csv")
     resume = out / "resume.ckpt"

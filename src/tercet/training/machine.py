@@ -15,7 +15,7 @@ from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from tercet.config import UserError
-from tercet.models import AnyModel, blocks_of
+from tercet.models import AnyModel, stacks_of
 from tercet.training.plan import Plan
 from tercet.training.recipe import TrainingSpec
 from tercet.training.task import Task
@@ -28,6 +28,7 @@ AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1
 Result = TypeVar("Result")
 MEASURED = 5.0  # seconds for which steps are timed, at least
 FIRST = 2  # passes that do not count
+SMALL, FEW = 1 << 20, 8  # weights of a block, and blocks, up to which a stack is compiled as one
 WORTH_COMPILING = 300.0  # seconds of run below which compiling, at 10 to 60 s, can't pay
 
 
@@ -128,7 +129,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, st
     if lasts < WORTH_COMPILING:
         return "never", f"about {lasts:.0f} s of training, too short to pay for it"
     try:
-        compile_blocks(trial)
+        compile_in_place(trial)
         compiled = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
@@ -171,7 +172,7 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
     if compiled:
-        compile_blocks(trial)
+        compile_in_place(trial)
     optimizer = spec.optimizer.build(trial)
     reduced = _reduced(device, precision)
     reading, passes, moving = list[float](), list[float](), list[float]()
@@ -210,10 +211,17 @@ def _reduced(device: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
-def compile_blocks(model: AnyModel) -> None:
-    """Compile each block in place. They are alike, so the first one's graph serves all; names stay as they are."""
-    for block in blocks_of(model):
-        block.compile()
+def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
+    """Compile each block; names stay as they are. Blocks are alike, so the first one's graph serves all. A few small
+    ones are compiled as the stack they make: to call each by itself takes a tenth of a step then (docs/log.md).
+
+    Args:
+        sharded: each block's weights are gathered as it is called.
+    """
+    for stack in stacks_of(model):
+        small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)
+        for part in [stack] if small and len(stack.blocks) <= FEW and not sharded else stack.blocks:
+            part.compile()
 
 
 def _matmul_seconds(dtype: torch.dtype) -> float:

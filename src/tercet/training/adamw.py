@@ -30,7 +30,7 @@ class FusedAdamW(torch.optim.AdamW):
             return loss
         for p in parameters:
             if not self.state[p]:
-                start = {"step": torch.zeros((), device=p.device), "exp_avg": torch.zeros_like(p)}
+                start = {"step": torch.zeros((), dtype=torch.float32), "exp_avg": torch.zeros_like(p)}
                 self.state[p].update(start, exp_avg_sq=torch.zeros_like(p))
         states = [self.state[p] for p in parameters]
         adam_(

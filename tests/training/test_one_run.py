@@ -174,7 +174,7 @@ def test_compiled_is_eager(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: nn.Module) -> None:
+    def broken(model: nn.Module, *, sharded: bool) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
     monkeypatch.setattr(machine, "compile_in_place", broken)
@@ -185,7 +185,7 @@ def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(model: nn.Module) -> None:
+    def broken(model: nn.Module, *, sharded: bool) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
     def seconds(*_: object, **__: object) -> float:

@@ -129,7 +129,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, st
     if lasts < WORTH_COMPILING:
         return "never", f"about {lasts:.0f} s of training, too short to pay for it"
     try:
-        compile_in_place(trial)
+        compile_in_place(trial, sharded=spec.strategy == "fsdp")
         compiled = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
@@ -172,7 +172,7 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
     if compiled:
-        compile_in_place(trial)
+        compile_in_place(trial, sharded=spec.strategy == "fsdp")
     optimizer = spec.optimizer.build(trial)
     reduced = _reduced(device, precision)
     reading, passes, moving = list[float](), list[float](), list[float]()

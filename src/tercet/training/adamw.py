@@ -15,28 +15,22 @@ from tercet.kernel import adam_, norm, takes_gradients
 
 
 class FusedAdamW(torch.optim.AdamW):
+    """PyTorch's, by the kernel wherever that takes the gradients."""
+
     scale = 1.0  # what the next step multiplies gradients by
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         scale, self.scale = self.scale, 1.0
         parameters = self.moved()
         if not takes_gradients(parameters):
             super().step()
             return loss
-        for p in parameters:
-            if not self.state[p]:
-                start = {"step": torch.zeros((), dtype=torch.float32), "exp_avg": torch.zeros_like(p)}
-                self.state[p].update(start, exp_avg_sq=torch.zeros_like(p))
-        states = [self.state[p] for p in parameters]
         adam_(
             parameters,
             [cast(Tensor, p.grad) for p in parameters],
-            *([state[kind] for state in states] for kind in ("exp_avg", "exp_avg_sq", "step")),
+            *moments(self, parameters),
             how=[how for group in self.param_groups for how in _how(group)],
             scale=scale,
         )
@@ -45,6 +39,24 @@ class FusedAdamW(torch.optim.AdamW):
     def moved(self) -> list[Tensor]:
         """The parameters that the next step moves: those that have gradients."""
         return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+
+def evaluated(closure: Callable[[], Any] | None) -> Any:
+    """What a step's closure gives, where there is one; gradients are on in it."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Of each parameter both of Adam's moments and its steps so far, as PyTorch's keeps them; zeros at first."""
+    states = [optimizer.state[p] for p in parameters]
+    for p, state in zip(parameters, states, strict=True):
+        if "step" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+    return [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [s["step"] for s in states]
 
 
 def _how(group: dict[str, Any]) -> list[tuple[float, float, float, float, float]]:

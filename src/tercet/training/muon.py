@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from tercet.training.adamw import evaluated, moments
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
 AT_ONCE = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
 
@@ -45,10 +47,7 @@ class MuonAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             (self._muon if group["muon"] else self._adamw)(parameters, group)
@@ -75,18 +74,14 @@ class MuonAdamW(Optimizer):
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         if not parameters:
             return
-        for p in parameters:
-            state = self.state[p]
-            if "step" not in state:
-                state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+        means, squares, steps = moments(self, parameters)
         adamw(
             parameters,
             [cast(Tensor, p.grad) for p in parameters],
-            [self.state[p]["exp_avg"] for p in parameters],
-            [self.state[p]["exp_avg_sq"] for p in parameters],
+            means,
+            squares,
             [],
-            [self.state[p]["step"] for p in parameters],
+            steps,
             fused=not any(_sharded(p) for p in parameters),
             amsgrad=False,
             beta1=group["betas"][0],

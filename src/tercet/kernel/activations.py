@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.compiled import has_kernels, library
+from tercet.kernel.operators import differentiate, operator
 
-WORTH = 1 << 20  # numbers from which it is worth having the kernel compiled
+WORTH = 1 << 18  # numbers from which it is worth having the kernel compiled
 # As `activations.h` counts them; the ones that are smooth have a kernel.
 ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "relu_squared")
 
@@ -33,25 +34,22 @@ def bend(x: Tensor, activation: str) -> Tensor:
     return _there(x, ACTIVATIONS.index(activation))
 
 
-@torch.library.custom_op("tercet::bend", mutates_args=(), device_types="cpu")
-def _there(x: Tensor, activation: int) -> Tensor:
-    """An operator: compiled blocks have it, too."""
-    return _call(x, None, activation)
-
-
-@torch.library.custom_op("tercet::bend_back", mutates_args=(), device_types="cpu")
-def _back(slopes: Tensor, x: Tensor, activation: int) -> Tensor:
-    return _call(x, slopes.to(x.dtype).contiguous(), activation)
-
-
-@_there.register_fake
 def _place(x: Tensor, activation: int) -> Tensor:
     return torch.empty_like(x)
 
 
-@_back.register_fake
+@operator("bend", _place)
+def _there(x: Tensor, activation: int) -> Tensor:
+    return _call(x, None, activation)
+
+
 def _place_back(slopes: Tensor, x: Tensor, activation: int) -> Tensor:
     return torch.empty_like(x)
+
+
+@operator("bend_back", _place_back)
+def _back(slopes: Tensor, x: Tensor, activation: int) -> Tensor:
+    return _call(x, slopes.to(x.dtype).contiguous(), activation)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -64,7 +62,7 @@ def _gradients(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
     return _back(slopes, x, ctx.activation), None
 
 
-_there.register_autograd(_gradients, setup_context=_keep)
+differentiate("bend", _keep, _gradients)
 
 
 def _call(x: Tensor, slopes: Tensor | None, activation: int) -> Tensor:

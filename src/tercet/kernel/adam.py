@@ -3,13 +3,14 @@ one parameter after the other, which small models wait for, and a clipped gradie
 """
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library
+from tercet.kernel.compiled import library, words
 
 WORTH = 1 << 17  # numbers from which it is worth having the kernels compiled
 
@@ -19,7 +20,7 @@ def takes_gradients(parameters: Sequence[Tensor]) -> bool:
     numbers = 0
     for p in parameters:
         given = p.grad  # autograd sees to it that type and device are its parameter's
-        if given is None or p.dtype != torch.float32 or p.device.type != "cpu" or type(given) is not Tensor:
+        if given is None or p.dtype != torch.float32 or not p.is_cpu or type(given) is not Tensor:
             return False
         if not (p.is_contiguous() and given.is_contiguous()):
             return False
@@ -58,14 +59,14 @@ def adam_(
     kernels = library()
     assert kernels is not None
     tensors = _addresses([*parameters, *gradients, *means, *squares, *steps])
-    numbers = (ctypes.c_float * (5 * len(how)))(*chain.from_iterable(how))
+    numbers = struct.pack(f"{5 * len(how)}f", *chain.from_iterable(how))
     kernels.adam(tensors, _counts(parameters), len(parameters), numbers, scale, torch.get_num_threads())
     torch.autograd.graph.increment_version(parameters)
 
 
-def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_int64]:
-    return (ctypes.c_int64 * len(tensors))(*[x.data_ptr() for x in tensors])
+def _addresses(tensors: Sequence[Tensor]) -> bytes:
+    return words([x.data_ptr() for x in tensors])
 
 
-def _counts(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_int64]:
-    return (ctypes.c_int64 * len(tensors))(*[x.numel() for x in tensors])
+def _counts(tensors: Sequence[Tensor]) -> bytes:
+    return words([x.numel() for x in tensors])

@@ -6,8 +6,10 @@ import ctypes
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +36,8 @@ FUNCTIONS = {
     "cross_entropy_bfloat16": TARGETS,
     "whole_attention": [POINTER] * 4 + [THREADS],
     "whole_attention_back": [POINTER] * 4 + [THREADS],
+    "linear_there": [POINTER] * 4 + [NUMBER] * 3 + [THREADS],
+    "linear_back": [POINTER] * 6 + [NUMBER] * 3 + [THREADS],
     "adam": [*[POINTER] * 2, NUMBER, POINTER, ctypes.c_float, THREADS],
     "norm": [*[POINTER] * 2, NUMBER, POINTER, THREADS],
     "bend": [POINTER] * 3 + [NUMBER, ctypes.c_int, THREADS],
@@ -58,6 +62,11 @@ def library() -> ctypes.CDLL | None:
         function = getattr(kernels, name)
         function.argtypes, function.restype = arguments, None
     return kernels
+
+
+def words(numbers: Sequence[int]) -> bytes:
+    """Whole numbers as C reads them, 64 bits each; ctypes takes several times as long to make an array."""
+    return struct.pack(f"{len(numbers)}q", *numbers)
 
 
 def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:

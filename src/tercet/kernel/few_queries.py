@@ -4,12 +4,10 @@ Written out, the formula is ten operations over tables that are as wide as the l
 reads the keys and values that each query may see, once, and nothing else.
 """
 
-import ctypes
-
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library, mask_strides
+from tercet.kernel.compiled import library, mask_strides, words
 from tercet.kernel.fused_step import LANES, table_of
 
 FEW = 8  # queries of a row up to which it is the faster way
@@ -54,7 +52,7 @@ def few_queries(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     mask = None if mask is None else mask.contiguous()
     sizes = (batch * queries, heads, k.shape[1], wide, queries, k.shape[2], *mask_strides(mask))
     kernels.few_queries(
-        q.data_ptr(), (ctypes.c_int64 * 8)(*table_of(k, v)), None if mask is None else mask.data_ptr(), y.data_ptr(),
-        (ctypes.c_int64 * len(sizes))(*sizes), torch.get_num_threads(),
+        q.data_ptr(), words(table_of(k, v)), None if mask is None else mask.data_ptr(), y.data_ptr(),
+        words(sizes), torch.get_num_threads(),
     )  # fmt: skip
     return y.transpose(1, 2)

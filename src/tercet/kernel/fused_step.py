@@ -4,7 +4,6 @@ A token that is written passes through some twenty operations a layer, each of t
 Python they take longer to call than to do.
 """
 
-import ctypes
 import struct
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.activations import ACTIVATIONS
-from tercet.kernel.compiled import library
+from tercet.kernel.compiled import library, words
 
 # As `fused_step.h` counts them.
 NORM, LINEAR, PLUS, TIMES, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS = range(8)
@@ -93,7 +92,7 @@ class Program:
 
     def __init__(self, steps: Sequence[Step], scratch: int) -> None:
         self.count, self.scratch = len(steps), scratch
-        self.steps = (ctypes.c_int64 * (WORDS * len(steps)))(*(word for step in steps for word in step))
+        self.steps = words([word for step in steps for word in step])
         products = [step for step in steps if step[0] == LINEAR]
         self.weights = sum(rows * width for _, _, _, _, rows, width, *_ in products)
 
@@ -137,7 +136,7 @@ class Program:
         kernels.fused_step(
             self.steps, self.count, x.data_ptr(), scratch.data_ptr(), columns.contiguous().data_ptr(),
             _address(cosines), _address(sines), _address(real),
-            (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_int64 * len(flat))(*flat),
+            words(sizes), words(flat),
             threads,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@
 #include "best_tokens.h"
 #include "cross_entropy.h"
 #include "few_queries.h"
+#include "linear.h"
 #include "many_rows.h"
 #include "fused_step.h"
 #include "softmax.h"
@@ -73,14 +74,14 @@ void softmax_back(const T* weights, const T* slopes, T* found, const Index* size
 }
 
 #ifdef __AVX512BF16__
-// Of each tensor its address and three strides.
+// Of each tensor its address and four strides, the last of which is 1.
 Rows rows(const Index* tensor) { return {(Half*)tensor[0], {tensor[1], tensor[2], tensor[3]}}; }
 
 // tensors: q, k, v, y. sizes: B, H, G, T, S, K, causal, the mask's strides.
 WholeAttention whole(const Index* tensors, const uint8_t* mask, float* logs, const Index* sizes) {
     const Index B = sizes[0], H = sizes[1], G = sizes[2], T = sizes[3], S = sizes[4], K = sizes[5];
     return {B, H, G, T, S, K, {H, T, S, sizes[6] != 0, mask, {sizes[7], sizes[8]}},
-            rows(tensors), rows(tensors + 4), rows(tensors + 8), rows(tensors + 12), logs};
+            rows(tensors), rows(tensors + 5), rows(tensors + 10), rows(tensors + 15), logs};
 }
 #endif
 
@@ -147,15 +148,42 @@ void whole_attention(const Index* tensors, const uint8_t* mask, float* logs, con
 // tensors: q, k, v, y, the slopes of y, and where those of q, k and v go.
 void whole_attention_back(const Index* tensors, const uint8_t* mask, float* logs, const Index* sizes, int threads) {
     const WholeAttention look = whole(tensors, mask, logs, sizes);
-    const Rows dy = rows(tensors + 16), dq = rows(tensors + 20), dk = rows(tensors + 24), dv = rows(tensors + 28);
+    const Rows dy = rows(tensors + 20), dq = rows(tensors + 25), dk = rows(tensors + 30), dv = rows(tensors + 35);
     shared(threads, [&](Part part) {
         thread_local WholeAttention::Scratch scratch;
         const auto [first, last] = part.of(look.B * look.G);
         for (Index i = first; i < last; i++) look.back(i / look.G, i % look.G, dy, dq, dk, dv, scratch);
     });
 }
+
+// Laid out and multiplied by the same threads, who wait for each other in between.
+void linear_there(const uint16_t* x, const float* w, const float* bias, uint16_t* y, Index N, Index K, Index M,
+                  int threads) {
+    thread_local Linear::Laid rooms;
+    const Linear linear{N, K, M, x, w};
+    Linear::Laid& laid = rooms.of(K * M, 0, 0);
+    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    shared(threads, [&](Part part) { linear.lay_out(part, laid); });
+    shared(threads, [&](Part part) { linear.there(part, laid, bias, y); });
+}
+void linear_back(const uint16_t* slopes, const uint16_t* x, const float* w, uint16_t* dx, float* dw, float* db, Index N,
+                 Index K, Index M, int threads) {
+    thread_local Linear::Laid rooms;
+    const Linear linear{N, K, M, x, w};
+    const Index most = std::min(up_to(N, 2), Linear::TOGETHER);
+    Linear::Laid& laid = rooms.of(K * M, K * most, M * most);
+    const Linear::Slopes found{slopes, dx, dw, db};
+    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    for (Index first = 0; first < N; first += most) {
+        const Index count = std::min(most, N - first);
+        shared(threads, [&](Part part) { linear.lay_out(part, laid, found, first, count); });
+        shared(threads, [&](Part part) { linear.back(part, laid, found, first, count); });
+    }
+}
 #else
 extern const int MULTIPLIES_BFLOAT16 = 0;
+void linear_there(const uint16_t*, const float*, const float*, uint16_t*, Index, Index, Index, int) {}
+void linear_back(const uint16_t*, const uint16_t*, const float*, uint16_t*, float*, float*, Index, Index, Index, int) {}
 void whole_attention(const Index*, const uint8_t*, float*, const Index*, int) {}
 void whole_attention_back(const Index*, const uint8_t*, float*, const Index*, int) {}
 #endif

@@ -23,13 +23,21 @@ struct Right {
     Index row;
 };
 
-template <int ROWS, int VECTORS>
-inline void tile(Left a, Right b, Index depth, float* c, Index stride, bool add) {
+// What the sums begin with: a row for each row of the product, `row` numbers apart; or nothing.
+struct Before {
+    const float* at = nullptr;
+    Index row = 0;
+
+    Before from(Index r, Index n) const { return {at ? at + r * row + n : at, row}; }
+};
+
+template <int ROWS, int VECTORS, typename Y>
+inline void tile(Left a, Right b, Index depth, Y* y, Index stride, Before before) {
     Wide sums[ROWS][VECTORS];  // unrolled, or they would be in memory before and after
 #pragma GCC unroll 24
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = add ? read(c + r * stride + v * WIDE) : all(0.0f);
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = before.at ? read(before.from(r, v * WIDE).at) : all(0.0f);
     for (Index p = 0; p < depth; p++) {
         __m512bh right[VECTORS];
 #pragma GCC unroll 4
@@ -46,51 +54,99 @@ inline void tile(Left a, Right b, Index depth, float* c, Index stride, bool add)
 #pragma GCC unroll 24
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) _mm512_storeu_ps(c + r * stride + v * WIDE, sums[r][v]);
+        for (int v = 0; v < VECTORS; v++) write(y + r * stride + v * WIDE, sums[r][v]);
 }
 
-// c (rows, columns) = a b, or += where `add`; columns is a multiple of WIDE, depth counts pairs.
-template <int VECTORS>
-inline void columns_of(Left a, Right b, Index depth, Index rows, float* c, Index stride, bool add) {
+template <int VECTORS, typename Y>
+inline void columns_of(Left a, Right b, Index depth, Index rows, Y* y, Index stride, Before before) {
     constexpr int ROWS = 24 / VECTORS;  // so many sums fit into the registers, and no product waits for the one before
     Index r = 0;
-    for (; r + ROWS <= rows; r += ROWS) tile<ROWS, VECTORS>(a.from(r), b, depth, c + r * stride, stride, add);
-    for (; r + 2 <= rows; r += 2) tile<2, VECTORS>(a.from(r), b, depth, c + r * stride, stride, add);
-    for (; r < rows; r++) tile<1, VECTORS>(a.from(r), b, depth, c + r * stride, stride, add);
+    for (; r + ROWS <= rows; r += ROWS)
+        tile<ROWS, VECTORS>(a.from(r), b, depth, y + r * stride, stride, before.from(r, 0));
+    for (; r + 2 <= rows; r += 2) tile<2, VECTORS>(a.from(r), b, depth, y + r * stride, stride, before.from(r, 0));
+    for (; r < rows; r++) tile<1, VECTORS>(a.from(r), b, depth, y + r * stride, stride, before.from(r, 0));
 }
-inline void multiply(Left a, Right b, Index depth, Index rows, Index columns, float* c, Index stride,
-                     bool add = false) {
+// y (rows, columns) = a b and what was before, in float or bfloat16; columns is a multiple of WIDE, depth counts pairs.
+template <typename Y>
+inline void multiply(Left a, Right b, Index depth, Index rows, Index columns, Y* y, Index stride, Before before = {}) {
     Index n = 0;
     const auto rest = [&] { return Right{b.at + n, b.row}; };
-    for (; n + 4 * WIDE <= columns; n += 4 * WIDE) columns_of<4>(a, rest(), depth, rows, c + n, stride, add);
+    for (; n + 4 * WIDE <= columns; n += 4 * WIDE)
+        columns_of<4>(a, rest(), depth, rows, y + n, stride, before.from(0, n));
     switch ((columns - n) / WIDE) {
-        case 3: return columns_of<3>(a, rest(), depth, rows, c + n, stride, add);
-        case 2: return columns_of<2>(a, rest(), depth, rows, c + n, stride, add);
-        case 1: return columns_of<1>(a, rest(), depth, rows, c + n, stride, add);
+        case 3: return columns_of<3>(a, rest(), depth, rows, y + n, stride, before.from(0, n));
+        case 2: return columns_of<2>(a, rest(), depth, rows, y + n, stride, before.from(0, n));
+        case 1: return columns_of<1>(a, rest(), depth, rows, y + n, stride, before.from(0, n));
     }
 }
 
-// Rows (count, K) as the right side of a product along `count`: (count / 2, K) pairs, to `whole` rows with zeros.
-inline void pair_rows(const Half* x, Index stride, Index count, Index whole, Index K, Pair* y) {
+// Sixteen pairs of numbers, of two vectors (low, high) or of one, and of the latter no more than there are.
+inline __m512i pairs_of(Wide low, Wide high) {
+    const auto wide = [](Wide x) { return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)); };
+    return _mm512_or_si512(wide(low), _mm512_slli_epi32(wide(high), 16));
+}
+inline __m512i pairs_of(const Half* low, const Half* high) {
+    const auto wide = [](const Half* x) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)x)); };
+    return _mm512_or_si512(wide(low), high ? _mm512_slli_epi32(wide(high), 16) : _mm512_setzero_si512());
+}
+inline __m512i pairs_of(const float* low, const float* high) {
+    return pairs_of(read(low), high ? read(high) : all(0.0f));
+}
+inline __m512i pairs_along(const Half* x, Index numbers) { return _mm512_maskz_loadu_epi32(first_lanes(numbers / 2), x); }
+inline __m512i pairs_along(const float* x, Index numbers) {
+    return (__m512i)_mm512_cvtne2ps_pbh(numbers > WIDE ? read(x + WIDE) : all(0.0f), read(x));
+}
+
+// (WIDE, WIDE) of them, mirrored.
+inline void mirror(__m512i (&rows)[WIDE]) {
+    __m512i twos[WIDE], fours[WIDE];
+#pragma GCC unroll 8
+    for (int i = 0; i < WIDE; i += 2) {
+        twos[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        twos[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < WIDE; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = _mm512_unpacklo_epi64(twos[i + j], twos[i + j + 2]);
+            fours[i + 2 * j + 1] = _mm512_unpackhi_epi64(twos[i + j], twos[i + j + 2]);
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        constexpr int EVEN = 0x88, ODD = 0xdd;
+        const __m512i a = _mm512_shuffle_i32x4(fours[i], fours[4 + i], EVEN);
+        const __m512i b = _mm512_shuffle_i32x4(fours[i], fours[4 + i], ODD);
+        const __m512i c = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], EVEN);
+        const __m512i d = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], ODD);
+        rows[i] = _mm512_shuffle_i32x4(a, c, EVEN), rows[8 + i] = _mm512_shuffle_i32x4(a, c, ODD);
+        rows[4 + i] = _mm512_shuffle_i32x4(b, d, EVEN), rows[12 + i] = _mm512_shuffle_i32x4(b, d, ODD);
+    }
+}
+
+// Rows (count, K), halves or floats, as the right side of a product along `count`: (whole / 2, K) pairs; where there is
+// no such row they are zeros. K is a multiple of WIDE here and below.
+template <typename X>
+inline void pair_rows(const X* x, Index stride, Index count, Index whole, Index K, Pair* y) {
     for (Index row = 0; row < whole; row += 2, y += K)
         for (Index k = 0; k < K; k += WIDE) {
-            const auto half = [&](Index i) {
-                return i < count ? _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(x + i * stride + k)))
-                                 : _mm512_setzero_si512();
-            };
-            _mm512_storeu_si512(y + k, _mm512_or_si512(half(row), _mm512_slli_epi32(half(row + 1), 16)));
+            const X* at = x + row * stride + k;
+            const auto pairs = row < count ? pairs_of(at, row + 1 < count ? at + stride : nullptr) : _mm512_setzero_si512();
+            _mm512_storeu_si512(y + k, pairs);
         }
 }
-// Rows (count, K) as the right side of a product along K: (K / 2, whole) pairs.
-inline void pair_columns(const Half* x, Index stride, Index count, Index whole, Index K, Pair* y) {
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i places = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(int(stride)));
+// Rows (count, K) as the right side of a product along K: (K / 2, whole) pairs; `whole` is a multiple of WIDE.
+template <typename X>
+inline void pair_columns(const X* x, Index stride, Index count, Index whole, Index K, Pair* y) {
     for (Index row = 0; row < whole; row += WIDE)
-        for (Index p = 0; p < K / 2; p++) {
-            const Half* first = x + row * stride + 2 * p;
-            const auto pairs =
-                _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(count - row), places, first, 2);
-            _mm512_storeu_si512(y + p * whole + row, pairs);
+        for (Index k = 0; k < K; k += 2 * WIDE) {
+            __m512i pairs[WIDE];
+#pragma GCC unroll 16
+            for (Index i = 0; i < WIDE; i++)
+                pairs[i] = row + i < count ? pairs_along(x + (row + i) * stride + k, K - k) : _mm512_setzero_si512();
+            mirror(pairs);
+            for (Index p = 0; p < WIDE && k / 2 + p < K / 2; p++)
+                _mm512_storeu_si512(y + (k / 2 + p) * whole + row, pairs[p]);
         }
 }
 

@@ -2,14 +2,13 @@
 masking, widening, PyTorch's softmax and narrowing are ten passes over the largest tensor of a layer.
 """
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tercet.kernel.compiled import library, mask_strides, takes
+from tercet.kernel.compiled import library, mask_strides, takes, words
 
 WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
 
@@ -66,4 +65,4 @@ def _call(name: str, dtype: torch.dtype, sizes: tuple[int, ...], *tensors: Tenso
     assert kernels is not None
     function = getattr(kernels, f"{name}_{str(dtype).removeprefix('torch.')}")
     places = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
-    function(*places, (ctypes.c_int64 * len(sizes))(*sizes), torch.get_num_threads())
+    function(*places, words(sizes), torch.get_num_threads())

@@ -149,11 +149,12 @@ struct WholeAttention {
                     const Wide slope_of = _mm512_sub_ps(read(slopes + place), read(mean + from + t));
                     write(bent + place, _mm512_mul_ps(weight, slope_of));
                 }
+            const auto sums = [&](const float* slopes) { return add ? Before{slopes + s * K, K} : Before{}; };
             pair_rows(bent, width, rows, 2 * pairs, width, bends);
-            multiply({weights, width, 2}, {ss + from / 2 * K, K}, width / 2, rows, K, value_slopes + s * K, K, add);
-            multiply({bent, width, 2}, {qs + from / 2 * K, K}, width / 2, rows, K, key_slopes + s * K, K, add);
+            multiply({weights, width, 2}, {ss + from / 2 * K, K}, width / 2, rows, K, value_slopes + s * K, K, sums(value_slopes));
+            multiply({bent, width, 2}, {qs + from / 2 * K, K}, width / 2, rows, K, key_slopes + s * K, K, sums(key_slopes));
             multiply({(const Half*)bends, 2, 2 * width}, {ks + s / 2 * K, K}, pairs, width, K, query_slopes + from * K, K,
-                     true);
+                     {query_slopes + from * K, K});
         }
         for (Index t = 0; t < T; t++) put(query_slopes + t * K, scale(), dq.of(b, h, t));
     }

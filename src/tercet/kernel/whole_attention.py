@@ -5,13 +5,13 @@ the formula written out is a dozen passes over the largest tensor of a layer.
 As Dao et al., "FlashAttention" (2022) have it on a GPU: the backward pass works the weights out once more.
 """
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library, mask_strides, multiplies_bfloat16
+from tercet.kernel.compiled import library, mask_strides, multiplies_bfloat16, words
+from tercet.kernel.operators import differentiate, operator
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
 STEP = 16  # the width of a head is a multiple of it
@@ -53,20 +53,25 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, causal
     return _there(q, k, v, None if mask is None else mask.contiguous(), causal)[0]
 
 
-@torch.library.custom_op("tercet::whole_attention", mutates_args=(), device_types="cpu")
+def _places(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    return _by_tokens(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@operator("whole_attention", _places)
 def _there(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
-    """What the queries take, and the logarithms of their softmax's sums. An operator: compiled blocks have it, too."""
+    """What the queries take, and the logarithms of their softmax's sums."""
     y, logs = _places(q, k, v, mask, causal)
     _call("whole_attention", (q, k, v, y), mask, logs, causal)
     return y, logs
 
 
-@_there.register_fake
-def _places(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
-    return _by_tokens(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+def _places_back(
+    slopes: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logs: Tensor, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _by_tokens(q), _by_tokens(k), _by_tokens(v)
 
 
-@torch.library.custom_op("tercet::whole_attention_back", mutates_args=(), device_types="cpu")
+@operator("whole_attention_back", _places_back)
 def _back(
     slopes: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logs: Tensor, mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,24 +81,17 @@ def _back(
     return found
 
 
-@_back.register_fake
-def _places_back(
-    slopes: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logs: Tensor, mask: Tensor | None, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _by_tokens(q), _by_tokens(k), _by_tokens(v)
-
-
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, mask, ctx.causal = inputs
     ctx.save_for_backward(q, k, v, *output, mask)
 
 
 def _gradients(ctx: Any, slopes: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *saved, mask = ctx.saved_tensors
-    return *_back(slopes, *saved, mask, ctx.causal), None, None
+    q, k, v, y, logs, mask = ctx.saved_tensors
+    return *_back(slopes, q, k, v, y, logs, mask, ctx.causal), None, None
 
 
-_there.register_autograd(_gradients, setup_context=_keep)
+differentiate("whole_attention", _keep, _gradients)
 
 
 def _along_rows(x: Tensor) -> Tensor:
@@ -113,8 +111,8 @@ def _type(x: Tensor) -> torch.dtype:
 
 def _by_tokens(like: Tensor) -> Tensor:
     """(B, H, T, K) that lies in memory as (B, T, H, K)."""
-    batch, heads, tokens, wide = like.shape
-    return like.new_empty((batch, tokens, heads, wide)).transpose(1, 2)
+    _, heads, tokens, wide = like.shape
+    return like.new_empty_strided(like.shape, (tokens * heads * wide, wide, heads * wide, 1))
 
 
 def _call(name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logs: Tensor, causal: bool) -> None:
@@ -123,8 +121,8 @@ def _call(name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logs: Ten
     q, k = tensors[:2]
     batch, heads, queries, wide = q.shape
     sizes = (batch, heads, k.shape[1], queries, k.shape[2], wide, int(causal), *mask_strides(mask))
-    places = [number for x in tensors for number in (x.data_ptr(), *x.stride()[:3])]
+    places = [number for x in tensors for number in (x.data_ptr(), *x.stride())]
     getattr(kernels, name)(
-        (ctypes.c_int64 * len(places))(*places), None if mask is None else mask.data_ptr(), logs.data_ptr(),
-        (ctypes.c_int64 * len(sizes))(*sizes), torch.get_num_threads(),
+        words(places), None if mask is None else mask.data_ptr(), logs.data_ptr(),
+        words(sizes), torch.get_num_threads(),
     )  # fmt: skip

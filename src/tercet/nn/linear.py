@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tercet.kernel import multiply_rows, takes_rows
+from tercet.kernel import apply_linear, multiply_rows, takes_linear, takes_rows
 
 Narrow = Literal["bf16", "int8"]
 
@@ -35,6 +35,8 @@ class Linear(nn.Linear):
     def forward(self, input: Float[Tensor, "*B K"]) -> Float[Tensor, "*B N"]:
         if takes_rows(input, self.weight):
             return multiply_rows(input, self.weight, self.scale, self.bias)
+        if takes_linear(input, self.weight):
+            return apply_linear(input, self.weight, self.bias)
         weight = self.widened(input.dtype) if self.quantized else self.weight
         return F.linear(input, weight, self.bias)
 

@@ -1,0 +1,157 @@
+"""A linear layer that learns in bfloat16 is the formula, there and back, and its weights' slopes are not rounded."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tercet.kernel import apply_linear, linear, takes_linear
+from tercet.kernel.compiled import multiplies_bfloat16
+from tercet.nn import Linear
+
+pytestmark = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
+sixteens = st.integers(1, 14).map(lambda n: 16 * n)
+
+
+def apart(found: Tensor, exact: Tensor) -> float:
+    exact = exact.detach()
+    return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-6))
+
+
+def some(rows: int, wide: int, long: int, bias: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Numbers, weights that bfloat16 holds, so that only sums are rounded, and a bias that it does not."""
+    x, weight = torch.randn(rows, wide), torch.randn(long, wide)
+    given = [x.bfloat16(), weight.bfloat16().float(), torch.randn(long) if bias else None]
+    x, weight, b = (None if one is None else one.requires_grad_() for one in given)
+    assert x is not None
+    assert weight is not None
+    return x, weight, b
+
+
+def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    return [None if one is None else one.detach().double().requires_grad_() for one in tensors]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    rows=st.one_of(st.integers(1, 130), st.sampled_from([1024, 1025, 2100])),
+    wide=sixteens,
+    long=sixteens,
+    bias=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_it_is_the_formula_there_and_back(rows: int, wide: int, long: int, bias: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    ours = some(rows, wide, long, bias)
+    x, weight, b = doubles(ours)
+    assert x is not None
+    assert weight is not None
+    expected, found = F.linear(x, weight, b), apply_linear(*ours)
+    assert (found.dtype, found.shape) == (torch.bfloat16, (rows, long))
+    assert apart(found, expected) < 2**-8
+    slopes = torch.randn(rows, long).bfloat16()
+    exact = torch.autograd.grad(expected, [one for one in (x, weight, b) if one is not None], slopes.double())
+    given = torch.autograd.grad(found, [one for one in ours if one is not None], slopes)
+    assert [one.dtype for one in given] == [torch.bfloat16, torch.float32, torch.float32][: len(given)]
+    assert [one.shape for one in given] == [one.shape for one in exact]
+    assert apart(given[0], exact[0]) < 2**-8
+    for one, other in zip(given[1:], exact[1:], strict=True):  # these stay as exact as float32 sums are
+        assert apart(one, other) < 1e-5
+
+
+@given(wanted=st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, bool, bool]) -> None:
+    torch.manual_seed(0)
+    every = some(40, 32, 48, bias=True)
+    slopes = torch.randn(40, 48).bfloat16()
+    all_slopes = torch.autograd.grad(apply_linear(*every), [one for one in every if one is not None], slopes)
+    few = [one.detach().requires_grad_(want) for one, want in zip(every, wanted, strict=True) if one is not None]
+    y = apply_linear(few[0], few[1], few[2])
+    assert y.requires_grad == any(wanted)
+    if y.requires_grad:
+        y.backward(slopes)
+    for one, want, exact in zip(few, wanted, all_slopes, strict=True):
+        assert (one.grad is not None) == want
+        assert one.grad is None or torch.equal(one.grad, exact)
+
+
+def test_threads_do_not_change_it() -> None:
+    torch.manual_seed(0)
+    ours = some(1500, 96, 208, bias=True)
+    found: list[tuple[Tensor, ...]] = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        y = apply_linear(*ours)
+        found.append((y, *torch.autograd.grad(y, [one for one in ours if one is not None], torch.ones_like(y))))
+    torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_axes_in_front_and_gaps_between_rows_are_as_if_there_were_none() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = some(48, 32, 64, bias=True)
+    flat = apply_linear(x, weight, bias)
+    deep = apply_linear(x.view(4, 3, 4, 32), weight, bias)
+    across = apply_linear(x.mT.contiguous().mT, weight, bias)
+    assert torch.equal(deep.flatten(0, 2), flat)
+    assert torch.equal(across, flat)
+    slopes = torch.randn(48, 64).bfloat16()
+    exact = torch.autograd.grad(flat, weight, slopes)[0]
+    assert torch.equal(torch.autograd.grad(deep, weight, slopes.view_as(deep))[0], exact)
+    assert torch.equal(torch.autograd.grad(across, weight, slopes.mT.contiguous().mT)[0], exact)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(linear, "WORTH", 1)
+    layer, x = Linear(32, 48, bias=bias), torch.randn(2, 20, 32)
+    exact = layer.double()(x.double())
+    layer.float()
+    assert "tercet" not in type(layer(x).grad_fn).__name__
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(x)
+        assert "tercet" in type(found.grad_fn).__name__
+        assert apart(found, exact) < 0.01
+        for other in (x[:, :4, :16], x[:1, :15]):  # widths that it does not have, and too few rows
+            narrow = Linear(other.shape[-1], 48 if other.shape[-1] == 32 else 40)
+            assert "tercet" not in type(narrow(other).grad_fn).__name__
+        assert layer.double()(x.double()).dtype == torch.float64  # as it is in mixed precision
+        assert not takes_linear(x, layer.float().weight.bfloat16())
+        assert not takes_linear(x, layer.weight.mT.contiguous().mT)
+        monkeypatch.setattr(linear, "WORTH", 40 * 32 * 48 + 1)
+        assert not takes_linear(x, layer.weight)
+    with torch.autocast("cpu", torch.float16):
+        assert not takes_linear(x, layer.weight)
+
+
+def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same() -> None:
+    torch.manual_seed(0)
+    ours = some(40, 32, 48, bias=True)
+    met: list[str] = []
+
+    def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        met.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    found = torch.compile(apply_linear, fullgraph=True, backend=look)(*ours)
+    expected = apply_linear(*ours)
+    assert torch.equal(found, expected)
+    slopes = torch.randn(found.shape).bfloat16()
+    given = [one for one in ours if one is not None]
+    gradients = (torch.autograd.grad(y, given, slopes) for y in (found, expected))
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    assert sum("tercet.linear" in name for name in met) == 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_it_is_a_proper_operator(bias: bool) -> None:
+    x, weight, b = some(40, 32, 48, bias=bias)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.tercet.linear.default, (x, weight, b), test_utils=checks)
+    for wanted in ((True, True, True), (False, True, False), (True, False, False)):
+        arguments = torch.randn(40, 48).bfloat16(), x.detach(), weight.detach(), wanted
+        torch.library.opcheck(torch.ops.tercet.linear_back.default, arguments, test_utils=checks[:3:2])

@@ -1,7 +1,8 @@
-// y = x wT + b for many rows, there and back, where the CPU multiplies bfloat16. Weights stay in float32, and so do their
-// slopes: they are narrowed as they are laid out for the product, where PyTorch keeps copies of both. No sum depends on
-// the number of threads.
+// y = x wT + b for many rows, there and back, where the CPU multiplies bfloat16. Weights and their slopes stay float32: a
+// weight is narrowed as it is laid out for the product, where PyTorch keeps copies. No sum depends on the number of threads.
 #pragma once
+#include <algorithm>
+
 #include "pairs.h"
 
 #ifdef __AVX512BF16__

@@ -5,7 +5,8 @@
 
 Only the weights are kept so: they are widened before they are multiplied, and activations stay as they are
 ("weight-only" quantization). To write a token every weight is read once, so fewer bits are faster; with gradients, with
-many rows and on a GPU the formula is worked out as it stands here.
+many rows and on a GPU the formula is worked out as it stands here; or, to learn in bfloat16 on a CPU that has it, there
+and back by a kernel.
 """
 
 from typing import Literal

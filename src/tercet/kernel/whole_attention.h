@@ -151,8 +151,10 @@ struct WholeAttention {
                 }
             const auto sums = [&](const float* slopes) { return add ? Before{slopes + s * K, K} : Before{}; };
             pair_rows(bent, width, rows, 2 * pairs, width, bends);
-            multiply({weights, width, 2}, {ss + from / 2 * K, K}, width / 2, rows, K, value_slopes + s * K, K, sums(value_slopes));
-            multiply({bent, width, 2}, {qs + from / 2 * K, K}, width / 2, rows, K, key_slopes + s * K, K, sums(key_slopes));
+            multiply({weights, width, 2}, {ss + from / 2 * K, K}, width / 2, rows, K, value_slopes + s * K, K,
+                     sums(value_slopes));
+            multiply({bent, width, 2}, {qs + from / 2 * K, K}, width / 2, rows, K, key_slopes + s * K, K,
+                     sums(key_slopes));
             multiply({(const Half*)bends, 2, 2 * width}, {ks + s / 2 * K, K}, pairs, width, K, query_slopes + from * K, K,
                      {query_slopes + from * K, K});
         }

@@ -138,7 +138,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
     met: list[str] = []
 
     def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
-        met.extend(str(node.target) for node in graph.graph.nodes)
+        met.append(graph.print_readable(print_output=False))
         return graph
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -152,13 +152,13 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
     slopes = torch.randn(found.shape).bfloat16()
     gradients = (torch.autograd.grad(y, (q, k, v), slopes) for y in (found, expected))
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
-    assert any("whole_attention" in name for name in met)
+    assert met[0].count("tercet.whole_attention.default") == 1
 
 
 def test_it_is_a_proper_operator() -> None:
     threads = torch.get_num_threads()
-    q, k, v = (torch.randn(threads, 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
+    q, k, v = (torch.randn(threads, 2, 20, 16).bfloat16() for _ in range(3))
     mask = torch.rand(threads, 1, 1, 20) < 0.8
     for arguments in ((q, k, v, None, True), (q, k, v, mask, False)):
-        checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+        checks = ("test_schema", "test_faketensor")
         torch.library.opcheck(torch.ops.tercet.whole_attention.default, arguments, test_utils=checks)

@@ -1,11 +1,14 @@
 """The likelihood worked out a few rows at a time is cross-entropy written out, in value and gradient."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.kernel import cross_entropy, library
+from tercet.kernel import cross_entropy, library, linear
+from tercet.kernel.compiled import multiplies_bfloat16
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives import IGNORED, likelihood, no_loss
@@ -176,3 +179,34 @@ def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.M
     torch.testing.assert_close(found.plain, F.cross_entropy(head(hidden), targets, reduction="sum").detach())
     with pytest.raises(AssertionError, match="a product for a gradient"):
         negative_log_likelihood(hidden, head, targets)
+
+
+@pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
+@pytest.mark.parametrize("pad_to", [1, 3])
+def test_few_products_go_through_the_kernel_and_find_the_same(pad_to: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "WORTH", 1)
+    spec = DecoderOnlySpec(vocab_size=19, pad_vocab_to=pad_to, stack=StackSpec(d_model=32, n_layers=1, n_heads=1))
+    head, hidden = Unembedding(spec, spec.stack), torch.randn(4, 10, 32)
+    targets = torch.randint(0, 19, (4, 10))
+    targets[1, 3:] = IGNORED
+    found: dict[bool, list[Tensor]] = {}
+    for few in (True, False):
+        monkeypatch.setattr(likelihood, "FEW", 1 << 25 if few else 0)
+        calls = {name: Mock(wraps=getattr(likelihood, name)) for name in ("linear_there", "linear_back")}
+        for name, call in calls.items():
+            monkeypatch.setattr(likelihood, name, call)
+        h = hidden.clone().requires_grad_()
+        head.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = negative_log_likelihood(h, head, targets, smoothing=0.1)
+        (0.37 * loss.total).backward()
+        assert [call.call_count for call in calls.values()] == [int(few)] * 2
+        assert h.grad is not None
+        assert head.weight.grad is not None
+        assert head.weight.grad.dtype == torch.float32
+        found[few] = [loss.total.detach(), loss.plain, h.grad, head.weight.grad]
+        monkeypatch.undo()
+        monkeypatch.setattr(linear, "WORTH", 1)
+    for ours, theirs in zip(found[True], found[False], strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=0.01, atol=0.01 * float(theirs.abs().max()))

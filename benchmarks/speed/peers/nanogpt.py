@@ -1,4 +1,5 @@
-"""nanoGPT, from a checkout whose path is given: its `model.py`, with our weights.
+"""nanoGPT, from a checkout whose path is given: its `model.py`, with our weights, and biases where ours has them; its
+`train.py` has none.
 
 Its README's run on a CPU is `--device=cpu --compile=False`: fp32, PyTorch's attention kernel, an optimizer of many
 kernels. With `flash` switched off its own formula runs, written out.
@@ -30,7 +31,7 @@ def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
         model: Any = theirs.GPT(
             theirs.GPTConfig(
                 block_size=spec.max_len, vocab_size=spec.vocab_size, n_layer=stack.n_layers, n_head=stack.n_heads,
-                n_embd=stack.d_model, dropout=0.0, bias=True,
+                n_embd=stack.d_model, dropout=0.0, bias=stack.bias,
             )
         )  # fmt: skip
     state = ours.state_dict()
@@ -38,7 +39,7 @@ def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
     with torch.no_grad():
         into["transformer.wte.weight"].copy_(state["embedding.weight"])
         into["transformer.wpe.weight"].copy_(state["stack.position.table.weight"])
-        for kind in ("weight", "bias"):
+        for kind in ("weight", "bias") if stack.bias else ("weight",):
             into[f"transformer.ln_f.{kind}"].copy_(state[f"stack.final_norm.{kind}"])
             for number in range(stack.n_layers):
                 here, there = f"stack.blocks.{number}", f"transformer.h.{number}"

@@ -20,7 +20,7 @@ class PyTorchGPT(nn.Module):
         super().__init__()
         spec, stack = ours.spec, ours.spec.stack
         layer = _layer(nn.TransformerEncoderLayer, stack)
-        norm = nn.LayerNorm(stack.d_model, eps=stack.norm_eps)
+        norm = nn.LayerNorm(stack.d_model, eps=stack.norm_eps, bias=stack.norm_bias)
         self.stack = nn.TransformerEncoder(layer, stack.n_layers, norm, enable_nested_tensor=False)
         self.embedding = nn.Embedding(spec.vocab_size, stack.d_model)
         self.positions = nn.Embedding(spec.max_len, stack.d_model)
@@ -83,6 +83,7 @@ def _layer(kind: type[nn.Module], stack: StackSpec) -> nn.Module:
         return kind(
             stack.d_model, stack.n_heads, stack.inner_width, dropout=stack.dropout.residual,
             activation=activation, layer_norm_eps=stack.norm_eps, batch_first=True, norm_first=stack.placement == "pre",
+            bias=stack.bias,
         )  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def _fill(stack: nn.Module, state: dict[str, Tensor], name: str) -> None:
         if crosses:
             parts |= {"cross_attention": layer.multihead_attn, f"cross_residual.{place}": layer.norm2}
         for part, module in parts.items():
-            for kind in ("weight", "bias"):
+            for kind in ("weight", "bias") if layer.linear1.bias is not None else ("weight",):
                 start = f"{name}.blocks.{number}.{part}"
                 if not isinstance(module, nn.MultiheadAttention):
                     getattr(module, kind).copy_(state[f"{start}.{kind}"])
@@ -105,5 +106,5 @@ def _fill(stack: nn.Module, state: dict[str, Tensor], name: str) -> None:
                 getattr(module, f"in_proj_{kind}").copy_(torch.cat([state[f"{start}.{a}.{kind}"] for a in ATTENTION]))
                 getattr(module.out_proj, kind).copy_(state[f"{start}.out.{kind}"])
     if stack.norm is not None:
-        for kind in ("weight", "bias"):
-            getattr(stack.norm, kind).copy_(state[f"{name}.final_norm.{kind}"])  # pyright: ignore
+        for kind, tensor in stack.norm.named_parameters():
+            tensor.copy_(state[f"{name}.final_norm.{kind}"])  # pyright: ignore

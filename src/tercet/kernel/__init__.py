@@ -13,6 +13,8 @@ from tercet.kernel.cross_entropy import takes_logits as takes_logits
 from tercet.kernel.few_queries import few_queries as few_queries
 from tercet.kernel.few_queries import takes_queries as takes_queries
 from tercet.kernel.linear import apply_linear as apply_linear
+from tercet.kernel.linear import linear_back as linear_back
+from tercet.kernel.linear import linear_there as linear_there
 from tercet.kernel.linear import takes_linear as takes_linear
 from tercet.kernel.rows import multiply_rows as multiply_rows
 from tercet.kernel.rows import takes_rows as takes_rows

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.compiled import has_kernels, library
-from tercet.kernel.operators import differentiate, operator
+from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 18  # numbers from which it is worth having the kernel compiled
 # As `activations.h` counts them; the ones that are smooth have a kernel.
@@ -31,7 +31,7 @@ def bend(x: Tensor, activation: str) -> Tensor:
     Args:
         x: of any shape, bfloat16; worked out in float32.
     """
-    return _there(x, ACTIVATIONS.index(activation))
+    return _learning(x, ACTIVATIONS.index(activation))
 
 
 def _place(x: Tensor, activation: int) -> Tensor:
@@ -62,7 +62,7 @@ def _gradients(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
     return _back(slopes, x, ctx.activation), None
 
 
-differentiate("bend", _keep, _gradients)
+_learning = differentiable(_there, _keep, _gradients)
 
 
 def _call(x: Tensor, slopes: Tensor | None, activation: int) -> Tensor:

@@ -19,19 +19,17 @@ struct CrossEntropy {
     bool learns;           // whether the gradient is wanted
     float *totals, *plains;  // (N): the loss, and what it is without smoothing
 
-    Floats eight(const T* row, Index v) const {
-        Floats z = capped(read(row, v, V, 0));
-        if (v + LANES > V)
-            for (Index lane = V - v; lane < LANES; lane++) z[lane] = -INFINITY;
-        return z;
+    Wide scores_from(const T* at, Index count) const {
+        const Wide z = capped(read(at, count));
+        return count < WIDE ? first(count, z, -INFINITY) : z;
     }
-    float one(const T* row, Index v) const { return capped(Floats{} + widen_one(row[v]))[0]; }
+    float one(T score) const { return capped(all(widen_one(score)))[0]; }
 
-    Floats capped(Floats score) const {
+    Wide capped(Wide score) const {
         if (!cap) return score;
-        const Floats size = score < 0 ? -score : score, small = exp(size * (-2.0f / cap));
-        const Floats bent = (1.0f - small) / (1.0f + small) * cap;
-        return score < 0 ? -bent : bent;
+        const Wide size = score < all(0) ? -score : score, small = exp(size * (-2.0f / cap));
+        const Wide bent = (1.0f - small) / (1.0f + small) * cap;
+        return score < all(0) ? -bent : bent;
     }
 
     void row(Index n) const {
@@ -41,35 +39,33 @@ struct CrossEntropy {
             if (learns) memset((void*)row, 0, V * sizeof(T));
             return;
         }
-        Floats most = Floats{} - INFINITY;
-        for (Index v = 0; v < V; v += LANES) {
-            const Floats z = eight(row, v);
+        Wide most = all(-INFINITY);
+        for (Index v = 0; v < V; v += WIDE) {
+            const Wide z = scores_from(row + v, V - v);
             most = z > most ? z : most;
         }
         const float top = largest(most);
-        Floats sums = {}, distances = {};
-        for (Index v = 0; v < V; v += LANES) {
-            const Floats z = eight(row, v) - top;
+        Wide sums = all(0), distances = all(0);
+        for (Index v = 0; v < V; v += WIDE) {
+            const Wide z = scores_from(row + v, V - v) - top;
             sums += exp(z);
-            if (smoothing && v + LANES <= V) distances += z;
-            if (smoothing && v + LANES > V)
-                for (Index lane = 0; v + lane < V; lane++) distances[lane] += z[lane];
+            if (smoothing) distances += first(V - v, z, 0);
         }
-        const float sum = add_up(sums), lse = logf(sum), likely = one(row, targets[n]) - top;
+        const float sum = add_up(sums), lse = logf(sum), likely = one(row[targets[n]]) - top;
         plains[n] = lse - likely;
         totals[n] = smoothing ? (1 - smoothing) * plains[n] + smoothing * (lse - add_up(distances) / V) : plains[n];
         if (!learns) return;
 
         const float scale = 1.0f / sum, spread = smoothing / V;
-        auto gradient = [&](Floats z) {
-            const Floats slope = exp(z - top) * scale - spread;
+        auto gradient = [&](Wide z) {
+            const Wide slope = exp(z - top) * scale - spread;
             return cap ? slope * (1.0f - z * z * (1.0f / (cap * cap))) : slope;
         };
-        const float aim = one(row, targets[n]);
+        const float aim = one(row[targets[n]]);
         const float bend = cap ? 1.0f - aim * aim / (cap * cap) : 1.0f;
-        const float at_target = gradient(Floats{} + aim)[0] - (1.0f - smoothing) * bend;
-        for (Index v = 0; v < V; v += LANES) write(gradient(eight(row, v)), row, v, V);
-        write(Floats{} + at_target, row, targets[n], targets[n] + 1);
+        const float at_target = gradient(all(aim))[0] - (1.0f - smoothing) * bend;
+        for (Index v = 0; v < V; v += WIDE) write(row + v, gradient(scores_from(row + v, V - v)), V - v);
+        write(row + targets[n], all(at_target), 1);
     }
 };
 

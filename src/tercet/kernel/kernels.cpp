@@ -43,7 +43,8 @@ void linear(const float* x, const W* w, const float* scale, const float* bias, f
 
 template <typename T>
 void cross_entropy(Index N, const CrossEntropy<T>& rows, int threads) {
-    shared(N > 1 && N * rows.V > WORTH_SHARING ? threads : 1, [&](Part part) {
+    constexpr Index EXPONENTIAL = 16;  // multiplications, two of them for each score
+    shared(N > 1 && 2 * EXPONENTIAL * N * rows.V > WORTH_SHARING ? threads : 1, [&](Part part) {
         const auto [first, last] = part.of(N);
         for (Index n = first; n < last; n++) rows.row(n);
     });
@@ -161,7 +162,7 @@ void linear_there(const uint16_t* x, const float* w, const float* bias, uint16_t
                   int threads) {
     thread_local Linear::Laid rooms;
     const Linear linear{N, K, M, x, w};
-    Linear::Laid& laid = rooms.of(K * M, 0, 0);
+    Linear::Laid& laid = rooms.of(K * linear.padded, 0, 0);
     threads = N * K * M > WORTH_SHARING ? threads : 1;
     shared(threads, [&](Part part) { linear.lay_out(part, laid); });
     shared(threads, [&](Part part) { linear.there(part, laid, bias, y); });
@@ -171,7 +172,7 @@ void linear_back(const uint16_t* slopes, const uint16_t* x, const float* w, uint
     thread_local Linear::Laid rooms;
     const Linear linear{N, K, M, x, w};
     const Index most = std::min(up_to(N, 2), Linear::TOGETHER);
-    Linear::Laid& laid = rooms.of(K * M, K * most, M * most);
+    Linear::Laid& laid = rooms.of(K * linear.padded, K * most, linear.padded * most);
     const Linear::Slopes found{slopes, dx, dw, db};
     threads = N * K * M > WORTH_SHARING ? threads : 1;
     for (Index first = 0; first < N; first += most) {

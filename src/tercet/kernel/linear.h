@@ -9,9 +9,11 @@
 namespace {
 
 struct Linear {
-    Index N, K, M;  // rows; numbers of a row of x, and of one of y, which are multiples of WIDE
+    Index N, K, M;  // rows; numbers of a row of x, a multiple of WIDE; rows of w, of any number where there is no bias
     const Half* x;
     const float* w;  // (M, K)
+
+    Index padded = up_to(M, WIDE);  // numbers of a row of y: zeros after the first M
 
     // What is multiplied at a time: so many rows of the left side by so many columns of the right one, which lie in panels
     // of their own, next to each other: from pair to pair it is never far. Rows whose slopes are added up at a time.
@@ -39,14 +41,15 @@ struct Linear {
     }
 
     void lay_out(Part part, Laid& laid) const {
-        each(part, M, COLUMNS, K, K, [&](Index n, Index columns, Index, Index) {
-            pair_columns(w + n * K, K, columns, columns, K, laid.w + n * (K / 2));
+        each(part, padded, COLUMNS, K, K, [&](Index n, Index columns, Index, Index) {
+            pair_columns(w + n * K, K, M - n, columns, K, laid.w + n * (K / 2));
         });
     }
     void there(Part part, const Laid& laid, const float* bias, Half* y) const {
-        each(part, M, COLUMNS, N, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+        each(part, padded, COLUMNS, N, ROWS, [&](Index n, Index columns, Index r, Index rows) {
             const Right weights{laid.w + n * (K / 2), columns};
-            multiply({x + r * K, K, 2}, weights, K / 2, rows, columns, y + r * M + n, M, Before{bias}.from(0, n));
+            Half* found = y + r * padded + n;
+            multiply({x + r * K, K, 2}, weights, K / 2, rows, columns, found, padded, Before{bias}.from(0, n));
         });
     }
 
@@ -61,8 +64,8 @@ struct Linear {
     void lay_out(Part part, Laid& laid, const Slopes& slopes, Index first, Index count) const {
         const Index whole = up_to(count, 2);
         if (first == 0 && slopes.x)
-            each(part, K, COLUMNS, M, ROWS, [&](Index n, Index columns, Index r, Index rows) {
-                pair_rows(w + r * K + n, K, rows, rows, columns, laid.w + n * (M / 2) + r / 2 * columns);
+            each(part, K, COLUMNS, padded, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                pair_rows(w + r * K + n, K, M - r, rows, columns, laid.w + n * (padded / 2) + r / 2 * columns);
             });
         if (slopes.w)
             each(part, K, COLUMNS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
@@ -70,9 +73,9 @@ struct Linear {
                 pair_rows(at, K, count - r, rows, columns, laid.x + n * (whole / 2) + r / 2 * columns);
             });
         if (slopes.w || slopes.b)
-            each(part, M, ROWS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
-                const Half* at = slopes.y + (first + r) * M + n;
-                pair_rows(at, M, count - r, rows, columns, laid.slopes + n * (whole / 2) + r / 2 * columns);
+            each(part, padded, ROWS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                const Half* at = slopes.y + (first + r) * padded + n;
+                pair_rows(at, padded, count - r, rows, columns, laid.slopes + n * (whole / 2) + r / 2 * columns);
             });
     }
     void back(Part part, const Laid& laid, const Slopes& slopes, Index first, Index count) const {
@@ -80,13 +83,13 @@ struct Linear {
         const auto so_far = [&](const float* sums, Index row) { return first ? Before{sums, row} : Before{}; };
         if (slopes.x)
             each(part, K, COLUMNS, count, ROWS, [&](Index n, Index columns, Index r, Index rows) {
-                const Left left{slopes.y + (first + r) * M, M, 2};
+                const Left left{slopes.y + (first + r) * padded, padded, 2};
                 Half* found = slopes.x + (first + r) * K + n;
-                multiply(left, {laid.w + n * (M / 2), columns}, M / 2, rows, columns, found, K);
+                multiply(left, {laid.w + n * (padded / 2), columns}, padded / 2, rows, columns, found, K);
             });
         if (slopes.w)
             each(part, K, COLUMNS, M, ROWS, [&](Index n, Index columns, Index m, Index rows) {
-                const Left left{(const Half*)(laid.slopes + m * depth), 2, 2 * rows};
+                const Left left{(const Half*)(laid.slopes + m * depth), 2, 2 * std::min(ROWS, padded - m)};
                 float* sums = slopes.w + m * K + n;
                 multiply(left, {laid.x + n * depth, columns}, depth, rows, columns, sums, K, so_far(sums, K));
             });

@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.compiled import library, multiplies_bfloat16
-from tercet.kernel.operators import differentiate, operator
+from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 20  # multiplications from which it is worth having the kernel compiled
 FEW = 16  # rows from which weights are worth laying out
-STEP = 16  # what a layer takes and gives are multiples of it
+STEP = 16  # what a layer takes is a multiple of it, and what the kernel gives
 
 
-def takes_linear(x: Tensor, weight: Tensor) -> bool:
+def takes_linear(x: Tensor, weight: Tensor, *, padded: bool = False) -> bool:
     """Whether this product is one for the kernel: of a float32 weight, to be multiplied in bfloat16, on such a CPU.
 
     Args:
         x: (..., K).
         weight: (M, K).
+        padded: whether zeros after the M numbers of a row will do.
     """
     rows = x.numel() // x.shape[-1]
     return (
@@ -36,7 +37,8 @@ def takes_linear(x: Tensor, weight: Tensor) -> bool:
         and x.dtype in (torch.float32, torch.bfloat16)
         and rows >= FEW
         and rows * weight.numel() >= WORTH
-        and weight.shape[0] % STEP == weight.shape[1] % STEP == 0
+        and weight.shape[1] % STEP == 0
+        and (padded or weight.shape[0] % STEP == 0)
         and weight.is_contiguous()
         and multiplies_bfloat16()
     )
@@ -53,15 +55,16 @@ def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Returns:
         (..., M) bfloat16.
     """
-    return _there(x.to(torch.bfloat16).contiguous(), weight, bias)
+    return _learning(x.to(torch.bfloat16).contiguous(), weight, bias)
 
 
 def _place(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+    return x.new_empty((*x.shape[:-1], -(-weight.shape[0] // STEP) * STEP))
 
 
 @operator("linear", _place)
-def _there(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear_there(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x wT + b, and zeros up to a width of whole sixteens. x is bfloat16 without gaps, a bias is for such M alone."""
     y = _place(x, weight, bias)
     long, wide = weight.shape
     kernels = library()
@@ -82,8 +85,8 @@ def _places(slopes: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]) -
 
 
 @operator("linear_back", _places)
-def _back(slopes: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    """The slopes of x, weight and bias; nothing in place of those that are not wanted."""
+def linear_back(slopes: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    """The slopes of x, weight and bias from those of what `linear_there` gave; nothing where they are not wanted."""
     slopes = slopes.contiguous()
     found = _places(slopes, x, weight, wanted)
     long, wide = weight.shape
@@ -104,8 +107,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     wanted = ctx.needs_input_grad
-    found = _back(slopes, x, weight, wanted)
+    found = linear_back(slopes, x, weight, wanted)
     return tuple(one if want else None for one, want in zip(found, wanted, strict=True))
 
 
-differentiate("linear", _keep, _gradients)
+_learning = differentiable(linear_there, _keep, _gradients)

@@ -8,8 +8,6 @@ namespace {
 using Half = uint16_t;  // a bfloat16
 using Pair = uint32_t;  // two of them, which are multiplied and added in one step
 
-inline __mmask16 first_lanes(Index count) { return count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1; }
-
 // A matrix on the left of a product: from row to row and from pair to pair, in halves.
 struct Left {
     const Half* at;

@@ -106,8 +106,8 @@ inline Floats exp(Floats x) {
     return p * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
 }
 
-// As wide as the machine has them, sixteen or these eight.
-#ifdef __AVX512F__
+// As wide as the machine has them, sixteen or these eight; where fewer are left, so many, and zeros or `other` after them.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
 constexpr Index WIDE = 16;
 using Wide = __m512;
 inline Wide all(float x) { return _mm512_set1_ps(x); }
@@ -125,6 +125,18 @@ inline void write(uint16_t* y, Wide x) {
 #endif
 }
 inline Wide multiply_add(Wide a, Wide b, Wide sum) { return _mm512_fmadd_ps(a, b, sum); }
+inline __mmask16 first_lanes(Index count) { return count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1; }
+inline Wide first(Index count, Wide x, float other) { return _mm512_mask_blend_ps(first_lanes(count), all(other), x); }
+inline Wide read(const float* x, Index count) { return _mm512_maskz_loadu_ps(first_lanes(count), x); }
+inline Wide read(const uint16_t* x, Index count) {
+    return (Wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), x)), 16);
+}
+inline void write(float* y, Wide x, Index count) { _mm512_mask_storeu_ps(y, first_lanes(count), x); }
+inline void write(uint16_t* y, Wide x, Index count) {
+    uint16_t all[WIDE];
+    write(all, x);
+    _mm256_mask_storeu_epi16(y, first_lanes(count), _mm256_loadu_si256((const __m256i*)all));
+}
 inline float largest(Wide x) { return _mm512_reduce_max_ps(x); }
 inline float add_up(Wide x) { return _mm512_reduce_add_ps(x); }
 inline Wide exp(Wide x) {  // the same; below -87 it is 0
@@ -143,6 +155,13 @@ template <typename T>
 inline Wide read(const T* x) { return widen(x); }
 template <typename T>
 inline void write(T* y, Wide x) { narrow(x, y); }
+inline Wide first(Index count, Wide x, float other) {
+    return Ints{0, 1, 2, 3, 4, 5, 6, 7} < int(count) ? x : all(other);
+}
+template <typename T>
+inline Wide read(const T* x, Index count) { return read(x, 0, count, 0); }
+template <typename T>
+inline void write(T* y, Wide x, Index count) { write(x, y, 0, count); }
 #endif
 
 inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.compiled import library, mask_strides, multiplies_bfloat16, words
-from tercet.kernel.operators import differentiate, operator
+from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
 STEP = 16  # the width of a head is a multiple of it
@@ -50,7 +50,7 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, causal
         (B, H, T, K) bfloat16, in memory (B, T, H, K).
     """
     q, k, v = (_along_rows(x.to(torch.bfloat16)) for x in (q, k, v))
-    return _there(q, k, v, None if mask is None else mask.contiguous(), causal)[0]
+    return _learning(q, k, v, None if mask is None else mask.contiguous(), causal)[0]
 
 
 def _places(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ def _gradients(ctx: Any, slopes: Tensor, _: Tensor) -> tuple[Tensor | None, ...]
     return *_back(slopes, q, k, v, y, logs, mask, ctx.causal), None, None
 
 
-differentiate("whole_attention", _keep, _gradients)
+_learning = differentiable(_there, _keep, _gradients)
 
 
 def _along_rows(x: Tensor) -> Tensor:

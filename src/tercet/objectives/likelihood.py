@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tercet.kernel import cross_entropy_, takes_logits
+from tercet.kernel import cross_entropy_, linear_back, linear_there, takes_linear, takes_logits
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives.loss import IGNORED, Loss
 
 # Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows of float32 at least, for
 # with each lot the unembedding is read twice, and its gradient read and written (docs/log.md).
 AT_ONCE, ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
+FEW = 1 << 25  # multiplications up to which calls take longer than they do: by fewer calls, in one lot, it is faster
 
 
 def negative_log_likelihood(
@@ -59,14 +60,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        few = bias is None and len(hidden) * weight.numel() <= FEW and takes_linear(hidden, weight, padded=True)
+        hidden = hidden.to(dtype).contiguous()
+        weight = weight if few else weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
         d_hidden, d_weight, d_bias = torch.empty_like(hidden), None, None
         total = plain = torch.zeros((), device=hidden.device)
         n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
-            scores = F.linear(hidden[rows], weight, bias)
+            scores = linear_there(hidden, weight, None) if few else F.linear(hidden[rows], weight, bias)
             real = scores[:, :vocab_size]
             work = cross_entropy_ if takes_logits(real) else _cross_entropy_
             totals, plains = work(real, targets[rows], smoothing=smoothing, softcap=softcap, learns=learns)
@@ -74,8 +77,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if learns:
                 gradient = scores  # which it has become
                 gradient[:, vocab_size:] = 0
-                torch.mm(gradient, weight, out=d_hidden[rows])
-                d_weight = _add_product(d_weight, gradient, hidden[rows])
+                if few:
+                    d_hidden, d_weight, _ = linear_back(gradient, hidden, weight, (True, True, False))
+                else:
+                    torch.mm(gradient, weight, out=d_hidden[rows])
+                    d_weight = _add_product(d_weight, gradient, hidden[rows])
                 if bias is not None:
                     so_far = gradient.sum(0, dtype=torch.float32)
                     d_bias = so_far if d_bias is None else d_bias.add_(so_far)

@@ -70,7 +70,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("shape", [(64,), (3, 0), (2, 5, 7)])
 def test_the_operators_keep_the_rules_of_operators(shape: tuple[int, ...]) -> None:
-    checks = ("test_schema", "test_faketensor")
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     x = torch.randn(shape).bfloat16()
     torch.library.opcheck(torch.ops.tercet.bend.default, (x, 2), test_utils=checks)
     arguments = (torch.randn(shape).bfloat16(), x, 2)

@@ -144,8 +144,11 @@ def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Mon
         assert not takes_linear(x, layer.weight)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("learns", [(True, True, True), (False, True, False), (True, False, True)])
-def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(learns: tuple[bool, bool, bool]) -> None:
+def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(
+    learns: tuple[bool, bool, bool], dynamic: bool
+) -> None:
     torch.manual_seed(0)
     torch.compiler.reset()
     x, weight, bias = (
@@ -160,7 +163,7 @@ def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(learns: tuple[b
         met.append(graph.print_readable(print_output=False))
         return graph
 
-    found = torch.compile(apply_linear, fullgraph=True, backend=look)(*ours)
+    found = torch.compile(apply_linear, fullgraph=True, dynamic=dynamic, backend=look)(*ours)
     expected = apply_linear(*ours)
     assert torch.equal(found, expected)
     slopes = torch.randn(found.shape).bfloat16()
@@ -173,8 +176,9 @@ def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(learns: tuple[b
 @pytest.mark.parametrize("bias", [True, False])
 def test_it_is_a_proper_operator(bias: bool) -> None:
     x, weight, b = some(40, 32, 48, bias=bias)
-    checks = ("test_schema", "test_faketensor")
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
+    b = None if b is None else b.detach()
     torch.library.opcheck(linear_there, (x.detach(), weight.detach(), b), test_utils=checks)
     for wanted in ((True, True, True), (False, True, False), (True, False, False)):
         arguments = torch.randn(40, 48).bfloat16(), x.detach(), weight.detach(), wanted
-        torch.library.opcheck(linear_back, arguments, test_utils=checks)
+        torch.library.opcheck(linear_back, arguments, test_utils=checks[:2])

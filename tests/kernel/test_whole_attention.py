@@ -160,5 +160,5 @@ def test_it_is_a_proper_operator() -> None:
     q, k, v = (torch.randn(threads, 2, 20, 16).bfloat16() for _ in range(3))
     mask = torch.rand(threads, 1, 1, 20) < 0.8
     for arguments in ((q, k, v, None, True), (q, k, v, mask, False)):
-        checks = ("test_schema", "test_faketensor")
+        checks = ("test_schema", "test_autograd_registration", "test_faketensor")
         torch.library.opcheck(torch.ops.tercet.whole_attention.default, arguments, test_utils=checks)

@@ -34,12 +34,12 @@ class Shape:
     length: int
     rows: int
     vocabulary: int
-    biases: bool = False  # as nanoGPT's train.py has it
 
     def spec(self) -> DecoderOnlySpec:
         stack = StackSpec(
-            n_layers=self.layers, n_heads=self.heads, d_model=self.width, bias=self.biases, norm_bias=self.biases
-        )
+            n_layers=self.layers, n_heads=self.heads, d_model=self.width,
+            bias=False, norm_bias=False,  # as nanoGPT's train.py has it
+        )  # fmt: skip
         return DecoderOnlySpec(vocab_size=self.vocabulary, max_len=self.length, stack=stack)
 
     def flops(self) -> float:
@@ -47,8 +47,7 @@ class Shape:
         return 6.0 * matrices + 12.0 * self.layers * self.length * self.width
 
     def told(self) -> str:
-        bare = "" if self.biases else ", no biases"
-        return f"{self.layers} layers of {self.width}{bare}, T {self.length}, B {self.rows}, V {self.vocabulary}"
+        return f"{self.layers} layers of {self.width}, no biases, T {self.length}, B {self.rows}, V {self.vocabulary}"
 
 
 TINY = Shape(layers=2, heads=2, width=24, length=7, rows=2, vocabulary=19)

@@ -133,9 +133,9 @@ inline Wide read(const uint16_t* x, Index count) {
 }
 inline void write(float* y, Wide x, Index count) { _mm512_mask_storeu_ps(y, first_lanes(count), x); }
 inline void write(uint16_t* y, Wide x, Index count) {
-    uint16_t all[WIDE];
-    write(all, x);
-    _mm256_mask_storeu_epi16(y, first_lanes(count), _mm256_loadu_si256((const __m256i*)all));
+    uint16_t rounded[WIDE];
+    write(rounded, x);
+    _mm256_mask_storeu_epi16(y, first_lanes(count), _mm256_loadu_si256((const __m256i*)rounded));
 }
 inline float largest(Wide x) { return _mm512_reduce_max_ps(x); }
 inline float add_up(Wide x) { return _mm512_reduce_add_ps(x); }

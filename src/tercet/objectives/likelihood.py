@@ -60,13 +60,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
-        few = bias is None and len(hidden) * weight.numel() <= FEW and takes_linear(hidden, weight, padded=True)
+        n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
+        few = bias is None and len(hidden) <= n_rows and len(hidden) * weight.numel() <= FEW
+        few = few and takes_linear(hidden, weight, padded=True)
         hidden = hidden.to(dtype).contiguous()
         weight = weight if few else weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
         d_hidden, d_weight, d_bias = torch.empty_like(hidden), None, None
         total = plain = torch.zeros((), device=hidden.device)
-        n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
             scores = linear_there(hidden, weight, None) if few else F.linear(hidden[rows], weight, bias)

@@ -197,6 +197,37 @@ def test_inspecting_a_run_a_preset_and_a_recipe(name: str, run: Path, capsys: py
     assert f"{parameters:,}" in capsys.readouterr().out
 
 
+def test_inspecting_a_recipe_says_that_its_vocabulary_is_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"demo": "vocab_size 1,024", "grokking": "source_vocab_size 10,000 and vocab_size 10,000"}
+    for name, counted in sizes.items():
+        assert main(["inspect", name]) == 0
+        assert capsys.readouterr().out.endswith(f"\ncounted with {counted} (at most: learnt from the data)\n")
+    assert main(["inspect", "grokking", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["vocab_size_at_most"] == {
+        "source_vocab_size": 10_000,
+        "vocab_size": 10_000,
+    }
+
+
+@pytest.mark.parametrize("name", ["run", "gpt2", "gpt2's tokens", "pretrained"])
+def test_inspecting_a_vocabulary_that_is_certain(
+    name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = 50_257 if "gpt2" in name else tercet.load(run).model.spec.vocab_size
+    recipes = {
+        "gpt2's tokens": "data: {source: animals, tokenizer: gpt2}\nmodel: {preset: gpt2}\n",
+        "pretrained": f"pretrained: {run}\ndata: {{source: animals, tokenizer: {{kind: bpe, vocab_size: 900}}}}\n",
+    }
+    (tmp_path / "own.yaml").write_text(recipes.get(name, "") + "training: {max_steps: 5}\n")
+    given = str(tmp_path / "own.yaml") if name in recipes else str(run) if name == "run" else name
+    assert main(["inspect", given]) == 0
+    assert "at most" not in capsys.readouterr().out
+    assert main(["inspect", given, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["vocab_size_at_most"] is None
+    assert answer["rows"][-1]["shape"][-1] == size
+
+
 def test_training_from_python_is_the_same_run(run: Path) -> None:
     changes = dict(change.split("=", 1) for change in TINY)
     changes["data.tokenizer"] = "characters"

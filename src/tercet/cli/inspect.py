@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     _check(args)
     trained = _trained(args.model) if args.prompt is not None or args.heads else None
-    spec = find(args.model) if trained is None else trained.model.spec
+    spec, vocabulary = find(args.model) if trained is None else (trained.model.spec, None)
     tables: list[RenderableType] = []
     answer: dict[str, Any] = {}
     if trained is not None:
@@ -62,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
             table = model_table(spec)
         except ValueError as error:
             raise UserError(f"{args.model}: {error}") from None
-        answer = as_dict(table) | answer
+        answer = as_dict(table) | {"vocab_size_at_most": vocabulary} | answer
         tables.append(as_table(table))
+        if vocabulary is not None:
+            tables.append(_describe_sizes(vocabulary))
     if args.json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return 0
@@ -128,8 +130,12 @@ def _look(args: argparse.Namespace, trained: "Trained", answer: dict[str, Any], 
         tables.append(view.heads_as_table(answer["heads"]))
 
 
-def find(name: str) -> "AnySpec":
+def find(name: str) -> "tuple[AnySpec, dict[str, int] | None]":
     """The spec of what `name` means: a folder, else a preset, else a recipe.
+
+    Returns:
+        the spec; and, where its vocabulary is still to be learnt from a recipe's data, the most tokens that it may get,
+        by side: the spec has these.
 
     Raises:
         UserError: where it is none of them, with the nearest name.
@@ -140,9 +146,9 @@ def find(name: str) -> "AnySpec":
     if Path(name).is_dir():
         from tercet.checkpoint import load_model
 
-        return load_model(name).model.spec
+        return load_model(name).model.spec, None
     if name in PRESETS:
-        return PRESETS[name]
+        return PRESETS[name], None
 
     from tercet.data import LabelsSpec
     from tercet.training.recipe import load_recipe, recipe_names
@@ -154,9 +160,19 @@ def find(name: str) -> "AnySpec":
     tokenizer, own = recipe.data.tokenizer, getattr(recipe.data, "source_tokenizer", None)
     size, source_size = _size(tokenizer), None if own is None else _size(own)
     labelled = isinstance(recipe.data, LabelsSpec)
+    if recipe.pretrained is not None and not labelled:
+        return recipe.model, None  # whose vocabulary is kept
     if labelled or size is None or (own is not None and source_size is None):  # the data decides
-        return task_of(recipe, progress=False).recipe.model
-    return recipe.with_vocabulary(size, source_size=source_size).model
+        return task_of(recipe, progress=False).recipe.model, None
+    spec = recipe.with_vocabulary(size, source_size=source_size).model
+    learnt = {"source_vocab_size": own, "vocab_size": tokenizer}
+    most = {side: _size(one) for side, one in learnt.items() if one is not None and one.kind != "gpt2"}
+    return spec, {side: size for side, size in most.items() if size is not None} or None
+
+
+def _describe_sizes(most: dict[str, int]) -> str:
+    sizes = " and ".join(f"{side} {size:,}" for side, size in most.items())
+    return f"counted with {sizes} (at most: learnt from the data)"
 
 
 def _size(tokenizer: "TokenizerSpec") -> int | None:

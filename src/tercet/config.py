@@ -2,7 +2,8 @@
 
 A spec is a plain frozen dataclass. A slot that can hold one of several specs is a union of dataclasses, each with a
 literal `kind`; in a recipe it is written `position: {kind: rotary, base: 500000}`, or `position: rotary` where the
-defaults will do. Pydantic does the checking; this file says where a mistake is, and what was probably meant.
+defaults will do; where one value may stand for all keys of a mapping, the slot is a union with that value's type,
+`bias: bool | Biases`. Pydantic does the checking; this file says where a mistake is, and what was probably meant.
 """
 
 import dataclasses
@@ -137,6 +138,9 @@ def _build(annotation: Any, data: Any, path: str) -> Any:
     if not variants or (data is None and type(None) in get_args(annotation)):
         return _value(annotation, data, path)
     where = f"{path}: " if path else ""
+    scalar = _scalar(annotation)
+    if scalar is not None and not isinstance(data, Mapping):
+        return _value(scalar, data, path)
     if isinstance(data, str) and None not in variants:
         data = {"kind": data}
     if not isinstance(data, Mapping):
@@ -179,6 +183,12 @@ def _value(annotation: Any, data: Any, path: str) -> Any:
 @cache
 def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(annotation, config=pydantic.ConfigDict(allow_inf_nan=False))
+
+
+def _scalar(annotation: Any) -> Any:
+    """The number or switch that may stand in a slot in place of a mapping: one value for all of its keys."""
+    plain_types = [member for member in get_args(annotation) if member in (bool, int, float)]
+    return plain_types[0] if plain_types else None
 
 
 def _variants(annotation: Any) -> dict[str | None, type]:

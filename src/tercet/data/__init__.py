@@ -31,6 +31,7 @@ from tercet.data.specs import (
     Packed,
     Padded,
     PairsSpec,
+    Sliding,
     Tail,
 )
 
@@ -65,6 +66,7 @@ __all__ = [
     "Pairs",
     "PairsSpec",
     "ParallelCorpus",
+    "Sliding",
     "Tail",
     "TokenRows",
     "Windows",

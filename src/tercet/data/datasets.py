@@ -15,18 +15,19 @@ SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 FACTS = (
-    "elephants greet old friends with their trunks and can hear with their feet.",
-    "cats sleep for most of the day and wake up to hunt at dusk.",
-    "an octopus has 3 hearts and 8 arms and its blood is blue.",
-    "honey bees dance to tell the others where the flowers are.",
-    "a blue whale is the largest animal that has ever lived.",
-    "penguins cannot fly but they swim very well.",
-    "bats find their way in the dark by listening to echoes.",
-    "a snail can sleep for months when the weather is too dry.",
-    "wolves live in families and look after their old ones.",
-    "a giraffe has 7 bones in its neck just as we do.",
-    "owls turn their heads because their eyes cannot move.",
-    "salmon swim back to the river where they were born.",
+    "cats sleep most of the day.",
+    "an octopus has 3 hearts.",
+    "elephants hear with their feet.",
+    "bees dance to show the way.",
+    "whales sing across the sea.",
+    "penguins fly under water.",
+    "bats see by listening.",
+    "snails can sleep for months.",
+    "wolves raise pups together.",
+    "giraffes have 7 neck bones.",
+    "owls cannot turn their eyes.",
+    "salmon swim home to spawn.",
+    "camels keep fat in a hump.",
 )
 
 
@@ -60,7 +61,7 @@ def find(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> S
 
 
 def _animals() -> Source:
-    return Texts(name="animals", texts=FACTS)
+    return Texts(name="animals", texts=(" ".join(FACTS),))
 
 
 def _induction() -> Source:
@@ -109,7 +110,7 @@ class _Named(Files):
 
 DATASETS = {
     "animals": Dataset(
-        description="a dozen one-sentence facts about animals: small enough to learn by heart in seconds",
+        description="thirteen facts about animals in one text: small enough to learn by heart in a minute",
         origin="written for Tercet, under its licence",
         open=_animals,
     ),

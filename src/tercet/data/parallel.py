@@ -113,9 +113,11 @@ def prepare_pairs(
         joint = spec.source_tokenizer is None and source_tokenizer is None
         target = tokenizer or divided.learnt(spec.tokenizer, ("source", "target") if joint else ("target",))
         source = target if joint else source_tokenizer or divided.learnt(spec.source_tokenizer, ("source",))
+        if spec.source_bos and source.bos_id is not None:
+            source = source.with_opening([source.bos_id])
         for one, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
             _check_special(one, setting)
-        key = digest(FORMAT, divided.content, source.hash, target.hash, sys.byteorder)
+        key = digest(FORMAT, divided.content, source.hash, target.hash, sys.byteorder, *source.opening)
         folder = cache_folder() / "pairs" / key[:32]
         if not whole(folder):
             divided.read_through()
@@ -253,7 +255,7 @@ def _write(folder: Path, divided: _Divided, source: Tokenizer, target: Tokenizer
 
 
 def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokenizer) -> None:
-    """Write the ids of both sides, each sentence ended by eos, and the places at which they end."""
+    """Write the ids of both sides, each sentence ended by eos (a source begun by its opening), and where they end."""
     written = [0, 0]
     paths = [(folder / f"{side}_{half}.bin", folder / f"{side}_{half}_starts.bin") for half in ("source", "target")]
     for _, starts in paths:
@@ -261,9 +263,11 @@ def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokeni
     for together in _together(pairs):
         for half, (tokenizer, (ids_path, starts_path)) in enumerate(zip(tokenizers, paths, strict=True)):
             encoded = tokenizer.encode_batch([pair[half] for pair in together])
+            bos = np.array([] if half else tokenizer.opening, dtype=np.uint32)
             eos = np.array([tokenizer.eos_id], dtype=np.uint32)
-            ids = np.concatenate([part for sentence in encoded for part in (sentence, eos)])
-            ends = written[half] + np.cumsum([len(sentence) + 1 for sentence in encoded], dtype=np.int64)
+            ids = np.concatenate([part for sentence in encoded for part in (bos, sentence, eos)])
+            added = len(bos) + len(eos)
+            ends = written[half] + np.cumsum([len(sentence) + added for sentence in encoded], dtype=np.int64)
             written[half] = int(ends[-1])
             for path, numbers in ((ids_path, ids.astype(id_type(tokenizer))), (starts_path, ends)):
                 with path.open("ab") as file:

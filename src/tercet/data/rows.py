@@ -84,8 +84,11 @@ class PaddedRows:
         side: Literal["left", "right"] = "left",
         stride: int = 1,
         pad_id: int = 0,
+        beyond_end: bool = True,
     ) -> None:
         """`ids` (N,) and the first place of each document in it.
+
+        With `beyond_end` false, "left" leaves out the windows that stick out at the end.
 
         Raises:
             UserError: where no document has two tokens, or `stride` leaps over some.
@@ -102,8 +105,9 @@ class PaddedRows:
         self._ends = np.append(document_starts[1:], len(ids))
         self._length, self._side, self._stride, self._pad_id = length, side, stride, pad_id
         targets = self._ends - self._starts - 1
-        beyond = targets + length - 2 if side == "left" else np.maximum(targets - length, 0)
-        n_windows = np.where(targets > 0, 1 + _ceil_div(beyond, stride, up=side == "right"), 0)
+        self._overhang = length - 1 if beyond_end else 0
+        beyond_first = targets - 1 + self._overhang if side == "left" else np.maximum(targets - length, 0)
+        n_windows = np.where(targets > 0, 1 + _ceil_div(beyond_first, stride, up=side == "right"), 0)
         self._first_row = np.append(0, np.cumsum(n_windows))  # of each document
         if len(self) == 0:
             raise UserError("no document has two tokens, so there is nothing to predict; give longer documents")
@@ -116,7 +120,7 @@ class PaddedRows:
         document = np.searchsorted(self._first_row, numbers, side="right") - 1
         moved = (numbers - self._first_row[document]) * self._stride
         start, end = self._starts[document], self._ends[document]
-        first = end - 2 - moved if self._side == "left" else start + moved
+        first = end - 1 - self._length + self._overhang - moved if self._side == "left" else start + moved
         places = first[:, None] + np.arange(self._length + 1)
         mask = (places >= start[:, None]) & (places < end[:, None])
         tokens = self._ids[np.where(mask, places, 0)].astype(np.int64)

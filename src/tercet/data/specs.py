@@ -72,6 +72,21 @@ class Padded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sliding:
+    """Windows `stride` tokens apart over each document with a row of padding before it; the last ends where it ends.
+
+    With a stride of 1 each token is predicted from 1, 2, ... and all tokens of a row, and stands once at each place.
+    """
+
+    kind: Literal["sliding"] = "sliding"
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        if self.stride < 1:
+            raise ValueError(f"stride must be at least 1, got {self.stride}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSpec:
     """`source` is a named dataset, or the path of a text, JSONL or Parquet file or a folder of them, also as `.gz`.
 
@@ -82,7 +97,7 @@ class DataSpec:
     source: str
     validation: Tail | Documents | HeldOut = Tail()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
-    rows: Packed | Padded = Packed()
+    rows: Packed | Padded | Sliding = Packed()
     encoding: str = "utf-8"
     text_field: str = "text"
 
@@ -133,6 +148,7 @@ class PairsSpec:
         validation: null is the named dataset's own validation part; for files, some of their pairs.
         tokenizer: learnt on both sides; where there is a `source_tokenizer`, on the target side alone.
         source_tokenizer: gives the source side a vocabulary of its own.
+        source_bos: whether the encoder reads bos before the source, as the decoder does before the target.
         encoding: of text and TSV files.
     """
 
@@ -144,6 +160,7 @@ class PairsSpec:
     validation: Drawn | HeldOutPairs | None = None
     tokenizer: TokenizerSpec = field(default_factory=lambda: BPE(vocab_size=8000))
     source_tokenizer: TokenizerSpec | None = None
+    source_bos: bool = False
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:

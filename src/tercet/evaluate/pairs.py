@@ -62,14 +62,15 @@ def score_pairs(
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
     of_source = tokenizer if source_tokenizer is None else source_tokenizer
-    bos, eos, source_eos = tokenizer.bos_id, tokenizer.eos_id, of_source.eos_id
-    if bos is None or eos is None or source_eos is None:
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    if bos is None or eos is None or of_source.eos_id is None:
         raise UserError("the tokenizer has no token for the beginning or the end: train one for translation")
     most = model.max_len
     sources = [ids.tolist() for ids in of_source.encode_batch([source.strip() for source, _ in pairs])]
     targets = [[*ids.tolist(), eos] for ids in tokenizer.encode_batch([target.strip() for _, target in pairs])]
-    cut = [len(source) >= most or len(target) > most for source, target in zip(sources, targets, strict=True)]
-    sources = [[*source[: most - 1], source_eos] for source in sources]
+    room = most - 1 - len(of_source.opening)
+    cut = [len(source) > room or len(target) > most for source, target in zip(sources, targets, strict=True)]
+    sources = [of_source.frame(source, max_len=most) for source in sources]
     targets = [target[:most] for target in targets]
     sums = torch.zeros(len(pairs), dtype=torch.float64)
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]

@@ -122,7 +122,7 @@ class _Lines:
         self.source_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
         self.bos_id = _required(tokenizer.bos_id, "target", "beginning")
         self.eos_id = _required(tokenizer.eos_id, "target", "end")
-        self.source_eos_id = _required(self.source_tokenizer.eos_id, "source", "end")
+        _required(self.source_tokenizer.eos_id, "source", "end")
         never = {tokenizer.pad_id, *tokenizer.special_ids, *([] if allow_unknown else [tokenizer.unk_id])}
         self.forbidden = frozenset(token for token in never | {self.bos_id} if token is not None) - {self.eos_id}
         self.batch_tokens = batch_tokens
@@ -136,8 +136,8 @@ class _Lines:
             raise ValueError(f"a prefix of {longest} tokens, beginning included, exceeds max_len={self.model.max_len}")
         answers = [[_nothing(prefix)] for prefix in prefixes]
         asked = [number for number, text in enumerate(texts) if text]
-        room = self.model.max_len - 1  # for the source, beside its end
-        whole = [[*source[:room], self.source_eos_id] for source in sources]
+        room = self.model.max_len - 1 - len(self.source_tokenizer.opening)  # for the source, beside its frame
+        whole = [self.source_tokenizer.frame(source, max_len=self.model.max_len) for source in sources]
         for batch in self._batches(asked, whole):
             found = self._search([rows[number] for number in batch], [whole[number] for number in batch])
             for number, hypotheses in zip(batch, found, strict=True):

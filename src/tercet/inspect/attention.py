@@ -34,6 +34,7 @@ class Look:
 
     Attributes:
         source: the text of each token, and the end's.
+        opening: how many of the source's tokens stand before its text.
         target: the same of the translation.
         ended: the translation's last token is its end.
         weights: of each target token on each source token, for all heads of one layer.
@@ -43,13 +44,16 @@ class Look:
     source: tuple[str, ...]
     target: tuple[str, ...]
     ended: bool
+    opening: int = 0
     weights: Float[Tensor, "H T S"]
     layer: int
 
     @property
     def words(self) -> tuple[list[range], list[range]]:
-        """Which tokens make up each word of the source, and each of the translation; the ends are no words."""
-        return words_of(self.source[:-1]), words_of(self.target[:-1] if self.ended else self.target)
+        """Which tokens make up each word of the source, and each of the translation; what frames them is no word."""
+        words = words_of(self.source[self.opening : -1])
+        moved = [range(word.start + self.opening, word.stop + self.opening) for word in words]
+        return moved, words_of(self.target[:-1] if self.ended else self.target)
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
@@ -91,7 +95,7 @@ def look(
         raise UserError(f"models of {depths} layers have no layer in common to look at; ask one of them alone")
     layer = max(depths[0] - 2, 0)
     room = min(model.max_len for model in models)
-    source = [*of_source.encode(translation.source)[: room - 1], of_source.eos_id]
+    source = of_source.frame(of_source.encode(translation.source), max_len=room)
     target = [*tokenizer.encode(prefix), *translation.ids]
     device = device_of(models[0])
     read = torch.tensor([[tokenizer.bos_id, *target[:-1]]], device=device)
@@ -102,6 +106,7 @@ def look(
         source=(*of_source.tokens(source[:-1]), END),
         target=(*written, *([END] if ended else [])),
         ended=ended,
+        opening=len(of_source.opening),
         weights=torch.cat(weights).float().cpu(),
         layer=layer,
     )

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tercet.inspect.lens import stacks_of
 from tercet.models import AnyModel, EncoderOnly
 from tercet.nn import Attention, Block, Residual
+from tercet.nn.norm import StdLayerNorm
 
 Parts = dict[str, Tensor]
 
@@ -124,13 +125,16 @@ def _normed(norm: nn.Module, parts: Parts) -> Parts:
     if isinstance(norm, nn.Identity):
         return dict(parts)
     whole = torch.stack(list(parts.values())).sum(0)  # (D)
-    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    assert isinstance(norm, nn.LayerNorm | StdLayerNorm | nn.RMSNorm)
     assert norm.eps is not None
-    centred = isinstance(norm, nn.LayerNorm)
-    size = (whole.var(correction=0) if centred else whole.square().mean()).add(norm.eps).sqrt()
+    centred = not isinstance(norm, nn.RMSNorm)
+    if isinstance(norm, StdLayerNorm):
+        size = whole.std() + norm.eps
+    else:
+        size = (whole.var(correction=0) if centred else whole.square().mean()).add(norm.eps).sqrt()
     slope = _exact(norm.weight) / size
     normed = {part: (vector - vector.mean() if centred else vector) * slope for part, vector in parts.items()}
-    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    bias = None if isinstance(norm, nn.RMSNorm) else norm.bias
     if bias is not None:
         normed["norm bias"] = normed.get("norm bias", 0.0) + _exact(bias)
     return normed

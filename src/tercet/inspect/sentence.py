@@ -120,9 +120,10 @@ def _row(trained: Trained, text: str, ids: Sequence[int] | None) -> tuple[list[i
     if model.spec.family == "decoder-only":
         row = encode_prompt(tokenizer, text)
         return row[-model.max_len :], len(row) > model.max_len
-    frame = [] if isinstance(model, EncoderDecoder) else [_needed(tokenizer.bos_id, "bos")]
+    translates = isinstance(model, EncoderDecoder)
+    frame = list(tokenizer.opening) if translates else [_needed(tokenizer.bos_id, "bos")]
     body = tokenizer.encode(text) if tokenizer.mask_id is None else tokenizer.encode_masked(text).tolist()
-    if not body and not frame:
+    if not body and translates:
         raise UserError("the text is empty; give at least one word to read")
     room = model.max_len - len(frame) - 1
     return [*frame, *body[:room], _needed(tokenizer.eos_id, "eos")], len(body) > room

@@ -14,6 +14,8 @@ from tercet.models.record import names as names
 from tercet.models.record import record as record
 from tercet.models.specs import SPECS as SPECS
 from tercet.models.specs import AnySpec as AnySpec
+from tercet.models.specs import Biases as Biases
+from tercet.models.specs import BranchDropout as BranchDropout
 from tercet.models.specs import Classifier as Classifier
 from tercet.models.specs import DecoderOnlySpec as DecoderOnlySpec
 from tercet.models.specs import Dropout as Dropout

@@ -1,6 +1,6 @@
 """The decoder-only Transformer (GPT): each token looks back, and each hidden state scores the next token.
 
-    hidden = stack(embedding(tokens));  logits = hidden @ unembeddingᵀ
+    hidden = stack(embedding(tokens));  logits = hidden @ unembeddingᵀ, plus a bias for each token if wanted
 
 Radford et al. (2018, 2019). It holds no loss, tokenizer, optimizer or decoding state.
 """
@@ -29,7 +29,7 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         super().__init__(spec)
         self.embedding = TokenEmbedding(spec, spec.stack, spec.vocab_size)
         self.stack = Stack(spec.stack, causal=True, max_len=spec.max_len, embedding_norm=spec.embedding_norm)
-        self.unembedding = Unembedding(spec, spec.stack)
+        self.unembedding = Unembedding(spec, spec.stack, bias=spec.logit_bias)
         if spec.tie_embeddings:
             self.unembedding.weight = self.embedding.weight
         initialise(self, spec.init, seed=seed)

@@ -49,7 +49,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         if spec.masked_head is not None:
             if spec.masked_head.transform:
                 norm = partial(NORMS[stack.norm], width, eps=stack.norm_eps, bias=stack.norm_bias)
-                self.transform = Transform(width, norm=norm, activation=stack.activation, bias=stack.bias)
+                self.transform = Transform(width, norm=norm, activation=stack.activation, bias=stack.biases.feedforward)
             self.unembedding = Unembedding(spec, stack, bias=spec.masked_head.bias)
             if spec.tie_embeddings:
                 self.unembedding.weight = self.embedding.weight

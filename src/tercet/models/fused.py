@@ -145,6 +145,8 @@ def _possible(stack: "Stack", parts: Iterable[nn.Module]) -> bool:
         all(type(part) in KINDS for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
         and not isinstance(stack.position, ALiBiPositions)
+        # Parallel sublayers read one vector, which must lie apart from the stream and stay.
+        and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0
         and all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors)
     )
@@ -244,7 +246,7 @@ def _write(stack: "Stack") -> Program:
 
     def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, across: bool = False) -> None:
         normalise(part.before, STREAM, normed)
-        source = STREAM if isinstance(part.before, nn.Identity) else normed
+        source = STREAM if isinstance(part.before, nn.Identity) and not stack.spec.parallel else normed
         direct = isinstance(part.branch, nn.Identity)
         target = STREAM if direct else normed
         if isinstance(sublayer, Attention):

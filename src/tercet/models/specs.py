@@ -12,17 +12,48 @@ from tercet.nn.residual import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
+class BranchDropout:
+    """Each branch's own rate."""
+
+    attention: float  # on what self- and cross-attention give
+    feedforward: float  # on what the feed-forward network gives
+
+    def __post_init__(self) -> None:
+        _check_rates(self, "residual.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dropout:
-    """The share of numbers set to zero in training, in each of three places."""
+    """The share of numbers set to zero in training, in each of four places."""
 
     embedding: float = 0.0  # on the sum of token and position embedding
     attention: float = 0.0  # on the attention weights
-    residual: float = 0.0  # on each branch, before it is added to the stream
+    activation: float = 0.0  # inside the feed-forward network, on the activations
+    residual: float | BranchDropout = 0.0  # on each branch, before it is added to the stream
 
     def __post_init__(self) -> None:
-        for place, rate in (("embedding", self.embedding), ("attention", self.attention), ("residual", self.residual)):
-            if not 0.0 <= rate < 1.0:
-                raise ValueError(f"dropout {place}={rate} must be at least 0 and below 1")
+        _check_rates(self, "")
+
+    @property
+    def branches(self) -> BranchDropout:
+        """The rate of each branch."""
+        same = self.residual
+        return same if isinstance(same, BranchDropout) else BranchDropout(attention=same, feedforward=same)
+
+
+def _check_rates(spec: Dropout | BranchDropout, prefix: str) -> None:
+    for place, rate in vars(spec).items():
+        if isinstance(rate, float | int) and not 0.0 <= rate < 1.0:
+            raise ValueError(f"dropout {prefix}{place}={rate} must be at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Biases:
+    """Which linear layers of a block have a bias."""
+
+    qkv: bool  # the projections to queries, keys and values
+    out: bool  # attention's output
+    feedforward: bool  # the matrices of the feed-forward network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +61,11 @@ class StackSpec:
     """A stack of equal blocks: the body of every model.
 
     Sizes that are None follow from the others: n_kv_heads = n_heads, d_head = d_model / n_heads, d_ff = 4 d_model.
+
+    Args:
+        bias: of the linear layers: all of them, none, or each kind by itself.
+        final_norm: a norm after the last block; None follows the placement: all but "post" have one.
+        parallel: attention and feed-forward network read the same input and are added together (GPT-J, PaLM).
     """
 
     d_model: int
@@ -45,7 +81,9 @@ class StackSpec:
     placement: Placement = "pre"
     activation: Activation = "gelu"
     gated: bool = False
-    bias: bool = True
+    final_norm: bool | None = None
+    parallel: bool = False
+    bias: bool | Biases = True
     qk_norm: bool = False
     dropout: Dropout = field(default_factory=Dropout)
 
@@ -62,6 +100,16 @@ class StackSpec:
     @property
     def kv_heads(self) -> int:
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def biases(self) -> Biases:
+        """Of each kind of linear layer."""
+        same = self.bias
+        return same if isinstance(same, Biases) else Biases(qkv=same, out=same, feedforward=same)
+
+    @property
+    def has_final_norm(self) -> bool:
+        return self.placement != "post" if self.final_norm is None else self.final_norm
 
     @property
     def inner_width(self) -> int:
@@ -104,9 +152,14 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOnlySpec(ModelSpec):
-    """A language model that reads from left to right (GPT)."""
+    """A language model that reads from left to right (GPT).
+
+    Args:
+        logit_bias: a number for each token, added to its score.
+    """
 
     family: Literal["decoder-only"] = "decoder-only"
+    logit_bias: bool = False
     stack: StackSpec
 
 

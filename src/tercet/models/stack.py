@@ -38,7 +38,8 @@ class Stack(nn.Module):
             spec.n_heads,
             n_kv_heads=spec.n_kv_heads,
             d_head=spec.d_head,
-            bias=spec.bias,
+            bias=spec.biases.qkv,
+            out_bias=spec.biases.out,
             qk_norm=spec.qk_norm,
             dropout=spec.dropout.attention,
         )
@@ -48,7 +49,8 @@ class Stack(nn.Module):
             spec.inner_width,
             activation=spec.activation,
             gated=spec.gated,
-            bias=spec.bias,
+            bias=spec.biases.feedforward,
+            dropout=spec.dropout.activation,
         )
         self.blocks = nn.ModuleList(
             Block(
@@ -56,8 +58,10 @@ class Stack(nn.Module):
                 feedforward=feedforward,
                 norm=norm,
                 placement=spec.placement,
-                dropout=spec.dropout.residual,
+                dropout=spec.dropout.branches.attention,
+                feedforward_dropout=spec.dropout.branches.feedforward,
                 cross=cross,
+                parallel=spec.parallel,
             )
             for _ in range(spec.n_layers)
         )
@@ -66,7 +70,7 @@ class Stack(nn.Module):
         )
         self.embedding_norm = norm() if embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(spec.dropout.embedding)
-        self.final_norm = nn.Identity() if spec.placement == "post" else norm()
+        self.final_norm = norm() if spec.has_final_norm else nn.Identity()
 
     def forward(
         self,

@@ -145,7 +145,8 @@ class Attention(nn.Module):
         n_heads: query heads.
         n_kv_heads: key/value heads; a divisor of n_heads, n_heads itself by default. One is multi-query attention.
         d_head: width of a head; d_model / n_heads by default.
-        bias: biases on the four projections.
+        bias: biases on the queries', keys' and values' projections.
+        out_bias: a bias on the output's projection; as `bias` by default.
         qk_norm: RMS norm on the queries and keys of each head, before the rotation.
         dropout: on the attention weights.
 
@@ -160,6 +161,7 @@ class Attention(nn.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         bias: bool = False,
+        out_bias: bool | None = None,
         qk_norm: bool = False,
         dropout: float = 0.0,
     ) -> None:
@@ -177,7 +179,7 @@ class Attention(nn.Module):
         self.query = Linear(d_model, n_heads * self.d_head, bias=bias)
         self.key = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.value = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.out = Linear(n_heads * self.d_head, d_model, bias=bias)
+        self.out = Linear(n_heads * self.d_head, d_model, bias=bias if out_bias is None else out_bias)
         self.query_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
         self.key_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
 

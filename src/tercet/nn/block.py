@@ -1,9 +1,11 @@
-"""One layer: self-attention, then (in a decoder that reads an encoder) cross-attention, then the feed-forward network.
+"""One layer: self-attention, then (in a decoder that reads an encoder) cross-attention, then the feed-forward network;
+or all of them at once, each reading what stands before the layer.
 
 It is at once the unit of reading, sharding, compiling, activation checkpointing and inspection.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -19,7 +21,8 @@ class Block(nn.Module):
     """Args:
     attention, feedforward, norm: make a new part at each call, so that no two share weights.
     cross: with cross-attention.
-    dropout: on each branch, before it is added to the stream.
+    parallel: the sublayers read the same input, and their outputs are added together (GPT-J, PaLM).
+    dropout, feedforward_dropout: on each branch, attention's and the network's, before it is added to the stream.
     """
 
     def __init__(
@@ -30,15 +33,22 @@ class Block(nn.Module):
         norm: Callable[[], nn.Module],
         placement: Placement = "pre",
         dropout: float = 0.0,
+        feedforward_dropout: float | None = None,
         cross: bool = False,
+        parallel: bool = False,
     ) -> None:
         super().__init__()
+        residual = partial(Residual, norm, placement=placement)
+        ends = not parallel  # one after another, each has both norms of its own
+        self.parallel = parallel
         self.self_attention = attention()
-        self.self_residual = Residual(norm, placement=placement, dropout=dropout)
+        self.self_residual = residual(dropout=dropout, last=ends)
         self.cross_attention = attention() if cross else None
-        self.cross_residual = Residual(norm, placement=placement, dropout=dropout) if cross else None
+        self.cross_residual = residual(dropout=dropout, first=ends, last=ends) if cross else None
         self.feedforward = feedforward()
-        self.feedforward_residual = Residual(norm, placement=placement, dropout=dropout)
+        self.feedforward_residual = residual(
+            dropout=dropout if feedforward_dropout is None else feedforward_dropout, first=ends
+        )
 
     def forward(
         self,
@@ -63,7 +73,8 @@ class Block(nn.Module):
                 raise ValueError("cross-attention has nothing to look at: give the memory, or a cache that has met it")
             return self.cross_attention(h, memory, mask=memory_mask, cache=cross)
 
-        x = self.self_residual(x, look_back)
+        read = self.self_residual.before(x) if self.parallel else None
+        x = self.self_residual(x, look_back, read=read)
         if self.cross_residual is not None:
-            x = self.cross_residual(x, look_across)
-        return self.feedforward_residual(x, self.feedforward)
+            x = self.cross_residual(x, look_across, read=read)
+        return self.feedforward_residual(x, self.feedforward, read=read)

@@ -2,6 +2,8 @@
 
 plain:  down(act(up(x)))                  Vaswani et al. (2017), equation 2
 gated:  down(act(gate(x)) * up(x))        Shazeer, "GLU Variants Improve Transformer" (2020)
+
+In training, dropout may act on what `down` reads.
 """
 
 from collections.abc import Callable
@@ -38,16 +40,29 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
+    """Args:
+    dropout: on the activations, before they are narrowed.
+    """
+
     def __init__(
-        self, d_model: int, d_ff: int, *, activation: Activation = "gelu", gated: bool = False, bias: bool = False
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: Activation = "gelu",
+        gated: bool = False,
+        bias: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.up = Linear(d_model, d_ff, bias=bias)
         self.gate = Linear(d_model, d_ff, bias=bias) if gated else None
         self.down = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
+        self.dropout = dropout
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        if self.gate is None:
-            return self.down(self.activation(self.up(x)))  # (*B, F), (*B, D)
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        h = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)  # (*B, F)
+        if self.dropout and self.training:
+            h = F.dropout(h, self.dropout)
+        return self.down(h)  # (*B, D)

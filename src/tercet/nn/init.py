@@ -3,9 +3,10 @@
     Normal           N(0, std), the branches' last matrices N(0, std / sqrt(number of branches))   GPT-2 (2019)
     Xavier           U(+-sqrt(6 / (fan in + fan out))); embeddings N(0, 1/sqrt(D))                 Vaswani et al. (2017)
     ZeroProjections  N(0, gain / sqrt(fan in)), the branches' last matrices and what scores zero   Zhang et al. (2019)
+    PyTorch          U(+-1 / sqrt(fan in)), biases too; embeddings N(0, 1)                         torch.nn's own
 
 "The branches' last matrices" are those that write to the residual stream: attention's `out`, the network's `down`.
-Norms begin at one, biases at zero, in every scheme.
+Norms begin at one, biases at zero, but for PyTorch's biases of linear layers.
 """
 
 import math
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from tercet.nn.attention import Attention
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.heads import Pooler, Transform
+from tercet.nn.norm import StdLayerNorm
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -64,7 +66,23 @@ class ZeroProjections:
             weight.zero_()
 
 
-Init = Normal | Xavier | ZeroProjections
+@dataclass(frozen=True, kw_only=True)
+class PyTorch:
+    """What `nn.Linear` and `nn.Embedding` begin with when nobody says otherwise."""
+
+    kind: Literal["pytorch"] = "pytorch"
+
+    def fill(self, model: nn.Module, generator: torch.Generator) -> None:
+        for linear in _all(nn.Linear, model):
+            bound = linear.in_features**-0.5
+            linear.weight.uniform_(-bound, bound, generator=generator)
+            for bias in (own for name, own in linear.named_parameters() if name == "bias"):
+                bias.uniform_(-bound, bound, generator=generator)
+        for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
+            embedding.weight.normal_(generator=generator)
+
+
+Init = Normal | Xavier | ZeroProjections | PyTorch
 
 
 @torch.no_grad()
@@ -73,13 +91,13 @@ def initialise(model: nn.Module, scheme: Init, *, seed: int) -> None:
     device = next(model.parameters()).device
     if device.type == "meta":  # shapes without numbers
         return
-    scheme.fill(model, torch.Generator(device).manual_seed(seed))
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        if isinstance(module, nn.LayerNorm | StdLayerNorm | nn.RMSNorm):
             module.weight.fill_(1.0)
         bias = getattr(module, "bias", None)
         if isinstance(bias, Tensor):
             bias.zero_()
+    scheme.fill(model, torch.Generator(device).manual_seed(seed))
 
 
 def _all(kind: type[Module], model: nn.Module) -> Iterator[Module]:

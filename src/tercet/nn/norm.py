@@ -1,21 +1,49 @@
 """Norms keep the size of the residual stream in hand.
 
-layer: (x - mean) / sqrt(variance + eps) * weight + bias      Ba et al. (2016)
-rms:   x / sqrt(mean of squares + eps) * weight               Zhang and Sennrich (2019)
+layer:      (x - mean) / sqrt(variance + eps) * weight + bias      Ba et al. (2016)
+layer_std:  (x - mean) / (deviation + eps) * weight + bias         Rush, "The Annotated Transformer" (2018)
+rms:        x / sqrt(mean of squares + eps) * weight               Zhang and Sennrich (2019)
+
+The variance of `layer` is the mean square over all D numbers; the deviation of `layer_std` is the sample's, over D - 1.
 """
 
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Norm = Literal["layer", "rms"]
+Norm = Literal["layer", "layer_std", "rms"]
 
 
 def LayerNorm(width: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
     return nn.LayerNorm(width, eps=eps, bias=bias)
+
+
+class StdLayerNorm(nn.Module):
+    """The layer norm that divides by the sample's standard deviation plus eps; needs a width of at least 2."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, width: int, *, eps: float = 1e-6, bias: bool = True) -> None:
+        super().__init__()
+        if width < 2:
+            raise ValueError(f"the standard deviation of a sample needs a width of at least 2, got {width}")
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        wide = x.float()  # as PyTorch's norms, under mixed precision too
+        centred = wide - wide.mean(-1, keepdim=True)
+        deviation = (centred.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)).sqrt()
+        normed = (centred / (deviation + self.eps)).to(x.dtype) * self.weight.to(x.dtype)
+        return normed if self.bias is None else normed + self.bias.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}, bias={self.bias is not None}"
 
 
 class RMSNorm(nn.RMSNorm):
@@ -30,4 +58,4 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
-NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": LayerNorm, "rms": RMSNorm}
+NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": LayerNorm, "layer_std": StdLayerNorm, "rms": RMSNorm}

@@ -45,12 +45,20 @@ class NoPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """One learned vector for each of max_len positions."""
+    """One learned vector for each position.
+
+    Args:
+        size: how many; max_len by default. More of them leave room for a longer context later.
+    """
 
     kind: Literal["learned"] = "learned"
+    size: int | None = None
 
     def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> PositionScheme:
-        return LearnedPositions(max_len, d_model)
+        size = max_len if self.size is None else self.size
+        if size < max_len:
+            raise ValueError(f"a table of {size} positions is too short for max_len={max_len}; set its size to more")
+        return LearnedPositions(size, d_model)
 
 
 class LearnedPositions(PositionScheme):

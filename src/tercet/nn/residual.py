@@ -7,7 +7,11 @@
     sandwich  before, and on the branch      Ding et al. (2021), Gemma 2
     branch    on the branch alone            Liu et al. (2021, Swin v2), OLMo 2
 
-All but `post` leave the stream un-normed, so the stack ends with one more norm.
+All but `post` leave the stream un-normed, so the stack ends with one more norm, unless it is told not to.
+
+Where sublayers are parallel, all of a block read the same normed input and are added together:
+
+    y = after(x + sum of dropout(branch(sublayer(before(x)))))    Wang and Komatsuzaki (2021, GPT-J), PaLM (2022)
 """
 
 from collections.abc import Callable
@@ -31,15 +35,32 @@ class Residual(nn.Module):
     """Args:
     norm: makes one norm of the stream's width.
     dropout: on the branch, before it is added.
+    first, last: whether it is the first and the last of parallel sublayers, which share the norms around them.
     """
 
-    def __init__(self, norm: Callable[[], nn.Module], *, placement: Placement = "pre", dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        norm: Callable[[], nn.Module],
+        *,
+        placement: Placement = "pre",
+        dropout: float = 0.0,
+        first: bool = True,
+        last: bool = True,
+    ) -> None:
         super().__init__()
         before, branch, after = PLACEMENTS[placement]
-        self.before = norm() if before else nn.Identity()
+        self.before = norm() if before and first else nn.Identity()
         self.branch = norm() if branch else nn.Identity()
-        self.after = norm() if after else nn.Identity()
+        self.after = norm() if after and last else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        return self.after(x + self.dropout(self.branch(sublayer(self.before(x)))))
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        sublayer: Callable[[Tensor], Tensor],
+        *,
+        read: Float[Tensor, "B T D"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """`read`, before(x) by default, is what the sublayer reads: of parallel ones the first one's."""
+        h = self.before(x) if read is None else read
+        return self.after(x + self.dropout(self.branch(sublayer(h))))

@@ -44,7 +44,7 @@ class Tokenizer:
         vocab_size: how many ids there are, special ones included.
         pad_id, bos_id, eos_id, mask_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
         mask_token: how the mask is written in a text for `encode_masked`, None where the vocabulary has none.
-        opening: ids that stand before a text to go on from, such as a Llama's bos.
+        opening: ids that stand before a text to go on from, such as a Llama's bos, or before a translator's source.
         special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
         prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
         hash: sha256 of the canonical JSON, as 64 hex digits.
@@ -175,6 +175,16 @@ class Tokenizer:
         told = Tokenizer.from_json(json.dumps(opened(json.loads(self.to_json()), list(zip(names, ids, strict=True)))))
         told._take_roles(self)
         return told
+
+    def frame(self, ids: Sequence[int], *, max_len: int) -> list[int]:
+        """What a translator's encoder reads: `ids` behind the opening and before eos, cut before it to `max_len`.
+
+        Raises:
+            UserError: where the vocabulary has no eos.
+        """
+        if self.eos_id is None:
+            raise UserError("the source's tokenizer has no token for the end: train one for translation")
+        return [*[*self.opening, *ids][: max_len - 1], self.eos_id]
 
     def id_of(self, name: str) -> int | None:
         """The id of a token by the name that the vocabulary has for it."""

@@ -1,7 +1,8 @@
 """Our tokenizer as `AutoTokenizer` opens it: it gives the ids that our model reads, and the same text back.
 
 tokenizer.json          ours, with what the model reads around a text: an encoder's between bos and eos, a translator's
-                        source before eos, a language model's alone or behind what opens it
+                        source before eos (behind bos, where it was trained so), a language model's alone or behind
+                        what opens it
 tokenizer_config.json   the class, the special tokens by name, how long a text may be
 
 What a text spells out is text there too, "<eos>" as well. Only where masked words are asked for must "[MASK]" be the
@@ -69,8 +70,11 @@ def _around(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
             tokenizer, ("bos", "eos"), single, [*single, _text("B", second), _special(names["eos"], second)]
         )
     if isinstance(spec, EncoderDecoderSpec) and "eos" in names:
-        single = [_text("A"), _special(names["eos"])]
-        return _template(tokenizer, ("eos",), single, [_text("A"), _text("B"), _special(names["eos"])])
+        begins = tokenizer.opening == (tokenizer.bos_id,) and "bos" in names  # as a source may
+        before = [_special(names["bos"])] if begins else []
+        end = _special(names["eos"])
+        roles = ("bos", "eos") if begins else ("eos",)
+        return _template(tokenizer, roles, [*before, _text("A"), end], [*before, _text("A"), _text("B"), end])
     return json.loads(tokenizer.to_json())["post_processor"] if tokenizer.opening else None
 
 

@@ -159,7 +159,7 @@ def _config(spec: EncoderOnlySpec) -> Plain:
         "intermediate_size": stack.inner_width,
         "hidden_act": NAMED[stack.activation],
         "layer_norm_eps": stack.norm_eps,
-        "hidden_dropout_prob": stack.dropout.residual,
+        "hidden_dropout_prob": stack.dropout.branches.feedforward,
         "attention_probs_dropout_prob": stack.dropout.attention,
         "tie_word_embeddings": spec.tie_embeddings,
     }

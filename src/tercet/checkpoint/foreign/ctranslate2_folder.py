@@ -23,7 +23,7 @@ from tercet.checkpoint.foreign.besides import check_translates, library, tokeniz
 from tercet.checkpoint.foreign.ctranslate2_readme import card
 from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of, encoder_of, fill_linear, fill_stack
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
-from tercet.checkpoint.foreign.equal import FIXED, Feature, check_equal
+from tercet.checkpoint.foreign.equal import FIXED, Feature, check_equal, features_of_block
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
 from tercet.models.vocabulary import TokenEmbedding
@@ -81,6 +81,8 @@ def _features(trained: Trained) -> list[Feature]:
         found += [
             (f"{key}.position", stack.position.kind, [*FIXED, "rotary", *(["alibi"] if causal else [])]),
             (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
+            (f"{key}.norm", stack.norm, ["layer", "rms"]),
+            *features_of_block(key, stack),
             (f"{key}.activation", stack.activation, [*ACTIVATIONS]),
             # In cross-attention theirs would norm all heads' queries as one.
             (f"{key}.qk_norm", stack.qk_norm, [False] if key == "decoder" else [False, True]),

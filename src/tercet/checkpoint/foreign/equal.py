@@ -15,7 +15,7 @@ import torch
 from tercet.checkpoint.foreign.reading import fitting
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import UserError
-from tercet.models import AnyModel, AnySpec, EncoderDecoder, StackSpec, build
+from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, EncoderDecoder, StackSpec, build
 from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.residual import Placement
 
@@ -53,8 +53,17 @@ def features_of_stack(
         (f"{key}.placement", stack.placement, [placement]),
         (f"{key}.norm", stack.norm, [norm]),
         (f"{key}.gated", stack.gated, [gated]),
+        *features_of_block(key, stack),
         (f"{key}.qk_norm", stack.qk_norm, [False]),
         (f"{key}.n_heads", stack.n_heads, [min(divisors, key=lambda n: abs(n - stack.n_heads))]),
+    ]
+
+
+def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
+    """One sublayer after another, and a last norm where the placement asks for one."""
+    return [
+        (f"{key}.parallel", stack.parallel, [False]),
+        (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
     ]
 
 
@@ -71,6 +80,7 @@ def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -
     return [
         ("embedding_norm", spec.embedding_norm, [embedding_norm]),
         ("logit_softcap", spec.logit_softcap, [None]),
+        *([("logit_bias", spec.logit_bias, [False])] if isinstance(spec, DecoderOnlySpec) else []),
         ("scale_embedding", spec.scale_embedding, [False] if tied else [False, True]),
     ]
 
@@ -85,7 +95,7 @@ def rewritten(model: Model, spec: AnySpec) -> Model:
     given = model.state_dict()
     for name, tensor in own_tensors(equal).items():
         if name in given:
-            tensor.copy_(given[name][: len(tensor)])  # the rows that are left out pad the vocabulary
+            tensor.copy_(given[name][: len(tensor)])  # left out: rows that pad the vocabulary, positions never used
             tensor.mul_(_scale(model, name) / _scale(equal, name))
         elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
             embedded = model.stack.position.embed(torch.arange(len(tensor))[None])

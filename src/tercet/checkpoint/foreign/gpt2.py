@@ -121,7 +121,7 @@ def _config(spec: DecoderOnlySpec) -> Plain:
         "layer_norm_epsilon": stack.norm_eps,
         "embd_pdrop": stack.dropout.embedding,
         "attn_pdrop": stack.dropout.attention,
-        "resid_pdrop": stack.dropout.residual,
+        "resid_pdrop": stack.dropout.branches.feedforward,
         "tie_word_embeddings": spec.tie_embeddings,
         **WANTED,
     }

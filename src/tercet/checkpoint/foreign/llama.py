@@ -1,7 +1,7 @@
 """Llama as the `transformers` library keeps it: our "llama" preset under other names, with biases if wanted.
 
-Touvron et al. (2023). Two switches give biases to attention and to the feed-forward network; where one alone is on, the
-other's biases stand in our model as zeros. Scaled rotations (Llama 3.1) are another model, and refused.
+Touvron et al. (2023). Two switches give biases to attention and to the feed-forward network. Scaled rotations (Llama
+3.1) are another model, and refused.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from tercet.checkpoint.foreign.reading import (
 )
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
-from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
+from tercet.models import Biases, DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Rotary
 
 KIND = "Llama"
@@ -46,8 +46,6 @@ NAMES = {
     "stack.blocks.N.feedforward.down": "layers.N.mlp.down_proj",
     "stack.blocks.N.feedforward_residual.before": "layers.N.post_attention_layernorm",
 }
-
-PARTS = {"self_attention": "attention", "feedforward": "mlp"}  # what may have biases, and what their switch calls it
 
 
 def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnly:
@@ -67,9 +65,7 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
         model = DecoderOnly(with_ids(_spec(config), n_ids))
     if model.spec.tie_embeddings:
         untwin(tensors, "lm_head.weight", "embed_tokens.weight", KIND)
-    biased = {part: _biased(config, theirs) for part, theirs in PARTS.items()}
-    zero = [name for name in model.state_dict() if name.endswith(".bias") and not biased[_part(name)]]
-    fill(model, tensors, _source, zero=zero, kind=KIND)
+    fill(model, tensors, _source, zero=(), kind=KIND)
     return model.eval()
 
 
@@ -87,19 +83,18 @@ def to_llama(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
     ]
     check_equal(f"{KIND} of transformers", features)
-    equal = rewritten(model, replace(spec, pad_vocab_to=1, scale_embedding=False))
-    tensors = own_tensors(equal)
-    biases = {name: bool(tensor.any()) for name, tensor in tensors.items() if name.endswith(".bias")}
-    biased = {part: any(some for name, some in biases.items() if _part(name) == part) for part in PARTS}
-    if not any(biased.values()):
-        biased = dict.fromkeys(PARTS, stack.bias)  # new ones, all still zero
-    state = their_state({n: t for n, t in tensors.items() if n not in biases or biased[_part(n)]}, _source)
-    return _config(equal.spec, position, biased), {
+    # Attention's four matrices have biases there, or none of them.
+    attention = stack.biases.qkv or stack.biases.out
+    biases = Biases(qkv=attention, out=attention, feedforward=stack.biases.feedforward)
+    written = replace(spec, pad_vocab_to=1, scale_embedding=False, stack=replace(stack, bias=biases))
+    equal = rewritten(model, written)
+    state = their_state(own_tensors(equal), _source)
+    return _config(equal.spec, position, biases), {
         name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()
     }
 
 
-def _config(spec: DecoderOnlySpec, position: Rotary, biased: Mapping[str, bool]) -> Plain:
+def _config(spec: DecoderOnlySpec, position: Rotary, biases: Biases) -> Plain:
     stack = spec.stack
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -118,7 +113,8 @@ def _config(spec: DecoderOnlySpec, position: Rotary, biased: Mapping[str, bool])
         "rope_parameters": {"rope_type": "default", "rope_theta": position.base},
         "attention_dropout": stack.dropout.attention,
         "tie_word_embeddings": spec.tie_embeddings,
-        **{f"{theirs}_bias": biased[part] for part, theirs in PARTS.items()},
+        "attention_bias": biases.qkv,
+        "mlp_bias": biases.feedforward,
     }
 
 
@@ -142,7 +138,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
             norm_bias=False,
             activation=activation(config, "hidden_act"),
             gated=True,
-            bias=_biased(config, "attention") or _biased(config, "mlp"),
+            bias=_biases(config),
             dropout=Dropout(attention=take(config, "attention_dropout", float, 0.0)),
         ),
     )
@@ -164,13 +160,9 @@ def _base(config: Mapping[str, Any]) -> float:
     return take(told, "rope_theta", float, 10_000.0)
 
 
-def _biased(config: Mapping[str, Any], part: str) -> bool:
-    return switch(config, f"{part}_bias", False)
-
-
-def _part(name: str) -> str:
-    """Of a name in a block."""
-    return name.split(".")[3]
+def _biases(config: Mapping[str, Any]) -> bool | Biases:
+    attention, mlp = (switch(config, f"{part}_bias", False) for part in ("attention", "mlp"))
+    return attention if attention == mlp else Biases(qkv=attention, out=attention, feedforward=mlp)
 
 
 def _source(ours: str) -> Source:

@@ -161,9 +161,9 @@ def _config(spec: EncoderDecoderSpec) -> Plain:
         "max_position_embeddings": spec.max_len,
         "d_model": spec.decoder.d_model,
         "activation_function": NAMED[spec.decoder.activation],
-        "dropout": dropout.residual,
+        "dropout": dropout.branches.feedforward,
         "attention_dropout": dropout.attention,
-        "activation_dropout": 0.0,
+        "activation_dropout": dropout.activation,
         "scale_embedding": spec.scale_embedding,
         "share_encoder_decoder_embeddings": spec.share_embeddings,
         "tie_word_embeddings": spec.tie_embeddings,
@@ -191,6 +191,7 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
     target_size = source_size if one else take(config, "decoder_vocab_size", int, source_size)
     rate = take(config, "dropout", float)
     attention = take(config, "attention_dropout", float, 0.0)
+    inside = take(config, "activation_dropout", float, 0.0)
     encoder, decoder = (
         StackSpec(
             d_model=take(config, "d_model", int),
@@ -200,7 +201,7 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
             position=Sinusoidal(),
             placement="post",
             activation=activation(config, "activation_function"),
-            dropout=Dropout(embedding=rate, attention=attention, residual=rate),
+            dropout=Dropout(embedding=rate, attention=attention, activation=inside, residual=rate),
         )
         for side in SIDES
     )

@@ -192,6 +192,8 @@ def _sizes(name: str, stack: Stack) -> Plain:
         "d_head": spec.head_width,
         "d_ff": spec.inner_width,
         "placement": spec.placement,
+        "parallel": spec.parallel,
+        "final_norm": spec.has_final_norm,
         "norm": spec.norm,
         "norm_eps": spec.norm_eps,
         "qk_norm": spec.qk_norm,

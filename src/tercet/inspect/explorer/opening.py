@@ -41,8 +41,7 @@ def opening(trained: Trained, text: str | None = None, *, target: str | None = N
     shown = tokenizer.decode(ids)
     again = tokenizer.encode(shown) if shown else []
     if isinstance(trained.model, EncoderDecoder):
-        eos = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-        return Ask(text=shown, target=target, ids=None if again == ids else (*ids, *eos))
+        return Ask(text=shown, target=target, ids=None if again == ids else tuple(tokenizer.frame(ids, max_len=room)))
     return Ask(text=shown, target=target, ids=None if again == ids else tuple(ids))
 
 

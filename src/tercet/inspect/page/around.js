@@ -49,8 +49,8 @@ export function around(pane, state, change, which) {
       { class: "steps" },
       one(
         `${stack.name}.final_norm`,
-        stack.placement === "post" ? "output" : `final ${stack.norm} norm`,
-        stack.placement === "post" ? "the last block has normed it" : "norm(x)",
+        stack.final_norm ? `final ${stack.norm} norm` : "output",
+        stack.final_norm ? "norm(x)" : stack.placement === "post" ? "the last block has normed it" : "not normed",
       ),
       one("transform", "transform", "dense, activation, norm"),
       scores(pane, opened, stack.name, row, rows[row] ?? ""),

@@ -287,7 +287,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
     "div",
     { class: "steps" },
     strip(kind === "self" ? "the stream comes in" : "the stream after self-attention", "x", input, "input", byRow),
-    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${residual}.before`), "norm", byRow) : null,
+    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
     row3(
       strip(`queries of head ${head}`, `q = ${asks} W_q`, q, "q", { ...byRow, notes: [changed] }),
       strip(`keys of head ${head}`, `k = ${asked} W_k`, k, "k", { ...byKey, notes: [grouped, changed] }),
@@ -322,6 +322,12 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
 }
 
 /**
+ * Whose norm a sublayer reads: its own, or the first one's, where all read the same.
+ * @param {StackInfo} stack @param {string} name @param {string} residual
+ */
+const reader = (stack, name, residual) => (stack.parallel ? `${name}.self_residual` : residual);
+
+/**
  * @param {boolean | undefined} normed @param {Tensor} stream @param {{texts: string[], row: number}} byRow
  * @param {string | null} note
  */
@@ -351,7 +357,7 @@ function feedforward({ pane, stack, name, opened, row }) {
     "div",
     { class: "steps" },
     strip("the stream after attention", "x", get(`${name}.${stack.cross ? "cross" : "self"}_residual`), "input", byRow),
-    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${residual}.before`), "norm", byRow) : null,
+    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
     whole(strip("widened", `${h} W_up`, get(`${own}.up`), "up", many)),
     stack.gated ? whole(strip("gate", `${h} W_gate`, get(`${own}.gate`), "gate", many)) : null,
     whole(strip("activations", act, activations, "activations", loud)),

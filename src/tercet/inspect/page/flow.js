@@ -390,7 +390,7 @@ function headers(pane, state, change, stack) {
       column: layer + 1,
     });
   }
-  const end = stack.placement === "post" ? "output" : "final norm";
+  const end = stack.final_norm ? "final norm" : "output";
   made.push({
     header: element("div", { class: "flow-head" }, button(null, "end", end)),
     column: stack.n_layers + 1,

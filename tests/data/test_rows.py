@@ -158,3 +158,23 @@ def test_blocks_hold_every_token_once(lengths: list[int], length: int) -> None:
 def test_nothing_cannot_be_cut_into_blocks() -> None:
     with pytest.raises(UserError, match="no tokens"):
         Blocks(np.empty(0, np.uint16), 3)
+
+
+@given(lengths=DOCUMENTS, length=st.integers(1, 6))
+def test_sliding_windows_are_those_of_the_text_behind_a_row_of_padding(lengths: list[int], length: int) -> None:
+    """With a stride of 1: every window of the padded document that has something to predict, and no other."""
+    ids, starts = corpus(lengths)
+    if max(lengths) < 2:
+        with pytest.raises(UserError, match="nothing to predict"):
+            PaddedRows(ids, starts, length=length, beyond_end=False)
+        return
+    rows = PaddedRows(ids, starts, length=length, pad_id=7, beyond_end=False)
+    batch = rows.batch(np.arange(len(rows)))
+    wanted = []
+    for start, size in zip(starts, lengths, strict=True):
+        padded = [7] * length + ids[start : start + size].tolist()
+        windows = [padded[first : first + length + 1] for first in range(size)]
+        wanted += [window for window in windows if sum(token != 7 for token in window) > 1]
+    assert sorted(map(tuple, batch.tokens.tolist())) == sorted(map(tuple, wanted))
+    assert batch.mask is not None
+    assert (batch.mask == (batch.tokens != 7)).all()

@@ -68,7 +68,7 @@ def heads_repeated_in_the_wrong_order(patch) -> None:
 
 
 def post_for_pre(patch) -> None:
-    patch.setattr(Residual, "forward", lambda self, x, sublayer: self.before(x + sublayer(x)))
+    patch.setattr(Residual, "forward", lambda self, x, sublayer, read: self.before(x + sublayer(x)))
 
 
 def no_final_norm(patch) -> None:

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tercet.kernel import library
-from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec, record, stack
+from tercet.models import (
+    Biases,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    StackSpec,
+    record,
+    stack,
+)
 from tercet.models.fused import Fused, fused
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal, quantize
 
@@ -41,11 +50,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 SHAPES = st.fixed_dictionaries(
     {
         "n_kv_heads": st.sampled_from([None, 1, 2]),
-        "norm": st.sampled_from(["layer", "rms"]),
+        "norm": st.sampled_from(["layer", "rms", "layer_std"]),
+        "final_norm": st.sampled_from([None, False, True]),
+        "parallel": st.booleans(),
         "placement": st.sampled_from(["pre", "post", "sandwich", "branch"]),
         "activation": st.sampled_from(["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]),
         "gated": st.booleans(),
-        "bias": st.booleans(),
+        "bias": st.sampled_from([False, True, Biases(qkv=False, out=True, feedforward=False)]),
         "qk_norm": st.booleans(),
         "position": st.sampled_from([Learned(), Sinusoidal(), Rotary(), Rotary(share=0.5), NoPosition()]),
     }
@@ -54,7 +65,7 @@ SHAPES = st.fixed_dictionaries(
 
 def shape(**more: Any) -> StackSpec:
     sizes = {"d_model": 40, "n_layers": 2, "n_heads": 4, "d_head": 16, "d_ff": 51}
-    return StackSpec(**sizes | {"norm_bias": more.get("norm", "layer") == "layer"} | more)
+    return StackSpec(**sizes | {"norm_bias": more.get("norm", "layer") != "rms"} | more)
 
 
 def shaken(model: nn.Module) -> Any:

@@ -65,7 +65,7 @@ def test_outputs_are_what_they_were(family: str, variant: dict) -> None:
     assert set(seen) <= set(names(one))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "modern", "original-decoder", "bert-tiny", "transformer-base"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "modern", "transformer-decoder", "bert-tiny", "transformer-base"])
 def test_the_presets_parts(name: str) -> None:
     spec = PRESETS[name]
     stacks = ("encoder", "decoder") if isinstance(spec, EncoderDecoderSpec) else ("stack",)

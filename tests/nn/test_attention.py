@@ -1,5 +1,7 @@
 """Attention: two forms with one meaning, and PyTorch's own module as the reference."""
 
+from pathlib import Path
+
 import jaxtyping
 import pytest
 import torch
@@ -156,7 +158,14 @@ def test_by_onednn_the_formula_is_taken_for_longer(monkeypatch: pytest.MonkeyPat
     finally:
         torch.set_float32_matmul_precision(before)
     assert len(taken) == 2
-    torch.testing.assert_close(out, attend_fused(q, q, q, causal=True), atol=1e-5, rtol=1e-4)
+    # Where a CPU has AMX oneDNN rounds what it multiplies to bfloat16, which "medium" allows.
+    tolerance = {"atol": 3e-2, "rtol": 0.0} if _has_amx() else {"atol": 1e-5, "rtol": 1e-4}
+    torch.testing.assert_close(out, attend_fused(q, q, q, causal=True), **tolerance)
+
+
+def _has_amx() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "amx_tile" in cpuinfo.read_text()
 
 
 def test_weights_sum_to_one() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.nn import Rotary
-from tercet.nn.init import Normal, Xavier, ZeroProjections, initialise
+from tercet.nn.init import Normal, PyTorch, Xavier, ZeroProjections, initialise
 
 D, F, V, LAYERS = 96, 200, 301, 3
 LAST = ("self_attention.out.weight", "feedforward.down.weight")
@@ -111,3 +111,26 @@ def test_every_parameter_takes_part() -> None:
 
 def test_positions_without_parameters_add_none() -> None:
     assert not list(Rotary().build(d_model=24, d_head=6, n_heads=4, max_len=11).parameters())
+
+
+def test_pytorchs_own_is_what_its_layers_begin_with() -> None:
+    torch.manual_seed(3)
+    for name, (module, weight) in matrices(model(PyTorch())).items():
+        if isinstance(module, nn.Embedding):
+            assert weight.std().item() == pytest.approx(1.0, rel=0.06), name
+            continue
+        theirs = nn.Linear(module.in_features, module.out_features)
+        bound = module.in_features**-0.5
+        for ours, wanted in ((weight, theirs.weight), (module.bias, theirs.bias)):
+            if ours is None:  # the head's
+                continue
+            assert ours.abs().max() <= bound, name
+            assert wanted.abs().max() <= bound, name  # or PyTorch's has changed
+            assert ours.std().item() == pytest.approx(wanted.std().item(), rel=0.25), name
+            assert ours.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.25), name
+
+
+def test_pytorchs_own_takes_a_tied_matrix_for_an_embedding() -> None:
+    tied = model(PyTorch(), tied=True)
+    assert tied.unembedding.weight is tied.embedding.weight
+    assert tied.embedding.weight.std().item() == pytest.approx(1.0, rel=0.05)

@@ -97,7 +97,7 @@ PRESETS: dict[str, AnySpec] = {
         ),
     ),
     # Vaswani et al. (2017): the decoder without cross-attention.
-    "original-decoder": DecoderOnlySpec(
+    "transformer-decoder": DecoderOnlySpec(
         vocab_size=37_000,
         max_len=512,
         scale_embedding=True,

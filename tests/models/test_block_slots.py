@@ -1,0 +1,223 @@
+"""What a block can be told: biases and dropout apart, a last norm or none, sublayers side by side, another norm.
+
+Each in all three families: against the formula, with a cache, with padding; counted, kept, refused where others lack it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import MAX_LEN, V, encoder, model, translator
+from torch import nn
+
+from tercet.config import UserError, parse, plain
+from tercet.inspect.table import model_table
+from tercet.models import Biases, BranchDropout, DecoderOnlySpec, Dropout, StackSpec, model_spec
+from tercet.nn import Block, FeedForward, Learned, Residual
+
+SLOTS: dict[str, dict[str, Any]] = {
+    "biases apart": {"bias": Biases(qkv=False, out=True, feedforward=False)},
+    "parallel": {"parallel": True},
+    "parallel, post": {"parallel": True, "placement": "post"},
+    "parallel, sandwich": {"parallel": True, "placement": "sandwich"},
+    "no final norm": {"final_norm": False},
+    "a final norm after post": {"final_norm": True, "placement": "post"},
+    "norm by deviation": {"norm": "layer_std", "norm_eps": 1e-6},
+    "a long table": {"position": Learned(size=3 * MAX_LEN)},
+}
+CLOSE = {"atol": 2e-5, "rtol": 1e-5}
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+@torch.no_grad()
+def test_steps_with_a_cache_are_the_full_pass(slot: str) -> None:
+    decoder, tokens = model(**SLOTS[slot], spec={"logit_bias": True}), torch.randint(V, (3, MAX_LEN))
+    full = decoder(tokens)
+    logits, cache = decoder.start(tokens[:, :4], torch.tensor([4, 4, 4]), capacity=MAX_LEN)
+    for t in range(4, MAX_LEN):
+        torch.testing.assert_close(logits, full[:, t - 1], **CLOSE)
+        logits = decoder.step(tokens[:, t], cache)
+    writer, source = translator(**SLOTS[slot]), torch.randint(V, (3, 5))
+    full = writer(source, tokens)
+    logits, cache = writer.start(tokens[:, :4], torch.tensor([4, 4, 4]), source=source, capacity=MAX_LEN)
+    for t in range(4, MAX_LEN):
+        torch.testing.assert_close(logits, full[:, t - 1], **CLOSE)
+        logits = writer.step(tokens[:, t], cache)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+@torch.no_grad()
+def test_padding_changes_nothing(slot: str) -> None:
+    reader, tokens = encoder(**SLOTS[slot]), torch.randint(V, (2, 7))
+    real = torch.ones(2, 9, dtype=torch.bool)
+    real[:, :2] = False
+    padded = torch.cat((torch.randint(V, (2, 2)), tokens), 1)
+    torch.testing.assert_close(reader(padded, padding=real)[:, 2:], reader(tokens), **CLOSE)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_it_is_kept_and_counted(slot: str) -> None:
+    decoder = model(**SLOTS[slot], spec={"logit_bias": True})
+    assert parse(DecoderOnlySpec, plain(decoder.spec)) == decoder.spec
+    assert model_table(decoder.spec).parameters == sum(parameter.numel() for parameter in decoder.parameters())
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "branch"])
+@pytest.mark.parametrize("family", ["decoder-only", "encoder-only"])
+@torch.no_grad()
+def test_parallel_sublayers_are_their_formula(placement: str, family: str) -> None:
+    made = (model if family == "decoder-only" else encoder)(placement=placement, parallel=True)
+    block = made.stack.blocks[0]
+    assert isinstance(block, Block)
+    x, causal = torch.randn(2, 5, 24), made.stack.causal
+    first, last = block.self_residual, block.feedforward_residual
+    h = first.before(x)
+    attended = first.branch(block.self_attention(h, causal=causal))
+    wanted = last.after(x + attended + last.branch(block.feedforward(h)))
+    torch.testing.assert_close(block(x, causal=causal), wanted)
+    norms = [part for part in block.modules() if isinstance(part, nn.LayerNorm)]
+    shared = {"pre": 1, "post": 1, "sandwich": 3, "branch": 2}[placement]
+    assert len(norms) == shared
+
+
+@torch.no_grad()
+def test_in_a_decoder_that_reads_all_three_stand_side_by_side() -> None:
+    block = translator(parallel=True).decoder.blocks[0]
+    assert isinstance(block, Block)
+    assert block.cross_attention is not None
+    x, memory = torch.randn(2, 5, 24), torch.randn(2, 7, 24)
+    h = block.self_residual.before(x)
+    wanted = x + block.self_attention(h, causal=True) + block.cross_attention(h, memory) + block.feedforward(h)
+    torch.testing.assert_close(block(x, causal=True, memory=memory), wanted)
+
+
+def test_the_norm_by_deviation_is_its_formula() -> None:
+    from tercet.nn.norm import StdLayerNorm
+
+    norm, x = StdLayerNorm(7, eps=0.1), torch.randn(3, 5, 7)
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_() if norm.bias is not None else None
+    wanted = norm.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 0.1) + norm.bias
+    torch.testing.assert_close(norm(x), wanted)
+    assert not torch.allclose(norm(x), nn.functional.layer_norm(x, (7,), norm.weight, norm.bias, 0.1), atol=1e-3)
+    with pytest.raises(ValueError, match="width of at least 2"):
+        StdLayerNorm(1)
+    assert "bias=False" in repr(StdLayerNorm(3, bias=False))
+
+
+@pytest.mark.parametrize(
+    ("bias", "names"),
+    [
+        (Biases(qkv=True, out=False, feedforward=False), {"query", "key", "value"}),
+        (Biases(qkv=False, out=True, feedforward=False), {"out"}),
+        (Biases(qkv=False, out=False, feedforward=True), {"up", "gate", "down"}),
+    ],
+)
+def test_each_kind_of_linear_layer_has_its_own_switch(bias: Biases, names: set[str]) -> None:
+    for made in (model(bias=bias, gated=True), encoder(bias=bias, gated=True), translator(bias=bias, gated=True)):
+        biased = {n.split(".")[-2] for n, _ in made.named_parameters() if n.endswith(".bias") and "residual" not in n}
+        assert biased - {"final_norm"} == names
+
+
+def test_each_dropout_has_its_own_place() -> None:
+    apart = Dropout(
+        embedding=0.1, attention=0.2, activation=0.3, residual=BranchDropout(attention=0.4, feedforward=0.5)
+    )
+    for made in (model(dropout=apart), translator(dropout=apart), encoder(dropout=apart)):
+        for block in (part for part in made.modules() if isinstance(part, Block)):
+            assert block.self_attention.dropout == 0.2
+            assert block.feedforward.dropout == 0.3
+            attentions = [block.self_residual] + ([block.cross_residual] if block.cross_residual else [])
+            assert [one.dropout.p for one in attentions] == [0.4] * len(attentions)
+            assert block.feedforward_residual.dropout.p == 0.5
+
+
+def test_dropout_inside_the_network_is_on_what_is_narrowed() -> None:
+    network, x = FeedForward(6, 4000, dropout=0.25), torch.randn(3, 6)
+    seen: list[torch.Tensor] = []
+    network.down.register_forward_pre_hook(lambda _part, given: seen.append(given[0]))
+    plainly = network.eval()(x)
+    network.train()(x)
+    dropped = seen[1] == 0
+    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.03)
+    torch.testing.assert_close(seen[1][~dropped], seen[0][~dropped] / 0.75)
+    torch.testing.assert_close(network.eval()(x), plainly)
+
+
+def test_a_table_shorter_than_the_context_is_refused() -> None:
+    with pytest.raises(ValueError, match="a table of 5 positions is too short for max_len=13; set its size to more"):
+        model(position=Learned(size=5))
+    assert model(position=Learned(size=40)).stack.position.table.num_embeddings == 40
+
+
+def test_recipes_say_one_value_for_all_or_each_by_itself() -> None:
+    all_of_them = model_spec({"preset": "gpt2", "stack": {"bias": False, "dropout": {"residual": 0.2}}})
+    assert all_of_them.stack.biases == Biases(qkv=False, out=False, feedforward=False)
+    assert all_of_them.stack.dropout.branches == BranchDropout(attention=0.2, feedforward=0.2)
+    each = {"bias": {"qkv": True, "out": False, "feedforward": False}}
+    assert model_spec({"preset": "gpt2", "stack": each}).stack.biases == Biases(qkv=True, out=False, feedforward=False)
+
+
+@pytest.mark.parametrize(
+    ("stack", "message"),
+    [
+        ({"bias": {"qkv": True}}, "the key 'out' is missing"),
+        ({"bias": {"qvk": True}}, "unknown key 'qvk'; did you mean 'qkv'"),
+        ({"bias": "some"}, "stack.bias: "),
+        ({"dropout": {"residual": 1.5}}, "dropout residual=1.5 must be at least 0 and below 1"),
+        ({"dropout": {"residual": {"attention": 0.1, "feedforward": -1}}}, "dropout residual.feedforward=-1"),
+        ({"dropout": {"residual": True}}, "expected a number"),
+        ({"norm": "std"}, "stack.norm: "),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_key(stack: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        model_spec({"preset": "gpt2", "stack": stack})
+
+
+def test_a_residual_reads_what_it_is_given() -> None:
+    residual, x, h = Residual(lambda: nn.LayerNorm(6)), torch.randn(2, 3, 6), torch.randn(2, 3, 6)
+    torch.testing.assert_close(residual(x, lambda given: 2 * given, read=h), x + 2 * h)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "stack.parallel": ({"parallel": True}, {}),
+    "stack.final_norm": ({"final_norm": False}, {}),
+    "stack.norm": ({"norm": "layer_std"}, {}),
+    "logit_bias": ({}, {"logit_bias": True}),
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_gpt2_has_no_equal_of_is_refused_by_name(key: str) -> None:
+    from tercet.checkpoint.foreign.gpt2 import to_gpt2
+
+    stack, spec = REFUSED[key]
+    with pytest.raises(UserError, match=f"{key} is .*, which no GPT-2 of transformers has"):
+        to_gpt2(model(**stack, spec=spec))
+
+
+@torch.no_grad()
+def test_what_gpt2_has_an_equal_of_is_written_as_that() -> None:
+    from tercet.checkpoint.foreign.gpt2 import from_gpt2, to_gpt2
+
+    ours = model(bias=Biases(qkv=False, out=True, feedforward=False), position=Learned(size=40))
+    theirs = from_gpt2(*to_gpt2(ours))
+    tokens = torch.randint(V, (2, MAX_LEN))
+    torch.testing.assert_close(theirs(tokens), ours(tokens), **CLOSE)
+    assert theirs.spec.stack.bias is True
+    assert theirs.stack.position.table.num_embeddings == MAX_LEN
+
+
+def test_ctranslate2_refuses_what_it_has_no_equal_of(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    from tercet.checkpoint.foreign.equal import check_equal, features_of_block
+
+    spec = StackSpec(d_model=24, n_layers=1, n_heads=4)
+    for change in ({"parallel": True}, {"final_norm": False}, {"placement": "post", "final_norm": True}):
+        with pytest.raises(UserError, match="stack"):
+            check_equal("CTranslate2", features_of_block("stack", replace(spec, **change)))
+    check_equal("CTranslate2", features_of_block("stack", spec))

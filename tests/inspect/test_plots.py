@@ -35,6 +35,7 @@ from tercet.inspect.sentence import read
 from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn.positions import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
+from tercet.training.plan import Plan
 
 pytestmark = pytest.mark.slow  # matplotlib takes its time
 
@@ -104,13 +105,32 @@ def test_losses_are_the_file_s(tmp_path: Path) -> None:
     figure = plot_loss(write(tmp_path / "metrics.csv", rows), title="run")
     assert figure.axes[0].get_yscale() == "log"
     drawn = lines(figure)
-    assert drawn["training"][0] in ([3.0, 6.0, 8.0, 9.0], [2, 5, 8])  # the epochs' means, drawn after the batches
+    assert drawn["training"][0] == [2, 5, 8, 11]  # the epochs' means, drawn after the batches
     batches = figure.axes[0].lines[0]
     assert list(batches.get_xdata()) == list(range(1, 12))
     assert list(batches.get_ydata()) == pytest.approx([7 / step for step in range(1, 12)])
     assert drawn["validation"] == ([5, 10], [2.5, 1.25])
     assert drawn["counting words (entropy of single tokens)"][1] == [3.1, 3.1]
     assert "lowest 1.2500 at step 10; last 1.2500" in words(figure)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize(("n_steps", "last_steps"), [(20, [5, 10, 15, 19]), (19, [5, 10, 15, 19]), (18, [5, 10, 15])])
+def test_the_mean_of_each_finished_epoch_is_drawn(
+    tmp_path: Path, every: int, n_steps: int, last_steps: list[int]
+) -> None:
+    """Epochs of 33 rows in steps of 7: a step begins in one epoch and may end in the next; the last one is logged."""
+    plan = Plan(n_rows=33, unit=7)
+    logged = [step for step in range(1, n_steps + 1) if step % every == 0 or step in (1, n_steps)]
+    rows: list[dict[str, float | str]] = [
+        {"step": step, "epoch": plan.epoch(step - 1), "train/loss": 1.0 + step} for step in logged
+    ]
+    drawn = lines(plot_loss(write(tmp_path / "metrics.csv", rows), title="run"))["training"]
+    groups = [[step for step in logged if int(plan.epoch(step - 1)) == epoch] for epoch in range(5)]
+    finished = [steps for epoch, steps in enumerate(groups) if steps and plan.epoch(n_steps) >= epoch + 1]
+    assert drawn[0] == [steps[-1] for steps in finished]
+    assert drawn[1] == pytest.approx([1.0 + sum(steps) / len(steps) for steps in finished])
+    assert every > 1 or drawn[0] == last_steps
 
 
 def test_without_smoothing_where_both_are_there(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from tercet.checkpoint import convert, load_model
-from tercet.config import UserError
 from tercet.generation import encode_prompt
-from tercet.tokens import BPE, Tokenizer
+from tercet.tokens import Tokenizer
 
 TEXTS = ("the cat", " sat\non", "", "<bos>", "w5 w6")
 BOS, EOS = ("<s>", 1), ("</s>", 2)
@@ -81,8 +80,6 @@ def test_an_id_that_is_none() -> None:
 def test_an_empty_prompt_is_what_opens_a_text() -> None:
     assert encode_prompt(BYTES.with_opening([1]), "") == [1]
     assert encode_prompt(BYTES, "") == [2]
-    with pytest.raises(UserError, match="the prompt is empty"):
-        encode_prompt(Tokenizer.train(BPE(vocab_size=270, eos=False), ["a"]), "")
 
 
 def a_llama(folder: Path, tokenizer: Any) -> Path:

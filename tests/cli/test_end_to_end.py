@@ -12,12 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tercet
+from tercet.checkpoint import load_model, save_model, tokenizer_hash
 from tercet.cli.main import main
+from tercet.models import build
+from tercet.tokens import Characters, Tokenizer
 
 TINY = [
     "data.validation=tail",
@@ -132,6 +136,29 @@ def test_prompts_from_a_file_from_stdin_and_from_nowhere(
     assert written[0] == written[1] == written[2]
     assert written[0].startswith("12 is")
     assert not written[3].startswith("12 is")
+
+
+def test_without_a_prompt_it_says_where_it_begins(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--max-new-tokens", "5"]
+    assert main(["generate", str(run), *few]) == 0
+    assert capsys.readouterr().err == "tercet: no --prompt: writing what comes after '<eos>', where a text begins\n"
+    trained = load_model(run)
+    names = "".join(sorted(set("0123456789 isabc"), reverse=True))  # no end of a text, no new line
+    tokenizer = Tokenizer.train(Characters(alphabet=names, eos=False), [])
+    model = build(replace(trained.model.spec, vocab_size=tokenizer.vocab_size))
+    save_model(
+        tmp_path / "without",
+        model,
+        tokenizer,
+        replace(trained.card, tokenizer_hash=tokenizer_hash(tokenizer, tokenizer)),
+    )
+    assert main(["generate", str(tmp_path / "without"), *few, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "tercet: no --prompt: writing what comes after ' ', where a text begins\n"
+    assert json.loads(out)["prompt"] == ""
+    assert json.loads(out)["text"] == tercet.load(tmp_path / "without").generate(max_new_tokens=5)
 
 
 def test_a_prompt_longer_than_the_context_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from tercet.config import UserError, parse, plain
 from tercet.data import DataSpec, Documents, HeldOut, Tail, prepare, sources
+from tercet.data import cache as cache_module
 from tercet.data import prepare as prepare_function
-from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words
+from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words, building
 
 TEXT = "One line, naïve as it is.\nAnd another 🙂 line;\n\nthen\r\nthe end. " * 9
 
@@ -125,6 +126,16 @@ def test_every_setting_has_its_own_ids(tmp_path: Path, cache: Path) -> None:
             prepare(DataSpec(source=source, validation=validation, tokenizer=tokenizer))
     assert len(list((cache / "corpora").iterdir())) == 4
     assert len(list((cache / "tokenizers").iterdir())) == 2
+
+
+def test_words_cut_in_another_way_are_learnt_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = DataSpec(source=text_file(tmp_path, "a t-shirt and " * 9), tokenizer=Words())
+    with monkeypatch.context() as cut_at_hyphens:
+        for module in (building, cache_module):
+            cut_at_hyphens.setattr(module, "WORD", building.CLASS_RUN)
+        before = prepare(spec).tokenizer
+    assert (before.id_of("shirt") is None, before.id_of(" t-shirt")) == (False, None)
+    assert prepare(spec).tokenizer.id_of(" t-shirt") is not None
 
 
 def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:

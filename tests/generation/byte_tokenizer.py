@@ -9,6 +9,7 @@ import numpy as np
 class ByteTokenizer:
     """Ids below 256 are single bytes, then come `pieces`, and at last those that are no text, the end-of-text token."""
 
+    kind = "bpe"
     unk_id = None
 
     def __init__(self, pieces: Sequence[bytes] = (), *, eos: bool = True, bos: bool = False) -> None:

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_decoder import ToyDecoder, random_rule, script_rule
 
-from tercet.config import UserError
 from tercet.generation import Completion, Sampling, generate, stream_text
 
 CONTEXT = 9
@@ -140,13 +139,14 @@ def test_a_prompt_beyond_the_context_is_marked_and_continued_from_its_end() -> N
 def test_an_empty_prompt_starts_after_the_end_of_text() -> None:
     (completion,) = generate(scripted(b"a"), TOKENIZER, [""], Sampling(max_new_tokens=1))
     assert (completion.prompt, completion.text) == ("", "a")
+
+
+def test_without_an_end_of_text_an_empty_prompt_is_a_new_line() -> None:
     without = ByteTokenizer(eos=False)
-    for ask in (
-        lambda: generate(scripted(b"a"), without, ["a", ""], Sampling()),
-        lambda: stream_text(scripted(b"a"), without, "", Sampling()),
-    ):
-        with pytest.raises(UserError, match=r"prompt is empty .* at least one character"):
-            ask()
+    model = ToyDecoder(RANDOM, 40)
+    (empty, line) = generate(model, without, ["", "\n"], Sampling(max_new_tokens=4, top_k=1))
+    assert (empty.prompt, empty.ids) == ("", line.ids)
+    assert "".join(stream_text(model, without, "", Sampling(max_new_tokens=4, top_k=1))) == empty.text
 
 
 def test_a_tokenizer_without_an_end_never_ends_early() -> None:

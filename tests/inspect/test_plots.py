@@ -3,6 +3,8 @@
 import csv
 import math
 from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -33,6 +35,7 @@ from tercet.inspect.sentence import read
 from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn.positions import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
+from tercet.training.plan import Plan
 
 pytestmark = pytest.mark.slow  # matplotlib takes its time
 
@@ -102,13 +105,32 @@ def test_losses_are_the_file_s(tmp_path: Path) -> None:
     figure = plot_loss(write(tmp_path / "metrics.csv", rows), title="run")
     assert figure.axes[0].get_yscale() == "log"
     drawn = lines(figure)
-    assert drawn["training"][0] in ([3.0, 6.0, 8.0, 9.0], [2, 5, 8])  # the epochs' means, drawn after the batches
+    assert drawn["training"][0] == [2, 5, 8, 11]  # the epochs' means, drawn after the batches
     batches = figure.axes[0].lines[0]
     assert list(batches.get_xdata()) == list(range(1, 12))
     assert list(batches.get_ydata()) == pytest.approx([7 / step for step in range(1, 12)])
     assert drawn["validation"] == ([5, 10], [2.5, 1.25])
     assert drawn["counting words (entropy of single tokens)"][1] == [3.1, 3.1]
     assert "lowest 1.2500 at step 10; last 1.2500" in words(figure)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize(("n_steps", "last_steps"), [(20, [5, 10, 15, 19]), (19, [5, 10, 15, 19]), (18, [5, 10, 15])])
+def test_the_mean_of_each_finished_epoch_is_drawn(
+    tmp_path: Path, every: int, n_steps: int, last_steps: list[int]
+) -> None:
+    """Epochs of 33 rows in steps of 7: a step begins in one epoch and may end in the next; the last one is logged."""
+    plan = Plan(n_rows=33, unit=7)
+    logged = [step for step in range(1, n_steps + 1) if step % every == 0 or step in (1, n_steps)]
+    rows: list[dict[str, float | str]] = [
+        {"step": step, "epoch": plan.epoch(step - 1), "train/loss": 1.0 + step} for step in logged
+    ]
+    drawn = lines(plot_loss(write(tmp_path / "metrics.csv", rows), title="run"))["training"]
+    groups = [[step for step in logged if int(plan.epoch(step - 1)) == epoch] for epoch in range(5)]
+    finished = [steps for epoch, steps in enumerate(groups) if steps and plan.epoch(n_steps) >= epoch + 1]
+    assert drawn[0] == [steps[-1] for steps in finished]
+    assert drawn[1] == pytest.approx([1.0 + sum(steps) / len(steps) for steps in finished])
+    assert every > 1 or drawn[0] == last_steps
 
 
 def test_without_smoothing_where_both_are_there(tmp_path: Path) -> None:
@@ -393,6 +415,63 @@ def test_telling_tokens_are_each_other_s_strangers() -> None:
     assert len(set(chosen)) == len(chosen)
     for place, row in enumerate(nearest_tokens(table, chosen, 6)):
         assert not {other for other, _ in row} & set(chosen[place + 1 :])
+
+
+def cut_off(figure: Figure) -> list[str]:
+    """The texts that stand, in part at least, outside of the picture."""
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()
+    room, slack = figure.bbox, 1  # pixels
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    return [
+        words
+        for words, box in boxes
+        if box.x0 < room.x0 - slack or box.x1 > room.x1 + slack or box.y0 < -slack or box.y1 > room.y1 + slack
+    ]
+
+
+@pytest.mark.parametrize("layer", [None, 0])
+@pytest.mark.parametrize("n_heads", [1, 2, 8])
+@pytest.mark.parametrize("text", ["a", "ab c", "abcdefghij" * 13, "ab cd " * 20])
+def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, layer: int | None) -> None:
+    stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=LETTERS.vocab_size, stack=stack, max_len=150))
+    figure = plot_attention(trained(model), text, layer=layer)
+    assert not cut_off(figure)
+    told = words(figure).replace("\n", " ")
+    assert (
+        "a row is a token that looks, and sums to 1; a column one that is looked at; first tokens above and to" in told
+    )
+
+
+@pytest.mark.parametrize("layer", [None, 0])
+@pytest.mark.parametrize("n_heads", [1, 3])
+def test_no_word_of_a_translator_s_is(n_heads: int, layer: int | None) -> None:
+    stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
+    spec = EncoderDecoderSpec(encoder=stack, decoder=stack, vocab_size=LETTERS.vocab_size, max_len=ROOM)
+    figure = plot_attention(trained(EncoderDecoder(spec)), "ab", target="de", layer=layer)
+    assert not cut_off(figure)
+    tops = [(text.get_text(), text.get_window_extent()) for text in figure.findobj(type(figure.texts[0]))]
+    titles = sorted((box.x0, box.x1, box.y0) for words, box in tops if "itself" in words or words.startswith("across"))
+    assert len(titles) == 3
+    side_by_side = layer is None
+    assert all(one[1] < other[0] for one, other in pairwise(titles)) == side_by_side, "and none runs into the next"
+
+
+def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
+    name = "a-long-name-without-a-single-space" * 9
+    metrics = write(tmp_path / "metrics.csv", [{"step": n, "lr": 1} for n in (1, 2)])
+    long = replace(gpt(), card=Card(name=name))
+    for figure in (
+        plot_attention(long, "ab"),
+        plot_positions(long),
+        plot_neighbours(long),
+        plot_schedule(metrics, title=name),
+    ):
+        assert not [title for title in cut_off(figure) if "long" in title]  # ticks beyond an axis are not drawn
+        assert name in words(figure).replace("\n", "")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

@@ -14,7 +14,10 @@ from tercet.config import UserError, parse
 from tercet.data.specs import DataSpec
 from tercet.tokens import BPE, Characters, Tokenizer, TokenizerFile, Unigram, WordPiece, Words
 
-TEXT = "The cat sat on a mat, didn't it? 12 times.\n\n\tتجربة عربية 🙂 naïve\0end we'll <mask> [MASK] 中文 'tis cat's"
+TEXT = (
+    "The cat sat on a mat, didn't it? 12 times.\n\n\tتجربة عربية 🙂 naïve\0end we'll <mask> [MASK] 中文 'tis cat's "
+    "t-shirt 5th"
+)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cn", "Co"]), max_size=40)
 KNOWN = st.text(st.sampled_from(sorted(set(TEXT))), max_size=40)  # characters that every kind has
 MASKED = {

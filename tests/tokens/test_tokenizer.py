@@ -62,7 +62,7 @@ def test_bytes_take_any_text(tokenizer: Tokenizer, text: str) -> None:
 
 @pytest.mark.parametrize("prefix_space", [False, True])
 @pytest.mark.parametrize("kind", [Words, Unigram])
-@given(text=st.text(st.sampled_from("ab é'\u0301 \n\r\t1٣!<>🙂▁\xa0\u2028"), max_size=40))
+@given(text=st.text(st.sampled_from("ab é'-’\u0301 \n\r\t1٣!<>🙂▁\xa0\u2028"), max_size=40))
 def test_words_and_pieces_are_lossless_on_what_they_know(
     kind: type[Words | Unigram], prefix_space: bool, text: str
 ) -> None:
@@ -214,6 +214,43 @@ def test_without_special_tokens_the_vocabulary_is_the_alphabet() -> None:
 
 def test_alphabet_keeps_its_order() -> None:
     assert Tokenizer.train(Characters(eos=False, alphabet="cab"), []).encode("abc") == [1, 2, 0]
+
+
+# What `words` cut before hyphens were part of a word; files of that time must go on meaning what they meant.
+CUT_AT_HYPHENS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A Middle-Eastern man's t-shirt", ["A", " Middle-Eastern", " man's", " t-shirt"]),
+        ("we don’t, 'tis 5th-rate", ["we", " don’t", ",", " '", "tis", " 5th-rate"]),
+        ("mother-in-law's l'été 20-year-old", ["mother-in-law's", " l'été", " 20-year-old"]),
+        ("a--b -c d- e-'f g\u0301-h", ["a", "--", "b", " -", "c", " d", "-", " e", "-'", "f", " g\u0301-h"]),
+        ("3.5 a_b u@v.org", ["3", ".", "5", " a", "_", "b", " u", "@", "v", ".", "org"]),
+    ],
+)
+def test_a_word_keeps_its_hyphens_and_apostrophes(text: str, words: list[str]) -> None:
+    made = Tokenizer.train(Words(), [text])
+    ids = made.encode(text)
+    assert made.tokens(ids) == words
+    assert made.word_starts(np.array(ids)).all(), "every token is a word"
+    assert made.decode(ids) == streamed(made, ids) == text
+
+
+def test_words_cut_at_hyphens_before_are_still_words() -> None:
+    text = "A Middle-Eastern man's 5th t-shirt"
+    structure = json.loads(Tokenizer.train(Words(prefix_space=True), [text.replace("-", " - ")]).to_json())
+    structure["pre_tokenizer"]["pattern"] = {"Regex": CUT_AT_HYPHENS}
+    names = [" A", " Middle", "-", "Eastern", " man", "'", "s", " ", " 5", "th", " t", "shirt"]
+    structure["model"]["vocab"] = {name: number for number, name in enumerate(["<eos>", "<unk>", *names])}
+    old = Tokenizer.from_json(json.dumps(structure))
+    ids = old.encode(text)
+    assert old.kind == "words"
+    assert old.unk_id not in ids
+    assert len(ids) == 12
+    assert old.decode(ids) == streamed(old, ids) == text
+    assert old.word_starts(np.array(ids)).all(), "words begin where that file cuts"
 
 
 def test_unknown_words_are_visible() -> None:

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.checkpoint import load_model
     from tercet.evaluate import language_model
-    from tercet.generation import encode_prompt, generate, stream_text
+    from tercet.generation import encode_prompt, generate, start_ids, stream_text
     from tercet.nn import quantize
 
     trained = load_model(args.run)
@@ -94,7 +94,10 @@ def run(args: argparse.Namespace) -> int:
     if args.quantize:
         quantize(model, args.quantize)
     guesses = _guesses(args, tokenizer, device)
-    prompts = prompts or [beginning(tokenizer)]
+    if not prompts:
+        prompts = [""]
+        start = "".join(repr(token) for token in tokenizer.tokens(start_ids(tokenizer)))
+        print(f"tercet: no --prompt: writing what comes after {start}, where a text begins", file=sys.stderr)
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
             which = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
@@ -114,23 +117,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(*(["-" * 15] if number else []), one.prompt + one.text, sep="\n")
     return 0
-
-
-def beginning(tokenizer: "Tokenizer") -> str:
-    """What to continue where nothing is given: the end of the text before, else a new line.
-
-    Raises:
-        UserError: where the vocabulary has neither.
-    """
-    from tercet.config import UserError
-
-    if tokenizer.eos_id is not None:
-        return ""
-    try:
-        tokenizer.encode("\n")
-    except UserError:
-        raise UserError("this model knows no end of text and no new line to start from; give a --prompt") from None
-    return "\n"
 
 
 def _check_guesses(args: argparse.Namespace) -> None:

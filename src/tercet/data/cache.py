@@ -22,7 +22,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tercet.config import UserError, plain
 from tercet.places import cache_folder
-from tercet.tokens import Characters, Tokenizer, TokenizerSpec
+from tercet.tokens import Characters, Tokenizer, TokenizerSpec, Words
+from tercet.tokens.building import WORD
 
 FORMAT = 1  # counts up when the same settings give other files
 TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
@@ -33,7 +34,8 @@ def learnt(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str
     """The tokenizer learnt from `texts`, which `content` stands for; kept in the cache."""
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
-    path = cache_folder() / "tokenizers" / f"{digest(content, plain(spec))[:32]}.json"
+    pattern = [WORD] if isinstance(spec, Words) else []
+    path = cache_folder() / "tokenizers" / f"{digest(content, plain(spec), *pattern)[:32]}.json"
     if not path.exists():
         most = None if isinstance(spec, Characters) else TRAINING_BYTES
         tokenizer = Tokenizer.train(spec, _as_far_as(most, texts()))

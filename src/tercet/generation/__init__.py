@@ -3,12 +3,13 @@
 from tercet.generation.alignment import align, cross_attention, word_alignment, words_of
 from tercet.generation.beam import Beam, Hypothesis, LengthPenalty, beam_search
 from tercet.generation.ensemble import Ensemble
+from tercet.generation.prompt import encode_prompt, start_ids
 from tercet.generation.protocol import Cache, Decoder, RewindingCache, SourceDecoder, SpeculativeDecoder
 from tercet.generation.sampling import Sampling, distribution, draw
 from tercet.generation.speculative import Draft, Lookup, Pass, speculate
 from tercet.generation.stop import StopMatcher
 from tercet.generation.stream import Column, Token, stream, window_start
-from tercet.generation.text import Completion, draft_for, encode_prompt, generate, stream_text
+from tercet.generation.text import Completion, draft_for, generate, stream_text
 from tercet.generation.translate import Translation, translate, translate_stream
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "encode_prompt",
     "generate",
     "speculate",
+    "start_ids",
     "stream",
     "stream_text",
     "translate",

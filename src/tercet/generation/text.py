@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from tercet.config import UserError
+from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import CacheType, Decoder, SpeculativeDecoder
 from tercet.generation.sampling import Sampling
 from tercet.generation.speculative import Draft, Lookup, Pass, speculate
@@ -50,7 +51,7 @@ def generate(
         guesses: where to get several tokens a pass from; see `speculative`. The model is a `SpeculativeDecoder` then.
 
     Raises:
-        UserError: for an empty prompt where the tokenizer has no end-of-text token to start from.
+        UserError: for a prompt with a character that the vocabulary lacks. An empty one is where a text begins.
     """
     if samples < 1:
         raise ValueError(f"samples={samples} must be 1 or more")
@@ -92,22 +93,6 @@ def stream_text(
     ids = encode_prompt(tokenizer, prompt)
     passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), guesses)
     return _pieces(passes, TextRow(tokenizer, sampling.stop))
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids that a model continues, after those that open a text for it (a Llama's bos).
-
-    An empty prompt with nothing before it is the end of the text before, where a new one starts.
-
-    Raises:
-        UserError: for an empty prompt where the tokenizer has no end-of-text token.
-    """
-    ids = [*tokenizer.opening, *tokenizer.encode(prompt)]
-    if ids:
-        return ids
-    if tokenizer.eos_id is None:
-        raise UserError("the prompt is empty and this tokenizer has no end-of-text token; give at least one character")
-    return [tokenizer.eos_id]
 
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:

@@ -129,14 +129,14 @@ def draw_attention(looks: Sequence[Look], path: Path) -> None:
         raise UserError(
             f"--attention draws 1 to {MOST_SENTENCES} sentences, and there are {len(looks)}; give it a few of them"
         )
-    from tercet.inspect.plots.figure import sheet
+    from tercet.inspect.plots.figure import add_title, sheet
 
     widths = [max(4.5, 0.34 * len(one.source) + 2.6) for one in looks]
     heights = [max(1.6, 0.26 * len(one.target) + 1.7) for one in looks]
     figure = sheet(max(widths), sum(heights) + 0.5)
     panels = figure.subplots(len(looks), 1, squeeze=False, height_ratios=heights)[:, 0]
     images = [_draw(panel, one) for panel, one in zip(panels, looks, strict=True)]
-    figure.suptitle("Where the translator looks as it writes each token", fontsize=11)
+    add_title(figure, "Where the translator looks as it writes each token", size=11)
     bar = figure.colorbar(images[0], ax=list(panels), fraction=0.04, shrink=min(1.0, 3 / sum(heights)))
     heads = f"mean of {len(looks[0].weights)} heads of decoder block {looks[0].layer}"
     bar.set_label(f"share of the look\n({heads})", fontsize=8)

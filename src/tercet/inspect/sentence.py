@@ -20,8 +20,8 @@ from torch import Tensor
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.generation import Beam, translate
+from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import device_of, parts_of
-from tercet.generation.text import encode_prompt
 from tercet.models import Edit, EncoderDecoder, EncoderOnly, record
 from tercet.models.rest import at_rest
 from tercet.tokens import Tokenizer

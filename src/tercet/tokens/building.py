@@ -14,7 +14,10 @@ from tercet.config import UserError
 from tercet.tokens.specs import BPE, Characters, Unigram, Words
 
 PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
-WORD = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"  # pieces that join up to the whole text
+# Two ways of splitting; the pieces of both join up to the whole text. Each takes the space before it along.
+CLASS_RUN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+# A word that is cut at its hyphen leaves "Eastern" without a space: a token that says nowhere what it is glued to.
+WORD = r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
@@ -70,7 +73,7 @@ def unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         UserError: where the text has more characters than the vocabulary has room for.
     """
     learning = tokenizers.Tokenizer(models.Unigram())
-    learning.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "isolated")
+    learning.pre_tokenizer = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
     _join(learning, spec, decoders.Fuse())
     names = [*_special(spec), UNKNOWN]
     trainer = trainers.UnigramTrainer(

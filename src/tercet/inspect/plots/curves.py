@@ -147,10 +147,25 @@ def whole_steps(axes: Axes) -> None:
 
 
 def _epoch_means(train: Sequence[tuple[int, float]], epochs: dict[int, float]) -> list[tuple[int, float]]:
-    """The mean loss of each finished epoch, at its last step."""
+    """The mean loss of each finished epoch, at its last step.
+
+    `epochs` counts, as metrics.csv does, how often the data were seen before a step; how far a step goes, the last two
+    that were logged tell.
+    """
     groups: dict[int, list[tuple[int, float]]] = {}
     for step, loss in train:
         if math.isfinite(epochs.get(step, math.nan)):
             groups.setdefault(int(epochs[step]), []).append((step, loss))
-    finished = list(groups.values())[:-1]
+    finished = list(groups.values())
+    if not _ends_an_epoch([point for point in epochs.items() if math.isfinite(point[1])]):
+        finished = finished[:-1]
     return [(points[-1][0], sum(loss for _, loss in points) / len(points)) for points in finished]
+
+
+def _ends_an_epoch(epochs: Points) -> bool:
+    """Whether the last step that was logged, which begins at the last of `epochs`, also ends that epoch."""
+    if len(epochs) < 2:
+        return False
+    (before, began), (last, begins) = epochs[-2:]
+    ends = begins + 1.01 * (begins - began) / (last - before)  # a hundredth of a step is room for rounding
+    return ends >= int(begins) + 1

@@ -17,7 +17,7 @@ from numpy import ma
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.inspect.pictures import as_written, exact, shown, thinned
-from tercet.inspect.plots.figure import MIDDLE, SMALL, sheet
+from tercet.inspect.plots.figure import MIDDLE, SMALL, add_title, sheet
 from tercet.inspect.plots.positions import stacks
 from tercet.inspect.sentence import Reading, Side, read
 
@@ -135,7 +135,7 @@ def _overview(found: list[Maps], title: str, texts: str) -> Figure:
                 if head == 0:
                     axes.set_ylabel(f"block {layer}", fontsize=SMALL)
         if len(found) > 1:
-            part.suptitle(maps.about, fontsize=MIDDLE)
+            add_title(part, maps.about, size=MIDDLE)
         if number == len(found) - 1:
             _bar(part, image, grid)
     return _titled(figure, title, texts, grey=_grey(found))
@@ -167,7 +167,7 @@ def _heads(found: list[Maps], layer: int, title: str, texts: str) -> Figure:
         part.supxlabel("token looked at", fontsize=MIDDLE)
         part.supylabel("token that looks", fontsize=MIDDLE)
         if len(found) > 1:
-            part.suptitle(maps.about, fontsize=10)
+            add_title(part, maps.about, size=10)
         _bar(part, image, grid)
     return _titled(figure, title, texts, grey=_grey(found))
 
@@ -196,5 +196,5 @@ def _titled(figure: Figure, title: str, texts: str, *, grey: bool) -> Figure:
         "a row is a token that looks, and sums to 1; a column one that is looked at; first tokens above and to the left"
     )
     unseen = "; grey: may not be seen" if grey else ""
-    as_written([figure.suptitle(f"{title}\n{texts}\n{hint}{unseen}", fontsize=MIDDLE)])
+    add_title(figure, f"{title}\n{texts}\n{hint}{unseen}", size=MIDDLE)
     return figure

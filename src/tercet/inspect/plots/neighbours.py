@@ -17,7 +17,7 @@ from torch import Tensor
 from tercet.checkpoint import Trained
 from tercet.config import UserError, nearest
 from tercet.inspect.pictures import NothingToDraw, as_written, boxes_for_missing, exact
-from tercet.inspect.plots.figure import DARK, MIDDLE, PALE, RED, SMALL, sheet
+from tercet.inspect.plots.figure import DARK, MIDDLE, PALE, RED, SMALL, add_title, sheet
 from tercet.inspect.plots.positions import stacks
 from tercet.models import EncoderDecoder
 from tercet.tokens import Tokenizer
@@ -50,7 +50,7 @@ def plot_neighbours(trained: Trained, tokens: Sequence[str] | None = None, *, st
     figure = sheet(14, max(6.0, 0.42 * len(ids) + 1.5))
     side = f", {stack}" if stack else ""
     name = trained.card.name or trained.folder.name
-    as_written([figure.suptitle(f"{name}: what the token embeddings hold for alike{side}")])
+    add_title(figure, f"{name}: what the token embeddings hold for alike{side}")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
     _draw_table(left, [exact(texts[token]) for token in ids], found, texts)
     _draw_map(figure, right, tokenizer, table, ids, texts)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError, nearest
-from tercet.inspect.pictures import NothingToDraw, as_written
-from tercet.inspect.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, sheet
+from tercet.inspect.pictures import NothingToDraw
+from tercet.inspect.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, sheet
 from tercet.models import EncoderDecoder
 from tercet.models.stack import Stack
 
@@ -56,7 +56,7 @@ def plot_positions(trained: Trained, *, stack: str | None = None) -> Figure:
     chosen = _together(chosen)
     figure = sheet(11, 5 * len(chosen))
     name = trained.card.name or trained.folder.name
-    as_written([figure.suptitle(f"{name}: how the model tells positions apart")])
+    add_title(figure, f"{name}: how the model tells positions apart")
     for part, (name, one) in zip(figure.subfigures(len(chosen), 1, squeeze=False)[:, 0], chosen.items(), strict=True):
         _draw(part, "" if name == "stack" else f"{name}: ", one, trained.model.max_len)
     return figure

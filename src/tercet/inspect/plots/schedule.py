@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tercet.inspect.metrics import read_metrics
-from tercet.inspect.pictures import NothingToDraw, as_written
+from tercet.inspect.pictures import NothingToDraw
 from tercet.inspect.plots.curves import FEW, whole_steps
-from tercet.inspect.plots.figure import DARK, LINES, sheet
+from tercet.inspect.plots.figure import DARK, LINES, add_title, sheet
 
 LOGGED = ("lr", "momentum")  # and what begins with one of them and a slash: one of several groups
 NAMES = {"lr": "learning rate"}
@@ -53,7 +53,7 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
         axes.grid(color=LINES)
         axes.legend(loc="lower center")
-    as_written([figure.suptitle(f"{title}: learning rate of each step")])
+    add_title(figure, f"{title}: learning rate of each step")
     return figure
 
 

@@ -1,0 +1,49 @@
+"""Without a prompt a model begins where a text begins, whatever its vocabulary calls that place."""
+
+import pytest
+import tokenizers
+
+from tercet.generation import encode_prompt, start_ids
+from tercet.tokens import BPE, Characters, Tokenizer, TokenizerSpec, Unigram, WordPiece, Words
+
+NO_EOS = {"eos": False, "pad": True}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "start"),
+    [
+        (Characters(), "ab\n", "<eos>"),
+        (Characters(bos=True), "ab\n", "<eos>"),  # bos is never seen in training, eos between any two documents
+        (Characters(**NO_EOS), "ab\n", "\n"),
+        (Characters(**NO_EOS, bos=True), "ab\n", "\n"),
+        (Characters(**NO_EOS), "b a", " "),
+        (Characters(**NO_EOS, mask=True), "ba", "a"),
+        (Characters(**NO_EOS, byte_fallback=True), "ba", "\n"),
+        (Words(**NO_EOS), "one two\nthree", "\n"),
+        (Words(**NO_EOS), "one two two three", " two"),  # neither a new line nor a space by itself is a token
+        (BPE(vocab_size=300, **NO_EOS), "one two", "\n"),
+        (Unigram(**NO_EOS), "one two", " "),
+        (WordPiece(), "one two", "[SEP]"),
+    ],
+)
+def test_where_a_text_begins(spec: TokenizerSpec, text: str, start: str) -> None:
+    tokenizer = Tokenizer.train(spec, [text])
+    assert tokenizer.tokens(start_ids(tokenizer)) == [start]
+    assert encode_prompt(tokenizer, "") == start_ids(tokenizer)
+    assert encode_prompt(tokenizer, text[:1]) == tokenizer.encode(text[:1]), "nothing is put before a prompt"
+
+
+def test_what_opens_a_text_comes_first() -> None:
+    tokenizer = Tokenizer.train(Characters(bos=True), ["ab"])
+    opened = tokenizer.with_opening([tokenizer.id_of("<bos>") or 0])
+    assert start_ids(opened) == encode_prompt(opened, "") == [opened.bos_id]
+    assert encode_prompt(opened, "a")[1:] == tokenizer.encode("a")
+
+
+def test_a_foreign_bos_begins_a_text() -> None:
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "<s>": 2}, unk_token="a"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    library.add_special_tokens(["<s>"])
+    foreign = Tokenizer(library)
+    assert (foreign.kind, foreign.eos_id) == ("file", None)
+    assert start_ids(foreign) == [2]

@@ -1,0 +1,188 @@
+"""Every number of a preset is its paper's, or that of the library in which its model is known.
+
+Sizes and losses do not tell a wrong one: a BERT with another eps trains as well, and is no BERT. What is fixed by
+neither is written out here, with the source that it follows.
+"""
+
+import inspect
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import pytest
+import transformers
+from torch import nn
+
+from tercet.models import PRESETS, DecoderOnlySpec, Dropout, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
+from tercet.models.specs import Biases
+from tercet.nn.init import Normal, Xavier
+from tercet.nn.positions import Learned, Rotary, Sinusoidal
+
+ALL = Biases(qkv=True, out=True, feedforward=True)
+NONE = Biases(qkv=False, out=False, feedforward=False)
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}  # theirs and ours
+
+
+def numbers(stack: StackSpec) -> dict[str, Any]:
+    """Everything that a stack is made of, sizes that follow from others too."""
+    derived = ("kv_heads", "head_width", "inner_width", "biases", "has_final_norm")
+    fields = {name: value for name, value in vars(stack).items() if value is not None and name != "bias"}
+    return {name: value for name, value in fields.items() if name not in ("n_kv_heads", "d_head", "d_ff")} | {
+        name: getattr(stack, name) for name in derived
+    }
+
+
+def plain_stack(d_model: int, n_layers: int, n_heads: int, d_ff: int, **more: Any) -> dict[str, Any]:
+    """The numbers of a stack without anything that the presets with a paper do by themselves."""
+    sizes = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "kv_heads": n_heads, "inner_width": d_ff}
+    rest = {"head_width": d_model // n_heads, "norm": "layer", "norm_bias": True, "gated": False, "parallel": False}
+    return {**sizes, **rest, "qk_norm": False, "biases": ALL, "dropout": Dropout(), **more}
+
+
+def same_stack(stack: StackSpec, expected: dict[str, Any]) -> None:
+    final = stack.final_norm  # None: as the placement has it
+    assert numbers(replace(stack, final_norm=None)) == expected
+    assert final in (None, expected["has_final_norm"])
+
+
+def test_gpt2() -> None:
+    """Radford et al. (2019). Without their dropout of 0.1, as it is trained on much text today."""
+    theirs, spec = transformers.GPT2Config(), PRESETS["gpt2"]
+    assert isinstance(spec, DecoderOnlySpec)
+    same_stack(
+        spec.stack,
+        plain_stack(
+            theirs.n_embd, theirs.n_layer, theirs.n_head, theirs.n_inner or 4 * theirs.n_embd,
+            norm_eps=theirs.layer_norm_epsilon, activation=ACTIVATIONS[theirs.activation_function], placement="pre",
+            has_final_norm=True, position=Learned(),
+        ),
+    )  # fmt: skip
+    stack = spec.stack
+    assert spec == DecoderOnlySpec(
+        vocab_size=theirs.vocab_size, max_len=theirs.n_positions, tie_embeddings=theirs.tie_word_embeddings,
+        init=Normal(std=theirs.initializer_range), stack=stack,
+    )  # fmt: skip
+
+
+def test_llama() -> None:
+    """Touvron et al. (2023), at other sizes. The eps is that of Meta's own model.py; the library's default is 1e-6."""
+    theirs, spec = transformers.LlamaConfig(), PRESETS["llama"]
+    assert isinstance(spec, DecoderOnlySpec)
+    biases = Biases(qkv=theirs.attention_bias, out=theirs.attention_bias, feedforward=theirs.mlp_bias)
+    same_stack(
+        spec.stack,
+        plain_stack(
+            512, 8, 8, 128 * ceil(8 / 3 * 512 / 128),  # 8/3 d_model, rounded up
+            norm="rms", norm_eps=1e-5, norm_bias=False, activation=ACTIVATIONS[theirs.hidden_act], gated=True,
+            placement="pre", has_final_norm=True, biases=biases, position=Rotary(base=10_000.0),
+            dropout=Dropout(attention=theirs.attention_dropout),
+        ),
+    )  # fmt: skip
+    assert biases == NONE
+    assert spec == DecoderOnlySpec(
+        vocab_size=theirs.vocab_size, max_len=theirs.max_position_embeddings,
+        tie_embeddings=theirs.tie_word_embeddings, init=Normal(std=theirs.initializer_range), stack=spec.stack,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("preset", "d_model", "n_layers", "all_heads"),
+    [
+        ("bert-base", 768, 12, False),  # Devlin et al. (2019), section 3
+        ("bert-small", 512, 4, False),  # Turc et al. (2019)
+        ("bert-mini", 256, 4, False),
+        ("bert-tiny", 128, 2, False),
+        ("bert-original", 128, 2, True),
+    ],
+)
+def test_berts(preset: str, d_model: int, n_layers: int, all_heads: bool) -> None:
+    theirs, spec = transformers.BertConfig(), PRESETS[preset]
+    assert isinstance(spec, EncoderOnlySpec)
+    hidden = theirs.hidden_dropout_prob
+    same_stack(
+        spec.stack,
+        plain_stack(
+            d_model, n_layers, d_model // 64, 4 * d_model, norm_eps=theirs.layer_norm_eps,
+            activation=ACTIVATIONS[theirs.hidden_act], placement="post", has_final_norm=False, position=Learned(),
+            dropout=Dropout(embedding=hidden, residual=hidden, attention=theirs.attention_probs_dropout_prob),
+        ),
+    )  # fmt: skip
+    if preset == "bert-base":
+        sizes = (theirs.hidden_size, theirs.num_hidden_layers, theirs.num_attention_heads, theirs.intermediate_size)
+        assert sizes == (768, 12, 12, 3072)
+    assert spec.masked_head is not None
+    assert (spec.masked_head.transform, spec.masked_head.bias) == (True, True)
+    assert spec == EncoderOnlySpec(
+        vocab_size=theirs.vocab_size, max_len=theirs.max_position_embeddings, n_segments=theirs.type_vocab_size,
+        tie_embeddings=theirs.tie_word_embeddings, init=Normal(std=theirs.initializer_range), embedding_norm=True,
+        masked_head=spec.masked_head, pooler=all_heads, next_sentence=all_heads, stack=spec.stack,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("preset", "d_model", "n_layers", "n_heads", "d_ff", "dropout"),
+    [
+        ("transformer-base", 512, 6, 8, 2048, 0.1),  # Vaswani et al. (2017), table 3
+        ("transformer-big", 1024, 6, 16, 4096, 0.3),
+        ("transformer-tiny", 128, 4, 4, 256, 0.3),  # Wu et al. (2021)
+        ("original-decoder", 512, 6, 8, 2048, 0.0),
+    ],
+)
+def test_the_transformer(preset: str, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> None:
+    """The paper gives no eps: PyTorch's."""
+    theirs = {name: one.default for name, one in inspect.signature(nn.Transformer).parameters.items()}
+    expected = plain_stack(
+        d_model, n_layers, n_heads, d_ff, norm_eps=theirs["layer_norm_eps"], activation="relu",
+        placement="pre" if theirs["norm_first"] else "post", has_final_norm=False, position=Sinusoidal(),
+        dropout=Dropout(embedding=dropout, residual=dropout),
+    )  # fmt: skip
+    spec = PRESETS[preset]
+    common: dict[str, Any] = {"vocab_size": 37_000, "max_len": 512, "scale_embedding": True, "init": Xavier()}
+    if isinstance(spec, EncoderDecoderSpec):
+        same_stack(spec.encoder, expected)
+        same_stack(spec.decoder, expected)
+        assert spec == EncoderDecoderSpec(**common, encoder=spec.encoder, decoder=spec.decoder)
+    else:
+        assert isinstance(spec, DecoderOnlySpec)
+        same_stack(spec.stack, expected)
+        assert spec == DecoderOnlySpec(**common, stack=spec.stack)
+    if preset == "transformer-base":
+        names = ("d_model", "num_encoder_layers", "nhead", "dim_feedforward", "dropout")
+        assert tuple(theirs[name] for name in names) == (d_model, n_layers, n_heads, d_ff, dropout)
+
+
+def test_cramming() -> None:
+    """Geiping and Goldstein (2022), but for the norms' biases, which ours lack."""
+    spec = PRESETS["cramming"]
+    assert isinstance(spec, EncoderOnlySpec)
+    same_stack(
+        spec.stack,
+        plain_stack(
+            768, 16, 12, 3072 // 2, norm_eps=1e-12, norm_bias=False, activation="gelu", gated=True, placement="pre",
+            has_final_norm=True, biases=NONE, position=Sinusoidal(),
+        ),
+    )  # fmt: skip
+    sizes = {"vocab_size": 32_768, "max_len": 128, "scale_embedding": True, "embedding_norm": True}
+    assert spec == EncoderOnlySpec(**sizes, masked_head=spec.masked_head, stack=spec.stack)
+
+
+def test_modern_encoder_has_modernberts_parts() -> None:
+    theirs, spec = transformers.ModernBertConfig(), PRESETS["modern-encoder"]
+    assert isinstance(spec, EncoderOnlySpec)
+    biases = Biases(qkv=theirs.attention_bias, out=theirs.attention_bias, feedforward=theirs.mlp_bias)
+    same_stack(
+        spec.stack,
+        plain_stack(
+            384, 6, 6, 8 * 384 // 3, norm_eps=theirs.norm_eps, norm_bias=theirs.norm_bias, biases=biases,
+            activation=ACTIVATIONS[theirs.hidden_activation], gated=True, placement="pre", has_final_norm=True,
+            position=Rotary(), dropout=Dropout(embedding=theirs.embedding_dropout, attention=theirs.attention_dropout),
+        ),
+    )  # fmt: skip
+    assert (spec.embedding_norm, spec.tie_embeddings) == (True, theirs.tie_word_embeddings)
+
+
+def test_no_preset_with_a_source_is_forgotten() -> None:
+    held = {"gpt2", "llama", "original-decoder", "cramming", "modern-encoder", "bert-original"}
+    held |= {f"bert-{size}" for size in ("base", "small", "mini", "tiny")}
+    held |= {f"transformer-{size}" for size in ("base", "big", "tiny")}
+    assert set(PRESETS) - held == {"modern", "modern-translator"}, "which are ours"

@@ -1,6 +1,6 @@
 """What a block can be told: biases and dropout apart, a last norm or none, sublayers side by side, another norm.
 
-Each in all three families: against the formula, with a cache, with padding; counted, kept, refused where others lack it.
+Each in all three families: against the formula, with a cache, with padding; counted, kept, and refused for others.
 """
 
 from dataclasses import replace

@@ -177,14 +177,9 @@ class Tokenizer:
         return told
 
     def frame(self, ids: Sequence[int], *, max_len: int) -> list[int]:
-        """What a translator's encoder reads: `ids` behind the opening and before eos, cut before it to `max_len`.
-
-        Raises:
-            UserError: where the vocabulary has no eos.
-        """
-        if self.eos_id is None:
-            raise UserError("the source's tokenizer has no token for the end: train one for translation")
-        return [*[*self.opening, *ids][: max_len - 1], self.eos_id]
+        """What a translator's encoder reads: `ids` behind the opening and before eos, cut before it to `max_len`."""
+        end = [] if self.eos_id is None else [self.eos_id]
+        return [*[*self.opening, *ids][: max_len - len(end)], *end]
 
     def id_of(self, name: str) -> int | None:
         """The id of a token by the name that the vocabulary has for it."""

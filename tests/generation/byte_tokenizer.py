@@ -28,6 +28,9 @@ class ByteTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.array(self.encode(text), dtype=np.uint32) for text in texts]
 
+    def frame(self, ids: Sequence[int], *, max_len: int) -> list[int]:
+        return [*ids[: max_len - 1], self.eos_id]
+
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self.vocabulary[id] for id in ids if id != self.eos_id).decode(errors="replace")
 

@@ -50,6 +50,7 @@ FLAGS = {
         "--max-body", "--grace", "--json-log", "--quiet", "--device",
     ],
     "plot": ["--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json"],
+    "draw": ["positions", "schedules", "masks", "smoothing", "model", "attention"],
     "convert": ["--to", "--force"],
     "recipes": ["NAME"],
     "data": ["--encoding", "--text-field"],

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         answer = as_dict(table) | {"vocab_size_at_most": vocabulary} | answer
         tables.append(as_table(table))
         if vocabulary is not None:
-            tables.append(_describe_sizes(vocabulary))
+            tables.append(describe_sizes(vocabulary))
     if args.json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return 0
@@ -130,8 +130,12 @@ def _look(args: argparse.Namespace, trained: "Trained", answer: dict[str, Any], 
         tables.append(view.heads_as_table(answer["heads"]))
 
 
-def find(name: str) -> "tuple[AnySpec, dict[str, int] | None]":
+def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | None]":
     """The spec of what `name` means: a folder, else a preset, else a recipe.
+
+    Args:
+        settle: whether to prepare a recipe's data where they alone know how large its vocabulary is, or its labels;
+            else these stay unknown: 0, and none.
 
     Returns:
         the spec; and, where its vocabulary is still to be learnt from a recipe's data, the most tokens that it may get,
@@ -162,15 +166,17 @@ def find(name: str) -> "tuple[AnySpec, dict[str, int] | None]":
     labelled = isinstance(recipe.data, LabelsSpec)
     if recipe.pretrained is not None and not labelled:
         return recipe.model, None  # whose vocabulary is kept
-    if labelled or size is None or (own is not None and source_size is None):  # the data decides
+    if size is None or (own is not None and source_size is None):
+        size, source_size = 0, None
+    if settle and (labelled or not size):  # the data decides
         return task_of(recipe, progress=False).recipe.model, None
     spec = recipe.with_vocabulary(size, source_size=source_size).model
     learnt = {"source_vocab_size": own, "vocab_size": tokenizer}
     most = {side: _size(one) for side, one in learnt.items() if one is not None and one.kind != "gpt2"}
-    return spec, {side: size for side, size in most.items() if size is not None} or None
+    return spec, {side: size for side, size in most.items() if size is not None and spec.vocab_size} or None
 
 
-def _describe_sizes(most: dict[str, int]) -> str:
+def describe_sizes(most: dict[str, int]) -> str:
     sizes = " and ".join(f"{side} {size:,}" for side, size in most.items())
     return f"counted with {sizes} (at most: learnt from the data)"
 

@@ -19,6 +19,7 @@ from tercet.cli import (
     convert,
     data,
     demo,
+    draw,
     embed,
     evaluate,
     explore,
@@ -51,6 +52,7 @@ VERBS: dict[str, ModuleType] = {
     "explore": explore,
     "serve": serve,
     "plot": plot,
+    "draw": draw,
     "convert": convert,
     "recipes": recipes,
     "data": data,
@@ -106,11 +108,8 @@ def _run(arguments: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
     for module in VERBS.values():
         module.register(verbs)
-    word = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if word is not None and word not in VERBS:
-        raise Mistake(f"unknown verb {word!r}{did_you_mean(word, VERBS)}")
     args, unknown = parser.parse_known_args(dashed(arguments))
-    chosen: Parser = verbs.choices[args.verb] if args.verb else parser
+    chosen: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
     if unknown:
         flag = unknown[0].partition("=")[0]
         hint = did_you_mean(flag, chosen.flags()) if flag.startswith("-") else f"; see `{chosen.prog} --help`"

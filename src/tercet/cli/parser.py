@@ -3,7 +3,9 @@
 import argparse
 import difflib
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
+
+Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argparse has no public name for it
 
 
 class Mistake(Exception):
@@ -19,11 +21,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise Mistake(f"{message}; see `{self.prog} --help`")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, Verbs) and value not in action.choices:
+            raise Mistake(f"unknown {str(action.metavar).lower()} {value!r}{did_you_mean(value, action.choices)}")
+        super()._check_value(action, value)
+
     def flags(self) -> list[str]:
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
-
-
-Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argparse has no public name for it
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

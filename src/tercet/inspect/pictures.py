@@ -28,8 +28,11 @@ def check_picture(path: Path, flag: str) -> None:
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
 
 
-def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI) -> None:
+def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, as_text: bool = False) -> None:
     """Write a picture of the kind that the name says; the same figure gives the same bytes.
+
+    Args:
+        as_text: whether words in an SVG stay words, which can be searched and copied, and not the outlines of letters.
 
     Raises:
         UserError: for a path that cannot be written.
@@ -37,7 +40,7 @@ def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI) -
     import matplotlib as mpl
 
     check_picture(path, flag)
-    settings: Any = {"svg.hashsalt": "tercet"}
+    settings: Any = {"svg.hashsalt": "tercet", "svg.fonttype": "none" if as_text else "path"}
     dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {"Software": None})
     try:
         with boxes_for_missing(), mpl.rc_context(settings):

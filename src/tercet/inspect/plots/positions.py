@@ -2,14 +2,15 @@
 
 learned, sinusoidal   the vectors that are added, and the cosine of any two of them
 rotary                the angles by which pairs of a head's numbers are turned, and how far apart they repeat
-alibi                 what is added to a score at each distance, in each head
+alibi                 what is added to a score at each distance, in each head, and to all scores of the first head
+
+A scheme is that of a trained model, or one by itself, before any training.
 """
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from matplotlib import colormaps
 from matplotlib.figure import Figure, SubFigure
@@ -20,10 +21,12 @@ from tercet.checkpoint import Trained
 from tercet.config import UserError, nearest
 from tercet.inspect.pictures import NothingToDraw
 from tercet.inspect.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, sheet
+from tercet.inspect.plots.position_scheme import MOST, DrawnScheme
 from tercet.models import EncoderDecoder
 from tercet.models.stack import Stack
+from tercet.nn.positions import Position
 
-MOST = 512  # positions that a picture's points can tell apart; to skip some would draw waves that are not there
+NARROW = 256  # dimensions beside each other that half a sheet has room for
 
 
 def stacks(trained: Trained, stack: str | None = None) -> dict[str, Stack]:
@@ -54,12 +57,34 @@ def plot_positions(trained: Trained, *, stack: str | None = None) -> Figure:
             f"{trained.folder} has no position scheme (position: none): nothing tells its tokens where they stand"
         )
     chosen = _together(chosen)
-    figure = sheet(11, 5 * len(chosen))
-    name = trained.card.name or trained.folder.name
-    add_title(figure, f"{name}: how the model tells positions apart")
-    for part, (name, one) in zip(figure.subfigures(len(chosen), 1, squeeze=False)[:, 0], chosen.items(), strict=True):
-        _draw(part, "" if name == "stack" else f"{name}: ", one, trained.model.max_len)
-    return figure
+    length = trained.model.max_len
+    schemes = {
+        "" if name == "stack" else f"{name}: ": DrawnScheme(
+            spec=part.spec.position, module=part.position, d_head=part.spec.head_width, length=length
+        )
+        for name, part in chosen.items()
+    }
+    title = f"{trained.card.name or trained.folder.name}: how the model tells positions apart"
+    return _plot(schemes, title, context="the context")
+
+
+def plot_position_schemes(schemes: Sequence[DrawnScheme]) -> Figure:
+    """Schemes by themselves, one below the other."""
+    names = [f"{_format_spec(scheme.spec)}: " if len(schemes) > 1 else "" for scheme in schemes]
+    title = (
+        f"{_format_spec(schemes[0].spec)}: how positions are told apart" if len(schemes) == 1 else "Position schemes"
+    )
+    return _plot(dict(zip(names, schemes, strict=True)), title, context="the length")
+
+
+def _format_spec(spec: Position) -> str:
+    """The kind, with the settings that are not the defaults."""
+    changes = [
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in vars(spec).items()
+        if value != getattr(type(spec)(), name)
+    ]
+    return f"{spec.kind} ({', '.join(changes)})" if changes else spec.kind
 
 
 def _together(chosen: dict[str, Stack]) -> dict[str, Stack]:
@@ -70,21 +95,24 @@ def _together(chosen: dict[str, Stack]) -> dict[str, Stack]:
     return chosen
 
 
-@torch.no_grad()
-def _draw(figure: SubFigure, name: str, stack: Stack, length: int) -> None:
-    positions = torch.arange(min(length, MOST), device=next(stack.parameters()).device)[None]  # (1, P)
-    vectors = stack.position.embed(positions)  # (1, P, D)
-    if vectors is not None:
-        _vectors(figure, name, stack, vectors[0].float().cpu(), length)
-    elif (rotation := stack.position.rotation(positions)) is not None:
-        _angles(figure, name, stack, rotation[0][0].float().cpu(), length)
-    else:
-        _penalties(figure, name, stack, length)
+def _plot(schemes: dict[str, DrawnScheme], title: str, *, context: str) -> Figure:
+    wide = any(scheme.vectors is not None and scheme.vectors.shape[1] > NARROW for scheme in schemes.values())
+    figure = sheet(16 if wide else 11, 5 * len(schemes))
+    add_title(figure, title)
+    parts = figure.subfigures(len(schemes), 1, squeeze=False)[:, 0]
+    for part, (name, scheme) in zip(parts, schemes.items(), strict=True):
+        if (vectors := scheme.vectors) is not None:
+            _vectors(part, name, scheme, vectors)
+        elif (angles := scheme.angles) is not None:
+            _angles(part, name, scheme, angles, context)
+        elif (bias := scheme.bias) is not None:
+            _penalties(part, name, scheme, bias)
+    return figure
 
 
-def _vectors(figure: SubFigure, name: str, stack: Stack, vectors: Tensor, length: int) -> None:
+def _vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Tensor) -> None:
     rows, width = vectors.shape
-    left, right = figure.subplots(1, 2)
+    left, right = figure.subplots(1, 2, width_ratios=(2.2 if width > NARROW else 1, 1))
     most = float(vectors.abs().max())
     strength = max(
         min(most, 5 * float(vectors.square().mean().sqrt())), 1e-12
@@ -98,8 +126,10 @@ def _vectors(figure: SubFigure, name: str, stack: Stack, vectors: Tensor, length
         aspect="auto",
         extent=(-0.5, width - 0.5, end, -0.5),
     )
-    kind = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}[stack.spec.position.kind]
-    _label(left, "dimension of the vector", "position", f"{name}{kind} for each position{_beginning(length)}")
+    kind = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}[scheme.spec.kind]
+    if scheme.begins and list(scheme.module.parameters()):
+        kind += ", before it is learnt,"
+    _label(left, "dimension of the vector", "position", f"{name}{kind} for each position{_beginning(scheme.length)}")
     _bar(figure, image, left, "value added to the embedding", extend="both" if most > strength else "neither")
     alike = F.normalize(vectors, dim=-1)
     image = right.imshow(
@@ -109,15 +139,15 @@ def _vectors(figure: SubFigure, name: str, stack: Stack, vectors: Tensor, length
     _bar(figure, image, right, "cosine similarity")
 
 
-def _angles(figure: SubFigure, name: str, stack: Stack, cos: Tensor, length: int) -> None:
-    wavelengths = turns(stack)
+def _angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor, context: str) -> None:
+    wavelengths, length = scheme.wavelengths, scheme.length
     left, right = figure.subplots(1, 2)
     image = left.imshow(
         cos.numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", interpolation="nearest",
         extent=(-0.5, cos.shape[1] - 0.5, len(cos) - 0.5, -0.5),
     )  # fmt: skip
-    rest = stack.spec.head_width - 2 * len(wavelengths)
-    unturned = f"; {rest} of {stack.spec.head_width} numbers are not turned" if rest else ""
+    rest = scheme.d_head - 2 * len(wavelengths)
+    unturned = f"; {rest} of {scheme.d_head} numbers are not turned" if rest else ""
     _label(
         left,
         f"pair of a head's numbers{unturned}",
@@ -128,7 +158,7 @@ def _angles(figure: SubFigure, name: str, stack: Stack, cos: Tensor, length: int
     right.plot(
         range(len(wavelengths)), wavelengths, color=DARK, marker="o", markersize=3, linewidth=1.2, label="wavelength"
     )
-    right.axhline(length, color=RED, linestyle="--", linewidth=1, label=f"the context: {length:,} tokens")
+    right.axhline(length, color=RED, linestyle="--", linewidth=1, label=f"{context}: {length:,} tokens")
     right.set_yscale("log")
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
@@ -136,37 +166,34 @@ def _angles(figure: SubFigure, name: str, stack: Stack, cos: Tensor, length: int
     right.grid(color=LINES)
     right.legend(fontsize=SMALL)
     short = int((np.array(wavelengths) <= length).sum())
-    about = f"{short} of {len(wavelengths)} pairs turn full circle within the context"
-    _label(right, "pair", "tokens for a full turn (logarithmic scale)", f"{name}{about}")
+    about = f"{short} of {len(wavelengths)} pairs turn full circle within {context}"
+    _label(right, "pair", "tokens for a full turn (logarithmic scale)", about)
 
 
-@torch.no_grad()
-def turns(stack: Stack) -> list[float]:
-    """Of each pair of a rotary scheme, after how many tokens it stands as it stood."""
-    device = next(stack.parameters()).device
-    rotation = stack.position.rotation(torch.ones(1, 1, dtype=torch.long, device=device))
-    assert rotation is not None
-    cos, sin = (table[0, 0].double() for table in rotation)  # of position 1, whose angle is the frequency
-    return (2 * math.pi / torch.atan2(sin, cos)).tolist()
-
-
-def _penalties(figure: SubFigure, name: str, stack: Stack, length: int) -> None:
-    device = next(stack.parameters()).device
-    distance = torch.arange(length, device=device)[None]
-    bias = stack.position.bias(torch.zeros(1, 1, dtype=torch.long, device=device), distance)
-    assert bias is not None
-    lines = bias[0, :, 0].float().cpu()  # (H, S)
-    axes = figure.subplots()
+def _penalties(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
+    """A line a head for what each distance costs, beside what the first head adds to its scores."""
+    axes, map_axes = figure.subplots(1, 2)
+    lines = bias[:, 0]  # (H, P) of the first query, whose distance to key s is s
     colors = colormaps["viridis"](np.linspace(0, 0.88, len(lines)))
     for head, (line, color) in enumerate(zip(lines, colors, strict=True)):
-        slope = float(line[1]) if length > 1 else 0.0
+        slope = float(line[1]) if len(line) > 1 else 0.0
         style = ("-", "--", ":")[head % 3]
-        axes.plot(range(length), line.numpy(), color=color, linestyle=style, label=f"head {head}: {slope:.4g} a token")
+        axes.plot(
+            range(len(line)), line.numpy(), color=color, linestyle=style, label=f"head {head}: {slope:.4g} a token"
+        )
     axes.grid(color=LINES)
-    axes.legend(fontsize=SMALL, ncols=-(-len(lines) // 16), loc="center left", bbox_to_anchor=(1.01, 0.5))
+    axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16), loc="lower left")
     _label(
         axes, "distance to the token looked at (tokens)", "added to the score", f"{name}the penalty of distance (ALiBi)"
     )
+    image = map_axes.imshow(bias[0].numpy(), cmap="Blues_r", aspect="auto", vmax=0)
+    _label(
+        map_axes,
+        "key's position",
+        "query's position",
+        f"{name}what head 0 adds to its scores{_beginning(scheme.length)}",
+    )
+    _bar(figure, image, map_axes, "added to the score")
 
 
 def _label(axes: Any, x: str, y: str, title: str) -> None:

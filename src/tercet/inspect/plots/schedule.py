@@ -1,6 +1,7 @@
-"""The learning rate of each step, as it was logged: how it rose in the warm-up, and how it fell."""
+"""The learning rate of each step: as it was logged, how it rose in the warm-up and how it fell; or as schedules say."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -8,13 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tercet.inspect.metrics import read_metrics
-from tercet.inspect.pictures import NothingToDraw
+from tercet.inspect.pictures import NothingToDraw, as_written
 from tercet.inspect.plots.curves import FEW, whole_steps
-from tercet.inspect.plots.figure import DARK, LINES, add_title, sheet
+from tercet.inspect.plots.figure import DARK, GREY, LINES, RED, SMALL, add_title, sheet
 
 LOGGED = ("lr", "momentum")  # and what begins with one of them and a slash: one of several groups
 NAMES = {"lr": "learning rate"}
 STYLES = ("-", "--", ":", "-.")
+COLORS = (DARK, RED, GREY, "#2e8b78")
 
 
 def plot_schedule(metrics: Path, *, title: str) -> Figure:
@@ -45,16 +47,41 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
                 steps, values, color=DARK, linestyle=STYLES[number % len(STYLES)], linewidth=1.6,
                 marker=marker, markersize=3, label=f"{NAMES.get(name, name)}: {top}",
             )  # fmt: skip
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel="optimizer step", ylabel=NAMES.get(kind, kind))
         if kind == "lr":
             _mark_phases(axes, next(iter(curves.values())))
-        whole_steps(axes)
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
-        axes.grid(color=LINES)
+        _finish(axes, NAMES.get(kind, kind))
         axes.legend(loc="lower center")
     add_title(figure, f"{title}: learning rate of each step")
     return figure
+
+
+def plot_schedules(rates: Mapping[str, Sequence[float]], *, title: str = "Learning-rate schedules") -> Figure:
+    """Schedules beside each other, before any run.
+
+    Args:
+        rates: by what is said of a schedule, the learning rate of each step, from step 1 on.
+    """
+    figure = sheet(8, 4.5)
+    axes = figure.subplots()
+    for number, (name, curve) in enumerate(rates.items()):
+        color, style = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
+        highest = max(curve)
+        peak = f"highest {highest:.4g} at step {curve.index(highest) + 1:,}"
+        axes.plot(
+            range(1, len(curve) + 1), curve, color=color, linestyle=style, linewidth=1.6,
+            marker="o" if len(curve) <= FEW else None, markersize=3, label=f"{name}: {peak}",
+        )  # fmt: skip
+    _finish(axes, NAMES["lr"])
+    as_written([axes.set_title(title), *axes.legend(fontsize=SMALL).get_texts()])
+    return figure
+
+
+def _finish(axes: Axes, what: str) -> None:
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="optimizer step", ylabel=what)
+    whole_steps(axes)
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
+    axes.grid(color=LINES)
 
 
 def _mark_phases(axes: Axes, points: list[tuple[int, float]]) -> None:

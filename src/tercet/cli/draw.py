@@ -1,0 +1,266 @@
+"""`tercet draw`: pictures of ideas, with the reader's own numbers: no run and no training are needed."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.cli.parser import Parser, Verbs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tercet.nn import Position
+
+PAPER = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up, where nobody says others
+MOST_SENTENCES, MOST_WORDS = 8, 60
+Drawing = tuple["Figure", dict[str, Any]]
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "draw",
+        help="draw positions, schedules, masks, label smoothing or a model's diagram, without a run",
+        description="Draw an idea with your own numbers; nothing is trained. The picture's path is printed.",
+        epilog="Example: tercet draw model transformer-base --batch 32 --length 100; "
+        "each picture explains itself: tercet draw masks --help",
+    )
+    pictures = parser.add_subparsers(
+        dest="picture", metavar="PICTURE", title="pictures", parser_class=Parser, required=True
+    )
+    _register_ideas(pictures)
+    _register_diagrams(pictures)
+    for name, picture in pictures.choices.items():
+        suffix = "svg" if name in ("model", "attention") else "png"
+        picture.set_defaults(parser=picture)
+        picture.add_argument(
+            "--out", metavar="FILE", type=Path, default=Path(f"{name}.{suffix}"),
+            help=f"a .png, .svg or .pdf (default: {name}.{suffix} here)",
+        )  # fmt: skip
+        picture.add_argument("--json", action="store_true", help="print one JSON object: the path, and what is drawn")
+
+
+def _register_ideas(pictures: Verbs) -> None:
+    positions = pictures.add_parser("positions", help="sinusoidal, learned, rotary and ALiBi positions")
+    positions.add_argument(
+        "scheme", metavar="SCHEME", nargs="*",
+        help="a kind, or one with settings such as '{kind: rotary, base: 500000}' (default: all four kinds)",
+    )  # fmt: skip
+    positions.add_argument("--d-model", metavar="N", type=int, default=512, help="width of the model (default: 512)")
+    positions.add_argument("--n-heads", metavar="N", type=int, default=8, help="heads that share it (default: 8)")
+    positions.add_argument("--length", metavar="N", type=int, default=100, help="positions (default: 100)")
+    positions.add_argument("--base", metavar="X", type=float, help="of the sinusoidal and rotary ones (default: 10000)")
+    positions.add_argument("--seed", metavar="N", type=int, default=0, help="of what is learnt (default: 0)")
+    schedules = pictures.add_parser("schedules", help="learning-rate schedules beside each other")
+    schedules.add_argument(
+        "pair", metavar="D_MODEL:WARMUP", nargs="*",
+        help="the paper's schedule for this width and warm-up (default: 512:4000 512:8000 256:4000)",
+    )  # fmt: skip
+    schedules.add_argument(
+        "--schedule", metavar="SPEC", action="append", default=[],
+        help="a schedule as in a recipe, such as '{kind: cosine, final: 0.1}'; may be given several times",
+    )  # fmt: skip
+    schedules.add_argument("--lr", metavar="X", type=float, default=1.0, help="the optimizer's rate (default: 1)")
+    schedules.add_argument(
+        "--warmup", metavar="N", type=int, default=0, help="warm-up steps of --schedule (default: 0)"
+    )
+    schedules.add_argument("--steps", metavar="N", type=int, default=20_000, help="of the run (default: 20000)")
+    masks = pictures.add_parser("masks", help="who may see whom, in your own sentences")
+    masks.add_argument(
+        "sentence", metavar="SENTENCE", nargs="*",
+        help="one: its causal mask; several: the padding masks of an encoder and a decoder",
+    )  # fmt: skip
+    masks.add_argument("--source", metavar="TEXT", nargs="+", help="what a translator reads; also with --target")
+    masks.add_argument("--target", metavar="TEXT", nargs="+", help="and what it writes: all three masks of each pair")
+    smoothing = pictures.add_parser("smoothing", help="what label smoothing makes of a target")
+    smoothing.add_argument("--vocabulary", metavar="V", type=int, default=10, help="tokens (default: 10)")
+    smoothing.add_argument("--target", metavar="TOKEN", type=int, default=3, help="the right one, from 0 (default: 3)")
+    smoothing.add_argument("--epsilon", metavar="X", type=float, default=0.1, help="the share spread (default: 0.1)")
+
+
+def _register_diagrams(pictures: Verbs) -> None:
+    model = pictures.add_parser("model", help="a model's parts, and the shapes between them")
+    attention = pictures.add_parser("attention", help="one multi-head attention, and the shapes in it")
+    for picture in (model, attention):
+        picture.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a folder, a preset, or a recipe")
+        picture.add_argument("--batch", metavar="B", type=int, help="a number for B in the shapes")
+        picture.add_argument("--length", metavar="T", type=int, help="a number for T")
+        picture.add_argument("--source-length", metavar="S", type=int, help="a number for S (default: as --length)")
+    attention.add_argument(
+        "--which", metavar="NAME", help="of a translator: encoder, decoder or cross (default: encoder)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+    from tercet.inspect.pictures import check_picture
+
+    check_picture(args.out, "--out")
+    _check(args)
+
+    from tercet.inspect.pictures import save
+
+    try:
+        figure, numbers = DRAWINGS[args.picture](args)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    save(figure, args.out, as_text=args.picture in ("model", "attention"))
+    print(json.dumps({"picture": str(args.out)} | numbers, ensure_ascii=False) if args.json else args.out)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from tercet.config import UserError
+
+    for name in ("d_model", "n_heads", "length", "steps", "batch", "source_length"):
+        size = getattr(args, name, None)
+        if size is not None and size < 1:
+            raise UserError(f"--{name.replace('_', '-')} {size} must be at least 1")
+
+
+def _draw_positions(args: argparse.Namespace) -> Drawing:
+    from tercet.inspect.plots import plot_position_schemes
+    from tercet.inspect.plots.position_scheme import initial_scheme
+
+    specs = _parse_positions(args.scheme or ("sinusoidal", "learned", "rotary", "alibi"), args.base)
+    sizes = {"d_model": args.d_model, "n_heads": args.n_heads, "length": args.length}
+    schemes = [initial_scheme(spec, **sizes, seed=args.seed) for spec in specs]
+    return plot_position_schemes(schemes), {"schemes": [scheme.as_dict() for scheme in schemes]}
+
+
+def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position]":
+    """The schemes, `base` in place of their own where they do not name one."""
+    from dataclasses import replace
+
+    from tercet.nn import Position, Rotary, Sinusoidal
+
+    specs: list[Position] = [_parse_spec(Position, "position", text, "SCHEME") for text in texts]
+    if base is None:
+        return specs
+    if not base > 0:
+        raise ValueError(f"--base {base:g} must be positive")
+    if not any(isinstance(spec, Sinusoidal | Rotary) for spec in specs):
+        raise ValueError("--base is for sinusoidal and rotary positions; leave it out")
+    return [
+        replace(spec, base=base) if isinstance(spec, Sinusoidal | Rotary) and "base" not in text else spec
+        for spec, text in zip(specs, texts, strict=True)
+    ]
+
+
+def _draw_schedules(args: argparse.Namespace) -> Drawing:
+    from tercet.inspect.plots import plot_schedules
+    from tercet.training.schedules import InverseSquareRoot, Noam, Schedule, rate_factor
+
+    if args.warmup < 0:
+        raise ValueError(f"--warmup {args.warmup} must not be negative")
+    if not args.lr > 0:
+        raise ValueError(f"--lr {args.lr:g} must be positive")
+    curves: dict[str, tuple[Schedule, int]] = {}
+    for width, warmup in [_parse_pair(text) for text in args.pair] or ([] if args.schedule else PAPER):
+        curves[f"d_model {width:,}, warm-up {warmup:,}"] = Noam(d_model=width), warmup
+    for text in args.schedule:
+        spec: Schedule = _parse_spec(Schedule, "schedule", text, "--schedule")
+        if isinstance(spec, Noam | InverseSquareRoot) and not args.warmup:
+            raise ValueError(f"the {spec.kind} schedule needs --warmup, such as 4000")
+        settings = [f"{name} {value:g}" for name, value in vars(spec).items() if name != "kind"]
+        words = [spec.kind, *settings, *([f"warm-up {args.warmup:,}"] if args.warmup else [])]
+        curves[", ".join(words)] = spec, args.warmup
+    rates = {
+        name: [args.lr * rate_factor(spec, step=step, warmup=warmup, total=args.steps) for step in range(args.steps)]
+        for name, (spec, warmup) in curves.items()
+    }
+    return plot_schedules(rates), {"rates": rates}
+
+
+def _parse_pair(text: str) -> tuple[int, int]:
+    width, _, warmup = text.partition(":")
+    if not (
+        width.isascii() and width.isdigit() and warmup.isascii() and warmup.isdigit() and int(width) and int(warmup)
+    ):
+        raise ValueError(f"{text!r} is no D_MODEL:WARMUP; write two whole numbers, such as 512:4000")
+    return int(width), int(warmup)
+
+
+def _draw_masks(args: argparse.Namespace) -> Drawing:
+    from tercet.inspect.plots.masks import plot_masks, record_pair_masks, record_sentence_masks
+
+    if args.sentence and (args.source or args.target):
+        raise ValueError("give either sentences, or --source and --target")
+    if bool(args.source) != bool(args.target):
+        raise ValueError("--source and --target come together: a mask across needs both")
+    if args.source:
+        grid = record_pair_masks(_split_words(args.source), _split_words(args.target))
+    elif args.sentence:
+        sentences = _split_words(args.sentence)
+        kinds = ("decoder",) if len(sentences) == 1 else ("encoder", "decoder")
+        grid = [record_sentence_masks(sentences, kind=kind) for kind in kinds]
+    else:
+        raise ValueError('masks are those of sentences; give one: tercet draw masks "The weather is great today"')
+    return plot_masks(grid), {"masks": [mask.as_dict() for row in grid for mask in row]}
+
+
+def _split_words(sentences: list[str]) -> list[list[str]]:
+    words = [sentence.split() for sentence in sentences]
+    if not all(words):
+        raise ValueError("a sentence without words has no mask; write at least one word")
+    if len(words) > MOST_SENTENCES or max(map(len, words)) > MOST_WORDS:
+        raise ValueError(f"a picture has room for {MOST_SENTENCES} sentences of {MOST_WORDS} words; give fewer")
+    return words
+
+
+def _draw_smoothing(args: argparse.Namespace) -> Drawing:
+    from tercet.inspect.plots.smoothing import compute_smoothing, plot_smoothing
+
+    smoothing = compute_smoothing(vocab_size=args.vocabulary, target=args.target, epsilon=args.epsilon)
+    return plot_smoothing(smoothing), smoothing.as_dict()
+
+
+def _draw_model(args: argparse.Namespace) -> Drawing:
+    from dataclasses import asdict
+
+    from tercet.cli.inspect import describe_sizes, find
+    from tercet.inspect.diagrams import describe_model, plot_model
+
+    spec, most = find(args.model, settle=False)
+    diagram = describe_model(spec, batch=args.batch, length=args.length, source_length=args.source_length)
+    note = "" if most is None else describe_sizes(most)
+    return plot_model(diagram, name=_format_title(args.model), note=note), asdict(diagram) | {
+        "vocab_size_at_most": most
+    }
+
+
+def _draw_attention(args: argparse.Namespace) -> Drawing:
+    from dataclasses import asdict
+
+    from tercet.cli.inspect import find
+    from tercet.inspect.diagrams import describe_attention, plot_attention_shapes
+
+    sizes = {"batch": args.batch, "length": args.length, "source_length": args.source_length}
+    diagram = describe_attention(find(args.model, settle=False)[0], which=args.which, **sizes)
+    return plot_attention_shapes(diagram, name=_format_title(args.model)), asdict(diagram)
+
+
+def _format_title(model: str) -> str:
+    """A preset's or packaged recipe's name, or the last part of a path."""
+    return Path(model).resolve().stem if Path(model).is_dir() or model.endswith((".yaml", ".yml")) else model
+
+
+def _parse_spec(union: Any, key: str, text: str, flag: str) -> Any:
+    """One of a union of specs, from YAML as a recipe has it."""
+    from dataclasses import make_dataclass
+
+    from tercet.config import parse, parse_yaml
+
+    slot = make_dataclass("Slot", [(key, union)], frozen=True, kw_only=True)
+    return getattr(parse(slot, parse_yaml(f"{key}: {text}", name=f"{flag} {text!r}"), name=flag), key)
+
+
+DRAWINGS: dict[str, Callable[[argparse.Namespace], Drawing]] = {
+    "positions": _draw_positions,
+    "schedules": _draw_schedules,
+    "masks": _draw_masks,
+    "smoothing": _draw_smoothing,
+    "model": _draw_model,
+    "attention": _draw_attention,
+}

@@ -1,0 +1,141 @@
+"""What stands in a box of a diagram, and how one is read off a module: nothing is said that it does not have."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from tercet.models import StackSpec
+from tercet.models.stack import Stack
+from tercet.nn import Attention, FeedForward
+from tercet.nn.positions import ALiBi, Learned, Position, Rotary, Sinusoidal
+
+Kind = Literal[
+    "input",
+    "embedding",
+    "position",
+    "norm",
+    "attention",
+    "feedforward",
+    "linear",
+    "softmax",
+    "product",
+    "pool",
+    "outside",
+]
+Size = int | str
+Shape = tuple[Size, ...]
+
+NORM_TITLES = {"LayerNorm": "Layer norm", "StdLayerNorm": "Layer norm, by the deviation", "RMSNorm": "RMS norm"}
+ACTIVATION_TITLES = {
+    "relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU (by tanh)", "silu": "SiLU", "relu_squared": "ReLU²",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box.
+
+    Attributes:
+        name: the module's, as in the weights file, `*` for the number of the block; "" where there is none.
+        shape: of what it gives; a letter where a size is not known: B rows, T tokens, S source tokens, V, L labels.
+        dropout: the rate on what it gives.
+    """
+
+    kind: Kind
+    title: str
+    name: str = ""
+    details: tuple[str, ...] = ()
+    shape: Shape
+    dropout: float = 0.0
+
+
+def read_norm(part: nn.Module, name: str, shape: Shape) -> Box | None:
+    """None where there is no norm."""
+    if isinstance(part, nn.Identity):
+        return None
+    title = NORM_TITLES.get(type(part).__name__, type(part).__name__)
+    bias = "weight and bias" if getattr(part, "bias", None) is not None else "weight, no bias"
+    return Box(kind="norm", title=title, name=name, details=(f"eps {part.eps:g}, {bias}",), shape=shape)
+
+
+def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, position: Position | None) -> Box:
+    """Args:
+    sees: what a query may see.
+    position: the scheme, where it acts in this attention.
+    """
+    groups = "" if part.n_kv_heads == part.n_heads else f", {part.n_kv_heads} key/value heads"
+    keys = "k, v" if part.n_kv_heads != part.n_heads else "q, k, v"
+    query = f"q {format_sizes(part.query)}; " if keys == "k, v" else ""
+    details = [
+        f"{part.n_heads} heads of {part.d_head}{groups}",
+        sees,
+        f"{query}{keys} {format_sizes(part.key)}; out {format_sizes(part.out)}",
+        format_biases(part),
+    ]
+    if position is not None and (acts := format_position(position)):
+        details.append(acts)
+    if not isinstance(part.query_norm, nn.Identity):
+        details.append("RMS norm on each head's queries and keys")
+    if part.dropout:
+        details.append(f"dropout {part.dropout:g} on the weights")
+    return Box(kind="attention", title="", name=name, details=tuple(details), shape=shape)
+
+
+def read_feedforward(part: FeedForward, spec: StackSpec, name: str, shape: Shape) -> Box:
+    wide, narrow, act = part.up.out_features, part.down.out_features, ACTIVATION_TITLES[spec.activation]
+    if part.gate is None:
+        sizes = f"{part.up.in_features} → {wide} → {narrow}, {act}"
+    else:
+        sizes = f"{part.up.in_features} → {wide} twice, {act} of one times the other, → {narrow}"
+    linears = [linear for linear in (part.up, part.gate, part.down) if linear is not None]
+    details = [sizes, "with biases" if all(has_bias(linear) for linear in linears) else "no biases"]
+    if part.dropout:
+        details.append(f"dropout {part.dropout:g} on the activations")
+    return Box(kind="feedforward", title="Feed-forward network", name=name, details=tuple(details), shape=shape)
+
+
+def read_linear(part: nn.Linear, name: str, shape: Shape, *, title: str, more: tuple[str, ...] = ()) -> Box:
+    details = (f"{format_sizes(part)}, {'with bias' if has_bias(part) else 'no bias'}", *more)
+    return Box(kind="linear", title=title, name=name, details=details, shape=shape)
+
+
+def read_position(stack: Stack, name: str, shape: Shape) -> Box | None:
+    """What is added to the embeddings; None for a scheme that acts elsewhere, or not at all."""
+    match stack.spec.position:
+        case Learned():
+            rows, width = next(stack.position.parameters()).shape
+            title, details = "Learned positions", f"{rows} × {width}"
+        case Sinusoidal(base=base):
+            title, details = "Sinusoidal positions", f"sines and cosines, base {base:g}"
+        case _:
+            return None
+    return Box(kind="position", title=title, name=f"{name}.position", details=(details,), shape=shape)
+
+
+def format_position(position: Position) -> str:
+    """What a scheme does in an attention; "" for one that acts elsewhere."""
+    match position:
+        case Rotary(base=base, share=share):
+            part = "" if share == 1 else f", {share:.0%} of each head"
+            return f"rotary positions, base {base:g}{part}"
+        case ALiBi():
+            return "ALiBi: scores fall with distance"
+        case _:
+            return ""
+
+
+def format_sizes(part: nn.Linear) -> str:
+    return f"{part.in_features} → {part.out_features}"
+
+
+def has_bias(part: nn.Linear) -> bool:
+    return part.bias is not None  # pyright: ignore[reportUnnecessaryComparison] - Linear says there always is one
+
+
+def format_biases(part: Attention) -> str:
+    qkv, out = has_bias(part.query), has_bias(part.out)
+    return {
+        (True, True): "with biases", (False, False): "no biases",
+        (True, False): "biases on q, k, v alone", (False, True): "a bias on out alone",
+    }[qkv, out]  # fmt: skip

@@ -1,0 +1,220 @@
+"""`tercet draw`: each picture's path on stdout, the numbers drawn with --json, one line for each mistake."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib.image
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tercet.checkpoint import Card, save_model
+from tercet.cli.main import main
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.tokens import Characters, Tokenizer
+
+pytestmark = pytest.mark.slow  # matplotlib takes its time
+
+EVERY = ["positions", "schedules", "masks It rains today", "smoothing", "model gpt2", "attention transformer-base"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pictures go to the current folder where nobody says another."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def draw(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    code = main(["draw", *arguments])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert err == ""
+    return out
+
+
+def draw_as_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(draw([*arguments, "--json"], capsys))
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_each_goes_here_and_is_the_same_twice(command: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = command.split()[0]
+    suffix = "svg" if name in ("model", "attention") else "png"
+    assert draw(command.split(), capsys) == f"{name}.{suffix}\n"
+    first = (here / f"{name}.{suffix}").read_bytes()
+    if suffix == "png":
+        assert matplotlib.image.imread(here / f"{name}.png").std() > 0.02
+    else:
+        ElementTree.fromstring(first)
+    draw(command.split(), capsys)
+    assert (here / f"{name}.{suffix}").read_bytes() == first
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+@pytest.mark.parametrize("command", EVERY)
+def test_every_kind_of_file(command: str, suffix: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = here / f"a{suffix}"
+    assert draw([*command.split(), "--out", str(path)], capsys) == f"{path}\n"
+    assert path.read_bytes().startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
+
+
+def test_positions_of_one_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--d-model", "16", "--n-heads", "2", "--length", "5"]
+    out = draw_as_json(
+        ["positions", "sinusoidal", "{kind: rotary, base: 50}", "alibi", *arguments, "--base", "100"], capsys
+    )
+    assert out["picture"] == "positions.png"
+    sinusoidal, rotary, alibi = out["schemes"]
+    wanted = [[f(p / 100 ** (2 * i / 16)) for i in range(8) for f in (np.sin, np.cos)] for p in range(5)]
+    assert np.allclose(sinusoidal["vectors"], wanted, atol=1e-6)
+    assert (sinusoidal["base"], rotary["base"]) == (100, 50)  # what a scheme says itself stands
+    assert np.allclose(
+        rotary["cosines"], [[np.cos(p * 50 ** (-2 * i / 8)) for i in range(4)] for p in range(5)], atol=1e-6
+    )
+    assert alibi["bias"][0][4][0] == pytest.approx(-4 * 2**-4)
+    learned = draw_as_json(["positions", "learned", *arguments, "--seed", "1"], capsys)["schemes"][0]["vectors"]
+    assert np.shape(learned) == (5, 16)
+    assert draw_as_json(["positions", "learned", *arguments, "--seed", "2"], capsys)["schemes"][0]["vectors"] != learned
+
+
+def test_the_paper_s_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    rates = draw_as_json(["schedules", "--steps", "9000"], capsys)["rates"]
+    for (width, warmup), curve in zip([(512, 4000), (512, 8000), (256, 4000)], rates.values(), strict=True):
+        wanted = [width**-0.5 * min(step**-0.5, step * warmup**-1.5) for step in range(1, 9001)]
+        assert np.allclose(curve, wanted, rtol=1e-9)
+    assert next(iter(rates)) == "d_model 512, warm-up 4,000"
+    own = draw_as_json(["schedules", "64:10", "--steps", "30", "--lr", "2"], capsys)["rates"]
+    assert np.allclose(own["d_model 64, warm-up 10"], [2 * 64**-0.5 * min(s**-0.5, s * 10**-1.5) for s in range(1, 31)])
+
+
+def test_schedules_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    schedules = ["--schedule", "{kind: cosine, final: 0.1}", "--schedule", "linear", "--schedule", "constant"]
+    rates = draw_as_json(["schedules", *schedules, "--lr", "0.5", "--warmup", "4", "--steps", "11"], capsys)["rates"]
+    cosine, linear, constant = rates.values()
+    rise = [0.5 * step / 4 for step in range(1, 5)]
+    fall = [n / 6 for n in range(7)]
+    assert constant == pytest.approx([*rise, *[0.5] * 7])
+    assert linear == pytest.approx([*rise, *(0.5 * (1 - share) for share in fall)])
+    assert cosine == pytest.approx([*rise, *(0.5 * (0.1 + 0.9 * (1 + np.cos(np.pi * share)) / 2) for share in fall)])
+    assert next(iter(rates)) == "cosine, final 0.1, warm-up 4"
+    both = draw_as_json(["schedules", "64:4", "--schedule", "wsd", "--steps", "9"], capsys)["rates"]
+    assert list(both) == ["d_model 64, warm-up 4", "wsd, cooldown 0.6, final 0"]
+
+
+def test_masks_of_one_s_own_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    (mask,) = draw_as_json(["masks", "The weather is great today"], capsys)["masks"]
+    assert mask["queries"] == mask["keys"] == ["The", "weather", "is", "great", "today"]
+    assert mask["kind"] == "decoder"
+    assert mask["allowed"] == np.tri(5, dtype=bool).tolist()
+    masks = draw_as_json(["masks", "It rains", "I go home"], capsys)["masks"]
+    assert [mask["kind"] for mask in masks] == ["encoder", "encoder", "decoder", "decoder"]
+    assert masks[0]["keys"] == ["It", "rains", "<pad>"]
+    assert masks[0]["allowed"] == [[True, True, False]] * 3
+    pair = draw_as_json(["masks", "--source", "Es regnet heute", "--target", "It rains"], capsys)["masks"]
+    assert [np.shape(mask["allowed"]) for mask in pair] == [(3, 3), (2, 2), (2, 3)]
+    two = draw_as_json(["masks", "--source", "Es regnet", "ja", "--target", "It rains", "yes"], capsys)["masks"]
+    assert two[5]["allowed"] == [[True, False], [True, False]]
+
+
+def test_smoothing_of_one_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+    out = draw_as_json(["smoothing", "--vocabulary", "5", "--target", "0", "--epsilon", "0.2"], capsys)
+    assert out["used"] == pytest.approx([0.84, 0.04, 0.04, 0.04, 0.04], abs=1e-6)
+    assert out["described"] == pytest.approx([0.8, 0.05, 0.05, 0.05, 0.05])
+
+
+def test_a_model_s_diagram(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = draw_as_json(["model", "grokking", "--batch", "32", "--length", "100", "--source-length", "90"], capsys)
+    assert [side["shape"] for side in out["sides"]] == [[32, 90, 512], [32, 100, 512]]
+    assert out["letters"] == {}
+    assert out["vocab_size_at_most"] == {"source_vocab_size": 10_000, "vocab_size": 10_000}
+    assert "(32, 100, 512)" in (here / "model.svg").read_text(encoding="utf-8")
+    assert "at most: learnt from the data" in (here / "model.svg").read_text(encoding="utf-8")
+    letters = draw_as_json(
+        ["model", "shakespeare-quick"], capsys
+    )  # its characters are counted by training, and not for a drawing
+    assert letters["letters"] == {"B": "batch size", "T": "tokens of a text", "V": "tokens of the vocabulary"}
+    cross = draw_as_json(
+        ["attention", "transformer-tiny", "--which", "cross", "--length", "7", "--source-length", "9"], capsys
+    )
+    assert cross["scores"]["shape"] == ["B", 4, 7, 9]
+
+
+def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = Tokenizer.train(Characters(alphabet="abc"), [])
+    stack = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41)
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=19, stack=stack))
+    save_model(here / "run", model, tokenizer, Card(name="mine"))
+    out = draw_as_json(["model", "run"], capsys)
+    assert out["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    (here / "mine.yaml").write_text(
+        "# mine\ndata: {source: none.txt, tokenizer: {kind: bpe, vocab_size: 700}}\n"
+        "model: {preset: gpt2, stack: {d_model: 48, n_layers: 5, n_heads: 3}}\ntraining: {max_steps: 5}\n"
+    )
+    out = draw_as_json(["model", "mine.yaml"], capsys)
+    assert out["sides"][0]["n_layers"] == 5
+    assert out["heads"][0][0]["details"][0] == "48 → 700, no bias"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mask"], "unknown picture 'mask'; did you mean 'masks'?"),
+        ([], "the following arguments are required: PICTURE; see `tercet draw --help`"),
+        (["positions", "--bas", "5"], "unknown argument '--bas'; did you mean '--base'?"),
+        (["positions", "rotery"], "SCHEME: position: unknown kind 'rotery'; did you mean 'rotary'?"),
+        (["positions", "{kind: rotary, bas: 5}"], "unknown key 'bas'; did you mean 'base'?"),
+        (["positions", "{kind: rotary"], "SCHEME '{kind: rotary' line "),
+        (["positions", "none"], "position: none tells nothing, so there is nothing to draw"),
+        (["positions", "--d-model", "15", "sinusoidal", "--n-heads", "3"], "d_model=15 must be even"),
+        (["positions", "--d-model", "20"], "d_model=20 must be divisible by n_heads=8"),
+        (["positions", "--length", "0"], "--length 0 must be at least 1"),
+        (["positions", "--length", "many"], "argument --length: invalid int value: 'many'"),
+        (["positions", "--base", "0"], "--base 0 must be positive"),
+        (["positions", "alibi", "learned", "--base", "5"], "--base is for sinusoidal and rotary positions"),
+        (["schedules", "512"], "'512' is no D_MODEL:WARMUP; write two whole numbers, such as 512:4000"),
+        (["schedules", "512:0"], "'512:0' is no D_MODEL:WARMUP"),
+        (["schedules", "--schedule", "cosin"], "--schedule: schedule: unknown kind 'cosin'; did you mean 'cosine'?"),
+        (["schedules", "--schedule", "noam"], "the noam schedule needs --warmup, such as 4000"),
+        (["schedules", "--schedule", "{kind: wsd, cooldown: 2}"], "cooldown=2.0 is a share of the run"),
+        (["schedules", "--steps", "0"], "--steps 0 must be at least 1"),
+        (["schedules", "--warmup", "-1"], "--warmup -1 must not be negative"),
+        (["schedules", "--lr", "nan"], "--lr nan must be positive"),
+        (["masks"], 'masks are those of sentences; give one: tercet draw masks "The weather is great today"'),
+        (["masks", " "], "a sentence without words has no mask; write at least one word"),
+        (["masks", "a " * 61], "a picture has room for 8 sentences of 60 words; give fewer"),
+        (["masks", "--source", "a"], "--source and --target come together"),
+        (["masks", "a", "--source", "a", "--target", "b"], "give either sentences, or --source and --target"),
+        (["masks", "--source", "a", "b", "--target", "c"], "2 sources and 1 targets; a pair has one of each"),
+        (["smoothing", "--target", "10"], "target=10 must be a token of the vocabulary, 0 to 9"),
+        (["smoothing", "--epsilon", "1"], "epsilon=1 must be at least 0 and below 1"),
+        (["model"], "the following arguments are required: RUN|PRESET|RECIPE; see `tercet draw model --help`"),
+        (["model", "gpt3"], "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
+        (["model", "gpt2", "--length", "2000"], "length=2000 does not fit into the context of max_len=1024"),
+        (["model", "gpt2", "--source-length", "5"], "source_length=5 is for a translator"),
+        (["attention", "gpt2", "--which", "cross"], "which='cross': the decoder-only family has self"),
+        (["model", "gpt2", "--out", "a.gif"], "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
+        (["model", "gpt2", "--out", "none/a.svg"], "--out none/a.svg: there is no folder none; make it first"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_mistakes(arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("tercet: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert list(here.iterdir()) == []
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=12))
+def test_any_words_are_a_pair_a_schedule_or_a_mistake(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No words of the reader's end in a traceback."""
+    for flags in ([text], [f"--schedule={text}"]):
+        assert main(["draw", "schedules", "--steps", "2", *flags]) in (0, 2)
+        capsys.readouterr()

@@ -22,7 +22,7 @@ import torch
 
 from tercet.checkpoint import Card, Trained, load_model
 from tercet.checkpoint import convert as convert
-from tercet.config import Plain, UserError, merge
+from tercet.config import Plain, UserError, merge, nested
 from tercet.encoding import Classified, Filled, Tagged, classify, embed, fill, tag
 from tercet.evaluate import (
     LabelScores,
@@ -319,7 +319,7 @@ def train(
 
     changes: Plain = {}
     for path, value in (set or {}).items():
-        changes = merge(changes, _nested(path, value))
+        changes = merge(changes, nested(path, value))
     files = {
         "data": data, "source": source, "target": target,
         "validation_source": validation_source, "validation_target": validation_target, "pretrained": pretrained,
@@ -390,10 +390,3 @@ def load(path: str | Path) -> Run:
 
 def default_folder(recipe: str) -> Path:
     return Path("runs", Path(recipe).stem)
-
-
-def _nested(path: str, value: Any) -> Plain:
-    nested: Any = value
-    for key in reversed(path.split(".")):
-        nested = {key: nested}
-    return nested

@@ -105,12 +105,16 @@ def assignment(text: str) -> Plain:
     if not equals or not all(keys):
         raise UserError(f"--set {text!r}: expected key=value, such as training.max_steps=500")
     try:
-        nested: Any = yaml.safe_load(value)
+        return nested(path.strip(), yaml.safe_load(value))
     except yaml.YAMLError:
         raise UserError(f"--set {text!r}: the value is not valid YAML; put it in quotes") from None
-    for key in reversed(keys):
-        nested = {key: nested}
-    return nested
+
+
+def nested(path: str, value: Any) -> Plain:
+    """`a.b` and a value as {"a": {"b": value}}."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from tercet.cli import (
     classify,
+    compare,
     convert,
     data,
     demo,
@@ -48,6 +49,7 @@ VERBS: dict[str, ModuleType] = {
     "classify": classify,
     "evaluate": evaluate,
     "score": score,
+    "compare": compare,
     "inspect": inspect,
     "explore": explore,
     "serve": serve,

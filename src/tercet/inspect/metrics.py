@@ -4,6 +4,8 @@ A cell is empty where nothing was measured at that step; a column is missing whe
 """
 
 import csv
+import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.config import UserError
@@ -37,3 +39,33 @@ def read_metrics(path: Path) -> Columns:
     except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
         raise UserError(f"{path} line {line}: not what a run writes; put back the file of the run") from None
     return columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTime:
+    """Attributes:
+    seconds: up to the last step that was logged, validation included; over all sessions, without steps that a killed
+        one had taken after its last save.
+    tokens_per_second: the median of the logged stretches; None where there is one at most.
+    steps, tokens: done, and read.
+    """
+
+    seconds: float
+    tokens_per_second: float | None
+    steps: int
+    tokens: int | None
+
+
+def training_time(columns: Columns) -> TrainingTime | None:
+    """What a run's training took, by its metrics.csv; None where no time was noted."""
+    if not columns["seconds"]:
+        return None
+    steps, seconds = columns["seconds"][-1]
+    rates = [rate for _, rate in columns["tokens_per_second"]]
+    tokens = columns["tokens"]
+    return TrainingTime(
+        seconds=seconds,
+        tokens_per_second=statistics.median(rates) if rates else None,
+        steps=steps,
+        tokens=int(tokens[-1][1]) if tokens else None,
+    )

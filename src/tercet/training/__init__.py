@@ -8,5 +8,6 @@ from tercet.training.recipe import parse_recipe as parse_recipe
 from tercet.training.recipe import recipe_names as recipe_names
 from tercet.training.recipe import recipe_text as recipe_text
 from tercet.training.run import Interrupted as Interrupted
+from tercet.training.run import RunDiverged as RunDiverged
 from tercet.training.run import read_recipe as read_recipe
 from tercet.training.run import train as train

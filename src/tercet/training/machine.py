@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from lightning_fabric.utilities import move_data_to_device
@@ -93,6 +93,11 @@ def choose_matmul(spec: TrainingSpec) -> Matmul:
                 took[matmul] = _seconds(lambda: a @ b, warmup=3, repeats=15)
     never = float("inf")
     return "medium" if took.get("medium", never) < 0.8 * took.get("highest", never) else "highest"
+
+
+def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
+    """Both of the above, which decide in what numbers a run is worked out."""
+    return {"precision": choose_precision(spec), "matmul": choose_matmul(spec)}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Lightning is imported last, when everything that a user can have got wrong has b
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,22 +34,29 @@ class Interrupted(Exception):
         self.signal = number
 
 
-def train(recipe: Recipe, out: Path | str, *, quiet: bool = False) -> Path:
+class RunDiverged(UserError):
+    """The loss or a gradient is no longer a number: this recipe does not learn."""
+
+
+def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: Mapping[str, Any] | None = None) -> Path:
     """Train as the recipe says.
 
     Args:
         out: the run's folder; made where it is missing, resumed where it holds a run of the same recipe.
         quiet: no progress on stderr.
+        arithmetic: the `precision` and `matmul` that a run which begins takes, where they were settled for several
+            runs together; measured by default.
 
     Returns:
         the run's folder.
 
     Raises:
         UserError: where data or settings don't fit, or the folder holds a run with other settings.
+        RunDiverged: where the loss is no longer a number.
         Interrupted: after a Ctrl-C or SIGTERM, when everything is saved.
     """
     out = Path(out)
-    _check_same(out, recipe)
+    check_same_run(out, recipe)
     keep_memory()
 
     from tercet.training.task import task_of
@@ -63,7 +71,7 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False) -> Path:
         told = take_over(model, old.model, str(recipe.pretrained))
         if not (out / "run.json").exists():
             _say(told, quiet)
-    facts = _facts(out, task, model, old, quiet)
+    facts = _facts(out, task, model, old, quiet, arithmetic)
     if "steps" in facts:
         task.plan = replace(task.plan, steps=facts["steps"])
     if facts["finished"]:
@@ -98,7 +106,7 @@ def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quie
                 export=_exporter(task, out), quiet=quiet,
             )  # fmt: skip
     except Diverged as error:
-        raise UserError(
+        raise RunDiverged(
             f"{error}; the last good checkpoint is in {out}: try a smaller training.optimizer.lr, or clip_norm"
         ) from None
     if (out / "metrics.csv").exists() and not rank(recipe.training):
@@ -113,8 +121,12 @@ def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quie
             _say(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
 
 
-def _check_same(out: Path, recipe: Recipe) -> None:
-    """A folder holds one run. Where figures are logged to may change; nothing that changes the model may."""
+def check_same_run(out: Path, recipe: Recipe) -> None:
+    """A folder holds one run. Where figures are logged to may change; nothing that changes the model may.
+
+    Raises:
+        UserError: where `out` holds another run, or something else.
+    """
     if out.is_file():
         raise UserError(f"--out {out} is a file; give a folder")
     if not (out / "recipe.yaml").exists():
@@ -135,12 +147,13 @@ def _check_same(out: Path, recipe: Recipe) -> None:
         raise UserError(f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out")
 
 
-def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool) -> dict[str, Any]:
+def _facts(
+    out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool, arithmetic: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
     from tercet.training.machine import (
+        choose_arithmetic,
         choose_compile,
-        choose_matmul,
-        choose_precision,
         multiplying,
         rank,
         speed,
@@ -156,8 +169,8 @@ def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet:
         if (facts["data"], facts["tokenizer"]) != (task.data_hash, task.tokenizer_hash):
             raise UserError(f"the data has changed since {out} was begun; give another --out")
         return facts
-    precision = choose_precision(spec)
-    matmul = choose_matmul(spec)
+    chosen = arithmetic or choose_arithmetic(spec)
+    precision, matmul = chosen["precision"], chosen["matmul"]
     budget: dict[str, Any] = {}
     with multiplying(matmul):
         compiled, why = choose_compile(task, model, precision)
@@ -169,8 +182,8 @@ def _facts(out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet:
         budget = {"steps": task.plan.steps}
         _say(measured.told(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
-    arithmetic = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
-    _say(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {arithmetic}, "
+    described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
+    _say(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {described}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
         _say("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "

@@ -78,7 +78,7 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
     axes.set_yscale("log")
     if min(drawn) == max(drawn):
         axes.set_ylim(drawn[0] / 1.5, drawn[0] * 1.5)
-    axes.yaxis.set_major_locator(_ticks(min(drawn), max(drawn)))
+    axes.yaxis.set_major_locator(loss_ticks(min(drawn), max(drawn)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -87,7 +87,7 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
     axes.legend()
 
 
-def _ticks(low: float, high: float) -> Locator:
+def loss_ticks(low: float, high: float) -> Locator:
     """Few enough to be read, and more than one, over a hundredth of the scale as over six decades of it."""
     if high < 3 * low:
         return MaxNLocator(nbins=8, steps=[1, 2, 5, 10])

@@ -1,0 +1,75 @@
+"""`tercet compare`: several variants on the same data, seeds and steps; one table and one picture."""
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from tercet.cli.device import add_device, pick
+from tercet.cli.parser import Verbs
+from tercet.cli.show import show
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "compare",
+        help="train variants on the same data, and compare them in one table and one picture",
+        description="Train variants of recipes on the same data with the same seeds, and compare them, beside runs "
+        "that are there already. The same command again goes on where it was stopped.",
+        epilog="Example: tercet compare nanogpt-cpu --vary model.stack.placement=pre,post,sandwich "
+        "--vary model.stack.position=learned,rotary,alibi --seeds 1,2,3 --set training.max_steps=200",
+    )
+    parser.add_argument("names", metavar="RECIPE|RUN", nargs="+", help="recipes, and folders of finished runs")
+    parser.add_argument(
+        "--vary",
+        metavar="KEY=V,V",
+        action="append",
+        default=[],
+        help="a key of the recipes and its values, each read as YAML; may be repeated: all combinations are trained",
+    )
+    parser.add_argument(
+        "--seeds", metavar="N,N", help="train each variant with these, or with so many (default: the recipe's one)"
+    )
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of all recipes; may be repeated"
+    )
+    parser.add_argument("--data", metavar="PATH", help="train all on this file, folder or named dataset (data.source)")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="runs, table and picture (default: compared/ and the names)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError, assignment, merge, nested
+
+    changes = {} if args.data is None else nested("data.source", args.data)
+    for text in args.set:
+        changes = merge(changes, assignment(text))
+    if args.data is not None and changes["data"]["source"] != args.data:
+        raise UserError("data.source is both in --set and in --data; leave one out")
+    device = pick(args.device)
+
+    from tercet.training.compare_runs import PICTURE, compare_runs, default_folder
+    from tercet.training.grid import VariedKey, read_seeds
+    from tercet.training.run import Interrupted
+
+    varied = [VariedKey.read(text) for text in args.vary]
+    seeds = None if args.seeds is None else read_seeds(args.seeds)
+    out = args.out or default_folder(args.names)
+    try:
+        compared = compare_runs(
+            args.names, varied=varied, seeds=seeds, changes=changes, out=out, device=device, quiet=args.quiet
+        )
+    except Interrupted as error:
+        print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
+        return 128 + error.signal
+    if args.json:
+        print(json.dumps(compared.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        show(compared.table())
+        print(f"\n{out / PICTURE}" if (out / PICTURE).exists() else "")
+    return 0

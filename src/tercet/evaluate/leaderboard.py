@@ -1,0 +1,297 @@
+"""Several models in one table, the best first: a row a variant, the mean and the spread over its seeds.
+
+A row is ranked among those of its kind, by the first measure that means the same for all of them; where there is none,
+nothing is ranked, and a note says why. The spread is from the smallest to the largest.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tercet.evaluate.held_out import HeldOutScores, Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    heading: str
+    digits: int = 4
+    higher_is_better: bool = False
+    percent: bool = False
+
+    def write(self, value: float) -> str:
+        return f"{value:.1%}" if self.percent else f"{value:,.{self.digits}f}"
+
+
+MEASURES = {
+    "nats_per_token": Measure(heading="nats per token"),
+    "bits_per_byte": Measure(heading="bits per byte"),
+    "nats_per_masked_token": Measure(heading="nats per masked token"),
+    "pseudo_bits_per_byte": Measure(heading="pseudo-bits per byte"),
+    "nats_per_target_token": Measure(heading="nats per target token"),
+    "nats_per_label": Measure(heading="nats per label"),
+    "bleu": Measure(heading="BLEU", digits=2, higher_is_better=True),
+    "chrf": Measure(heading="chrF", digits=2, higher_is_better=True),
+    "accuracy": Measure(heading="right", percent=True, higher_is_better=True),
+    "f1": Measure(heading="F1", percent=True, higher_is_better=True),
+}
+# By what a kind is ranked: on one text cut by one tokenizer, and on one text cut by several.
+RANKED_BY: dict[Kind, tuple[str, str | None]] = {
+    "language model": ("nats_per_token", "bits_per_byte"),
+    "masked language model": ("nats_per_masked_token", None),
+    "translator": ("nats_per_target_token", "bleu"),
+    "classifier": ("nats_per_label", "accuracy"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """One training of a variant.
+
+    Attributes:
+        name: of the variant; runs of one name are its seeds.
+        settings: what varies, and the variant's choice.
+        seed: None where nobody chose one, as of a run that was there already.
+        scores: None where the training diverged.
+        seconds: of training, validation included, over all sessions; None where that was not noted, as are the others.
+        tokens: read in training, repeats included.
+    """
+
+    name: str
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    seed: int | None = None
+    folder: str = ""
+    scores: HeldOutScores | None
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSpread:
+    """Over seeds: the mean, the smallest and the largest."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "SeedSpread":
+        low, high = min(values), max(values)
+        # A mean of equal numbers is that number, to the last bit.
+        return cls(mean=low if low == high else statistics.fmean(values), low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardRow:
+    """One variant.
+
+    Attributes:
+        rank: from 1 among its kind; None where nothing is ranked, or a seed diverged.
+        scores, seconds, tokens_per_second: over the seeds that did not diverge.
+        diverged: how many seeds did.
+    """
+
+    name: str
+    kind: Kind | None
+    settings: dict[str, str]
+    rank: int | None
+    scores: dict[str, SeedSpread]
+    parameters: int | None
+    seconds: SeedSpread | None
+    tokens_per_second: SeedSpread | None
+    diverged: int
+    runs: tuple[RunResult, ...]
+
+    @property
+    def best(self) -> bool:
+        return self.rank == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaderboard:
+    """Attributes:
+    rows: the best first in each kind; where nothing is ranked, in the order in which they were given.
+    ranked_by: of each kind the measure, or None.
+    notes: what a reader should know before trusting the order.
+    """
+
+    rows: tuple[LeaderboardRow, ...]
+    ranked_by: dict[Kind, str | None]
+    notes: tuple[str, ...]
+
+
+def leaderboard(results: Sequence[RunResult]) -> Leaderboard:
+    """The rows of these runs; those of one name are the seeds of one variant."""
+    by_name: dict[str, list[RunResult]] = {}
+    for result in results:
+        by_name.setdefault(result.name, []).append(result)
+    kinds: list[Kind] = list(dict.fromkeys(one.scores.kind for one in results if one.scores))
+    notes, ranked_by, rows = list[str](), dict[Kind, str | None](), list[LeaderboardRow]()
+    for kind in kinds:
+        measure, why = _measure_of(kind, [one.scores for one in results if one.scores and one.scores.kind == kind])
+        ranked_by[kind] = measure
+        notes += why
+        variants = [runs for runs in by_name.values() if _kind(runs) == kind]
+        ordered = _ordered([_row(runs, kind) for runs in variants], measure)
+        notes += _overlaps(ordered, measure)
+        rows += ordered
+    rows += [_row(runs, None) for runs in by_name.values() if _kind(runs) is None]
+    notes += _notes(results, rows, kinds)
+    return Leaderboard(rows=tuple(rows), ranked_by=ranked_by, notes=tuple(notes))
+
+
+def _kind(runs: Sequence[RunResult]) -> Kind | None:
+    return next((run.scores.kind for run in runs if run.scores), None)
+
+
+def _measure_of(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None, list[str]]:
+    """By what models of a kind are ranked, and what there is to say about it."""
+    same_cut, across = RANKED_BY[kind]
+    heading = MEASURES[same_cut].heading
+    if len({one.text for one in scores}) > 1:
+        return None, [f"the {kind}s were held out different validation data, so none is ranked above another"]
+    if len({(one.tokenizer, one.tokens) for one in scores}) == 1 and all(same_cut in one.scores for one in scores):
+        return same_cut, []
+    if kind == "masked language model" and len({one.tokenizer for one in scores}) == 1:
+        return same_cut, ["the contexts differ, and with them which tokens are masked: small differences are chance"]
+    if across is None:
+        words = f"{heading} does not compare between tokenizers, so no {kind} is ranked above another"
+        return None, [words]
+    words = f"the {kind}s predict other tokens, between which {heading} does not compare"
+    return across, [f"{words}: ranked by {MEASURES[across].heading}"]
+
+
+def _row(runs: Sequence[RunResult], kind: Kind | None) -> LeaderboardRow:
+    scored = [run.scores for run in runs if run.scores]
+    names = [name for name in MEASURES if scored and all(name in one.scores for one in scored)]
+    return LeaderboardRow(
+        name=runs[0].name,
+        kind=kind,
+        settings=runs[0].settings,
+        rank=None,
+        scores={name: SeedSpread.of([one.scores[name] for one in scored]) for name in names},
+        parameters=scored[0].parameters if scored else None,
+        seconds=_spread([run.seconds for run in runs if run.scores]),
+        tokens_per_second=_spread([run.tokens_per_second for run in runs if run.scores]),
+        diverged=sum(run.scores is None for run in runs),
+        runs=tuple(runs),
+    )
+
+
+def _spread(values: Sequence[float | None]) -> SeedSpread | None:
+    known = [value for value in values if value is not None]
+    return SeedSpread.of(known) if known and len(known) == len(values) else None
+
+
+def _ordered(rows: Sequence[LeaderboardRow], measure: str | None) -> list[LeaderboardRow]:
+    if measure is None:
+        return list(rows)
+    sign = -1 if MEASURES[measure].higher_is_better else 1
+
+    def position(row: LeaderboardRow) -> tuple[bool, float]:
+        mean = row.scores[measure].mean
+        return row.diverged > 0 or math.isnan(mean), sign * mean
+
+    ordered = sorted(rows, key=position)
+    return [
+        row if position(row)[0] else replace(row, rank=1 + sum(position(other) < position(row) for other in ordered))
+        for row in ordered
+    ]
+
+
+def _overlaps(rows: Sequence[LeaderboardRow], measure: str | None) -> list[str]:
+    """Whether the best one's seeds lie among others', so that more of them might tell otherwise."""
+    if measure is None or not any(len(row.runs) > 1 for row in rows):
+        return []
+    best = next((row for row in rows if row.best), None)
+    if best is None:
+        return []
+    top = best.scores[measure]
+    near = [
+        row.name
+        for row in rows
+        if row is not best and row.rank and row.scores[measure].low <= top.high and top.low <= row.scores[measure].high
+    ]
+    if not near:
+        return []
+    others = f"{', '.join(near[:3])}{f' and {len(near) - 3} more' if len(near) > 3 else ''}"
+    return [f"the seeds of {best.name}, the best, and of {others} overlap: more seeds may order them otherwise"]
+
+
+def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: Sequence[Kind]) -> list[str]:
+    notes = list[str]()
+    if {"language model", "masked language model"} <= set(kinds):
+        notes.append(
+            "bits per byte are those of a text's likelihood; pseudo-bits are not, for each token is told by those on "
+            "both sides of it: the two columns do not compare"
+        )
+    elif len(kinds) > 1:
+        notes.append(f"{' and '.join(f'{kind}s' for kind in kinds)} are scored on different tasks: ranked apart")
+    for kind in kinds:
+        trained = {run.tokens for run in results if run.tokens and run.scores and run.scores.kind == kind}
+        if trained and max(trained) > 1.01 * min(trained):
+            notes.append(f"the {kind}s did not train on equally many tokens: from {min(trained):,} to {max(trained):,}")
+    precisions = sorted({run.precision for run in results if run.precision})
+    if len(precisions) > 1:
+        notes.append(f"they were not trained in one precision: {' and '.join(precisions)}")
+    failed = [row for row in rows if row.diverged]
+    for row in failed:
+        notes.append(f"{row.name} diverged, {row.diverged} of {len(row.runs)}: it is ranked last")
+    if all(len(row.runs) == 1 for row in rows):
+        notes.append("one seed each, so no spread: how much is chance cannot be told (--seeds 1,2,3)")
+    else:
+        notes.append("mean over seeds, and from the smallest to the largest")
+    return notes
+
+
+def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
+    """For JSON, which has no word for NaN and infinity: they become None."""
+    return {
+        "ranked_by": dict(board.ranked_by),
+        "rows": [
+            {
+                "name": row.name,
+                "settings": row.settings,
+                "kind": row.kind,
+                "rank": row.rank,
+                "best": row.best,
+                "diverged": row.diverged,
+                "parameters": row.parameters,
+                **{name: _spread_dict(spread) for name, spread in row.scores.items()},
+                "seconds": _spread_dict(row.seconds),
+                "tokens_per_second": _spread_dict(row.tokens_per_second),
+                "runs": [_run_dict(run) for run in row.runs],
+            }
+            for row in board.rows
+        ],
+        "notes": list(board.notes),
+    }
+
+
+def _spread_dict(spread: SeedSpread | None) -> dict[str, float | None] | None:
+    if spread is None:
+        return None
+    return {"mean": _finite(spread.mean), "min": _finite(spread.low), "max": _finite(spread.high)}
+
+
+def _run_dict(run: RunResult) -> dict[str, Any]:
+    scores = {} if run.scores is None else {name: _finite(value) for name, value in run.scores.scores.items()}
+    return {
+        "folder": run.folder,
+        "seed": run.seed,
+        "diverged": run.scores is None,
+        **scores,
+        "seconds": run.seconds,
+        "tokens_per_second": run.tokens_per_second,
+        "steps": run.steps,
+        "tokens": run.tokens,
+        "precision": run.precision,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

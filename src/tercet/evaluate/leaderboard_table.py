@@ -1,0 +1,78 @@
+"""A leaderboard for people, and as CSV for spreadsheets."""
+
+import csv
+import io
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tercet.evaluate.leaderboard import MEASURES, Leaderboard, LeaderboardRow, SeedSpread
+
+BEST = "*"
+
+
+def leaderboard_table(board: Leaderboard) -> Group:
+    """A row a variant, the best of each kind with a star, and the notes below."""
+    names = _measures(board)
+    several = any(len(row.runs) > 1 for row in board.rows)
+    ranked = {measure for measure in board.ranked_by.values() if measure}
+    table = Table(box=None)
+    table.add_column("")
+    table.add_column("", overflow="fold")
+    for name in names:
+        table.add_column(MEASURES[name].heading, justify="right", overflow="fold")
+        if several and name in ranked:
+            table.add_column("over seeds", justify="right", no_wrap=True)
+    for heading in ("parameters", "seconds", "tokens/s"):
+        table.add_column(heading, justify="right")
+    for row in board.rows:
+        cells = list[str]()
+        for name in names:
+            spread = row.scores.get(name)
+            cells.append("diverged" if row.diverged and name in ranked else _mean(name, spread))
+            if several and name in ranked:
+                cells.append(_range(name, spread) if len(row.runs) - row.diverged > 1 else "")
+        costs = [f"{row.parameters:,}" if row.parameters else ""]
+        costs += [f"{row.seconds.mean:,.1f}" if row.seconds else ""]
+        costs += [f"{row.tokens_per_second.mean:,.0f}" if row.tokens_per_second else ""]
+        table.add_row(BEST if row.best else "", Text(row.name), *cells, *costs, style="bold" if row.best else None)
+    notes = [Text(note) for note in (*([f"{BEST} the best"] if ranked else []), *board.notes)]
+    return Group(table, Text(""), *notes)
+
+
+def leaderboard_csv(board: Leaderboard) -> str:
+    """A line a variant; of every score and cost the mean, the smallest and the largest."""
+    names = _measures(board)
+    keys = list(dict.fromkeys(key for row in board.rows for key in row.settings))
+    spreads = [*names, "seconds", "tokens_per_second"]
+    numbers = [f"{name}{end}" for name in spreads for end in ("", "_min", "_max")]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["name", *keys, "kind", "rank", "seeds", "diverged", "parameters", *numbers])
+    for row in board.rows:
+        cells = [cell for name in spreads for cell in _three(_spread(row, name))]
+        facts = [row.kind or "", row.rank or "", len(row.runs), row.diverged, row.parameters or ""]
+        writer.writerow([row.name, *(row.settings.get(key, "") for key in keys), *facts, *cells])
+    return file.getvalue()
+
+
+def _measures(board: Leaderboard) -> list[str]:
+    return [name for name in MEASURES if any(name in row.scores for row in board.rows)]
+
+
+def _spread(row: LeaderboardRow, name: str) -> SeedSpread | None:
+    costs = {"seconds": row.seconds, "tokens_per_second": row.tokens_per_second}
+    return costs[name] if name in costs else row.scores.get(name)
+
+
+def _three(spread: SeedSpread | None) -> list[float | str]:
+    return ["", "", ""] if spread is None else [spread.mean, spread.low, spread.high]
+
+
+def _mean(name: str, spread: SeedSpread | None) -> str:
+    return "" if spread is None else MEASURES[name].write(spread.mean)
+
+
+def _range(name: str, spread: SeedSpread | None) -> str:
+    return "" if spread is None else f"{MEASURES[name].write(spread.low)} .. {MEASURES[name].write(spread.high)}"

@@ -1,0 +1,161 @@
+"""`compare`: train what is not trained yet, score all of it alike, and put it into one table and one picture.
+
+comparison.json   the table with every figure of every run        comparison.csv   a line a variant
+comparison.png    validation loss against steps and minutes       settings.json    what was asked for
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.checkpoint import write_atomically
+from tercet.evaluate.held_out import HeldOutScores, score_held_out
+from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard, leaderboard_dict
+from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_table
+from tercet.inspect.metrics import read_metrics, training_time
+from tercet.training.grid import VariedKey, folder_names
+from tercet.training.sweep import SweepRun, check_sweep, plan_sweep, train_sweep
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+    from rich.console import Group
+
+PICTURE = "comparison.png"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRuns:
+    """Variants side by side.
+
+    Attributes:
+        leaderboard: the rows, by what they are ranked, and what should be known of them.
+        folder: where runs, table and picture are.
+    """
+
+    leaderboard: Leaderboard
+    folder: Path
+
+    @property
+    def rows(self) -> tuple[LeaderboardRow, ...]:
+        """The best first."""
+        return self.leaderboard.rows
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.leaderboard.notes
+
+    def table(self) -> "Group":
+        """For people: print it with `rich.print`."""
+        return leaderboard_table(self.leaderboard)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `comparison.json` holds."""
+        return {**leaderboard_dict(self.leaderboard), "picture": str(self.folder / PICTURE)}
+
+    def plot(self) -> "Figure":
+        """Validation loss against steps and minutes, a line a variant.
+
+        Raises:
+            NothingToDraw: where no run noted a loss.
+        """
+        from tercet.inspect.plots.variants import VariantCurves, plot_variants
+
+        curves = [
+            VariantCurves(
+                name=row.name,
+                settings=row.settings,
+                panel=_panel(row),
+                runs=tuple(read_metrics(path) for run in row.runs if (path := _metrics(Path(run.folder))).exists()),
+            )
+            for row in self.rows
+        ]
+        return plot_variants(curves, title=self.folder.resolve().name)
+
+    def save(self) -> None:
+        """Write table and picture into the folder."""
+        from tercet.inspect.plots import NothingToDraw, save
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        told = self.to_dict()
+        try:
+            save(self.plot(), self.folder / PICTURE)
+        except NothingToDraw:  # models that were trained elsewhere
+            told["picture"] = None
+        text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(self.folder / "comparison.json", text.encode())
+        write_atomically(self.folder / "comparison.csv", leaderboard_csv(self.leaderboard).encode())
+
+
+def compare_runs(
+    names: Sequence[str],
+    *,
+    varied: Sequence[VariedKey] = (),
+    seeds: Sequence[int] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    out: Path,
+    device: "str | torch.device" = "cpu",
+    quiet: bool = False,
+) -> ComparedRuns:
+    """Train and compare; the same call again goes on where the last one stopped.
+
+    Args:
+        names: recipes, and folders of finished runs, which are taken as they are.
+        varied: of the recipes: all combinations of the values.
+        seeds: each variant is trained with each; by default one, the first recipe's.
+        changes: to all recipes, as nested mappings.
+        device: to score on.
+
+    Raises:
+        UserError: where something does not fit, all of which is looked at before anything is trained.
+        Interrupted: after a signal, when everything is saved.
+    """
+    sweep = plan_sweep(names, varied=varied, seeds=seeds, changes=changes, out=out)
+    check_sweep(sweep, quiet=quiet)
+    done = list(train_sweep(sweep, quiet=quiet))
+    whole = [run.folder for run, diverged in done if diverged is None]
+    scores = dict(zip(whole, score_held_out(whole, device=device), strict=True))
+    results = [_result(run, scores.get(run.folder)) for run, _ in done]
+    compared = ComparedRuns(leaderboard=leaderboard(results), folder=out)
+    compared.save()
+    return compared
+
+
+def default_folder(names: Sequence[str]) -> Path:
+    """Where a comparison goes that was given no folder: `compared/` and what is compared."""
+    words = (Path(name).stem if name.endswith((".yaml", ".yml")) else Path(name).name for name in names)
+    return Path("compared", folder_names(["-".join(words)])[0])
+
+
+def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
+    metrics, facts = _metrics(run.folder), _run_folder(run.folder) / "run.json"
+    time = training_time(read_metrics(metrics)) if metrics.exists() else None
+    return RunResult(
+        name=run.variant,
+        settings=run.settings,
+        seed=run.seed,
+        folder=str(run.folder),
+        scores=scores,
+        seconds=time and time.seconds,
+        tokens_per_second=time and time.tokens_per_second,
+        steps=time and time.steps,
+        tokens=time and time.tokens,
+        precision=json.loads(facts.read_text(encoding="utf-8"))["precision"] if facts.exists() else None,
+    )
+
+
+def _run_folder(folder: Path) -> Path:
+    """Of a run's best or last model, the run."""
+    return folder.parent if folder.name in ("best", "last") else folder
+
+
+def _metrics(folder: Path) -> Path:
+    return _run_folder(folder) / "metrics.csv"
+
+
+def _panel(row: LeaderboardRow) -> str:
+    """What a row's losses are of: only those with the same words share an axis."""
+    scores = next((run.scores for run in row.runs if run.scores), None)
+    return "" if scores is None else f"{scores.kind}|{scores.text}|{scores.tokenizer}"

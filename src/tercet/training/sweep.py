@@ -1,0 +1,269 @@
+"""Several trainings on the same data: the variants of recipes, all looked at before the first of them is trained.
+
+Each is an ordinary run in a folder of its own; a sweep that was killed goes on with the run that it was at.
+
+    settings.json     what was asked for, and what `auto` came to: the same arithmetic for all
+    placement=pre,seed=1/  ...     the runs
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.checkpoint import load_model, write_atomically
+from tercet.config import Plain, UserError, differences, nearest, plain
+from tercet.evaluate.held_out import check_scorable
+from tercet.training.grid import VariedKey, folder_names, grid_points
+from tercet.training.recipe import Recipe, load_recipe, recipe_names
+from tercet.training.run import RunDiverged, check_same_run, train
+
+if TYPE_CHECKING:
+    from tercet.training.task import Task
+
+SETTINGS = "settings.json"
+STAND_IN = 64  # tokens of a vocabulary, where the tokenizer decides
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRun:
+    """One training of a sweep, or a run that was there already.
+
+    Attributes:
+        variant: its name, without the seed.
+        settings: what varies, and this variant's choice.
+        recipe: None for a run that was there already.
+        seed: None for a run that was there already.
+    """
+
+    variant: str
+    folder: Path
+    settings: dict[str, str]
+    recipe: Recipe | None = None
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.variant if self.seed is None else f"{self.variant}, seed={self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Attributes:
+    runs: the seeds of a variant next to each other.
+    asked: what was asked for, for `settings.json`.
+    """
+
+    out: Path
+    runs: tuple[SweepRun, ...]
+    asked: Plain
+
+
+def plan_sweep(
+    names: Sequence[str],
+    *,
+    varied: Sequence[VariedKey] = (),
+    seeds: Sequence[int] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    out: Path,
+) -> Sweep:
+    """The runs of a sweep; nothing is read but recipes, and nothing written.
+
+    Args:
+        names: recipes, and folders of finished runs.
+        seeds: by default one, that of `changes` or of the first recipe.
+        changes: for all recipes, as nested mappings.
+
+    Raises:
+        UserError: where a name is neither, a key or value does not fit, two variants are one, there is but one of them,
+            or `out` holds something else.
+    """
+    changes = changes or {}
+    recipes = [name for name in names if not is_run(name)]
+    if not recipes and (varied or changes or seeds):
+        flag = "--vary" if varied else "--set" if changes else "--seeds"
+        raise UserError(f"{flag} is for recipes, and {' and '.join(names)} are trained already; name a recipe as well")
+    if seeds is not None and "seed" in changes.get("training", {}):
+        raise UserError("training.seed is both in --set and in --seeds; leave it out of --set")
+    points = grid_points(varied, fixed=changes)
+    parsed = {name: [load_recipe(name, point.changes) for point in points] for name in recipes}
+    if recipes and seeds is None:
+        seeds = (parsed[recipes[0]][0].training.seed,)
+    short = dict(zip(names, _short_names(names), strict=True)) if len(names) > 1 else {}
+    runs = list[SweepRun]()
+    for name in names:
+        if name not in parsed:
+            runs.append(_finished(Path(name), short.get(name, Path(name).name)))
+            continue
+        for point, recipe in zip(points, parsed[name], strict=True):
+            settings = {**({"recipe": short[name]} if len(recipes) > 1 else {}), **point.settings}
+            words = [*([short[name]] if name in short else []), *(f"{k}={v}" for k, v in point.settings.items())]
+            variant = ", ".join(words) or Path(name).stem
+            for seed in seeds or ():
+                seeded = replace(recipe, training=replace(recipe.training, seed=seed))
+                runs.append(SweepRun(variant=variant, folder=out, settings=settings, recipe=seeded, seed=seed))
+    runs = _with_folders(runs, out)
+    _check_distinct(runs)
+    asked = {
+        "recipes and runs": list(names),
+        "vary": {one.key: list(one.labels) for one in varied},
+        "set": dict(changes),
+        "seeds": list(seeds or ()),
+    }
+    _check_out(out, asked)
+    return Sweep(out=out, runs=tuple(runs), asked=asked)
+
+
+def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
+    """Build every variant, with its data and without its weights, before the first is trained.
+
+    Raises:
+        UserError: with the variant's name, for whatever would stop it later.
+    """
+    from tercet.inspect.table import model_table
+    from tercet.training.task import task_of
+
+    seen = set[str]()
+    for run in sweep.runs:
+        if run.recipe is None:
+            check_scorable(load_model(run.folder))
+            continue
+        check_same_run(run.folder, run.recipe)
+        if run.variant in seen or is_finished(run.folder):
+            continue
+        seen.add(run.variant)
+        pretrained = None if run.recipe.pretrained is None else load_model(run.recipe.pretrained)
+        try:
+            task: Task = task_of(run.recipe, pretrained=pretrained, progress=not quiet)
+            model_table(task.recipe.model)
+        except (UserError, ValueError) as error:
+            raise UserError(f"{run.variant}: {error}") from None
+
+
+def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun, RunDiverged | None]]:
+    """Train what is not trained yet, and yield each run when it is done, with the reason where it diverged.
+
+    Raises:
+        UserError: where a run cannot go on.
+        Interrupted: after a signal; what is done so far is saved.
+    """
+    arithmetic = _settle(sweep)
+    for number, run in enumerate(sweep.runs, start=1):
+        diverged = None
+        if run.recipe is not None:
+            done = is_finished(run.folder)
+            if not quiet:
+                words = f"{number} of {len(sweep.runs)}: {run.name}{', trained already' if done else ''}"
+                print(words, file=sys.stderr, flush=True)
+            try:
+                if not done:
+                    train(run.recipe, run.folder, quiet=quiet, arithmetic=_of(run.recipe, arithmetic))
+            except RunDiverged as error:
+                diverged = error
+                if not quiet:
+                    print(f"{run.name}: {error}", file=sys.stderr, flush=True)
+        yield run, diverged
+
+
+def is_run(name: str) -> bool:
+    """Whether a name means a run's or a model's folder, and no recipe.
+
+    Raises:
+        UserError: where it is neither.
+    """
+    if name in recipe_names() or name.endswith((".yaml", ".yml")):
+        return False
+    if Path(name).exists():
+        return True
+    raise UserError(f"there is no recipe and no run {name!r}{nearest(name, recipe_names())}")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run's folder says that its training is at its end; a model's folder, which says nothing, is."""
+    if not (folder / "run.json").exists():
+        return not (folder / "recipe.yaml").exists() and folder.is_dir()
+    return bool(json.loads((folder / "run.json").read_text(encoding="utf-8"))["finished"])
+
+
+def _finished(folder: Path, name: str) -> SweepRun:
+    if not is_finished(folder):
+        raise UserError(f"{folder} is not finished; train it to its end first, or leave it out")
+    return SweepRun(variant=name, folder=folder, settings={"recipe": name})
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """The last part of each, or all of it where two end alike."""
+    ends = [Path(name).resolve().name if is_run(name) else Path(name).stem for name in names]
+    return [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
+
+
+def _with_folders(runs: Sequence[SweepRun], out: Path) -> list[SweepRun]:
+    """The runs that are to be trained, each with a folder of its own in `out`."""
+    places = iter(folder_names([run.name.replace(", ", ",") for run in runs if run.recipe]))
+    return [replace(run, folder=out / next(places)) if run.recipe else run for run in runs]
+
+
+def _check_distinct(runs: Sequence[SweepRun]) -> None:
+    """Two variants that are one would be shown as two."""
+    seen = dict[str, str]()
+    for run in runs:
+        if run.recipe is None:
+            what = str(run.folder.resolve())
+        else:
+            unseeded = replace(run.recipe, training=replace(run.recipe.training, seed=0))
+            what = json.dumps(plain(unseeded), sort_keys=True)
+        other = seen.setdefault(what, run.variant)
+        if other != run.variant:
+            raise UserError(
+                f"{other} and {run.variant} are the same {'run' if run.recipe is None else 'recipe'}; leave one out"
+            )
+    names = [run.name for run in runs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{twice[0]} is given twice; leave one out (how much is chance: --seeds 1,2,3)")
+    if len(runs) < 2:
+        raise UserError(
+            f"{runs[0].name} alone has nothing to compare with; give another recipe or run, --vary or --seeds"
+            if runs
+            else "there is nothing to compare; name recipes or finished runs"
+        )
+
+
+def _check_out(out: Path, asked: Plain) -> None:
+    """A folder holds one comparison."""
+    if out.is_file():
+        raise UserError(f"--out {out} is a file; give a folder")
+    if not (out / SETTINGS).exists():
+        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
+            raise UserError(f"{out} is not empty and holds no comparison; give another --out")
+        return
+    try:
+        old = json.loads((out / SETTINGS).read_text(encoding="utf-8"))["asked"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{out / SETTINGS} is not what a comparison writes; give another --out") from None
+    if changed := differences(old, json.loads(json.dumps(asked))):
+        raise UserError(f"{out} holds a comparison with other settings ({'; '.join(changed)}); give another --out")
+
+
+def _settle(sweep: Sweep) -> dict[str, Any]:
+    """Write down what was asked for; and, for recipes that leave it open, in what numbers all of them are trained:
+    measured anew for each, two could differ by more than their variants do."""
+    from tercet.training.machine import choose_arithmetic
+
+    path = sweep.out / SETTINGS
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))["arithmetic"]
+    open_recipes = [run.recipe for run in sweep.runs if run.recipe and run.recipe.training.precision == "auto"]
+    arithmetic = choose_arithmetic(open_recipes[0].training) if open_recipes else {}
+    try:
+        sweep.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {sweep.out}: {error.strerror}; give another --out") from None
+    settings = {"asked": sweep.asked, "arithmetic": arithmetic}
+    write_atomically(path, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+    return arithmetic
+
+
+def _of(recipe: Recipe, arithmetic: dict[str, Any]) -> dict[str, Any] | None:
+    return arithmetic if recipe.training.precision == "auto" else None

@@ -188,7 +188,7 @@ def _spread(values: Sequence[float | None]) -> SeedSpread | None:
 
 
 def _ordered(rows: Sequence[LeaderboardRow], measure: str | None) -> list[LeaderboardRow]:
-    if measure is None:
+    if measure is None or len(rows) < 2:
         return list(rows)
     sign = -1 if MEASURES[measure].higher_is_better else 1
 
@@ -232,9 +232,10 @@ def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: 
     elif len(kinds) > 1:
         notes.append(f"{' and '.join(f'{kind}s' for kind in kinds)} are scored on different tasks: ranked apart")
     for kind in kinds:
-        trained = {run.tokens for run in results if run.tokens and run.scores and run.scores.kind == kind}
+        trained = [tokens for row in rows if row.kind == kind if (tokens := _tokens(row))]
         if trained and max(trained) > 1.01 * min(trained):
-            notes.append(f"the {kind}s did not train on equally many tokens: from {min(trained):,} to {max(trained):,}")
+            few, many = (f"{round(tokens):,}" for tokens in (min(trained), max(trained)))
+            notes.append(f"the {kind}s did not train on equally many tokens: from {few} to {many}")
     precisions = sorted({run.precision for run in results if run.precision})
     if len(precisions) > 1:
         notes.append(f"they were not trained in one precision: {' and '.join(precisions)}")
@@ -244,8 +245,16 @@ def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: 
     if all(len(row.runs) == 1 for row in rows):
         notes.append("one seed each, so no spread: how much is chance cannot be told (--seeds 1,2,3)")
     else:
-        notes.append("mean over seeds, and from the smallest to the largest")
+        what = "" if len(kinds) < 2 else ", of the measure that ranks its kind"
+        notes.append(f"means over seeds; over seeds: from the smallest to the largest{what}")
+    notes.append("each run's best model, on all that its data held out; seconds are of training, with its validations")
     return notes
+
+
+def _tokens(row: LeaderboardRow) -> float:
+    """Of a seed, on average; 0 where they were not counted."""
+    counts = [run.tokens for run in row.runs if run.tokens and run.scores]
+    return statistics.fmean(counts) if counts else 0.0
 
 
 def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:

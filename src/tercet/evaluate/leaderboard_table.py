@@ -15,29 +15,32 @@ BEST = "*"
 def leaderboard_table(board: Leaderboard) -> Group:
     """A row a variant, the best of each kind with a star, and the notes below."""
     names = _measures(board)
-    several = any(len(row.runs) > 1 for row in board.rows)
-    ranked = {measure for measure in board.ranked_by.values() if measure}
+    ranked = list(dict.fromkeys(measure for measure in board.ranked_by.values() if measure))
+    several = ranked and any(len(row.runs) > 1 for row in board.rows)
+    # The range stands beside what it is of; where kinds are ranked by different measures, once at the end.
+    ranges_after = ranked[0] if len(ranked) == 1 else names[-1] if names else ""
     table = Table(box=None)
     table.add_column("")
-    table.add_column("", overflow="fold")
+    table.add_column("", overflow="fold", min_width=16)
     for name in names:
         table.add_column(MEASURES[name].heading, justify="right", overflow="fold")
-        if several and name in ranked:
+        if several and name == ranges_after:
             table.add_column("over seeds", justify="right", no_wrap=True)
     for heading in ("parameters", "seconds", "tokens/s"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in board.rows:
+        measure = (row.kind and board.ranked_by.get(row.kind)) or ""
         cells = list[str]()
         for name in names:
-            spread = row.scores.get(name)
-            cells.append("diverged" if row.diverged and name in ranked else _mean(name, spread))
-            if several and name in ranked:
-                cells.append(_range(name, spread) if len(row.runs) - row.diverged > 1 else "")
+            cells.append("diverged" if row.diverged and name == measure else _mean(name, row.scores.get(name)))
+            if several and name == ranges_after:
+                cells.append(_range(measure, row.scores.get(measure)) if len(row.runs) - row.diverged > 1 else "")
         costs = [f"{row.parameters:,}" if row.parameters else ""]
         costs += [f"{row.seconds.mean:,.1f}" if row.seconds else ""]
         costs += [f"{row.tokens_per_second.mean:,.0f}" if row.tokens_per_second else ""]
         table.add_row(BEST if row.best else "", Text(row.name), *cells, *costs, style="bold" if row.best else None)
-    notes = [Text(note) for note in (*([f"{BEST} the best"] if ranked else []), *board.notes)]
+    best = [f"{BEST} the best"] if any(row.best for row in board.rows) else []
+    notes = [Text(note) for note in (*best, *board.notes)]
     return Group(table, Text(""), *notes)
 
 

@@ -1,7 +1,7 @@
 """`compare`: train what is not trained yet, score all of it alike, and put it into one table and one picture.
 
 comparison.json   the table with every figure of every run        comparison.csv   a line a variant
-comparison.png    validation loss against steps and minutes       settings.json    what was asked for
+comparison.png    validation loss against steps and time       settings.json    what was asked for
 """
 
 import json
@@ -56,7 +56,7 @@ class ComparedRuns:
         return {**leaderboard_dict(self.leaderboard), "picture": str(self.folder / PICTURE)}
 
     def plot(self) -> "Figure":
-        """Validation loss against steps and minutes, a line a variant.
+        """Validation loss against steps and time, a line a variant.
 
         Raises:
             NothingToDraw: where no run noted a loss.

@@ -1,4 +1,4 @@
-"""`comparison.png`: the validation loss of several variants against steps and minutes, the mean over seeds in a band.
+"""`comparison.png`: the validation loss of several variants against steps and time, the mean over seeds in a band.
 
 Where two keys vary, a panel for each value of the first, so that few lines share one; the other panels' lines stand
 behind in grey. Losses that are not in one unit never share an axis.
@@ -23,6 +23,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e6
 STYLES = ("-", "--", "-.", ":")
 BEHIND = "#d5d5d5"
 MOST_PANELS = 4  # in a row
+UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
 EARLY = 0.1  # of the steps: losses before that may leave the picture, which shows where variants part
 
 
@@ -45,7 +46,7 @@ class Band:
     """The mean over seeds at the steps that all of them have, the lowest and the highest."""
 
     steps: tuple[int, ...]
-    minutes: tuple[float, ...]
+    seconds: tuple[float, ...]
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -66,14 +67,14 @@ def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
     grid = figure.subplots(2, len(panels), squeeze=False, sharey=len({one.panel for one in drawn}) == 1)
     looks = _looks(panels)
     for (name, members), (above, below) in zip(panels.items(), grid.T, strict=True):
-        for axes, by_minutes in ((above, False), (below, True)):
+        for axes, unit in ((above, None), (below, _time_unit(list(bands.values())))):
             others = [one for one in drawn if one not in members and one.panel == members[0].panel]
             for other in others:
-                _draw(axes, bands[other.name], BEHIND, "-", None, by_minutes=by_minutes)
+                _draw(axes, bands[other.name], BEHIND, "-", None, unit=unit)
             for number, one in enumerate(members):
                 color, style, label = looks[one.name]
-                _draw(axes, bands[one.name], color, style, label, by_minutes=by_minutes, front=len(members) - number)
-            _dress(axes, [bands[one.name] for one in (*members, *others)], by_minutes=by_minutes)
+                _draw(axes, bands[one.name], color, style, label, unit=unit, front=len(members) - number)
+            _dress(axes, [bands[one.name] for one in (*members, *others)], unit=unit)
         if name:
             as_written([above.set_title(name, fontsize=SMALL + 2)])
         legend = above.legend(fontsize=SMALL, loc="upper right")
@@ -99,11 +100,16 @@ def _band(runs: Sequence[Columns]) -> Band | None:
     at = [[one[step] for one in losses] for step in steps]
     return Band(
         steps=tuple(steps),
-        minutes=tuple(statistics.fmean(one[step] for one in times) / 60 for step in steps),
+        seconds=tuple(statistics.fmean(one[step] for one in times) for step in steps),
         mean=tuple(map(statistics.fmean, at)),
         low=tuple(map(min, at)),
         high=tuple(map(max, at)),
     )
+
+
+def _time_unit(bands: Sequence[Band]) -> str:
+    longest = max(band.seconds[-1] for band in bands)
+    return next(unit for unit in ("hours", "minutes", "seconds") if longest >= 2 * UNITS[unit] or unit == "seconds")
 
 
 def _panels(variants: Sequence[VariantCurves]) -> dict[str, list[VariantCurves]]:
@@ -149,26 +155,25 @@ def _looks(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, 
         numbers[label] = len(numbers)
     for name, label in labels.items():
         number = numbers[label]
-        looks[name] = COLORS[number % len(COLORS)], STYLES[number // 2 % len(STYLES)], label
+        looks[name] = COLORS[number % len(COLORS)], STYLES[number % len(STYLES)], label
     return looks
 
 
 def _draw(
-    axes: Axes, band: Band, color: str, style: str, label: str | None, *, by_minutes: bool, front: int = 0
+    axes: Axes, band: Band, color: str, style: str, label: str | None, *, unit: str | None, front: int = 0
 ) -> None:
-    x = band.minutes if by_minutes else band.steps
-    last = None if label is None else f"{label}: {band.mean[-1]:.4f}"
+    x = band.steps if unit is None else tuple(seconds / UNITS[unit] for seconds in band.seconds)
     marker = "o" if len(x) <= FEW and label is not None else None
     axes.plot(
         x, band.mean, color=color, linestyle=style, linewidth=1.6 if label else 0.8, marker=marker, markersize=2.5,
-        label=last, zorder=2 + front / 100 if label else 1,
+        label=label, zorder=2 + front / 100 if label else 1,
     )  # fmt: skip
     if label is not None and band.low != band.high:
         axes.fill_between(x, band.low, band.high, color=color, alpha=0.18, linewidth=0, zorder=1.5)
 
 
-def _dress(axes: Axes, bands: Sequence[Band], *, by_minutes: bool) -> None:
-    axes.set_xlabel("minutes of training" if by_minutes else "optimizer step")
+def _dress(axes: Axes, bands: Sequence[Band], *, unit: str | None) -> None:
+    axes.set_xlabel("optimizer step" if unit is None else f"{unit} of training")
     axes.set_yscale("log")
     low = min(min(band.low) for band in bands)
     high = max(
@@ -180,7 +185,7 @@ def _dress(axes: Axes, bands: Sequence[Band], *, by_minutes: bool) -> None:
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
-    if by_minutes:
+    if unit is not None:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     else:

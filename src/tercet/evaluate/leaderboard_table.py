@@ -10,6 +10,7 @@ from rich.text import Text
 from tercet.evaluate.leaderboard import MEASURES, Leaderboard, LeaderboardRow, SeedSpread
 
 BEST = "*"
+MANY = 3  # columns of scores
 
 
 def leaderboard_table(board: Leaderboard) -> Group:
@@ -23,7 +24,9 @@ def leaderboard_table(board: Leaderboard) -> Group:
     table.add_column("")
     table.add_column("", overflow="fold", min_width=16)
     for name in names:
-        table.add_column(MEASURES[name].heading, justify="right", overflow="fold")
+        heading = MEASURES[name].heading
+        # Many columns leave each as wide as its figures.
+        table.add_column(heading.replace(" ", "\n") if len(names) > MANY else heading, justify="right")
         if several and name == ranges_after:
             table.add_column("over seeds", justify="right", no_wrap=True)
     for heading in ("parameters", "seconds", "tokens/s"):

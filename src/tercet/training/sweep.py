@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tercet.checkpoint import load_model, write_atomically
 from tercet.config import Plain, UserError, differences, nearest, plain
 from tercet.evaluate.held_out import check_scorable
@@ -159,6 +161,8 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
                 print(words, file=sys.stderr, flush=True)
             try:
                 if not done:
+                    if run.recipe.training.compile != "never":
+                        torch.compiler.reset()  # graphs of earlier variants count against the most that are kept
                     train(run.recipe, run.folder, quiet=quiet, arithmetic=_of(run.recipe, arithmetic))
             except RunDiverged as error:
                 diverged = error

@@ -1,0 +1,171 @@
+"""What `--vary` and `--seeds` mean: whatever values there are come through the commas, and names never meet."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.training.grid import (
+    LONGEST,
+    VariedKey,
+    check_seeds,
+    folder_names,
+    grid_points,
+    label_of,
+    read_seeds,
+    short_keys,
+    split_values,
+)
+
+# JSON is YAML, but for what it writes of surrogates and of a few characters that YAML takes for a line's end.
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp", "Cn"]), max_size=12)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(VALUES, min_size=1, max_size=5), st.sampled_from([",", ", ", " ,  "]))
+def test_any_values_come_through(values: list[object], comma: str) -> None:
+    written = [json.dumps(value, ensure_ascii=False) for value in values]
+    assert split_values(comma.join(written)) == written
+
+
+@given(st.lists(VALUES, min_size=1, max_size=4, unique_by=label_of))
+def test_values_are_read_as_yaml(values: list[object]) -> None:
+    text = "a.b=" + ",".join(json.dumps(value, ensure_ascii=False) for value in values)
+    try:
+        varied = VariedKey.read(text)
+    except UserError as error:  # 1 and "1" are two values and one label, which nobody could tell apart
+        assert "stands there twice" in str(error)
+        return
+    assert varied.key == "a.b"
+    assert list(varied.values) == values
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_split_or_refused(text: str) -> None:
+    """No comma outside of brackets and quotes is left, and no character but blanks is lost."""
+    try:
+        pieces = split_values(text)
+    except UserError as error:
+        assert "close" in str(error)
+        return
+    assert "".join(",".join(pieces).split()) == "".join(text.split())
+    assert all(piece == piece.strip() for piece in pieces)
+
+
+def test_yaml_of_several_forms() -> None:
+    varied = VariedKey.read("model.stack.position= learned, {kind: rotary, base: 5000} ,'a,b',[1, 2],don't,1e-3,true,null")
+    assert varied.values == ("learned", {"kind": "rotary", "base": 5000}, "a,b", [1, 2], "don't", "1e-3", True, None)
+    assert varied.labels == ("learned", "rotary+base=5000", "a,b", "1+2", "don't", "1e-3", "true", "null")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model.max_len", "expected key=value,value"),
+        ("=1,2", "expected key=value,value"),
+        ("a..b=1,2", "expected key=value,value"),
+        ("a=", "there is no value; give some, as in --vary a=first,second"),
+        ("a=1,,2", "a value is empty"),
+        ("a=1,2,", "a value is empty"),
+        ("a=1,2,1", "the value 1 stands there twice; take one out"),
+        ("a={kind: rotary", "} is missing at the end"),
+        ("a=1],2", "] closes nothing"),
+        ("a='x,y", "' is missing at the end"),
+    ],
+)
+def test_what_is_no_list_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        VariedKey.read(text)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_python_gives_values_as_they_are() -> None:
+    varied = VariedKey.of("model.stack.position", ["learned", {"kind": "rotary", "base": 5000}])
+    assert varied == VariedKey.read("model.stack.position=learned,{kind: rotary, base: 5000}")
+    with pytest.raises(UserError, match="there is no value"):
+        VariedKey.of("model.max_len", [])
+
+
+def test_the_product_of_all_values() -> None:
+    points = grid_points(
+        [VariedKey.read("model.stack.placement=pre,post"), VariedKey.read("model.max_len=8,16,32")],
+        fixed={"model": {"stack": {"d_model": 24}}},
+    )
+    assert [tuple(point.settings.values()) for point in points] == [
+        (placement, length) for placement in ("pre", "post") for length in ("8", "16", "32")
+    ]
+    assert points[4].changes == {"model": {"stack": {"d_model": 24, "placement": "post"}, "max_len": 16}}
+    assert [point.settings for point in grid_points([])] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("varied", "fixed", "words"),
+    [
+        (["a.b=1,2", "a.b=3"], {}, "--vary a.b is given twice; put all its values into one"),
+        (["a.b=1,2", "a.b.c=3"], {}, "--vary a.b and --vary a.b.c clash"),
+        (["a.b.c=3", "a.b=1,2"], {}, "--vary a.b.c and --vary a.b clash"),
+        (["a.b=1,2"], {"a": {"b": 3}}, "a.b is both in --set and in --vary"),
+        (["a.b=1,2"], {"a": {"b": {"c": 3}}}, "a.b is both in --set and in --vary"),
+        (["a.b=1,2"], {"a": 3}, "a.b is both in --set and in --vary"),
+        (["training.seed=1,2"], {}, "give --seeds 1,2,3 in its place"),
+    ],
+)
+def test_keys_that_clash_are_refused(varied: list[str], fixed: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        grid_points([VariedKey.read(text) for text in varied], fixed=fixed)
+    assert words in str(refusal.value)
+
+
+def test_like_beginnings_are_no_clash() -> None:
+    assert len(grid_points([VariedKey.read("a.b=1,2"), VariedKey.read("a.bc=1,2")], fixed={"a": {"d": 1}})) == 4
+
+
+def test_keys_are_as_short_as_they_can_be_told_apart() -> None:
+    assert short_keys(["model.stack.placement", "model.max_len"]) == ["placement", "max_len"]
+    assert short_keys(["model.encoder.position", "model.decoder.position"]) == ["encoder.position", "decoder.position"]
+    assert short_keys(["model.a.x", "data.a.x", "z"]) == ["model.a.x", "data.a.x", "z"]
+    assert short_keys(["other.seed"]) == ["other.seed"]
+    assert short_keys(["recipe"]) == ["recipe"]
+
+
+@given(st.lists(st.text(min_size=1, max_size=200), max_size=8, unique=True))
+def test_folders_are_safe_and_no_two_are_one(labels: list[str]) -> None:
+    names = folder_names(labels)
+    assert len({name.casefold() for name in names}) == len(labels)  # on file systems that know no case, too
+    assert all(len(name) <= LONGEST + 11 and not set(name) & set("/\\:*?\"<>| '\n") for name in names)
+    assert all(name not in (".", "..") and not name.startswith(".") for name in names)
+
+
+def test_a_readable_name_stays() -> None:
+    assert folder_names(["placement=pre,position=rotary+base=5000,seed=1"]) == [
+        "placement=pre,position=rotary+base=5000,seed=1"
+    ]
+    long = "x" * 300
+    (name,) = folder_names([long])
+    assert name.startswith("x" * LONGEST + "-")
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("1,2,3", (1, 2, 3)), ("3", (1, 2, 3)), ("7, 5", (7, 5)), ("1", (1,))])
+def test_seeds_are_a_list_or_a_count(text: str, seeds: tuple[int, ...]) -> None:
+    assert read_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "0", "a", "1,,2", "1,1", "-1", "1.5", "1;2", "²"])
+def test_other_seeds_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--seeds"):
+        read_seeds(text)
+
+
+def test_seeds_of_python() -> None:
+    assert check_seeds(2) == (1, 2)
+    assert check_seeds([4, 9]) == (4, 9)
+    for wrong in ([], 0, [1, 1], [-1]):
+        with pytest.raises(UserError, match="--seeds"):
+            check_seeds(wrong)

@@ -39,8 +39,10 @@ def test_values_are_read_as_yaml(values: list[object]) -> None:
     text = "a.b=" + ",".join(json.dumps(value, ensure_ascii=False) for value in values)
     try:
         varied = VariedKey.read(text)
-    except UserError as error:  # 1 and "1" are two values and one label, which nobody could tell apart
-        assert "stands there twice" in str(error)
+    except UserError as error:
+        varied, reason = None, str(error)
+    if varied is None:  # 1 and "1" are two values and one label, which nobody could tell apart
+        assert "stands there twice" in reason
         return
     assert varied.key == "a.b"
     assert list(varied.values) == values
@@ -52,14 +54,18 @@ def test_any_text_is_split_or_refused(text: str) -> None:
     try:
         pieces = split_values(text)
     except UserError as error:
-        assert "close" in str(error)
+        pieces, reason = None, str(error)
+    if pieces is None:
+        assert "close" in reason
         return
     assert "".join(",".join(pieces).split()) == "".join(text.split())
     assert all(piece == piece.strip() for piece in pieces)
 
 
 def test_yaml_of_several_forms() -> None:
-    varied = VariedKey.read("model.stack.position= learned, {kind: rotary, base: 5000} ,'a,b',[1, 2],don't,1e-3,true,null")
+    varied = VariedKey.read(
+        "model.stack.position= learned, {kind: rotary, base: 5000} ,'a,b',[1, 2],don't,1e-3,true,null"
+    )
     assert varied.values == ("learned", {"kind": "rotary", "base": 5000}, "a,b", [1, 2], "don't", "1e-3", True, None)
     assert varied.labels == ("learned", "rotary+base=5000", "a,b", "1+2", "don't", "1e-3", "true", "null")
 

@@ -228,7 +228,7 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
         raise UserError(f"{twice[0]} is given twice; leave one out (how much is chance: --seeds 1,2,3)")
     if len(runs) < 2:
         raise UserError(
-            f"{runs[0].name} alone has nothing to compare with; give another recipe or run, --vary or --seeds"
+            f"{runs[0].variant} alone has nothing to compare with; give another recipe or run, --vary or --seeds"
             if runs
             else "there is nothing to compare; name recipes or finished runs"
         )

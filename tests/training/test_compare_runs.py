@@ -1,0 +1,335 @@
+"""Variants side by side: all looked at before one is trained, killed and gone on with, scored alike."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import TINY, child, dies_at_rename, exit_code, figures, tiny_recipe, weights
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError, write_yaml
+from tercet.evaluate import scores_of, text_to_score
+from tercet.training import Interrupted, train
+from tercet.training import compare_runs as comparing
+from tercet.training import run as run_module
+from tercet.training import sweep as sweeping
+from tercet.training.compare_runs import ComparedRuns, compare_runs, default_folder
+from tercet.training.grid import VariedKey
+from tercet.training.sweep import check_sweep, plan_sweep
+
+TWO = [VariedKey.of("model.stack.placement", ["pre", "sandwich"])]
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The YAML file of a tiny recipe of each kind."""
+    folder = tmp_path_factory.mktemp("recipes")
+
+    def write(kind: str) -> str:
+        path = folder / f"{kind}.yaml"
+        if not path.exists():
+            path.write_text(write_yaml(TINY[kind](folder, max_steps=4, validate_every=2, save_every=2)))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def compared(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> ComparedRuns:
+    """Two placements, two seeds, never stopped."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    return compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
+
+
+def test_each_training_is_an_ordinary_run(
+    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
+) -> None:
+    folders = sorted(path.name for path in compared.folder.iterdir() if path.is_dir())
+    assert folders == [f"placement={p},seed={s}" for p in ("pre", "sandwich") for s in (1, 2)]
+    folder = Path(recipes("text")).parent
+    alone = train(tiny_recipe(folder, {"model": {"stack": {"placement": "sandwich"}}}, max_steps=4, validate_every=2,
+                              save_every=2, seed=2), tmp_path / "alone", quiet=True)  # fmt: skip
+    beside = compared.folder / "placement=sandwich,seed=2"
+    assert weights(alone) == weights(beside)
+    assert figures(alone) == figures(beside)
+
+
+def test_scores_are_those_of_evaluate(compared: ComparedRuns) -> None:
+    for row in compared.rows:
+        nats = []
+        for run in row.runs:
+            trained = load_model(run.folder)
+            assert run.scores is not None
+            assert run.scores.scores["bits_per_byte"] == scores_of(trained, text_to_score(trained)).bits_per_byte
+            assert run.scores.parameters == sum(p.numel() for p in trained.model.parameters())
+            nats.append(run.scores.scores["nats_per_token"])
+        spread = row.scores["nats_per_token"]
+        assert (spread.low, spread.high) == (min(nats), max(nats))
+        assert spread.mean == pytest.approx(sum(nats) / 2)
+    means = [row.scores["nats_per_token"].mean for row in compared.rows]
+    assert means == sorted(means)
+    assert [row.rank for row in compared.rows] == [1, 2]
+
+
+def test_the_folder_holds_the_table_in_three_forms(compared: ComparedRuns) -> None:
+    told = json.loads((compared.folder / "comparison.json").read_text())
+    assert told == json.loads(json.dumps(compared.to_dict()))
+    assert [row["name"] for row in told["rows"]] == [row.name for row in compared.rows]
+    assert {run["seed"] for row in told["rows"] for run in row["runs"]} == {1, 2}
+    lines = (compared.folder / "comparison.csv").read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("name,placement,kind,rank,seeds,diverged,parameters,nats_per_token,nats_per_token_min")
+    assert (compared.folder / "comparison.png").exists()
+
+
+def losses(result: ComparedRuns) -> list[tuple[str, int | None, dict[str, float]]]:
+    return [(run.name, run.seed, run.scores.scores) for row in result.rows for run in row.runs if run.scores]
+
+
+@pytest.mark.parametrize("n", [1, 3, 12, 31])
+def test_killed_in_the_middle_it_ends_with_the_same_table(
+    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, n: int
+) -> None:
+    out = tmp_path / "out"
+
+    def work() -> None:
+        dies_at_rename(n, after=n % 2 == 0)()
+        compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    again = compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
+    assert losses(again) == losses(compared)
+    for folder in (path for path in compared.folder.iterdir() if path.is_dir()):
+        assert weights(out / folder.name) == weights(folder)
+        assert figures(out / folder.name) == figures(folder)
+
+
+def test_what_is_trained_is_not_trained_again(
+    compared: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=compared.folder, quiet=True)
+    assert losses(again) == losses(compared)
+
+
+def test_a_signal_stops_it_after_saving(
+    recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> Path:
+        raise Interrupted(signal.SIGINT, "saved")
+
+    monkeypatch.setattr(sweeping, "train", stop)
+    with pytest.raises(Interrupted):
+        compare_runs([recipes("text")], varied=TWO, out=tmp_path / "out", quiet=True)
+
+
+def test_what_auto_comes_to_is_settled_once(
+    recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tercet.training import machine
+
+    answers = iter(["bf16", "fp32", "fp32"])
+    monkeypatch.setattr(machine, "choose_precision", lambda spec: next(answers))
+    result = compare_runs(
+        [recipes("text")], varied=TWO, changes={"training": {"precision": "auto"}}, out=tmp_path / "out", quiet=True
+    )
+    assert {run.precision for row in result.rows for run in row.runs} == {"bf16"}
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["arithmetic"]["precision"] == "bf16"
+
+
+def test_a_variant_that_diverges_is_told_and_the_others_go_on(
+    recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sweeping.train
+
+    def diverge(recipe: Any, *args: Any, **settings: Any) -> Path:
+        if recipe.model.stack.placement == "pre":
+            raise run_module.RunDiverged("the loss is not a number at step 3")
+        return real(recipe, *args, **settings)
+
+    monkeypatch.setattr(sweeping, "train", diverge)
+    result = compare_runs([recipes("text")], varied=TWO, out=tmp_path / "out", quiet=True)
+    assert [row.name for row in result.rows] == ["placement=sandwich", "placement=pre"]
+    assert [row.diverged for row in result.rows] == [0, 1]
+    assert "placement=pre diverged, 1 of 1: it is ranked last" in result.notes
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"][1]["runs"][0]["diverged"]
+
+
+@pytest.mark.parametrize("kind", ["pairs", "masked", "labels"])
+def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind: str) -> None:
+    key = "model.decoder.n_layers" if kind == "pairs" else "model.stack.n_layers"
+    varied = [VariedKey.of(key, [1, 2])]
+    result = compare_runs([recipes(kind)], varied=varied, out=tmp_path / "out", quiet=True)
+    measure = {"pairs": "nats_per_target_token", "masked": "nats_per_masked_token", "labels": "nats_per_label"}[kind]
+    assert list(result.leaderboard.ranked_by.values()) == [measure]
+    assert [row.rank for row in result.rows] == [1, 2]
+    sizes = {row.name: row.parameters or 0 for row in result.rows}
+    assert sizes["n_layers=2"] > sizes["n_layers=1"]
+    if kind == "pairs":
+        assert {"bleu", "chrf"} <= set(result.rows[0].scores)
+
+
+def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) -> None:
+    varied = [VariedKey.of("training.batch_size", [8, 16])]
+    result = compare_runs(
+        [recipes("text"), recipes("masked")], varied=varied, out=tmp_path / "out", quiet=True,
+    )  # fmt: skip
+    by_kind = {row.kind: row.scores for row in result.rows}
+    assert "pseudo_bits_per_byte" in by_kind["masked language model"]
+    assert "bits_per_byte" not in by_kind["masked language model"]
+    assert "pseudo_bits_per_byte" not in by_kind["language model"]
+    assert any("the two columns do not compare" in note for note in result.notes)
+    assert [row.rank for row in result.rows] == [1, 2, 1, 2]
+    assert any("did not train on equally many tokens" in note for note in result.notes)
+
+
+def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str], tmp_path: Path) -> None:
+    """The tails that two tokenizers hold out differ in length; both are scored on the shorter."""
+    varied = [VariedKey.of("data.tokenizer", ["characters", {"kind": "bpe", "vocab_size": 280, "eos": False}])]
+    result = compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True)
+    assert list(result.leaderboard.ranked_by.values()) == ["bits_per_byte"]
+    scored = [run.scores for row in result.rows for run in row.runs if run.scores]
+    own = [text_to_score(load_model(run.folder)) for row in result.rows for run in row.runs]
+    lengths = {corpus.validation_bytes for corpus in own}
+    assert len(lengths) == 2  # or there was nothing to make equal
+    assert {sum(len(text.encode()) for text in one.validation) for one in scored} == {min(lengths)}
+    assert len({one.text for one in scored}) == 1
+
+
+def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp_path: Path) -> None:
+    varied = [VariedKey.of("data.validation", [{"kind": "tail", "fraction": f} for f in (0.1, 0.2)])]
+    tails = compare_runs([recipes("text")], varied=varied, out=tmp_path / "tails", quiet=True)
+    assert list(tails.leaderboard.ranked_by.values()) == ["nats_per_token"]  # one tail holds the other
+
+    other = tmp_path / "other.txt"
+    other.write_text("nothing of this is in the other text; " * 30)
+    held_out = [{"kind": "tail", "fraction": 0.1}, {"kind": "held_out", "source": str(other)}]
+    recipe = tmp_path / "bytes.yaml"
+    recipe.write_text(Path(recipes("text")).read_text().replace("byte_fallback: false", "byte_fallback: true"))
+    result = compare_runs(
+        [str(recipe)], varied=[VariedKey.of("data.validation", held_out)], out=tmp_path / "out", quiet=True
+    )
+    assert [row.rank for row in result.rows] == [None, None]
+    assert any("held out different validation data" in note for note in result.notes)
+
+
+def test_finished_runs_are_taken_as_they_are(
+    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
+    runs = [str(compared.folder / f"placement=pre,seed={seed}") for seed in (1, 2)]
+    before = [sorted(Path(run).iterdir()) for run in runs]
+    result = compare_runs(runs, out=tmp_path / "out", quiet=True)
+    assert sorted(row.name for row in result.rows) == ["placement=pre,seed=1", "placement=pre,seed=2"]
+    assert [sorted(Path(run).iterdir()) for run in runs] == before
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "comparison.csv", "comparison.json", "comparison.png", "settings.json",
+    ]  # fmt: skip
+
+
+def test_a_run_beside_a_recipe(compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path) -> None:
+    run = str(compared.folder / "placement=pre,seed=1")
+    result = compare_runs([recipes("text"), run], changes={"model": {"max_len": 6}}, out=tmp_path / "out", quiet=True)
+    assert {row.name for row in result.rows} == {"text", "placement=pre,seed=1"}
+    assert list(result.leaderboard.ranked_by.values()) == ["nats_per_token"]  # the context is the model's own matter
+
+
+def plan(names: list[str], out: Path, *vary: str, **settings: Any) -> Any:
+    return plan_sweep(names, varied=[VariedKey.read(text) for text in vary], out=out, **settings)
+
+
+def refused(work: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as refusal:
+        work()
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def test_refusals(recipes: Callable[[str], str], compared: ComparedRuns, tmp_path: Path) -> None:
+    text, out, run = recipes("text"), tmp_path / "out", str(compared.folder / "placement=pre,seed=1")
+    assert "there is no recipe and no run 'nutshel'; did you mean 'nutshell'?" in refused(
+        lambda: plan(["nutshel"], out)
+    )
+    assert "unknown key 'placment'; did you mean 'placement'?" in refused(
+        lambda: plan([text], out, "model.stack.placment=pre,post")
+    )
+    assert refused(lambda: plan([text], out, "model.stack.position=rotary,{kind: rotary, base: 10000}")) == (
+        "position=rotary and position=rotary+base=10000 are the same recipe; leave one out"
+    )
+    assert "input should be 'pre', 'post', 'sandwich' or 'branch', got 'prae'" in refused(
+        lambda: plan([text], out, "model.stack.placement=pre,prae")
+    )
+    assert "n_layers=1 alone has nothing to compare with" in refused(
+        lambda: plan([text], out, "model.stack.n_layers=1")
+    )
+    assert "text alone has nothing to compare with; give another recipe or run" in refused(lambda: plan([text], out))
+    assert "is given twice; leave one out" in refused(lambda: plan([text, text], out))
+    assert "--seeds is for recipes" in refused(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
+    assert "--vary is for recipes" in refused(lambda: plan([run], out, "model.max_len=1,2"))
+    assert "training.seed is both in --set and in --seeds" in refused(
+        lambda: plan([text], out, seeds=[1, 2], changes={"training": {"seed": 3}})
+    )
+    assert not out.exists()
+
+
+def test_all_variants_are_built_before_one_is_trained(
+    recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
+    varied = [VariedKey.of("model.stack.n_heads", [2, 4, 3])]
+    words = refused(lambda: compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True))
+    assert words.startswith("n_heads=3: ")
+    assert "16" in words
+    varied = [VariedKey.of("training.best_by", ["loss", "bleu"])]  # which only the task knows of
+    words = refused(lambda: compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True))
+    assert words.startswith("best_by=bleu: training.best_by=bleu is for translation")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path) -> None:
+    text, out = recipes("text"), compared.folder
+    words = refused(lambda: plan([text], out, "model.stack.placement=pre,post", seeds=[1, 2]))
+    assert (
+        "holds a comparison with other settings (vary.model.stack.placement: ['pre', 'sandwich'] -> ['pre', 'post'])"
+        in words
+    )
+    assert words.endswith("give another --out")
+    words = refused(lambda: plan([text], out, "model.stack.placement=pre,sandwich", seeds=[1, 2, 3]))
+    assert "seeds: [1, 2] -> [1, 2, 3]" in words
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("")
+    assert "is not empty and holds no comparison" in refused(
+        lambda: plan([text], tmp_path / "full", "model.stack.placement=pre,post")
+    )
+    assert "is a file; give a folder" in refused(
+        lambda: plan([text], tmp_path / "full" / "a.txt", "model.stack.placement=pre,post")
+    )
+
+
+def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
+    assert "is not finished; train it to its end first" in refused(lambda: plan([str(begun)], tmp_path / "out"))
+
+
+def test_a_changed_recipe_is_refused_before_training(
+    recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(Path(recipes("text")).read_text())
+    compare_runs([str(recipe)], varied=TWO, out=tmp_path / "out", quiet=True)
+    recipe.write_text(recipe.read_text().replace("batch_size: 16", "batch_size: 8").replace("micro_batch_size: 4", ""))
+    sweep = plan_sweep([str(recipe)], varied=TWO, out=tmp_path / "out")
+    assert "training.batch_size: 16 -> 8" in refused(lambda: check_sweep(sweep, quiet=True))
+
+
+def test_default_folder() -> None:
+    assert default_folder(["nanogpt-cpu"]) == Path("compared/nanogpt-cpu")
+    assert default_folder(["animals", "runs/mine", "my/own.yaml"]) == Path("compared/animals-mine-own")
+    assert comparing.PICTURE == "comparison.png"
+    assert os.sep not in default_folder(["a b/c d"]).name

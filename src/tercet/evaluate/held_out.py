@@ -209,7 +209,9 @@ def text_pieces(text: str, count: int, *, most: int) -> list[str]:
     """At most `count` pieces of at most `most` UTF-8 bytes, whole words, from places spread evenly over the text."""
     pieces = list[str]()
     for number in range(count):
-        words = text[len(text) * number // count :][: 2 * most].split()[1:]  # the first may be half a word
+        start = len(text) * number // count
+        end = start + 2 * most
+        words = text[start:end].split()[1 : None if end >= len(text) else -1]  # what is cut may be half a word
         piece = ""
         for word in words:
             longer = f"{piece} {word}".strip()

@@ -1,0 +1,235 @@
+"""`tercet compare`: the table, the same as JSON, a line for each mistake, a command killed and given again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tercet
+from tercet.cli.main import main
+
+TINY = [
+    "data.validation=tail",
+    "data.tokenizer={kind: characters}",
+    "model.max_len=16",
+    "model.stack.d_model=24",
+    "model.stack.n_layers=1",
+    "model.stack.n_heads=2",
+    "training.batch_size=3",
+    "training.max_steps=12",
+    "training.validate_every=3",
+    "training.save_every=4",
+    "training.sample_tokens=0",
+    "training.precision=fp32",
+    "training.compile=never",
+]
+TEXT = "".join(f"{number} is followed by {number + 1}.\n" for number in range(400))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def comparing(text: Path, out: Path, *flags: str) -> list[str]:
+    sets = [word for change in TINY for word in ("--set", change)]
+    return ["compare", "demo", "--data", str(text), "--out", str(out), "--device", "cpu", *sets, *flags]
+
+
+GRID = ["--vary", "model.stack.placement=pre,post", "--vary", "model.stack.position=learned,{kind: rotary, base: 50}"]
+
+
+@pytest.fixture(scope="module")
+def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that was never stopped: two placements, two positions, two seeds."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert main(comparing(text, out, *GRID, "--seeds", "1,2", "--quiet")) == 0
+    return out
+
+
+def losses(told: dict[str, Any]) -> list[tuple[str, int, float, float]]:
+    return [
+        (row["name"], run["seed"], run["nats_per_token"], run["bits_per_byte"])
+        for row in told["rows"]
+        for run in row["runs"]
+    ]
+
+
+def read(out: Path) -> dict[str, Any]:
+    return json.loads((out / "comparison.json").read_text())
+
+
+def test_the_table(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(comparing(text, whole, *GRID, "--seeds", "1,2")) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    for heading in ("nats per token", "over seeds", "bits per byte", "parameters", "seconds", "tokens/s"):
+        assert heading in lines[0]
+    rows = [line for line in lines if "placement=" in line and ".." in line]
+    told = read(whole)
+    assert len(rows) == len(told["rows"]) == 4
+    for line, row in zip(rows, told["rows"], strict=True):
+        spread = row["nats_per_token"]
+        assert f"{spread['mean']:.4f}  {spread['min']:.4f} .. {spread['max']:.4f}" in line
+        assert f"{row['parameters']:,}" in line
+        assert line.lstrip().startswith("* " if row["rank"] == 1 else "placement=")
+    assert lines[-1] == str(whole / "comparison.png")
+    assert "1 of 8: placement=pre, position=learned, seed=1, trained already" in err
+    assert "8 of 8: placement=post, position=rotary+base=50, seed=2, trained already" in err
+
+
+def test_json_is_the_file_and_the_whole_of_stdout(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(comparing(text, whole, *GRID, "--seeds", "1,2", "--json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == read(whole)
+    means = [row["nats_per_token"]["mean"] for row in told["rows"]]
+    assert means == sorted(means)
+    assert [row["best"] for row in told["rows"]] == [True, False, False, False]
+    for row in told["rows"]:
+        seeds = [run["nats_per_token"] for run in row["runs"]]
+        assert row["nats_per_token"]["mean"] == pytest.approx(sum(seeds) / 2)
+        assert [run["steps"] for run in row["runs"]] == [12, 12]
+        assert row["seconds"]["min"] > 0
+        assert row["tokens_per_second"]["min"] > 0
+
+
+def test_python_says_the_same(whole: Path, text: Path) -> None:
+    changes = {path: value for path, _, value in (change.partition("=") for change in TINY)}
+    plain: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in changes.items()}
+    compared = tercet.compare(
+        "demo",
+        vary={
+            "model.stack.placement": ["pre", "post"],
+            "model.stack.position": ["learned", {"kind": "rotary", "base": 50}],
+        },
+        seeds=[1, 2], data=text, set=plain | {"data.tokenizer": {"kind": "characters"}}, out=whole, quiet=True,
+    )  # fmt: skip
+    assert compared.to_dict() == read(whole)
+    assert [row.name for row in compared.rows] == [row["name"] for row in read(whole)["rows"]]
+    assert compared.notes
+    figure = compared.plot()
+    assert [axes.get_title() for axes in figure.axes][:2] == ["placement=post", "placement=pre"]
+    labels = [label.get_text() for label in figure.axes[0].get_legend().get_texts()]
+    assert sorted(labels) == ["position=learned", "position=rotary+base=50"]
+
+
+def start(command: list[str]) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tercet", *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=environment,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.15])
+def test_killed_and_given_again_it_ends_with_the_same_table(
+    whole: Path, text: Path, tmp_path: Path, delay: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = comparing(text, out, *GRID, "--seeds", "1,2")
+    process = start(command)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("5 of 8: "):
+            break
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    assert not (out / "comparison.json").exists()
+    finished = [
+        path for path in out.iterdir() if path.is_dir() and '"finished": true' in (path / "run.json").read_text()
+    ]
+    assert 4 <= len(finished) <= 5
+
+    assert main(command) == 0
+    err = capsys.readouterr().err
+    assert "4 of 8: placement=pre, position=rotary+base=50, seed=2, trained already\n" in err
+    assert "8 of 8: placement=post, position=rotary+base=50, seed=2\n" in err
+    assert losses(read(out)) == losses(read(whole))
+    for folder in finished:
+        assert (out / folder.name / "last" / "model.safetensors").read_bytes() == (
+            whole / folder.name / "last" / "model.safetensors"
+        ).read_bytes()
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(comparing(text, out, *GRID, "--set", "training.max_steps=100000", "--set", "training.log_every=1"))
+    assert process.stderr is not None
+    end = time.monotonic() + 60
+    metrics = out / "placement=pre,position=learned,seed=1" / "metrics.csv"
+    while not (metrics.exists() and metrics.stat().st_size > 2000) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "tercet: stopped by SIGINT: saved in" in err
+    assert "the same command goes on from there" in err
+    assert (metrics.parent / "resume.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--vary", "model.stack.placment=pre,post"], "unknown key 'placment'; did you mean 'placement'?"),
+        (["--vary", "model.stack.placement=pre,poste"], "got 'poste'"),
+        (["--vary", "model.stack.placement="], "--vary model.stack.placement: there is no value"),
+        (["--vary", "model.stack.placement"], "expected key=value,value"),
+        (["--vary", "model.stack.placement=pre,pre"], "the value pre stands there twice"),
+        (["--vary", "model.stack.n_layers=2,3"], "model.stack.n_layers is both in --set and in --vary"),
+        (["--vary", "data.source=a,b"], "data.source is both in --set and in --vary"),
+        (["--vary", "model.stack.placement=pre,post", "--seeds", "x"], "--seeds 'x': expected numbers"),
+        (["--vary", "training.seed=1,2"], "give --seeds 1,2,3 in its place"),
+        (["--set", "data.source=other"], "data.source is both in --set and in --data"),
+        ([], "demo alone has nothing to compare with; give another recipe or run, --vary or --seeds"),
+    ],
+)
+def test_mistakes(flags: list[str], words: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(comparing(text, tmp_path / "out", *flags)) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert out == ""
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_comparison_in_the_folder(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(comparing(text, whole, *GRID, "--seeds", "1,3")) == 2
+    err = capsys.readouterr().err
+    assert "holds a comparison with other settings (seeds: [1, 2] -> [1, 3]); give another --out" in err
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["demo", "nutshel"], "there is no recipe and no run 'nutshel'; did you mean 'nutshell'?"),
+        (["demo", "demo"], "is given twice; leave one out (how much is chance: --seeds 1,2,3)"),
+        (["demo", "none.yaml"], "no such file: none.yaml"),
+    ],
+)
+def test_names_that_are_nothing(
+    names: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *names, "--out", str(tmp_path / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert (out, err.count("\n")) == ("", 1)

@@ -1,0 +1,169 @@
+"""The order of a leaderboard, what it ranks by, and what it says where nothing can be ranked."""
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tercet.evaluate.held_out import HeldOutScores, text_pieces
+from tercet.evaluate.leaderboard import Leaderboard, RunResult, SeedSpread, leaderboard, leaderboard_dict
+from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_table
+
+
+def result(name: str, nats: float | None, seed: int = 1, trained: int = 640, **given: Any) -> RunResult:
+    """A language model's run; None diverged."""
+    held_out: dict[str, Any] = {
+        "kind": "language model", "scores": {"nats_per_token": nats, "bits_per_byte": 1.5 * (nats or 0)},
+        "parameters": 1000, "text": "t", "tokenizer": "k", "tokens": 7,
+    }  # fmt: skip
+    mine = {key: given.pop(key) for key in list(given) if key in held_out}
+    scores = None if nats is None else HeldOutScores(**{**held_out, **mine})
+    return RunResult(name=name, seed=seed, scores=scores, tokens=trained, **{"seconds": 2.0, **given})
+
+
+def printed(board: Leaderboard) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(leaderboard_table(board))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@given(st.lists(st.floats(0.1, 9), min_size=2, max_size=9, unique=True))
+def test_the_best_comes_first(losses: list[float]) -> None:
+    board = leaderboard([result(f"v{number}", loss) for number, loss in enumerate(losses)])
+    assert [row.scores["nats_per_token"].mean for row in board.rows] == sorted(losses)
+    assert [row.rank for row in board.rows] == list(range(1, len(losses) + 1))
+    assert [row.best for row in board.rows] == [True] + [False] * (len(losses) - 1)
+
+
+def test_equals_share_a_rank() -> None:
+    board = leaderboard([result("a", 2.0), result("b", 1.0), result("c", 1.0), result("d", 3.0)])
+    assert [(row.name, row.rank) for row in board.rows] == [("b", 1), ("c", 1), ("a", 3), ("d", 4)]
+
+
+def test_the_mean_over_seeds_decides_not_the_luckiest() -> None:
+    runs = [result("lucky", 1.0, 1), result("lucky", 4.0, 2), result("steady", 2.0, 1), result("steady", 2.2, 2)]
+    board = leaderboard(runs)
+    assert [row.name for row in board.rows] == ["steady", "lucky"]
+    assert board.rows[1].scores["nats_per_token"] == SeedSpread(mean=2.5, low=1.0, high=4.0)
+    assert any(note.startswith("the seeds of steady, the best, and of lucky overlap") for note in board.notes)
+    apart = leaderboard([result("a", 1.0, 1), result("a", 1.1, 2), result("b", 1.2, 1), result("b", 1.3, 2)])
+    assert not any("overlap" in note for note in apart.notes)
+
+
+def test_one_seed_is_said_to_be_one() -> None:
+    one = leaderboard([result("a", 1.0), result("b", 2.0)])
+    assert any(note.startswith("one seed each, so no spread") for note in one.notes)
+    assert ".." not in printed(one)
+    two = leaderboard([result("a", 1.0, 1), result("a", 1.5, 2), result("b", 2.0)])
+    assert any("from the smallest to the largest" in note for note in two.notes)
+    assert "1.2500  1.0000 .. 1.5000" in printed(two)
+
+
+def test_one_text_by_several_tokenizers_is_ranked_by_the_byte() -> None:
+    board = leaderboard([result("a", 3.0, tokenizer="other", scores={"nats_per_token": 3.0, "bits_per_byte": 1.0}),
+                         result("b", 2.0, scores={"nats_per_token": 2.0, "bits_per_byte": 1.1})])  # fmt: skip
+    assert [row.name for row in board.rows] == ["a", "b"]
+    assert board.ranked_by == {"language model": "bits_per_byte"}
+    assert any("ranked by bits per byte" in note for note in board.notes)
+
+
+def test_other_texts_are_not_ranked() -> None:
+    board = leaderboard([result("b", 3.0, text="other"), result("a", 2.0)])
+    assert [(row.name, row.rank) for row in board.rows] == [("b", None), ("a", None)]
+    assert board.ranked_by == {"language model": None}
+    assert board.notes[0] == (
+        "the language models were held out different validation data, so none is ranked above another"
+    )
+    assert "*" not in printed(board)
+
+
+def masked(name: str, nats: float, **given: Any) -> RunResult:
+    scores = {"nats_per_masked_token": nats, "accuracy": 0.25, "pseudo_bits_per_byte": nats / 2}
+    return result(name, nats, kind="masked language model", scores=scores, **given)
+
+
+def test_likelihood_and_pseudo_likelihood_have_a_column_each() -> None:
+    board = leaderboard([result("gpt", 1.0), masked("bert", 2.0), result("gpt-2", 0.5)])
+    assert [(row.name, row.rank) for row in board.rows] == [("gpt-2", 1), ("gpt", 2), ("bert", None)]
+    assert sum("the two columns do not compare" in note for note in board.notes) == 1
+    lines = printed(board).splitlines()
+    (bert,) = (line for line in lines if "bert" in line)
+    assert "1.0000" in bert  # its pseudo-bits
+    assert "0.7500" in next(line for line in lines if "gpt-2" in line)
+
+
+def test_masked_models_of_several_tokenizers_are_not_ranked() -> None:
+    board = leaderboard([masked("a", 2.0, tokenizer="x"), masked("b", 1.0)])
+    assert [row.rank for row in board.rows] == [None, None]
+    assert any("does not compare between tokenizers" in note for note in board.notes)
+    contexts = leaderboard([masked("a", 2.0, tokens=9), masked("b", 1.0)])
+    assert [row.name for row in contexts.rows] == ["b", "a"]
+    assert any("contexts differ" in note for note in contexts.notes)
+
+
+def test_translators_of_several_tokenizers_are_ranked_by_bleu() -> None:
+    def translator(name: str, bleu: float, **given: Any) -> RunResult:
+        scores = {"nats_per_target_token": 1.0, "bleu": bleu, "chrf": 40.0}
+        return result(name, 1.0, kind="translator", scores=scores, **given)
+
+    board = leaderboard([translator("a", 20.0), translator("b", 30.0, tokenizer="x")])
+    assert [row.name for row in board.rows] == ["b", "a"]
+    assert board.ranked_by == {"translator": "bleu"}
+
+
+def test_what_diverged_comes_last_however_good_the_rest() -> None:
+    board = leaderboard([result("a", 0.1, 1), result("a", None, 2), result("b", 5.0), result("c", None)])
+    assert [(row.name, row.rank, row.diverged) for row in board.rows] == [("b", 1, 0), ("a", None, 1), ("c", None, 1)]
+    assert "a diverged, 1 of 2: it is ranked last" in board.notes
+    assert printed(board).count("diverged") >= 3
+    nan = leaderboard([result("a", math.nan), result("b", 5.0)])
+    assert [(row.name, row.rank) for row in nan.rows] == [("b", 1), ("a", None)]
+    assert json.loads(json.dumps(leaderboard_dict(nan), allow_nan=False))["rows"][1]["nats_per_token"]["mean"] is None
+
+
+def test_unequal_training_is_told() -> None:
+    notes = leaderboard([result("a", 1.0, trained=640), result("b", 2.0, trained=1280)]).notes
+    assert "the language models did not train on equally many tokens: from 640 to 1,280" in notes
+    notes = leaderboard([result("a", 1.0, precision="bf16"), result("b", 2.0, precision="fp32")]).notes
+    assert "they were not trained in one precision: bf16 and fp32" in notes
+    assert not any("equally" in n or "precision" in n for n in leaderboard([result("a", 1.0), result("b", 2.0)]).notes)
+
+
+def test_csv_has_a_line_a_variant() -> None:
+    board = leaderboard(
+        [*(result("p=1, q=x", 0.5 + seed / 2, seed, settings={"p": "1", "q": "x"}) for seed in (1, 2)),
+         result("p=2, q=x", 0.5, settings={"p": "2", "q": "x"}, seconds=None)]
+    )  # fmt: skip
+    first, second = csv.DictReader(io.StringIO(leaderboard_csv(board)))
+    assert (first["name"], first["p"], first["rank"], first["seeds"], first["seconds"]) == (
+        "p=2, q=x",
+        "2",
+        "1",
+        "1",
+        "",
+    )
+    assert [float(second[f"nats_per_token{end}"]) for end in ("", "_min", "_max")] == [1.25, 1.0, 1.5]
+    assert float(second["seconds"]) == 2.0
+
+
+@given(st.text(max_size=400), st.integers(1, 8), st.integers(1, 64))
+def test_pieces_are_whole_words_that_fit(text: str, count: int, most: int) -> None:
+    pieces = text_pieces(text, count, most=most)
+    assert len(pieces) <= count
+    for piece in pieces:
+        assert 0 < len(piece.encode()) <= most
+        assert set(piece.split()) <= set(text.split())
+
+
+def test_pieces_come_from_all_over_the_text() -> None:
+    text = " ".join(str(number) for number in range(2000))
+    starts = [int(piece.split()[0]) for piece in text_pieces(text, 4, most=40)]
+    assert starts == sorted(starts)
+    assert starts[0] < 10
+    assert starts[-1] > 1400

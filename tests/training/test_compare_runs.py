@@ -1,7 +1,9 @@
 """Variants side by side: all looked at before one is trained, killed and gone on with, scored alike."""
 
 import json
+import math
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,9 @@ from tiny_runs import TINY, child, dies_at_rename, exit_code, figures, tiny_reci
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError, write_yaml
-from tercet.evaluate import scores_of, text_to_score
+from tercet.encoding.pseudo import pseudo_logprobs
+from tercet.evaluate import masked_model, scores_of, text_to_score
+from tercet.evaluate.held_out import text_pieces
 from tercet.training import Interrupted, train
 from tercet.training import compare_runs as comparing
 from tercet.training import run as run_module
@@ -90,14 +94,14 @@ def losses(result: ComparedRuns) -> list[tuple[str, int | None, dict[str, float]
     return [(run.name, run.seed, run.scores.scores) for row in result.rows for run in row.runs if run.scores]
 
 
-@pytest.mark.parametrize("n", [1, 3, 12, 31])
+@pytest.mark.parametrize(("n", "after"), [(1, False), (2, False), (2, True), (3, False), (12, True), (31, False)])
 def test_killed_in_the_middle_it_ends_with_the_same_table(
-    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, n: int
+    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, n: int, after: bool
 ) -> None:
     out = tmp_path / "out"
 
     def work() -> None:
-        dies_at_rename(n, after=n % 2 == 0)()
+        dies_at_rename(n, after=after)()
         compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
@@ -157,6 +161,7 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
     assert [row.diverged for row in result.rows] == [0, 1]
     assert "placement=pre diverged, 1 of 1: it is ranked last" in result.notes
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"][1]["runs"][0]["diverged"]
+    assert len(result.plot().axes) == 2  # one panel, not one for it
 
 
 @pytest.mark.parametrize("kind", ["pairs", "masked", "labels"])
@@ -182,6 +187,13 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
     assert "pseudo_bits_per_byte" in by_kind["masked language model"]
     assert "bits_per_byte" not in by_kind["masked language model"]
     assert "pseudo_bits_per_byte" not in by_kind["language model"]
+    run = next(run for row in result.rows if row.kind == "masked language model" for run in row.runs)
+    trained = load_model(run.folder)
+    assert run.scores is not None
+    pieces = text_pieces("\n".join(run.scores.validation), 8, most=trained.model.max_len - 2)
+    logprobs = pseudo_logprobs(masked_model(trained), trained.tokenizer, pieces, within_word=True)
+    bits = -sum(float(one.sum()) for one in logprobs) / math.log(2) / sum(map(len, pieces))
+    assert run.scores.scores["pseudo_bits_per_byte"] == pytest.approx(bits)
     assert any("the two columns do not compare" in note for note in result.notes)
     assert [row.rank for row in result.rows] == [1, 2, 1, 2]
     assert any("did not train on equally many tokens" in note for note in result.notes)
@@ -310,11 +322,29 @@ def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable
     )
 
 
+def test_a_model_that_says_nothing_of_its_data_is_refused(compared: ComparedRuns, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(compared.folder / "placement=pre,seed=1" / "best", bare)
+    (bare / "card.json").unlink()
+    sweep = plan([str(bare), str(compared.folder / "placement=pre,seed=1")], tmp_path / "out")
+    assert "does not say what it was trained on" in refused(lambda: check_sweep(sweep, quiet=True))
+
+
 def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
     assert "is not finished; train it to its end first" in refused(lambda: plan([str(begun)], tmp_path / "out"))
+
+
+def test_a_run_whose_data_is_gone_is_refused_before_training(
+    recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    run = str(train(tiny_recipe(tmp_path / "own", max_steps=2), tmp_path / "run", quiet=True))
+    (tmp_path / "own" / "text.txt").unlink()
+    monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
+    assert "text.txt" in refused(lambda: compare_runs([recipes("text"), run], out=tmp_path / "out", quiet=True))
 
 
 def test_a_changed_recipe_is_refused_before_training(

@@ -62,6 +62,11 @@ def test_any_text_is_split_or_refused(text: str) -> None:
     assert all(piece == piece.strip() for piece in pieces)
 
 
+def test_a_quote_may_hold_a_quote() -> None:
+    assert split_values(r'"a\",b", c') == [r'"a\",b"', "c"]
+    assert split_values("'it''s,', d") == ["'it''s,'", "d"]
+
+
 def test_yaml_of_several_forms() -> None:
     varied = VariedKey.read(
         "model.stack.position= learned, {kind: rotary, base: 5000} ,'a,b',[1, 2],don't,1e-3,true,null"
@@ -147,6 +152,12 @@ def test_folders_are_safe_and_no_two_are_one(labels: list[str]) -> None:
     assert len({name.casefold() for name in names}) == len(labels)  # on file systems that know no case, too
     assert all(len(name) <= LONGEST + 11 and not set(name) & set("/\\:*?\"<>| '\n") for name in names)
     assert all(name not in (".", "..") and not name.startswith(".") for name in names)
+
+
+def test_names_that_differ_in_case_alone_are_told_apart() -> None:
+    names = folder_names(["a=X", "a=x", "a=y"])
+    assert names[2] == "a=y"
+    assert len({name.casefold() for name in names}) == 3
 
 
 def test_a_readable_name_stays() -> None:

@@ -92,6 +92,8 @@ def check_scorable(trained: Trained) -> None:
     what, verb = kind_of(trained)
     if verb not in KINDS:
         raise UserError(f"{trained.folder} is {what}, which fills no masks and gives no labels: leave it out")
+    if "data" not in trained.card.recipe:
+        raise UserError(f"{trained.folder} does not say what it was trained on, so nothing is held out: leave it out")
     if verb == "translate":
         pairs_to_score(trained, part="validation")
     elif verb == "classify":

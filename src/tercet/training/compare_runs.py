@@ -67,7 +67,7 @@ class ComparedRuns:
             VariantCurves(
                 name=row.name,
                 settings=row.settings,
-                panel=_panel(row),
+                panel=_panel(row) or _panel(self.rows[0]),  # where all diverged, with the best
                 runs=tuple(read_metrics(path) for run in row.runs if (path := _metrics(Path(run.folder))).exists()),
             )
             for row in self.rows

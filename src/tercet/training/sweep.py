@@ -185,14 +185,14 @@ def is_run(name: str) -> bool:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run's folder says that its training is at its end; a model's folder, which says nothing, is."""
-    if not (folder / "run.json").exists():
-        return not (folder / "recipe.yaml").exists() and folder.is_dir()
-    return bool(json.loads((folder / "run.json").read_text(encoding="utf-8"))["finished"])
+    """Whether a run's folder says that its training is at its end."""
+    path = folder / "run.json"
+    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8"))["finished"])
 
 
 def _finished(folder: Path, name: str) -> SweepRun:
-    if not is_finished(folder):
+    begun = any((folder / name).exists() for name in ("run.json", "recipe.yaml"))  # a model without them is as it is
+    if begun and not is_finished(folder):
         raise UserError(f"{folder} is not finished; train it to its end first, or leave it out")
     return SweepRun(variant=name, folder=folder, settings={"recipe": name})
 

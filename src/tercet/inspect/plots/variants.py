@@ -121,9 +121,9 @@ def _panels(variants: Sequence[VariantCurves]) -> dict[str, list[VariantCurves]]
         return {_unit(panel, number): members for number, (panel, members) in enumerate(panels.items(), start=1)}
     keys = _varied(variants)
     if len(keys) == 2 and len(variants) > 3:
-        # The key with fewer values makes the panels.
+        # The key with fewer values makes the panels, the best one's first.
         first = min(keys, key=lambda key: len({one.settings[key] for one in variants}))
-        values = sorted({one.settings[first] for one in variants})
+        values = list(dict.fromkeys(one.settings[first] for one in variants))
         if 1 < len(values) <= MOST_PANELS:
             return {f"{first}={v}": [one for one in variants if one.settings[first] == v] for v in values}
     return {"": list(variants)}
@@ -151,7 +151,7 @@ def _looks(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, 
         for name, members in panels.items()
         for one in members
     }
-    for label in sorted(set(labels.values())) if grid else dict.fromkeys(labels.values()):
+    for label in dict.fromkeys(labels.values()):
         numbers[label] = len(numbers)
     for name, label in labels.items():
         number = numbers[label]

@@ -43,6 +43,7 @@ FLAGS = {
         "--source", "--target", "--encoding", "--input", "--text-field", "--within-word", "--json", "--batch-tokens",
         "--device",
     ],
+    "compare": ["--vary", "--seeds", "--set", "--data", "--out", "--json", "--quiet", "--device"],
     "inspect": ["--prompt", "--target", "--top", "--ablate", "--heads", "--attribution", "--at", "--json"],
     "explore": ["--prompt", "--target", "--export", "--host", "--port", "--open", "--device"],
     "serve": [

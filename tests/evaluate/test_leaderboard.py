@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tercet.evaluate.held_out import HeldOutScores, text_pieces
-from tercet.evaluate.leaderboard import Leaderboard, RunResult, SeedSpread, leaderboard, leaderboard_dict
-from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_table
+from tercet.evaluate.leaderboard import Leaderboard, RunResult, SeedSpread, leaderboard
+from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
 
 
 def result(name: str, nats: float | None, seed: int = 1, trained: int = 640, **given: Any) -> RunResult:

@@ -8,7 +8,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tercet.evaluate.held_out import HeldOutScores, Kind
 
@@ -255,52 +254,3 @@ def _tokens(row: LeaderboardRow) -> float:
     """Of a seed, on average; 0 where they were not counted."""
     counts = [run.tokens for run in row.runs if run.tokens and run.scores]
     return statistics.fmean(counts) if counts else 0.0
-
-
-def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
-    """For JSON, which has no word for NaN and infinity: they become None."""
-    return {
-        "ranked_by": dict(board.ranked_by),
-        "rows": [
-            {
-                "name": row.name,
-                "settings": row.settings,
-                "kind": row.kind,
-                "rank": row.rank,
-                "best": row.best,
-                "diverged": row.diverged,
-                "parameters": row.parameters,
-                **{name: _spread_dict(spread) for name, spread in row.scores.items()},
-                "seconds": _spread_dict(row.seconds),
-                "tokens_per_second": _spread_dict(row.tokens_per_second),
-                "runs": [_run_dict(run) for run in row.runs],
-            }
-            for row in board.rows
-        ],
-        "notes": list(board.notes),
-    }
-
-
-def _spread_dict(spread: SeedSpread | None) -> dict[str, float | None] | None:
-    if spread is None:
-        return None
-    return {"mean": _finite(spread.mean), "min": _finite(spread.low), "max": _finite(spread.high)}
-
-
-def _run_dict(run: RunResult) -> dict[str, Any]:
-    scores = {} if run.scores is None else {name: _finite(value) for name, value in run.scores.scores.items()}
-    return {
-        "folder": run.folder,
-        "seed": run.seed,
-        "diverged": run.scores is None,
-        **scores,
-        "seconds": run.seconds,
-        "tokens_per_second": run.tokens_per_second,
-        "steps": run.steps,
-        "tokens": run.tokens,
-        "precision": run.precision,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

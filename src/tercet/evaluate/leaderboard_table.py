@@ -1,13 +1,15 @@
-"""A leaderboard for people, and as CSV for spreadsheets."""
+"""A leaderboard for people, as JSON for programs, and as CSV for spreadsheets."""
 
 import csv
 import io
+import math
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tercet.evaluate.leaderboard import MEASURES, Leaderboard, LeaderboardRow, SeedSpread
+from tercet.evaluate.leaderboard import MEASURES, Leaderboard, LeaderboardRow, RunResult, SeedSpread
 
 BEST = "*"
 MANY = 3  # columns of scores
@@ -82,3 +84,52 @@ def _mean(name: str, spread: SeedSpread | None) -> str:
 
 def _range(name: str, spread: SeedSpread | None) -> str:
     return "" if spread is None else f"{MEASURES[name].write(spread.low)} .. {MEASURES[name].write(spread.high)}"
+
+
+def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
+    """For JSON, which has no word for NaN and infinity: they become None."""
+    return {
+        "ranked_by": dict(board.ranked_by),
+        "rows": [
+            {
+                "name": row.name,
+                "settings": row.settings,
+                "kind": row.kind,
+                "rank": row.rank,
+                "best": row.best,
+                "diverged": row.diverged,
+                "parameters": row.parameters,
+                **{name: _spread_dict(spread) for name, spread in row.scores.items()},
+                "seconds": _spread_dict(row.seconds),
+                "tokens_per_second": _spread_dict(row.tokens_per_second),
+                "runs": [_run_dict(run) for run in row.runs],
+            }
+            for row in board.rows
+        ],
+        "notes": list(board.notes),
+    }
+
+
+def _spread_dict(spread: SeedSpread | None) -> dict[str, float | None] | None:
+    if spread is None:
+        return None
+    return {"mean": _finite(spread.mean), "min": _finite(spread.low), "max": _finite(spread.high)}
+
+
+def _run_dict(run: RunResult) -> dict[str, Any]:
+    scores = {} if run.scores is None else {name: _finite(value) for name, value in run.scores.scores.items()}
+    return {
+        "folder": run.folder,
+        "seed": run.seed,
+        "diverged": run.scores is None,
+        **scores,
+        "seconds": run.seconds,
+        "tokens_per_second": run.tokens_per_second,
+        "steps": run.steps,
+        "tokens": run.tokens,
+        "precision": run.precision,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -18,7 +18,7 @@ tercet.convert("runs/mine", "mine-for-transformers", to="hf")
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -61,9 +61,7 @@ from tercet.inspect.sentence import Reading, read
 from tercet.models import AnyModel
 from tercet.nn.linear import Narrow, quantize
 from tercet.tokens import Tokenizer
-
-if TYPE_CHECKING:
-    from tercet.training.compare_runs import ComparedRuns
+from tercet.training.compare_runs import compare as compare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,50 +381,6 @@ def recipe_with(
         held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}
         changes = merge(changes, {"data": {"validation": held_out}})
     return load_recipe(name, changes)
-
-
-def compare(
-    names: str | Path | Sequence[str | Path],
-    *,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    seeds: int | Sequence[int] | None = None,
-    data: str | Path | None = None,
-    set: Mapping[str, Any] | None = None,  # the name of the command line's flag
-    out: str | Path | None = None,
-    device: str | torch.device = "cpu",
-    quiet: bool = False,
-) -> "ComparedRuns":
-    """Train variants on the same data with the same seeds, and compare them, as `tercet compare` does.
-
-    Args:
-        names: packaged recipes, paths of YAML files, and folders of finished runs, which are taken as they are.
-        vary: of the recipes, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
-        seeds: a list, or how many, from 1 on; by default the first recipe's one.
-        data: a file, folder or named dataset in place of the recipes'.
-        set: changes to all recipes, such as {"training.max_steps": 500}.
-        out: where runs, table and picture go, `compared/` and the names by default; runs that are there already are
-            resumed, or taken as they are where they have ended.
-        device: to score on.
-
-    Raises:
-        UserError: where something does not fit, all of which is looked at before anything is trained.
-    """
-    from tercet.training import compare_runs as comparing
-    from tercet.training.grid import VariedKey, check_seeds
-
-    several = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
-    changes: Plain = {} if data is None else nested("data.source", str(data))
-    for path, value in (set or {}).items():
-        changes = merge(changes, nested(path, value))
-    return comparing.compare_runs(
-        several,
-        varied=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
-        seeds=None if seeds is None else check_seeds(seeds),
-        changes=changes,
-        out=comparing.default_folder(several) if out is None else Path(out),
-        device=device,
-        quiet=quiet,
-    )
 
 
 def load(path: str | Path) -> Run:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint import write_atomically
+from tercet.config import Plain, merge, nested
 from tercet.evaluate.held_out import HeldOutScores, score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
 from tercet.inspect.metrics import read_metrics, training_time
-from tercet.training.grid import VariedKey, folder_names
+from tercet.training.grid import VariedKey, check_seeds, folder_names
 from tercet.training.sweep import SweepRun, check_sweep, plan_sweep, train_sweep
 
 if TYPE_CHECKING:
@@ -121,6 +122,47 @@ def compare_runs(
     compared = ComparedRuns(leaderboard=leaderboard(results), folder=out)
     compared.save()
     return compared
+
+
+def compare(
+    names: str | Path | Sequence[str | Path],
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    data: str | Path | None = None,
+    set: Mapping[str, Any] | None = None,  # the name of the command line's flag
+    out: str | Path | None = None,
+    device: "str | torch.device" = "cpu",
+    quiet: bool = False,
+) -> ComparedRuns:
+    """Train variants on the same data with the same seeds, and compare them, as `tercet compare` does.
+
+    Args:
+        names: packaged recipes, paths of YAML files, and folders of finished runs, which are taken as they are.
+        vary: of the recipes, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
+        seeds: a list, or how many, from 1 on; by default the first recipe's one.
+        data: a file, folder or named dataset in place of the recipes'.
+        set: changes to all recipes, such as {"training.max_steps": 500}.
+        out: where runs, table and picture go, `compared/` and the names by default; runs that are there already are
+            resumed, or taken as they are where they have ended.
+        device: to score on.
+
+    Raises:
+        UserError: where something does not fit, all of which is looked at before anything is trained.
+    """
+    several = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
+    changes: Plain = {} if data is None else nested("data.source", str(data))
+    for path, value in (set or {}).items():
+        changes = merge(changes, nested(path, value))
+    return compare_runs(
+        several,
+        varied=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
+        seeds=None if seeds is None else check_seeds(seeds),
+        changes=changes,
+        out=default_folder(several) if out is None else Path(out),
+        device=device,
+        quiet=quiet,
+    )
 
 
 def default_folder(names: Sequence[str]) -> Path:

@@ -18,12 +18,23 @@ def seconds(**took: float):
     return lambda *_, **__: took[torch.get_float32_matmul_precision()]
 
 
+def multiply_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU whose oneDNN does not round what it multiplies; on one with AMX it does."""
+    multiply = torch.Tensor.__matmul__
+
+    def exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return multiply(a.double(), b.double()).to(a.dtype)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", exact)
+
+
 @pytest.mark.parametrize(
     ("default", "onednn", "expected"), [(1.0, 0.5, "medium"), (1.0, 0.9, "highest"), (0.5, 1.0, "highest")]
 )
 def test_the_faster_is_taken_where_it_is_worth_it(
     default: float, onednn: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    multiply_exactly(monkeypatch)
     monkeypatch.setattr(machine, "_seconds", seconds(highest=default, medium=onednn))
     assert choose_matmul(SPEC) == expected
     assert torch.get_float32_matmul_precision() == "highest"
@@ -32,6 +43,7 @@ def test_the_faster_is_taken_where_it_is_worth_it(
 
 def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_seconds", seconds(highest=1.0, medium=0.1))
+    multiply_exactly(monkeypatch)
     multiply = torch.Tensor.__matmul__
 
     def rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -201,7 +201,8 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const get = (/** @type {string} */ one) => part(opened, one);
   const own = `${name}.${kind}_attention`;
   const residual = `${name}.${kind}_residual`;
-  const input = kind === "self" ? get(opened.input ?? "") : get(`${name}.self_residual`);
+  const first = kind === "self" || stack.parallel;
+  const input = first ? get(opened.input ?? "") : get(`${name}.self_residual`);
   const rows = labels(sideOf(pane, stack.name));
   const keys = labels(keysOf(pane, stack.name, kind));
   const [before, branch, after] = PLACEMENTS[stack.placement];
@@ -286,7 +287,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   return element(
     "div",
     { class: "steps" },
-    strip(kind === "self" ? "the stream comes in" : "the stream after self-attention", "x", input, "input", byRow),
+    strip(first ? "the stream comes in" : "the stream after self-attention", "x", input, "input", byRow),
     before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
     row3(
       strip(`queries of head ${head}`, `q = ${asks} W_q`, q, "q", { ...byRow, notes: [changed] }),
@@ -356,7 +357,9 @@ function feedforward({ pane, stack, name, opened, row }) {
   return element(
     "div",
     { class: "steps" },
-    strip("the stream after attention", "x", get(`${name}.${stack.cross ? "cross" : "self"}_residual`), "input", byRow),
+    stack.parallel
+      ? strip("the stream comes in, as to attention", "x", get(opened.input ?? ""), "input", byRow)
+      : strip("the stream after attention", "x", get(`${name}.${stack.cross ? "cross" : "self"}_residual`), "input", byRow),
     before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
     whole(strip("widened", `${h} W_up`, get(`${own}.up`), "up", many)),
     stack.gated ? whole(strip("gate", `${h} W_gate`, get(`${own}.gate`), "gate", many)) : null,

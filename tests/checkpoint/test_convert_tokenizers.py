@@ -176,3 +176,15 @@ def test_marians_pieces_too(text: str) -> None:
         assert theirs(line).input_ids == [*ids, 0]
         assert theirs.decode([*ids, 0], skip_special_tokens=True) == ours.decode(ids)
     assert (theirs.eos_token_id, theirs.pad_token_id, theirs.bos_token_id) == (0, len(IDS) - 1, len(IDS) - 1)
+
+
+def test_a_source_that_begins_with_bos_does_so_there_too() -> None:
+    from tercet.checkpoint.foreign.auto_tokenizer import tokenizer_json
+
+    ours = learnt("words after a space")
+    assert ours.bos_id is not None
+    ours = ours.with_opening([ours.bos_id])
+    library = Tokenizer.from_json(tokenizer_json(ours, model("translator", ours.vocab_size).spec))._library  # pyright: ignore[reportPrivateUsage]
+    text = "To be, or not to be"
+    assert library.encode(text).ids == ours.frame(ours.encode(text), max_len=99)
+    assert library.encode(text).ids[0] == ours.bos_id

@@ -282,3 +282,23 @@ def test_settings_come_back_from_plain_data() -> None:
 def test_whether_documents_are_apart() -> None:
     rows = {Packed(): False, Packed(document_mask=True): True, Padded(): True}
     assert {one: DataSpec(source="animals", rows=one).documents_apart for one in rows} == rows
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["one vocabulary", "two"])
+def test_sources_may_begin_with_bos_and_targets_do_not(tmp_path: Path, joint: bool) -> None:
+    own = {} if joint else {"source_tokenizer": Words()}
+    plainly = prepare_pairs(files(tmp_path, SENTENCES, **own))
+    begun = prepare_pairs(files(tmp_path, SENTENCES, source_bos=True, **own))
+    bos = begun.source_tokenizer.bos_id
+    assert bos is not None
+    assert begun.source_tokenizer.opening == (bos,)
+    assert plainly.source_tokenizer.opening == ()
+    for number in range(len(plainly.train)):
+        row, without = (
+            one.train.source[one.train.source_starts[number] : one.train.source_starts[number + 1]].tolist()
+            for one in (begun, plainly)
+        )
+        assert row == [bos, *without]
+        text = begun.source_tokenizer.decode(row)
+        assert begun.source_tokenizer.frame(begun.source_tokenizer.encode(text), max_len=128) == row
+    assert begun.train.target.tolist() == plainly.train.target.tolist()

@@ -96,6 +96,13 @@ def test_words_are_aligned_not_tokens() -> None:
     assert diagonal(source, target, [0, 1, 1, 2, 4]).pharaoh == "0-0 1-1 1-2"
 
 
+def test_what_stands_before_a_source_is_no_word_of_it() -> None:
+    source, target = ("<bos>", "the", " house", "(end)"), ("das", " haus", "(end)")
+    seen = replace(diagonal(source, target, [0, 2, 3]), opening=1)
+    assert seen.words[0] == [range(1, 2), range(2, 3)]
+    assert seen.pharaoh == "0-0 1-1"  # the first word, though <bos> is looked at more than any other token
+
+
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
 def test_pictures(suffix: str, start: bytes, tmp_path: Path) -> None:
     odd = diagonal(("$a_", " b^$", "\U0001f989", " ", "(end)"), ("漢", " $$", "\\frac", "(end)"), [0, 1, 2, 3])

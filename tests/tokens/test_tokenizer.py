@@ -361,3 +361,16 @@ def test_shakespeare_has_65_characters() -> None:
     start = time.process_time()
     assert len(characters.encode_batch([text])[0]) == 1_115_394
     assert time.process_time() - start < 1
+
+
+@given(ids=st.lists(st.integers(0, 20), max_size=12), max_len=st.integers(2, 9))
+def test_a_frame_keeps_its_ends_however_long_the_text(ids: list[int], max_len: int) -> None:
+    plainly = Tokenizer.train(Characters(bos=True), ["abcdefgh"])
+    assert plainly.bos_id is not None
+    for tokenizer in (plainly, plainly.with_opening([plainly.bos_id])):
+        row = tokenizer.frame(ids, max_len=max_len)
+        assert len(row) == min(max_len, len(tokenizer.opening) + len(ids) + 1)
+        assert row[-1] == tokenizer.eos_id
+        assert tuple(row[: len(tokenizer.opening)]) == tokenizer.opening
+        body = row[len(tokenizer.opening) : -1]
+        assert body == ids[: len(body)]

@@ -25,6 +25,7 @@ from tercet.config import UserError
 from tercet.generation import Beam, translate
 from tercet.models import (
     AnyModel,
+    Biases,
     Classifier,
     DecoderOnly,
     DecoderOnlySpec,
@@ -416,3 +417,22 @@ def test_everything_is_worked_out_before_anything_is_written(tmp_path: Path) -> 
     (tmp_path / "new").mkdir()
     write(tmp_path / "new")
     assert ctranslate2.contains_model(str(tmp_path / "new"))
+
+
+@pytest.mark.parametrize(
+    "bias", [Biases(qkv=False, out=True, feedforward=False), Biases(qkv=True, out=False, feedforward=True)]
+)
+def test_biases_of_some_layers_and_of_the_logits(bias: Biases, tmp_path: Path) -> None:
+    model = generator(3, replace(GPT2, bias=bias), logit_bias=True)
+    folder = taken_out(tmp_path, model)
+    assert furthest(model, folder) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({"parallel": True}, "parallel"), ({"final_norm": False}, "final_norm"), ({"norm": "layer_std"}, "norm")],
+)
+def test_blocks_that_it_cannot_say_are_refused(changes: dict[str, Any], key: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"stack.{key} is "):
+        taken_out(tmp_path, generator(3, replace(GPT2, **changes)))
+    assert not (tmp_path / "theirs").exists()

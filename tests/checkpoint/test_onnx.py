@@ -21,6 +21,7 @@ from tercet.checkpoint.foreign import onnx_folder, onnx_graphs
 from tercet.config import UserError
 from tercet.models import (
     AnyModel,
+    Biases,
     Classifier,
     DecoderOnly,
     DecoderOnlySpec,
@@ -343,3 +344,21 @@ def test_the_page_on_exporting_runs(
     for code in blocks:
         exec(code, {})
         assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("family", ["writing", "reading", "translating"])
+def test_every_kind_of_block_leaves(family: str, tmp_path: Path) -> None:
+    told = StackSpec(
+        d_model=16, n_layers=2, n_heads=2, d_ff=20, norm="layer_std", parallel=True, final_norm=False,
+        bias=Biases(qkv=False, out=True, feedforward=False), position=Learned(size=40),
+    )  # fmt: skip
+    sizes: dict[str, Any] = {"vocab_size": 17, "max_len": MAX_LEN}
+    made: AnyModel
+    if family == "writing":
+        made = DecoderOnly(DecoderOnlySpec(stack=told, logit_bias=True, **sizes))
+    elif family == "reading":
+        made = EncoderOnly(EncoderOnlySpec(stack=told, **sizes))
+    else:
+        made = EncoderDecoder(EncoderDecoderSpec(encoder=told, decoder=told, **sizes))
+    model = shaken(made, 1)
+    assert furthest(model, taken_out(tmp_path, model)) < 1e-4

@@ -125,7 +125,7 @@ def test_berts(preset: str, d_model: int, n_layers: int, all_heads: bool) -> Non
         ("transformer-base", 512, 6, 8, 2048, 0.1),  # Vaswani et al. (2017), table 3
         ("transformer-big", 1024, 6, 16, 4096, 0.3),
         ("transformer-tiny", 128, 4, 4, 256, 0.3),  # Wu et al. (2021)
-        ("original-decoder", 512, 6, 8, 2048, 0.0),
+        ("transformer-decoder", 512, 6, 8, 2048, 0.0),
     ],
 )
 def test_the_transformer(preset: str, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> None:
@@ -182,7 +182,7 @@ def test_modern_encoder_has_modernberts_parts() -> None:
 
 
 def test_no_preset_with_a_source_is_forgotten() -> None:
-    held = {"gpt2", "llama", "original-decoder", "cramming", "modern-encoder", "bert-original"}
+    held = {"gpt2", "llama", "transformer-decoder", "cramming", "modern-encoder", "bert-original"}
     held |= {f"bert-{size}" for size in ("base", "small", "mini", "tiny")}
     held |= {f"transformer-{size}" for size in ("base", "big", "tiny")}
     assert set(PRESETS) - held == {"modern", "modern-translator"}, "which are ours"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tercet.checkpoint import load_model
+from tercet.data.datasets import FACTS
 from tercet.generation import Beam, Sampling, generate, translate
 from tercet.models import EncoderDecoder
 from tercet.training import load_recipe, parse_recipe, train
@@ -116,15 +117,7 @@ def test_the_animals_are_learnt_by_heart(tmp_path: Path) -> None:
     }
     recipe = load_recipe("animals", {**changes, "training": {**changes["training"], "accelerator": "cpu"}})
     trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
-    facts = _facts()
-    fact = next(text for text in facts if text.startswith("elephants"))
+    fact = next(text for text in FACTS if text.startswith("elephants"))
     sampling = Sampling(max_new_tokens=len(fact) - len("elephants"), temperature=0.0)
     completion = generate(trained.model, trained.tokenizer, ["elephants"], sampling)[0]
     assert completion.prompt + completion.text == fact
-
-
-def _facts() -> list[str]:
-    from tercet.data.datasets import find
-
-    pieces = find("animals").pieces()
-    return [piece.text for piece in pieces]

@@ -40,7 +40,7 @@ def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, a
     import matplotlib as mpl
 
     check_picture(path, flag)
-    settings: dict[str, Any] = {"svg.hashsalt": "tercet", **({"svg.fonttype": "none"} if as_text else {})}
+    settings: Any = {"svg.hashsalt": "tercet", **({"svg.fonttype": "none"} if as_text else {})}
     dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {"Software": None})
     try:
         with boxes_for_missing(), mpl.rc_context(settings):

@@ -302,3 +302,4 @@ def test_sources_may_begin_with_bos_and_targets_do_not(tmp_path: Path, joint: bo
         text = begun.source_tokenizer.decode(row)
         assert begun.source_tokenizer.frame(begun.source_tokenizer.encode(text), max_len=128) == row
     assert begun.train.target.tolist() == plainly.train.target.tolist()
+    assert (begun.source_tokenizer is begun.tokenizer) == joint  # one vocabulary stays one

@@ -106,6 +106,10 @@ def test_the_norm_by_deviation_is_its_formula() -> None:
     with pytest.raises(ValueError, match="width of at least 2"):
         StdLayerNorm(1)
     assert "bias=False" in repr(StdLayerNorm(3, bias=False))
+    flat = torch.full((2, 7), 3.0, requires_grad=True)
+    norm(flat).square().sum().backward()
+    assert flat.grad is not None
+    assert flat.grad.isfinite().all()
 
 
 @pytest.mark.parametrize(

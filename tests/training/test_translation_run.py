@@ -278,3 +278,26 @@ def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> No
             share = logits.softmax(-1)[:, sorted(never)]
             assert float(share.max()) < 1 / model.vocab_size
     assert not never & set(np.unique(rows[:, 1:]).tolist())
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one vocabulary", "two"])
+def test_what_was_trained_with_bos_before_the_source_is_asked_so(own: bool, tmp_path: Path) -> None:
+    words = {"kind": "words", "prefix_space": True}
+    changes = {
+        "data": {"source_bos": True, **({"source_tokenizer": words} if own else {})},
+        "model": {"max_len": 9, "share_embeddings": not own},
+    }
+    out = train(tiny_pairs_recipe(tmp_path, changes), tmp_path / "run", quiet=True)
+    model, trained = loaded(out, "last")
+    assert trained.source_tokenizer.opening == (trained.source_tokenizer.bos_id,)
+    assert (trained.source_tokenizer is trained.tokenizer) == (not own)
+    corpus = corpus_of(out)
+    pairs = list(corpus.validation_texts)
+    scores = score_pairs(model, trained.tokenizer, pairs, source_tokenizer=trained.source_tokenizer)
+    nats = -sum(one.logprob for one in scores) / sum(one.tokens for one in scores)
+    assert nats == pytest.approx(trained.card.metrics["val/loss"], rel=1e-5)
+    read = list[Tensor]()
+    model.encoder.register_forward_pre_hook(lambda _part, given: read.append(given[0]))
+    translate(model, trained.tokenizer, [pairs[0][0]], Beam(size=1), source_tokenizer=trained.source_tokenizer)
+    framed = trained.source_tokenizer.frame(trained.source_tokenizer.encode(pairs[0][0]), max_len=9)
+    torch.testing.assert_close(read[0], model.source_embedding(torch.tensor([framed])))

@@ -115,6 +115,7 @@ def prepare_pairs(
         source = target if joint else source_tokenizer or divided.learnt(spec.source_tokenizer, ("source",))
         if spec.source_bos and source.bos_id is not None:
             source = source.with_opening([source.bos_id])
+            target = source if joint else target
         for one, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
             _check_special(one, setting)
         key = digest(FORMAT, divided.content, source.hash, target.hash, sys.byteorder, *source.opening)

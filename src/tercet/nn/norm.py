@@ -38,7 +38,8 @@ class StdLayerNorm(nn.Module):
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         wide = x.float()  # as PyTorch's norms, under mixed precision too
         centred = wide - wide.mean(-1, keepdim=True)
-        deviation = (centred.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)).sqrt()
+        variance = centred.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
+        deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()  # the root has no gradient at zero
         normed = (centred / (deviation + self.eps)).to(x.dtype) * self.weight.to(x.dtype)
         return normed if self.bias is None else normed + self.bias.to(x.dtype)
 

@@ -21,7 +21,7 @@ from tercet.training import Interrupted, train
 from tercet.training import compare_runs as comparing
 from tercet.training import run as run_module
 from tercet.training import sweep as sweeping
-from tercet.training.compare_runs import ComparedRuns, compare_runs, default_folder
+from tercet.training.compare_runs import ComparedRuns, compare_runs, default_comparison_folder
 from tercet.training.grid import VariedKey
 from tercet.training.sweep import check_sweep, plan_sweep
 
@@ -359,7 +359,7 @@ def test_a_changed_recipe_is_refused_before_training(
 
 
 def test_default_folder() -> None:
-    assert default_folder(["nanogpt-cpu"]) == Path("compared/nanogpt-cpu")
-    assert default_folder(["animals", "runs/mine", "my/own.yaml"]) == Path("compared/animals-mine-own")
+    assert default_comparison_folder(["nanogpt-cpu"]) == Path("compared/nanogpt-cpu")
+    assert default_comparison_folder(["animals", "runs/mine", "my/own.yaml"]) == Path("compared/animals-mine-own")
     assert comparing.PICTURE == "comparison.png"
-    assert os.sep not in default_folder(["a b/c d"]).name
+    assert os.sep not in default_comparison_folder(["a b/c d"]).name

@@ -53,13 +53,13 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("data.source is both in --set and in --data; leave one out")
     device = pick(args.device)
 
-    from tercet.training.compare_runs import PICTURE, compare_runs, default_folder
+    from tercet.training.compare_runs import PICTURE, compare_runs, default_comparison_folder
     from tercet.training.grid import VariedKey, read_seeds
     from tercet.training.run import Interrupted
 
     varied = [VariedKey.read(text) for text in args.vary]
     seeds = None if args.seeds is None else read_seeds(args.seeds)
-    out = args.out or default_folder(args.names)
+    out = args.out or default_comparison_folder(args.names)
     try:
         compared = compare_runs(
             args.names, varied=varied, seeds=seeds, changes=changes, out=out, device=device, quiet=args.quiet

@@ -159,13 +159,13 @@ def compare(
         varied=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
         seeds=None if seeds is None else check_seeds(seeds),
         changes=changes,
-        out=default_folder(several) if out is None else Path(out),
+        out=default_comparison_folder(several) if out is None else Path(out),
         device=device,
         quiet=quiet,
     )
 
 
-def default_folder(names: Sequence[str]) -> Path:
+def default_comparison_folder(names: Sequence[str]) -> Path:
     """Where a comparison goes that was given no folder: `compared/` and what is compared."""
     words = (Path(name).stem if name.endswith((".yaml", ".yml")) else Path(name).name for name in names)
     return Path("compared", folder_names(["-".join(words)])[0])

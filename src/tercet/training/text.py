@@ -5,7 +5,7 @@ from math import ceil
 import numpy as np
 
 from tercet.config import UserError
-from tercet.data import Corpus, DataSpec, Packed, PackedRows, PaddedRows, Sliding
+from tercet.data import Corpus, DataSpec, Packed, PackedRows, Padded, PaddedRows
 from tercet.training.recipe import TrainingSpec
 
 VALIDATION_TOKENS = 16_384  # in a batch
@@ -33,15 +33,14 @@ def training_rows(corpus: Corpus, data: DataSpec, length: int) -> PackedRows | P
     """Rows of `length` + 1 tokens."""
     if isinstance(data.rows, Packed):
         return PackedRows(corpus.train, corpus.train_documents, length=length, document_mask=data.rows.document_mask)
-    sliding = isinstance(data.rows, Sliding)
     return PaddedRows(
         corpus.train,
         corpus.train_documents,
         length=length,
-        side="left" if isinstance(data.rows, Sliding) else data.rows.side,
+        side=data.rows.side if isinstance(data.rows, Padded) else "left",
         stride=data.rows.stride,
         pad_id=corpus.tokenizer.pad_id or 0,
-        beyond_end=not sliding,
+        beyond_end=isinstance(data.rows, Padded),
     )
 
 

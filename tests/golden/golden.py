@@ -1,0 +1,141 @@
+"""What every packaged recipe comes to: weights after a few steps as SHA-256, and what the verbs answer about them.
+
+A change that moves no figure moves nothing here. Two checkouts on one machine (other CPUs, threads and versions of
+PyTorch round otherwise):
+
+    OMP_NUM_THREADS=1 python -m tests.golden.golden record before.json     # in the one
+    OMP_NUM_THREADS=1 python -m tests.golden.golden compare before.json    # in the other: exit code 1 where they differ
+
+Recipes whose data is neither here nor to be had are recorded as what refuses them.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tercet.cli.main import main
+from tercet.training.recipe import recipe_names
+
+STEPS = 3
+# Made small where a step takes more than a few seconds of a laptop; every part stays.
+SMALLER: dict[str, tuple[str, ...]] = {
+    "cramming": ("training.batch_size=4", "training.micro_batch_size=2", "model.stack.n_layers=2"),
+    "gpt2-124m": (
+        "training.batch_size=4",
+        "training.micro_batch_size=2",
+        "model.stack.n_layers=2",
+        "model.max_len=128",
+    ),
+    "grokking": ("training.batch_tokens=300", "model.encoder.n_layers=2", "model.decoder.n_layers=2"),
+    "nanogpt-gpu": ("training.batch_size=4", "model.stack.n_layers=2"),
+    "original-decoder": ("training.batch_size=4", "training.micro_batch_size=2", "model.stack.n_layers=2"),
+    "wmt14-en-de-base": ("training.batch_tokens=300",),
+}
+COMMON = ("training.precision=fp32", "training.compile=never", "logging.wandb=none")
+# Every verb is asked of every run: what a family refuses is an answer, too.
+VERBS: tuple[tuple[str, ...], ...] = (
+    ("inspect",),
+    ("generate", "--prompt", "the ", "--max-new-tokens", "24", "--num-samples", "2", "--seed", "5", "--json"),
+    ("generate", "--prompt", "the ", "--max-new-tokens", "24", "--temperature", "0", "--lookup", "--json"),
+    ("translate", "--input", "LINES", "--json"),
+    ("translate", "--input", "LINES", "--beam", "4", "--n-best", "2", "--scores", "--json"),
+    ("fill", "a [MASK] of the day", "--top", "3", "--json"),
+    ("classify", "--input", "LINES", "--scores", "--json"),
+    ("score", "--input", "LINES", "--json"),
+    ("score", "--source", "LINES", "--target", "LINES", "--json"),
+    ("evaluate", "--data", "LINES", "--json"),
+)
+LINES = "a man rides a horse .\nthe day is long\n12 and 7\n"
+# What a clock or a folder says, not the model.
+UNSTEADY = re.compile(r'"[a-z_]*(?:seconds|per_second|milliseconds|path|folder|run|model|signature)": [^,}\n]*')
+
+
+def answer(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
+    """One command in this process: exit code and stdout; stderr only where it failed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(arguments))
+    text = UNSTEADY.sub("", out.getvalue()).replace(str(folder), "FOLDER")
+    return {"code": code, "out": text} | ({"err": err.getvalue().replace(str(folder), "FOLDER")} if code else {})
+
+
+def trained(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
+    """A recipe's few steps and what its verbs answer: {command: answer, "weights": SHA-256}."""
+    run, lines = folder / "run", folder / "lines.txt"
+    lines.write_text(LINES)
+    settings = [*COMMON, *SMALLER.get(recipe, ()), f"training.seed={seed}"]
+    length = [f"training.max_steps={STEPS}", "training.max_epochs=null", "training.patience=null"]
+    if recipe == "cramming":
+        length = ["training.max_hours=null", f"training.max_steps={STEPS}"]
+    sets = [part for setting in (*settings, *length) for part in ("--set", setting)]
+    recorded = {"train": answer(["train", recipe, "--out", str(run), *sets], folder)}
+    if recorded["train"]["code"]:
+        return recorded
+    recorded["train"].pop("out")  # speeds
+    for verb, *rest in VERBS:
+        arguments = [str(lines) if each == "LINES" else each for each in rest]
+        recorded[" ".join((verb, *rest))] = answer([verb, str(run), *arguments], folder)
+    weights = hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
+    return recorded | {"weights": weights}
+
+
+def record(recipes: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, Any]]:
+    """Each recipe and seed in a process of its own: (key, what it came to)."""
+    for recipe in recipes:
+        for seed in seeds:
+            command = [sys.executable, "-m", "tests.golden.golden", "one", recipe, str(seed)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            lines = done.stdout.splitlines()
+            yield (
+                f"{recipe} {seed}",
+                json.loads(lines[-1]) if done.returncode == 0 else {"crashed": done.stderr[-2000:]},
+            )
+
+
+def differences(before: dict[str, Any], after: dict[str, Any], at: str = "") -> Iterator[str]:
+    """Where two recorded trees differ, as paths."""
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from differences(old, new, f"{at}{key}: ")
+        elif old != new:
+            yield f"{at}{key}: {str(old)[:200]!r} was, {str(new)[:200]!r} is"
+
+
+def command_line() -> int:
+    """The program; 1 where something differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record", "compare", "one"))
+    parser.add_argument("file", help="of JSON; with `one` a recipe's name")
+    parser.add_argument("seed", nargs="?", type=int, default=1)
+    parser.add_argument("--recipes", nargs="+", default=None)
+    parser.add_argument("--seeds", nargs="+", type=int, default=(1, 2, 3))
+    given = parser.parse_args()
+    if given.what == "one":
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(trained(given.file, given.seed, Path(folder))))
+        return 0
+    after: dict[str, Any] = {}
+    for key, recorded in record(given.recipes or list(recipe_names()), given.seeds):
+        print(key, recorded.get("weights", "no weights"), file=sys.stderr)
+        after[key] = recorded
+    if given.what == "record":
+        Path(given.file).write_text(json.dumps(after, indent=1))
+        return 0
+    before = {key: value for key, value in json.loads(Path(given.file).read_text()).items() if key in after}
+    found = list(differences(before, after))
+    print("\n".join(found) or f"equal: {len(after)} runs")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(command_line())

@@ -31,7 +31,7 @@ import torch
 from tercet.checkpoint import Trained, load_model
 from tercet.generation import Sampling, generate
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
-from tercet.serve import Ask, Engine, Limits, Piece
+from tercet.serve.engine import GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.tokens import BPE, Tokenizer
 
 FASTER = 3.0  # what eight at once are to be, at least
@@ -90,19 +90,19 @@ def prompts(trained: Trained) -> list[str]:
     return [tokenizer.decode([plain[(7 * n + at) % len(plain)] for at in range(n)]) for n in PROMPT_LENGTHS]
 
 
-def in_process(engine: Engine, tokenizer: Tokenizer) -> Client:
+def in_process(scheduler: Scheduler, tokenizer: Tokenizer) -> Client:
     def client(prompt: str, sampling: Sampling, seen: Seen) -> None:
         over = threading.Event()
 
-        def told(piece: Piece | Exception) -> None:
-            if isinstance(piece, Exception):
-                print(f"refused: {piece}", file=sys.stderr)
-            elif count := sum(token.finish != "eos" for token in piece.tokens):
-                seen(count)
-            if isinstance(piece, Exception) or piece.finish is not None:
+        def on_event(event: TokenEvent | Exception) -> None:
+            if isinstance(event, Exception):
+                print(f"refused: {event}", file=sys.stderr)
+            elif event.token is not None and event.token.finish != "eos":
+                seen(1)
+            if isinstance(event, Exception) or event.finish is not None:
                 over.set()
 
-        engine.submit(Ask(ids=tuple(tokenizer.encode(prompt)), sampling=sampling), told)
+        scheduler.submit(GenerationRequest(ids=tuple(tokenizer.encode(prompt)), sampling=sampling), on_event)
         over.wait()
 
     return client
@@ -118,14 +118,14 @@ def serve(name: str, limits: Limits, threads: int, listening: socket.socket) -> 
     """In a process of its own, so that clients and server do not wait for one interpreter lock."""
     import uvicorn
 
-    from tercet.serve.app import application
-    from tercet.serve.served import Served, Shelf
+    from tercet.serve.http.app import application
+    from tercet.serve.registry import LoadedModel, ModelRegistry
 
     torch.set_num_threads(threads)
-    shelf = Shelf([Served(aside(opened, name), name="it", limits=limits)])
-    config = uvicorn.Config(application(shelf), log_level="error", ws="none", lifespan="off")
+    registry = ModelRegistry([LoadedModel(aside(opened, name), name="it", limits=limits)])
+    config = uvicorn.Config(application(registry), log_level="error", ws="none", lifespan="off")
     uvicorn.Server(config).run(sockets=[listening])
-    shelf.close(seconds=1)
+    registry.close(seconds=1)
 
 
 @contextmanager
@@ -268,8 +268,8 @@ def main() -> None:
         "slots": args.slots,
         "new": args.new,
     }
-    with Engine(trained.model, trained.tokenizer, limits) as engine:
-        found["in_process"] = measured(trained, in_process(engine, trained.tokenizer), args)
+    with Scheduler(trained.model, trained.tokenizer, limits) as scheduler:
+        found["in_process"] = measured(trained, in_process(scheduler, trained.tokenizer), args)
     printed("in process", found["in_process"])
     if args.http:
         with over_http(args.model, limits) as client:

@@ -12,19 +12,19 @@ from fastapi import FastAPI
 from ray import serve
 
 from tercet import load
-from tercet.serve.app import application
-from tercet.serve.guard import Rules
-from tercet.serve.limits import Limits
-from tercet.serve.served import Served, Shelf
-from tercet.serve.serving import names_of
+from tercet.serve.engine import Limits
+from tercet.serve.http.app import application
+from tercet.serve.http.guard import AccessRules
+from tercet.serve.registry import LoadedModel, ModelRegistry
+from tercet.serve.server import name_models
 
 
 def service() -> FastAPI:
     """The application, made in each replica: models and their threads cannot be sent from one to another."""
-    folders = names_of(os.environ["TERCET_RUNS"].split(os.pathsep))
+    folders = name_models(os.environ["TERCET_RUNS"].split(os.pathsep))
     key = os.environ.get("TERCET_API_KEY")
-    shelf = Shelf(Served(load(path).trained, name=name, limits=Limits()) for name, path in folders.items())
-    return application(shelf, Rules(key=key, local=key is None))
+    models = (LoadedModel(load(path).trained, name=name, limits=Limits()) for name, path in folders.items())
+    return application(ModelRegistry(models), AccessRules(key=key, local=key is None))
 
 
 # More than the slots of a replica may be under way, so that its batches are full; what waits has a line there.

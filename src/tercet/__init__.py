@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tercet.api import Engine as Engine
     from tercet.api import Run as Run
     from tercet.api import compare as compare
     from tercet.api import convert as convert
     from tercet.api import load as load
     from tercet.api import train as train
 
-__all__ = ["Run", "compare", "convert", "load", "train"]
+__all__ = ["Engine", "Run", "compare", "convert", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

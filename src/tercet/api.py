@@ -12,6 +12,10 @@ print(run.fill("The [MASK] sat.").masks[0][0].word, run.embed(["one text", "anot
 compared = tercet.compare(["nanogpt-cpu"], vary={"model.stack.placement": ["pre", "post"]}, seeds=[1, 2, 3])
 print(compared.rows[0].name, compared.rows[0].scores["nats_per_token"].mean)
 
+with tercet.Engine(tercet.load("runs/mine")) as engine:
+    streams = [engine.submit("Once upon a time", seed=seed) for seed in range(8)]
+    print([stream.text() for stream in streams])
+
 tercet.convert("runs/mine", "mine-for-transformers", to="hf")
 """
 
@@ -60,6 +64,7 @@ from tercet.inspect.explorer import explore
 from tercet.inspect.sentence import Reading, read
 from tercet.models import AnyModel
 from tercet.nn.linear import Narrow, quantize
+from tercet.serve.engine import Engine as Engine
 from tercet.tokens import Tokenizer
 from tercet.training.compare_runs import compare as compare
 
@@ -275,19 +280,19 @@ class Run:
 
         Args:
             beside: other models to serve at one address.
-            settings: host, port, limits, ... as in `tercet.serve.serving.serve`.
+            settings: host, port, limits, ... as in `tercet.serve.server.serve`.
 
         Raises:
             UserError: where two are called alike, it cannot be opened there, or a package is missing.
         """
-        from tercet.serve.missing import needed
+        from tercet.serve.required_packages import require_packages
 
-        needed()
+        require_packages()
 
-        from tercet.serve.serving import names_of, serve
+        from tercet.serve.server import name_models, serve
 
         runs = (self, *beside)
-        names = names_of([run.folder.parent if run.folder.name in ("best", "last") else run.folder for run in runs])
+        names = name_models([run.folder.parent if run.folder.name in ("best", "last") else run.folder for run in runs])
         serve({name: run.trained for name, run in zip(names, runs, strict=True)}, **settings)
 
 

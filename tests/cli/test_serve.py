@@ -20,7 +20,7 @@ import tercet
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
-from tercet.serve import missing, serving
+from tercet.serve import required_packages, server
 from tercet.tokens import Characters, Tokenizer
 
 ALPHABET = Characters(alphabet="abcdefghij .\n", bos=True, eos=True)
@@ -189,14 +189,14 @@ def test_models_that_cannot_be_served(
 def test_what_is_missing_is_told_with_its_remedy(
     folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(missing, "find_spec", lambda name: None if name in ("fastapi", "jinja2") else name)
+    monkeypatch.setattr(required_packages, "find_spec", lambda name: None if name in ("fastapi", "jinja2") else name)
     told = "tercet serve needs fastapi and jinja2, not installed here: pip install 'tercet[serve]'"
     assert told in failed(["serve", folder("run")], capsys)
 
 
 def test_python_serves_as_the_verb_does(folder: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     served = list[Any]()
-    monkeypatch.setattr(serving, "serve", lambda models, **settings: served.append((list(models), settings)))
+    monkeypatch.setattr(server, "serve", lambda models, **settings: served.append((list(models), settings)))
     one, other = tercet.load(folder("one")), tercet.load(folder("runs/other"))
     one.serve(other, port=0, quiet=True)
     assert served == [(["one", "other"], {"port": 0, "quiet": True})]

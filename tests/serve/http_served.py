@@ -13,7 +13,6 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from tercet.checkpoint import Trained
-from tercet.generation.stream import Token
 from tercet.models import (
     AnyModel,
     Classifier,
@@ -27,12 +26,11 @@ from tercet.models import (
     StackSpec,
 )
 from tercet.nn import Rotary
-from tercet.serve.app import application
-from tercet.serve.engine import Ask, Piece
-from tercet.serve.guard import Rules
-from tercet.serve.limits import Closing, Full, Limits
-from tercet.serve.log import Log
-from tercet.serve.served import Served, Shelf, Writer
+from tercet.serve.engine import GenerationRequest, Limits, QueueFull, SampledToken, ShuttingDown, TokenEvent
+from tercet.serve.http.app import application
+from tercet.serve.http.guard import AccessRules
+from tercet.serve.http.log import ServerLog
+from tercet.serve.registry import GenerationWorker, LoadedModel, ModelRegistry
 from tercet.tokens import BPE, Tokenizer, WordPiece
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "the dog and the cat sat and ran until the mat was worn, unbelievable"]
@@ -99,83 +97,88 @@ class Paced:
         self.closed = False
         self._lock = threading.Lock()
 
-    def submit(self, ask: Ask, on_piece: Callable[[Piece | Exception], None]) -> "PacedJob":
+    def submit(self, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]) -> "PacedRequest":
         with self._lock:
             if self.closed:
-                raise Closing
+                raise ShuttingDown
             if self.running >= self.room:
-                raise Full(self.running, 7)
+                raise QueueFull(self.running, 7)
             self.running += 1
-        job = PacedJob(self, ask, on_piece)
-        job.thread.start()
-        return job
+        paced = PacedRequest(self, request, on_event)
+        paced.thread.start()
+        return paced
 
     def close(self, *, seconds: float | None = None) -> None:
         self.closed = True
         self.go.set()
 
 
-class PacedJob:
-    def __init__(self, desk: Paced, ask: Ask, on_piece: Callable[[Piece | Exception], None]) -> None:
-        self.desk, self.ask, self.on_piece, self.over = desk, ask, on_piece, False
+class PacedRequest:
+    def __init__(
+        self, worker: Paced, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]
+    ) -> None:
+        self.worker, self.request, self.on_event, self.over = worker, request, on_event, False
         self.thread = threading.Thread(target=self.write, daemon=True)
 
     def cancel(self) -> None:
-        with self.desk._lock:
+        with self.worker._lock:
             if not self.over:
                 self.over = True
-                self.desk.running -= 1
-                self.desk.cancelled += 1
+                self.worker.running -= 1
+                self.worker.cancelled += 1
 
     def write(self) -> None:
-        count = self.ask.sampling.max_new_tokens
+        count = self.request.sampling.max_new_tokens
         for left in range(count - 1, -1, -1):
-            while not self.over and not self.desk.go.wait(0.01):
+            while not self.over and not self.worker.go.wait(0.01):
                 pass
-            time.sleep(self.desk.pause)
-            with self.desk._lock:
+            time.sleep(self.worker.pause)
+            with self.worker._lock:
                 if self.over:
                     return
-                if not left or self.desk.fails:
+                if not left or self.worker.fails:
                     self.over = True
-                    self.desk.running -= 1
-            if self.desk.fails:
-                self.on_piece(self.desk.fails)
+                    self.worker.running -= 1
+            if self.worker.fails:
+                self.on_event(self.worker.fails)
                 return
             finish = None if left else "length"
-            token = Token(id=65, logprob=-1.0, finish=finish)
-            self.on_piece(Piece(text="a", tokens=(token,), top=((),), finish=finish))
+            token = SampledToken(id=65, logprob=-1.0, finish=finish)
+            self.on_event(TokenEvent(text="a", token=token, finish=finish))
 
 
 @contextmanager
-def shelf(
-    *kinds: str, limits: Limits = LIMITS, models: dict[str, Trained] | None = None, writer: Writer | None = None
-) -> Iterator[Shelf]:
+def registry(
+    *kinds: str,
+    limits: Limits = LIMITS,
+    models: dict[str, Trained] | None = None,
+    scheduler: GenerationWorker | None = None,
+) -> Iterator[ModelRegistry]:
     named = {kind: trained(kind) for kind in kinds} | (models or {})
-    made = Shelf(Served(one, name=name, limits=limits, writer=writer) for name, one in named.items())
+    loaded = ModelRegistry(
+        LoadedModel(model, name=name, limits=limits, scheduler=scheduler) for name, model in named.items()
+    )
     try:
-        yield made
+        yield loaded
     finally:
-        made.close(seconds=0)
+        loaded.close(seconds=0)
 
 
 @contextmanager
-def client(*kinds: str, rules: Rules | None = None, **more: Any) -> Iterator[TestClient]:
+def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterator[TestClient]:
     """In this process."""
     with (
-        shelf(*kinds, **more) as made,
-        TestClient(
-            application(made, rules or Rules()), base_url="http://127.0.0.1", raise_server_exceptions=False
-        ) as asking,
+        registry(*kinds, **more) as models,
+        TestClient(application(models, rules), base_url="http://127.0.0.1", raise_server_exceptions=False) as asking,
     ):
         yield asking
 
 
 @contextmanager
-def on_a_socket(made: Shelf, rules: Rules | None = None, log: Log | None = None) -> Iterator[str]:
+def on_a_socket(models: ModelRegistry, rules: AccessRules | None = None, log: ServerLog | None = None) -> Iterator[str]:
     """The address; uvicorn answers there in a thread of its own."""
     config = uvicorn.Config(
-        application(made, rules or Rules(), log=log),
+        application(models, rules, log=log),
         port=0,
         log_level="warning",
         access_log=False,

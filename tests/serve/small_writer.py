@@ -8,7 +8,7 @@ import torch
 
 from tercet.generation import Completion, Sampling, encode_prompt, generate
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
-from tercet.serve import Ask, Piece
+from tercet.serve.engine import GenerationRequest, TokenEvent
 from tercet.tokens import BPE, Tokenizer
 
 MAX_LEN = 13
@@ -27,8 +27,8 @@ def writer(*, max_len: int = MAX_LEN, spec: dict[str, Any] | None = None, **stac
     return model.eval()
 
 
-def ask(prompt: str, sampling: Sampling, *, top: int = 0) -> Ask:
-    return Ask(ids=tuple(encode_prompt(TOKENIZER, prompt)), sampling=sampling, top_logprobs=top)
+def request_for(prompt: str, sampling: Sampling, *, top: int = 0) -> GenerationRequest:
+    return GenerationRequest(ids=tuple(encode_prompt(TOKENIZER, prompt)), sampling=sampling, top_logprobs=top)
 
 
 @cache
@@ -36,14 +36,14 @@ def alone(model: DecoderOnly, prompt: str, sampling: Sampling) -> Completion:
     return generate(model, TOKENIZER, [prompt], sampling)[0]
 
 
-def assert_is(pieces: Sequence[Piece | Exception], expected: Completion) -> None:
-    """The pieces are the whole of what the prompt gets alone."""
-    for piece in pieces:
-        assert isinstance(piece, Piece), piece
-    assert [piece.finish for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
-    assert pieces[-1].finish == expected.finish
-    assert "".join(piece.text for piece in pieces) == expected.text
-    tokens = [token for piece in pieces for token in piece.tokens]
+def assert_is(events: Sequence[TokenEvent | Exception], expected: Completion) -> None:
+    """The events are the whole of what the prompt gets alone."""
+    for event in events:
+        assert isinstance(event, TokenEvent), event
+    assert [event.finish for event in events[:-1]] == [None] * (len(events) - 1)
+    assert events[-1].finish == expected.finish
+    assert "".join(event.text for event in events) == expected.text
+    tokens = [event.token for event in events if event.token is not None]
     assert tuple(token.id for token in tokens) == expected.ids
     torch.testing.assert_close(
         torch.tensor([token.logprob for token in tokens]), torch.tensor(expected.logprobs), atol=1e-4, rtol=1e-4

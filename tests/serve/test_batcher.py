@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tercet.serve import Batcher, Closing, Full, Limits
+from tercet.serve.engine import Batcher, Limits, QueueFull, ShuttingDown
 
 
 class Answers:
@@ -136,13 +136,13 @@ def test_a_full_line_a_closed_door_and_a_cancelled_item() -> None:
     gate, answers = Gate(), Answers()
     with held(gate, answers, slots=1, waiting=2) as made:
         jobs = [made.submit(item, "k", answers.to(item)) for item in (1, 2)]
-        with pytest.raises(Full, match="2 requests wait already") as refused:
+        with pytest.raises(QueueFull, match="2 requests wait already") as refused:
             made.submit(3, "k", answers.to(3))
         assert refused.value.retry_after >= 1
         jobs[0].cancel()
         jobs[0].cancel()
         made.submit(4, "k", answers.to(4))
-    with pytest.raises(Closing):
+    with pytest.raises(ShuttingDown):
         made.submit(5, "k", answers.to(5))
     assert answers.told == {"first": ("first", "k"), 2: (2, "k"), 4: (4, "k")}
     assert [items for items, _ in gate.batches] == [["first"], [2], [4]]
@@ -151,10 +151,10 @@ def test_a_full_line_a_closed_door_and_a_cancelled_item() -> None:
 def test_how_long_to_stay_away_follows_how_long_requests_took() -> None:
     gate, answers = Gate(), Answers()
     with held(gate, answers, slots=2, waiting=5) as made:
-        made._desk._lately.extend([6.0, 8.0])
+        made._queue._durations.extend([6.0, 8.0])
         for item in range(6):
             made.submit(item, "k", answers.to(item))
-        with pytest.raises(Full) as refused:
+        with pytest.raises(QueueFull) as refused:
             made.submit("one more", "k", answers.to("one more"))
         assert refused.value.retry_after == 25  # seven turns of 7 s, two at a time
 
@@ -175,7 +175,7 @@ def test_time_runs_out_in_line_and_closing_ends_what_still_waits() -> None:
         time.sleep(0.05)
         gate.go.set()
         closing.join(20)
-        assert isinstance(answers.wait(2)["left"], Closing)
+        assert isinstance(answers.wait(2)["left"], ShuttingDown)
 
 
 def test_a_listener_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,579 +1,156 @@
-"""Whatever the load, a request gets what `generate` gives its prompt alone; and what goes wrong hurts nobody else."""
+"""The engine from Python: several texts at once, each the very text that `generate` and `stream` give it alone."""
 
-import gc
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from small_writer import MAX_LEN, TOKENIZER, alone, ask, assert_is, writer
+from http_served import broken, trained
+from small_writer import MAX_LEN, TOKENIZER, alone, writer
 
+import tercet
+from tercet.checkpoint import Trained
 from tercet.config import UserError
-from tercet.generation import Sampling, window_start
-from tercet.models import DecoderOnly
-from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
-from tercet.nn.cache import Cache, Slots
-from tercet.serve import Ask, Closing, Engine, Full, Job, Limits, Piece, running
+from tercet.generation import Sampling
+from tercet.nn import Rotary
+from tercet.serve.engine import GenerationStream, Limits, QueueFull, ShuttingDown
 
-KINDS = {
-    "learned": {"position": Learned(), "n_kv_heads": 4},
-    "sinusoidal": {"position": Sinusoidal(), "n_kv_heads": 1},
-    "rotary": {"position": Rotary(), "n_kv_heads": 2},
-    "alibi": {"position": ALiBi(), "n_kv_heads": 2},
-    "none": {"position": NoPosition(), "n_kv_heads": 4},
-}
-MODELS = {name: writer(**stack) for name, stack in KINDS.items()}
-MODEL = MODELS["rotary"]
-GREEDY = Sampling(max_new_tokens=6, temperature=0)
-
-
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At work annotations are not checked; here that would take nine tenths of the time. tests/models checks them."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
-class Heard:
-    """What one request was told."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Piece | Exception] = []
-        self.over = threading.Event()
-
-    def __call__(self, piece: Piece | Exception) -> None:
-        assert not self.over.is_set(), "something was said after the end"
-        self.pieces.append(piece)
-        if isinstance(piece, Exception) or piece.finish is not None:
-            self.over.set()
-
-    def wait(self) -> list[Piece | Exception]:
-        assert self.over.wait(20), "no end came"
-        return self.pieces
-
-
-class Held(Heard):
-    """Keeps the worker in its first piece until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def __call__(self, piece: Piece | Exception) -> None:
-        super().__call__(piece)
-        self.begun.set()
-        assert self.go.wait(20)
+MODEL = writer(position=Rotary())
+RUN = tercet.Run(
+    trained=Trained(model=MODEL, tokenizer=TOKENIZER, source_tokenizer=TOKENIZER, folder=Path("runs/mine"))
+)
+ENDLESS = 10**6  # tokens: more than any test waits for
 
 
 @contextmanager
-def engine(model: DecoderOnly = MODEL, **limits: Any) -> Iterator[Engine]:
-    with Engine(model, TOKENIZER, Limits(**limits)) as made:
-        yield made
-    assert (made.running, made.waiting) == (0, 0)
-
-
-def asked(made: Engine, prompt: str = "the cat", sampling: Sampling = GREEDY, heard: Heard | None = None) -> Heard:
-    heard = Heard() if heard is None else heard
-    made.submit(ask(prompt, sampling), heard)
-    return heard
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.001)
-
-
-prompts = st.text("abcehnost. ä🙂", max_size=4 * MAX_LEN)
-samplings = st.builds(
-    Sampling,
-    max_new_tokens=st.integers(0, MAX_LEN + 7),
-    temperature=st.sampled_from([0.0, 0.7, 1.0]),
-    top_k=st.sampled_from([None, 5]),
-    top_p=st.sampled_from([None, 0.9]),
-    min_p=st.sampled_from([None, 0.05]),
-    repetition_penalty=st.sampled_from([1.0, 1.3]),
-    seed=st.integers(0, 9),
-)
-
-
-requests = st.fixed_dictionaries(
-    {
-        "prompt": prompts,
-        "sampling": samplings,
-        "stop": st.none() | st.tuples(st.integers(0, 30), st.integers(1, 5)),  # which part of what it would write
-        "after": st.integers(0, 40),  # pieces that were told to anyone before this one comes
-        "cancelled": st.sampled_from([None, None, None, 0, 1, 4]),  # after so many of its own pieces
-    }
-)
-
-
-def with_stops(model: DecoderOnly, one: dict[str, Any]) -> dict[str, Any]:
-    """The request, its stop texts out of what it would write without: they begin and end anywhere in a token."""
-    text = alone(model, one["prompt"], one["sampling"]).text
-    if not text or one["stop"] is None:
-        return one
-    at = one["stop"][0] % len(text)
-    stop = (text[at : at + one["stop"][1]], "never to be met")
-    return {**one, "sampling": replace(one["sampling"], stop=stop)}
-
-
-class Schedule:
-    """Requests that come and go at moments counted in pieces, so that a failure happens again."""
-
-    def __init__(self, made: Engine, wanted: list[dict[str, Any]]) -> None:
-        self.engine, self.left = made, sorted(wanted, key=lambda one: one["after"])
-        self.heard: dict[int, list[Piece | Exception]] = {number: [] for number in range(len(wanted))}
-        self.wanted = list(self.left)
-        self.jobs: dict[int, Job[Any]] = {}
-        self.told, self.open, self.done = 0, set[int](), threading.Event()
-
-    def run(self) -> None:
-        """All that follows is done in the worker's thread, between two of its steps."""
-        self.engine.submit(Ask(ids=(0,), sampling=Sampling(max_new_tokens=0)), lambda piece: self.come())
-        assert self.done.wait(20), "not all came to an end"
-
-    def come(self) -> None:
-        while self.left and (not self.open or self.left[0]["after"] <= self.told):
-            one, number = self.left.pop(0), len(self.wanted) - len(self.left) - 1
-            self.open.add(number)
-
-            def tell(piece: Piece | Exception, number: int = number) -> None:
-                self.tell(number, piece)
-
-            job = self.engine.submit(ask(one["prompt"], one["sampling"]), tell)
-            self.jobs[number] = job
-            if one["cancelled"] == 0:
-                self.leave(number)
-        if not self.open and not self.left:
-            self.done.set()
-
-    def leave(self, number: int) -> None:
-        self.jobs[number].cancel()
-        self.open.discard(number)
-
-    def tell(self, number: int, piece: Piece | Exception) -> None:
-        assert number in self.open, "something was said after the end"
-        self.told += 1
-        self.heard[number].append(piece)
-        if isinstance(piece, Exception) or piece.finish is not None:
-            self.open.discard(number)
-        elif len(self.heard[number]) == self.wanted[number]["cancelled"]:
-            self.leave(number)
-        self.come()
-
-
-def check_a_schedule(name: str, data: Any) -> None:
-    model = MODELS[name]
-    wanted = [with_stops(model, one) for one in data.draw(st.lists(requests, min_size=1, max_size=5))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "BETWEEN_STEPS", data.draw(st.integers(1, 20), "tokens read between steps"))
-        patch.setattr(running, "UNDISTURBED", data.draw(st.integers(1, 40), "tokens read undisturbed"))
-        with engine(model, slots=data.draw(st.integers(1, 4), "slots")) as made:
-            schedule = Schedule(made, wanted)
-            schedule.run()
-    for number, one in enumerate(schedule.wanted):
-        expected, heard = alone(model, one["prompt"], one["sampling"]), schedule.heard[number]
-        if one["cancelled"] is None or (heard and not isinstance(heard[-1], Exception) and heard[-1].finish):
-            assert_is(heard, expected)
-        else:
-            assert len(heard) == one["cancelled"]
-            tokens = tuple(token.id for piece in heard for token in piece.tokens)
-            assert tokens == expected.ids[: len(tokens)]
-
-
-@settings(deadline=None, max_examples=7)
-@given(name=st.sampled_from(sorted(KINDS)), data=st.data())
-def test_each_gets_what_it_gets_alone_whoever_comes_and_goes(name: str, data: Any) -> None:
-    check_a_schedule(name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-@settings(deadline=None, max_examples=60)
-@given(data=st.data())
-def test_each_gets_what_it_gets_alone_in_many_more_schedules(name: str, data: Any) -> None:
-    check_a_schedule(name, data)
-
-
-def test_many_at_once_get_what_they_get_alone_and_do_run_together() -> None:
-    prompts = [
-        "the cat",
-        "",
-        "a",
-        "the dog sat on the log and more than the context holds",
-        "né 🙂",
-        "sat",
-        "on",
-        "log",
-    ]
-    drawn = [Sampling(max_new_tokens=20, seed=seed, temperature=0.3 * seed, top_p=0.95) for seed in range(8)]
-    with engine() as made:
-        heard = [Heard() for _ in prompts]
-        for prompt, sampling, one in zip(prompts, drawn, heard, strict=True):
-            made.submit(ask(prompt, sampling), one)
-        for one, prompt, sampling in zip(heard, prompts, drawn, strict=True):
-            assert_is(one.wait(), alone(MODEL, prompt, sampling))
-
-
-def test_the_likeliest_tokens_are_the_models_own() -> None:
-    sampling = Sampling(max_new_tokens=2 * MAX_LEN, temperature=2.0, top_k=9, repetition_penalty=1.5, seed=4)
-    first, second = Heard(), Heard()
-    with engine() as made:
-        made.submit(ask("the cat", sampling, top=5), first)
-        made.submit(ask("a dog", sampling, top=2), second)
-        first.wait(), second.wait()
-    for heard, prompt, count in ((first, "the cat", 5), (second, "a dog", 2)):
-        row = TOKENIZER.encode(prompt)
-        for piece in heard.pieces:
-            assert isinstance(piece, Piece)
-            (token,), (top,) = piece.tokens, piece.top
-            with torch.no_grad():
-                seen = torch.tensor([row[window_start(len(row), MAX_LEN) :]])
-                own = MODEL(seen)[0, -1].log_softmax(-1)
-            values, ids = own.topk(count)
-            assert [id for id, _ in top] == ids.tolist()
-            torch.testing.assert_close(torch.tensor([value for _, value in top]), values, atol=1e-4, rtol=1e-4)
-            assert token.logprob == pytest.approx(own[token.id].item(), abs=1e-4)
-            row.append(token.id)
-
-
-def test_a_stop_text_is_never_shown_in_part_and_ends_the_row_at_once() -> None:
-    free = Sampling(max_new_tokens=24, seed=1, temperature=1.2)
-    text = alone(MODEL, "the", free).text
-    stop = text[3:8]
-    with engine() as made:
-        heard = asked(made, "the", replace(free, stop=(stop,)))
-        pieces = heard.wait()
-    assert pieces[-1].finish == "stop"
-    assert "".join(piece.text for piece in pieces) == text[: text.index(stop)]
-
-
-def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
-    """Between two tokens of a running row the model reads BETWEEN_STEPS tokens at most, and the row is not held up."""
-    model = writer(max_len=601, position=Rotary())
-    calls: list[tuple[int, int]] = []
-    hidden = model.hidden
-
-    def noted(tokens: torch.Tensor, **rest: Any) -> torch.Tensor:
-        calls.append(tuple(tokens.shape))
-        return hidden(tokens, **rest)
-
-    model.hidden = noted  # type: ignore[method-assign]
-    long = "the cat sat on " * 50
-    first = Held()
-    with engine(model) as made:
-        asked(made, "a", Sampling(max_new_tokens=40, temperature=0), first)
-        first.begun.wait(20)
-        second = asked(made, long)
-        first.go.set()
-        first.wait(), second.wait()
-    del model.hidden
-    assert_is(second.pieces, alone(model, long, GREEDY))
-    reads = [number for number, (_, width) in enumerate(calls) if width > 1]
-    between = [rows * width for rows, width in calls if width > 1]
-    assert sum(between) == len(TOKENIZER.encode(long)) > 3 * running.BETWEEN_STEPS
-    assert max(between) <= running.BETWEEN_STEPS
-    assert all(later - earlier == 2 for earlier, later in pairwise(reads)), "the running row has its step in between"
-
-
-def test_samples_of_one_prompt_are_read_once() -> None:
-    shapes: list[tuple[int, int]] = []
-    model = writer(position=Rotary())
-    start = model.start
-
-    def noted(tokens: torch.Tensor, lengths: torch.Tensor, **rest: Any) -> Any:
-        shapes.append(tuple(tokens.shape))
-        return start(tokens, lengths, **rest)
-
-    model.start = noted  # type: ignore[method-assign]
-    held = Held()
-    with engine(model) as made:
-        asked(made, "on", heard=held)
-        held.begun.wait(20)
-        samples = [asked(made, "the cat", Sampling(max_new_tokens=5, seed=seed)) for seed in range(5)]
-        held.go.set()
-        for one in samples:
-            one.wait()
-    assert [rows for rows, _ in shapes] == [1, 1]
-    for seed, one in enumerate(samples):
-        assert_is(one.pieces, alone(model, "the cat", Sampling(max_new_tokens=5, seed=seed)))
-
-
-def broken(token: int) -> DecoderOnly:
-    """A model for which one token is not a number."""
-    model = writer(position=Learned(), spec={"tie_embeddings": False})
-    with torch.no_grad():
-        model.embedding.weight[token] = torch.nan
-    return model
-
-
-BAD = TOKENIZER.encode("z")[0]
-
-
-def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
-    model, held = broken(BAD), Held()
-    drawn = Sampling(max_new_tokens=20, seed=2)
-    with engine(model, slots=3) as made:
-        asked(made, "the", drawn, held)
-        held.begun.wait(20)
-        bad = asked(made, "zzzzzzzz")
-        fine = asked(made, "a dog", drawn)
-        after = [asked(made, "the cat") for _ in range(6)]
-        held.go.set()
-        (error,) = bad.wait()
-        assert_is(held.wait(), alone(model, "the", drawn))
-        assert_is(fine.wait(), alone(model, "a dog", drawn))
-        for one in after:
-            assert_is(one.wait(), alone(model, "the cat", GREEDY))
-    assert isinstance(error, UserError)
-    assert "not numbers (NaN): its training diverged" in str(error)
-
-
-def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault of the test above, planted: rows are copied into their place, and what stood to the right stays."""
-
-    def careless(self: Slots, source: Cache, row: int, place: int, length: int) -> None:
-        for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
-            mine.own.keys[place, :, :length] = theirs.own.keys[row, :, :length]
-            mine.own.values[place, :, :length] = theirs.own.values[row, :, :length]
-
-    monkeypatch.setattr(Slots, "_copy", careless)
-    with engine(broken(BAD), slots=1) as made:
-        asked(made, "zzzzzzzz").wait()
-        (*_, last) = asked(made, "the cat").wait()
-    assert isinstance(last, UserError)
-
-
-def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another fault: the last row is said to stand where the gone one stood, and is not copied there."""
-    honest = Slots._copy
-
-    def forgetful(self: Slots, source: Cache, row: int, place: int, length: int) -> None:
-        if source is not self.tables:
-            honest(self, source, row, place, length)
-
-    monkeypatch.setattr(Slots, "_copy", forgetful)
-    short, long = Sampling(max_new_tokens=2, temperature=0), Sampling(max_new_tokens=9, temperature=0)
-    with engine() as made:
-        heard = [asked(made, prompt, s) for prompt, s in (("the dog sat on", short), ("a", long), ("né ", long))]
-        told = [one.wait() for one in heard]
-    assert_is(told[1], alone(MODEL, "a", long))
-    with pytest.raises(AssertionError):  # the last of the three was moved to the first one's place
-        assert_is(told[2], alone(MODEL, "né ", long))
-
-
-def test_a_model_of_nothing_but_nan_ends_every_request_with_words() -> None:
-    model = writer()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(torch.nan)
-    with engine(model, slots=2) as made:
-        for heard in [asked(made) for _ in range(5)]:
-            (error,) = heard.wait()
-            assert isinstance(error, UserError)
-
-
-@pytest.mark.parametrize("method", ["start", "step"])
-def test_an_error_of_the_model_ends_the_rows_of_that_pass_and_the_engine_lives_on(method: str) -> None:
-    model = writer(position=Rotary())
-    honest = getattr(model, method)
-
-    def fails(*args: Any, **rest: Any) -> Any:
-        raise RuntimeError("out of memory, say")
-
-    with engine(model, slots=2) as made:
-        held = Held()
-        asked(made, "the dog", heard=held)
-        held.begun.wait(20)
-        setattr(model, method, fails)
-        second = asked(made, "a")
-        held.go.set()
-        ended = second if method == "start" else held
-        other = held if method == "start" else second
-        assert str(ended.wait()[-1]) == "out of memory, say"
-        setattr(model, method, honest)
-        other.wait()
-        assert_is(asked(made, "the cat").wait(), alone(model, "the cat", GREEDY))
-    if method == "start":
-        assert_is(held.pieces, alone(model, "the dog", GREEDY))
-
-
-def test_a_listener_that_fails_is_logged_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[object] = []
-
-    def fails(piece: object) -> None:
-        told.append(piece)
-        raise OSError("the line is dead")
-
-    with engine(slots=1) as made:
-        made.submit(ask("the", GREEDY), fails)
-        assert_is(asked(made, "the cat").wait(), alone(MODEL, "the cat", GREEDY))
-    assert len(told) == 1
-    assert "its request is cancelled" in caplog.text
-    assert "the line is dead" in caplog.text
-
-
-def test_those_that_find_no_room_are_told_when_to_come_again() -> None:
-    with engine(slots=1, waiting=2) as made:
-        held = Held()
-        asked(made, heard=held)
-        held.begun.wait(20)
-        line = [asked(made) for _ in range(2)]
-        assert (made.running, made.waiting) == (1, 2)
-        with pytest.raises(Full, match=r"2 requests wait already; try again in 1 s") as refused:
-            asked(made)
-        assert refused.value.retry_after == 1
-        held.go.set()
-        for one in line:
-            assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
-        asked(made).wait()
-
-
-def test_without_a_waiting_line_a_free_slot_is_still_given() -> None:
-    with engine(slots=1, waiting=0) as made:
-        for _ in range(5):
-            asked(made).wait()
-
-
-def test_asks_that_cannot_be_read_are_refused_at_once() -> None:
-    with engine(max_new_tokens=10) as made:
-        for wrong, words in (
-            (Ask(ids=(), sampling=GREEDY), "at least one token"),
-            (Ask(ids=(1, 283), sampling=GREEDY), "no id 283; ids are 0 to 282"),
-            (Ask(ids=(-1,), sampling=GREEDY), "no id -1"),
-            (Ask(ids=(1,), sampling=Sampling(max_new_tokens=11)), "max_new_tokens=11 is more than the 10"),
-            (Ask(ids=(1,), sampling=GREEDY, top_logprobs=-1), "top_logprobs=-1 must be between 0 and 283"),
-        ):
-            with pytest.raises(ValueError, match=words):
-                made.submit(wrong, Heard())
-
-
-def test_time_runs_out_in_line_and_at_work() -> None:
-    with engine(slots=1) as made:
-        held, waiting = Held(), Heard()
-        jobs = [made.submit(ask("the", Sampling(max_new_tokens=200)), held), made.submit(ask("a", GREEDY), waiting)]
-        held.begun.wait(20)
-        last = asked(made)
-        for job in jobs:
-            job.deadline = time.monotonic()
-        held.go.set()
-        ended = held.wait()[-1]
-        assert isinstance(ended, Piece)
-        assert (ended.finish, ended.tokens, len(held.pieces)) == ("time", (), 2)
-        assert [(piece.text, piece.finish) for piece in waiting.wait()] == [("", "time")]
-        assert_is(last.wait(), alone(MODEL, "the cat", GREEDY))
-
-
-def test_what_was_held_back_is_said_when_time_runs_out() -> None:
-    said = alone(MODEL, "the", GREEDY).text
-    with engine() as made:
-        held = Held()
-        sampling = Sampling(max_new_tokens=200, temperature=0, stop=(said + "never",))
-        job = made.submit(ask("the", sampling), held)
-        held.begun.wait(20)
-        job.deadline = time.monotonic()
-        held.go.set()
-        held.wait()
-    assert [(piece.text, piece.finish) for piece in held.pieces] == [("", None), (said[:1], "time")]
-
-
-def test_closing_finishes_what_runs_and_waits() -> None:
-    made = Engine(MODEL, TOKENIZER, Limits(slots=2))
-    heard = [asked(made) for _ in range(7)]
-    made.close()
-    for one in heard:
-        assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
-    with pytest.raises(Closing, match="takes no more"):
-        asked(made)
-    made.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "tercet-engine"]
-
-
-def test_closing_waits_no_longer_than_it_was_told_to() -> None:
-    made = Engine(MODEL, TOKENIZER, Limits(slots=1, max_new_tokens=10**6))
-    heard = [asked(made, sampling=Sampling(max_new_tokens=10**6, temperature=2.0)) for _ in range(3)]
-    until(lambda: heard[0].pieces)
-    began = time.monotonic()
-    made.close(seconds=0.1)
-    assert time.monotonic() - began < 5
-    for one in heard:
-        assert isinstance(one.wait()[-1], Closing)
-
-
-def test_a_listener_may_close_the_engine() -> None:
-    made = Engine(MODEL, TOKENIZER, Limits())
-    over = threading.Event()
-
-    def tell(piece: Piece | Exception) -> None:
-        made.close(seconds=0)
-        over.set()
-
-    made.submit(ask("the", GREEDY), tell)
-    assert over.wait(20)
-    made.close()
-
-
-def test_cancelled_while_waiting_reading_and_running() -> None:
-    model = writer(max_len=601, position=Rotary())
-    with engine(model, slots=2, waiting=1) as made:
-        held = Held()
-        first = made.submit(ask("a", Sampling(max_new_tokens=500)), held)
-        held.begun.wait(20)
-        reading, waiting = Heard(), Heard()
-        second = made.submit(ask("the cat sat on " * 50, GREEDY), reading)
-        third = made.submit(ask("the", GREEDY), waiting)
-        third.cancel()
-        assert (made.running, made.waiting) == (1, 1)
-        held.go.set()
-        until(lambda: made._batch.reading and made._batch.reading[0].done)
-        second.cancel()
-        first.cancel()
-        count = len(held.pieces)
-        assert made.running == 0
-        until(lambda: len(made._batch) == 0)
-        for job in (first, second, third):
-            job.cancel()  # again, and to no effect
-        assert (reading.pieces, waiting.pieces) == ([], [])
-        assert len(held.pieces) == count
-        assert_is(asked(made).wait(), alone(model, "the cat", GREEDY))
-
-
-def test_a_thousand_that_come_and_go_leave_nothing() -> None:
-    with engine(slots=3, waiting=5000) as made:
-        before = threading.active_count()
-        for number in range(1000):
-            heard = Heard()
-            job = made.submit(ask("the cat"[: 1 + number % 7], Sampling(max_new_tokens=1000)), heard)
-            if number % 3 == 0:
-                time.sleep(0.0005)
-            job.cancel()
-        until(lambda: len(made._batch) == 0)
-        assert (made.running, made.waiting, made._texts, made._batch._slots.lengths) == (0, 0, {}, [])
-        assert threading.active_count() == before
-        gc.collect()
-        assert not [one for one in gc.get_objects() if type(one) is running.Row]
-        assert_is(asked(made).wait(), alone(MODEL, "the cat", GREEDY))
-
-
-def test_an_idle_engine_uses_no_time() -> None:
-    with engine() as made:
-        asked(made).wait()
-        time.sleep(0.05)
-        began = time.process_time()
-        time.sleep(0.3)
-        assert time.process_time() - began < 0.1
-
-
-def test_limits_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"slots": 0}, {"waiting": -1}, {"max_new_tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.* must be"):
-            Limits(**wrong)
+def no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
+
+
+def test_texts_at_once_are_those_of_generate_and_of_stream_from_the_same_seeds() -> None:
+    prompts = ["the cat", "", "a", "the dog sat on the log and more than the context holds", "né 🙂"] * 3
+    with no_thread_is_left(), tercet.Engine(RUN) as engine:
+        streams = [
+            engine.submit(prompt, seed=seed, max_new_tokens=2 * MAX_LEN, temperature=0.9, top_p=0.95)
+            for seed, prompt in enumerate(prompts)
+        ]
+        assert engine.running + engine.waiting > 1
+        for seed, (prompt, stream) in enumerate(zip(prompts, streams, strict=True)):
+            sampling = {"seed": seed, "max_new_tokens": 2 * MAX_LEN, "temperature": 0.9, "top_p": 0.95}
+            assert stream.text() == RUN.generate(prompt, **sampling) == "".join(RUN.stream(prompt, **sampling))
+            assert stream.finish == "length"
+
+
+def test_a_stream_gives_pieces_as_they_come_and_the_whole_afterwards() -> None:
+    expected = alone(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
+    with tercet.Engine(RUN) as engine:
+        stream = engine.submit("the", max_new_tokens=9, seed=4)
+        pieces = iter(stream)
+        first = next(pieces)
+        assert expected.text.startswith(first)
+        assert first + "".join(pieces) == expected.text
+        assert list(stream) == []
+        assert stream.text() == expected.text
+
+
+def test_events_hold_the_tokens_and_what_else_was_likely() -> None:
+    ids = TOKENIZER.encode("the")
+    expected = alone(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
+    with tercet.Engine(RUN) as engine:
+        events = list(engine.submit(ids, top_logprobs=2, max_new_tokens=9, seed=4).events())
+    tokens = [event.token for event in events if event.token is not None]
+    assert tuple(token.id for token in tokens) == expected.ids
+    torch.testing.assert_close(
+        torch.tensor([token.logprob for token in tokens]), torch.tensor(expected.logprobs), atol=1e-4, rtol=1e-4
+    )
+    assert [len(token.top) for token in tokens] == [2] * 9
+    assert [event.finish for event in events] == [None] * 8 + ["length"]
+
+
+def test_a_stop_text_ends_the_text() -> None:
+    text = alone(MODEL, "the", Sampling(max_new_tokens=20, seed=1)).text
+    with tercet.Engine(RUN) as engine:
+        stream = engine.submit("the", max_new_tokens=20, seed=1, stop=(text[3:6],))
+        assert (stream.text(), stream.finish) == (text[: text.index(text[3:6])], "stop")
+
+
+def test_what_is_cancelled_ends_and_frees_its_slot() -> None:
+    with tercet.Engine(RUN, limits=Limits(slots=1, max_new_tokens=ENDLESS)) as engine:
+        endless = engine.submit("the", max_new_tokens=ENDLESS)
+        waiting = engine.submit("the", max_new_tokens=ENDLESS)
+        other = engine.submit("a", max_new_tokens=3)
+        first = next(iter(endless))
+        waiting.cancel()
+        endless.cancel()
+        endless.cancel()
+        assert endless.text().startswith(first)
+        assert (waiting.text(), waiting.finish, endless.finish) == ("", None, None)
+        assert other.text() == alone(MODEL, "a", Sampling(max_new_tokens=3)).text
+
+
+def test_leaving_the_block_finishes_what_was_submitted() -> None:
+    with no_thread_is_left(), tercet.Engine(RUN) as engine:
+        streams = [engine.submit("the cat", max_new_tokens=6, seed=seed) for seed in range(20)]
+    for seed, stream in enumerate(streams):
+        assert stream.text() == alone(MODEL, "the cat", Sampling(max_new_tokens=6, seed=seed)).text
+    with pytest.raises(ShuttingDown):
+        engine.submit("the")
+
+
+def test_an_exception_in_the_block_gives_it_up() -> None:
+    streams: list[GenerationStream] = []
+    with no_thread_is_left(), pytest.raises(KeyError), tercet.Engine(RUN) as engine:
+        streams.append(engine.submit("the", max_new_tokens=ENDLESS))
+        raise KeyError
+    with pytest.raises(ShuttingDown, match="went down before this was finished"):
+        streams[0].text()
+    assert list(streams[0]) == []
+
+
+def test_limits_are_kept_where_they_are_set() -> None:
+    with tercet.Engine(RUN, limits=Limits(slots=1, waiting=0, max_new_tokens=ENDLESS, seconds=0.2)) as engine:
+        stream = engine.submit("the", max_new_tokens=ENDLESS)
+        with pytest.raises(QueueFull, match="try again in"):
+            engine.submit("the")
+        assert stream.text()
+        assert stream.finish == "time"
+
+
+def test_what_cannot_be_asked_is_refused_at_once() -> None:
+    with tercet.Engine(RUN) as engine:
+        with pytest.raises(ValueError, match="temperature=-1 must be"):
+            engine.submit("the", temperature=-1)
+        with pytest.raises(ValueError, match="no id 283"):
+            engine.submit([283])
+    with pytest.raises(UserError, match="is a masked language model, which cannot write"):
+        tercet.Engine(tercet.Run(trained=trained("bert")))
+
+
+@dataclass
+class BrokenRun:
+    """Not a `Run`, and good enough: the engine looks at `trained` alone."""
+
+    trained: Trained
+
+
+def test_weights_that_are_not_numbers_are_said_to_be() -> None:
+    with tercet.Engine(BrokenRun(broken(trained("gpt")))) as engine:
+        stream = engine.submit("the")
+        with pytest.raises(UserError, match=r"not numbers \(NaN\)"):
+            stream.text()
+
+
+def test_nothing_of_http_is_loaded() -> None:
+    program = (
+        "import sys, tercet; tercet.Engine\n"
+        "loaded = {'fastapi', 'starlette', 'uvicorn', 'prometheus_client'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -18,18 +18,18 @@ from tercet.api import Run
 from tercet.config import UserError
 from tercet.generation import Beam, Sampling, generate, translate
 from tercet.models import DecoderOnly, EncoderDecoder
-from tercet.serve.asked import CompletionAsked
-from tercet.serve.chat import ChatTemplate
-from tercet.serve.engine import Piece
-from tercet.serve.writing import Row
+from tercet.serve.chat_template import ChatTemplate
+from tercet.serve.engine import SampledToken, TokenEvent
+from tercet.serve.http.logprobs import CertainTokens
+from tercet.serve.http.requests import CompletionRequest
 
 PROMPTS = ["the cat", "unbelievable dogs sat", "é"]
 
 
 @pytest.fixture(scope="module")
 def asking() -> Iterator[TestClient]:
-    with client("gpt", "chat", "bert", "texts", "words", "translator") as made:
-        yield made
+    with client("gpt", "chat", "bert", "texts", "words", "translator") as asking:
+        yield asking
 
 
 def asked(asking: TestClient, path: str, **body: Any) -> Any:
@@ -211,13 +211,13 @@ def test_a_template_renders_as_transformers_does() -> None:
         want = other.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
         assert ChatTemplate(source, WRITER).render(messages) == want
     want = other.apply_chat_template(messages, chat_template=TEMPLATE, add_generation_prompt=True)["input_ids"]
-    ours = ChatTemplate(TEMPLATE, WRITER).ids(messages)
+    ours = ChatTemplate(TEMPLATE, WRITER).encode(messages)
     assert WRITER.decode(ours, skip_special=False) == WRITER.decode(want, skip_special=False)
 
 
 @given(st.lists(st.sampled_from(["<eos>", "<bos>", "eos>", "<", "the", "\ue000", "é"]), min_size=1).map("".join))
 def test_what_a_person_writes_is_text_where_it_spells_a_special_token(content: str) -> None:
-    ids = ChatTemplate(TEMPLATE, WRITER).ids([{"role": "user", "content": content}])
+    ids = ChatTemplate(TEMPLATE, WRITER).encode([{"role": "user", "content": content}])
     assert ids.count(WRITER.eos_id) == ids.count(WRITER.bos_id) == 1
     assert ids[1 : ids.index(WRITER.eos_id)] == WRITER.encode(f"user: {content}")
 
@@ -237,7 +237,7 @@ def test_what_a_person_writes_is_text_where_it_spells_a_special_token(content: s
 )
 def test_a_template_is_a_program_in_a_sandbox(source: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
-        ChatTemplate(source, WRITER).ids([{"role": "user", "content": "a"}])
+        ChatTemplate(source, WRITER).encode([{"role": "user", "content": "a"}])
 
 
 def test_a_template_that_is_none_is_told() -> None:
@@ -350,33 +350,30 @@ def test_everybody_at_once_gets_their_own_answer(asking: TestClient) -> None:
 )
 def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], echo: int) -> None:
     """However pieces fall: offsets never fall and lie within the text, and where nothing is cut all tokens are told."""
-    from tercet.generation.stream import Token
     from tercet.generation.text import TextRow
 
-    text, row, news = TextRow(WRITER, tuple(stop)), Row(WRITER, tokens=True, echoed="x" * echo), []
+    text, certain, tokens = TextRow(WRITER, tuple(stop)), CertainTokens(WRITER, echoed="x" * echo), []
     for place, token in enumerate(ids):
         finish = "eos" if token == WRITER.eos_id else "length" if place == len(ids) - 1 else None
-        drawn = Token(id=token, logprob=-1.0, finish=finish)
-        said = text.read(drawn)
+        sampled = SampledToken(id=token, logprob=-1.0, finish=finish)
+        piece = text.read(sampled)
         over = text.finish if text.finish == "stop" or finish else None
-        news.append(row.read(Piece(text=said, tokens=(drawn,), top=((),), finish=over)))
+        tokens += certain.push(TokenEvent(text=piece, token=sampled, finish=over))
         if over:
             break
-    whole = "".join(one.text for one in news)
-    told = [token for one in news for token in one.tokens]
-    assert [token.offset for token in told] == sorted(token.offset for token in told)
-    assert all(echo <= token.offset <= echo + len(whole) for token in told)
-    drawn_ids = text.tokens
+    whole = "".join(text.pieces)
+    offsets = [offset for offset, _ in tokens]
+    assert offsets == sorted(offsets)
+    assert all(echo <= offset <= echo + len(whole) for offset in offsets)
     if text.finish == "length":
-        assert len(told) == len(drawn_ids)
+        assert len(tokens) == len(text.tokens)
     else:
-        assert len(told) <= len(drawn_ids) - (text.finish == "eos")
-    assert news[-1].finish == ("length" if text.finish == "length" else "stop")
+        assert len(tokens) <= len(text.tokens) - (text.finish == "eos")
 
 
 def test_what_may_be_asked_is_what_may_be_said() -> None:
     """A request that this page's schema describes can be made; the neutral values of others' clients too."""
-    asked_for = CompletionAsked.model_validate(
+    asked_for = CompletionRequest.model_validate(
         {"prompt": "a", "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "best_of": 1, "user": "me",
          "suffix": None, "stop": None, "stream_options": None, "temperature": 1, "top_p": None}
     )  # fmt: skip

@@ -8,14 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
-from http_served import on_a_socket, shelf, trained
+from http_served import on_a_socket, registry, trained
 
+from tercet.checkpoint import Card, save_model
 from tercet.cli import serve as verb
 from tercet.cli.parser import Parser
-from tercet.serve.asked import MOST_LOGPROBS, MOST_ROWS, MOST_TEXTS
-from tercet.serve.guard import Rules
-from tercet.serve.limits import Limits
-from tercet.serve.page import ROWS
+from tercet.serve.engine import Limits
+from tercet.serve.http.guard import AccessRules
+from tercet.serve.http.page import ENDPOINTS
+from tercet.serve.http.requests import MAX_LOGPROBS, MAX_TEXTS_READ, MAX_TEXTS_WRITTEN
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text()
 ADDRESS = "http://127.0.0.1:8000"
@@ -24,7 +25,10 @@ ADDRESS = "http://127.0.0.1:8000"
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     models = {"mine": trained("gpt"), "bert": trained("bert")}
-    with shelf("texts", "translator", models=models, limits=Limits(slots=2)) as made, on_a_socket(made) as address:
+    with (
+        registry("texts", "translator", models=models, limits=Limits(slots=2)) as models,
+        on_a_socket(models) as address,
+    ):
         yield address
 
 
@@ -42,14 +46,22 @@ def test_curl_is_answered(block: str, address: str) -> None:
     assert re.search('"(choices|answers)":', done.stdout)
 
 
-def test_python_runs(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_client_runs(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    for block in blocks("python"):
+    for block in [block for block in blocks("python") if "tercet" not in block]:
         exec(compile(block.replace(ADDRESS, address), "serving.md", "exec"), names)
     out = capsys.readouterr().out
     assert out.startswith("['texts', 'translator', 'mine', 'bert']")
     assert out.endswith("24\n")
     names["client"].close()
+
+
+def test_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained("gpt")
+    save_model(tmp_path / "runs" / "mine", model.model, model.tokenizer, Card(name="mine"))
+    monkeypatch.chdir(tmp_path)
+    (block,) = [block for block in blocks("python") if "tercet" in block]
+    exec(compile(block, "serving.md", "exec"), {})
 
 
 def test_the_tables_are_true(address: str) -> None:
@@ -59,14 +71,14 @@ def test_the_tables_are_true(address: str) -> None:
     told = dict(re.findall(r"\| `(--[a-z-]+)` \| [^|]* \| (\d+) \|", TEXT))
     assert told == {
         "--slots": str(limits.slots), "--queue": str(limits.waiting), "--max-tokens": str(limits.max_new_tokens),
-        "--timeout": f"{limits.seconds:g}", "--max-body": str(Rules().max_body), "--grace": "30",
+        "--timeout": f"{limits.seconds:g}", "--max-body": str(AccessRules().max_body), "--grace": "30",
     }  # fmt: skip
     verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
     verb.register(verbs)
     flags, known = set(re.findall(r"--[a-z][a-z-]+", TEXT)), set(verbs.choices["serve"].flags())
     assert flags <= known | {"--to"}
-    for number in (MOST_LOGPROBS, MOST_ROWS, MOST_TEXTS):
+    for number in (MAX_LOGPROBS, MAX_TEXTS_WRITTEN, MAX_TEXTS_READ):
         assert f"{number:,}" in TEXT
     paths = httpx.get(f"{address}/openapi.json").json()["paths"]
-    assert {row.partition(" ")[2] for row in ROWS} | {"/v1/models/{name}"} == {*paths, "/openapi.json"}
+    assert {row.partition(" ")[2] for row in ENDPOINTS} | {"/v1/models/{name}"} == {*paths, "/openapi.json"}
     assert all(f"`{path}`" in TEXT for path in paths if "{" not in path)

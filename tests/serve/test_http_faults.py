@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from http_served import LIMITS, Paced, broken, client, on_a_socket, shelf, trained
+from http_served import LIMITS, Paced, broken, client, on_a_socket, registry, trained
 
 from tercet.generation.sampling import DIVERGED
-from tercet.serve.guard import Rules
-from tercet.serve.limits import Full, Limits
-from tercet.serve.parts import parts
+from tercet.serve.engine import Limits, QueueFull
+from tercet.serve.http.guard import AccessRules
+from tercet.serve.http.worker_answers import worker_answers
 
 COMPLETE = "/v1/completions"
 SHORT = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=0.3)
@@ -38,24 +38,24 @@ def error(answer: Any, status: int) -> dict[str, Any]:
 
 
 def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
-    desk = Paced(room=2)
-    with client("gpt", writer=desk) as asking, ThreadPoolExecutor(2) as pool:
+    paced = Paced(room=2)
+    with client("gpt", scheduler=paced) as asking, ThreadPoolExecutor(2) as pool:
         served = [pool.submit(asking.post, COMPLETE, json={"prompt": "a", "max_tokens": 3}) for _ in range(2)]
-        until(lambda: desk.running == 2)
+        until(lambda: paced.running == 2)
         answer = asking.post(COMPLETE, json={"prompt": "a", "max_tokens": 3})
         assert error(answer, 429)["code"] == "queue_full"
         assert answer.headers["retry-after"] == "7"
         assert error(asking.post(COMPLETE, json={"prompt": "a", "max_tokens": 3, "stream": True}), 429)
-        desk.go.set()
+        paced.go.set()
         assert [one.result().json()["choices"][0]["text"] for one in served] == ["aaa", "aaa"]
-    assert desk.running == desk.cancelled == 0
+    assert paced.running == paced.cancelled == 0
 
 
 def test_a_long_list_goes_through_a_short_queue() -> None:
     """It waits for its own, and leaves the others' places alone."""
-    desk = Paced(room=2)
-    desk.go.set()
-    with client("gpt", writer=desk) as asking:
+    paced = Paced(room=2)
+    paced.go.set()
+    with client("gpt", scheduler=paced) as asking:
         told = asking.post(COMPLETE, json={"prompt": ["a"] * 20, "n": 2, "max_tokens": 2}).json()
     assert [one["text"] for one in told["choices"]] == ["aa"] * 40
     with client("bert", limits=Limits(slots=2, waiting=1)) as asking:
@@ -64,13 +64,13 @@ def test_a_long_list_goes_through_a_short_queue() -> None:
 
 
 def test_time_is_a_504_and_frees_the_place() -> None:
-    desk = Paced()
-    with client("gpt", writer=desk, limits=SHORT) as asking:
+    paced = Paced()
+    with client("gpt", scheduler=paced, limits=SHORT) as asking:
         for stream in (False, True):
             told = error(asking.post(COMPLETE, json={"prompt": "a", "stream": stream}), 504)
             assert told["type"] == "timeout_error"
             assert "0.3 seconds" in told["message"]
-            assert desk.running == 0
+            assert paced.running == 0
     with client("gpt", limits=Limits(seconds=0.05, max_new_tokens=10**6)) as asking:
         endless = {"prompt": "a", "max_tokens": 10**5, "temperature": 0}  # what is drawn may come to an end in time
         told = error(asking.post(COMPLETE, json=endless), 504)
@@ -78,9 +78,9 @@ def test_time_is_a_504_and_frees_the_place() -> None:
 
 
 def test_time_that_runs_out_in_a_stream_is_told_in_it() -> None:
-    desk = Paced(pause=0.05)
-    desk.go.set()
-    with shelf("gpt", writer=desk, limits=SHORT) as made, on_a_socket(made) as address:
+    paced = Paced(pause=0.05)
+    paced.go.set()
+    with registry("gpt", scheduler=paced, limits=SHORT) as models, on_a_socket(models) as address:
         body = {"prompt": "a", "max_tokens": 50, "stream": True}
         with httpx.stream("POST", address + COMPLETE, json=body) as answer:
             assert answer.status_code == 200
@@ -114,9 +114,9 @@ def test_weights_that_are_not_numbers_are_told(kind: str, path: str, body: dict[
 
 
 def test_a_fault_of_ours_is_told_without_its_insides() -> None:
-    desk = Paced(fails=ZeroDivisionError("secret insides"))
-    desk.go.set()
-    with client("gpt", writer=desk) as asking:
+    paced = Paced(fails=ZeroDivisionError("secret insides"))
+    paced.go.set()
+    with client("gpt", scheduler=paced) as asking:
         told = error(asking.post(COMPLETE, json={"prompt": "a"}), 500)
     assert told["type"] == "server_error"
     assert "secret" not in told["message"]
@@ -132,9 +132,9 @@ def test_one_bad_text_hurts_nobody_beside_it() -> None:
 
 
 def test_who_asks_while_it_closes_is_sent_on() -> None:
-    with shelf("gpt", "bert") as made:
-        made.close(seconds=0)
-        with on_a_socket(made) as address:
+    with registry("gpt", "bert") as models:
+        models.close(seconds=0)
+        with on_a_socket(models) as address:
             answer = httpx.post(address + COMPLETE, json={"prompt": "a"})
             assert error(answer, 503)["code"] == "closing"
             assert "retry-after" in answer.headers
@@ -144,20 +144,23 @@ def test_who_asks_while_it_closes_is_sent_on() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_frees_its_place_at_once(stream: bool) -> None:
-    desk = Paced(room=3)
-    with shelf("gpt", writer=desk) as made, on_a_socket(made) as address:
+    paced = Paced(room=3)
+    with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address:
         for _ in range(5):
             sockets = [_asking(address, stream=stream, max_tokens=50, n=1) for _ in range(3)]
-            until(lambda: desk.running == 3)
+            until(lambda: paced.running == 3)
             for one in sockets:
                 one.close()
-            until(lambda: desk.running == 0)
-    assert desk.cancelled == 15
+            until(lambda: paced.running == 0)
+    assert paced.cancelled == 15
 
 
 @pytest.mark.slow
 def test_a_hundred_disconnects_mid_stream_leave_nothing() -> None:
-    with shelf("gpt", limits=Limits(slots=3, waiting=200, max_new_tokens=10**5)) as made, on_a_socket(made) as address:
+    with (
+        registry("gpt", limits=Limits(slots=3, waiting=200, max_new_tokens=10**5)) as models,
+        on_a_socket(models) as address,
+    ):
         alone = httpx.post(address + COMPLETE, json={"prompt": "the", "seed": 3, "max_tokens": 30}).json()
         _disconnects(address, 10)
         before = len(psutil.Process().net_connections()), threading.active_count()
@@ -170,8 +173,8 @@ def test_a_hundred_disconnects_mid_stream_leave_nothing() -> None:
             )
             _disconnects(address, 90)
             texts = [one.json()["choices"][0]["text"] for one in other.result()]
-        writer = made.models["gpt"].writer
-        until(lambda: writer.running == writer.waiting == 0)
+        scheduler = models.get("gpt").scheduler
+        until(lambda: scheduler.running == scheduler.waiting == 0)
         assert texts == [alone["choices"][0]["text"]] * 4
         until(lambda: len(psutil.Process().net_connections()) <= before[0])
         assert threading.active_count() <= before[1] + 4
@@ -211,22 +214,26 @@ def _read_until(one: socket.socket, end: bytes) -> bytes:
 def test_a_reader_that_stalls_holds_up_nobody() -> None:
     """The worker writes to the end for others, and the stalled one is let go when its time is over."""
     limits = Limits(slots=2, waiting=10, max_new_tokens=10**6, seconds=1.5)
-    with shelf("gpt", limits=limits) as made, on_a_socket(made) as address:
+    with registry("gpt", limits=limits) as models, on_a_socket(models) as address:
         with socket.socket() as stalled:
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             stalled.connect(("127.0.0.1", int(address.rpartition(":")[2])))
             content = json.dumps({"prompt": "the", "stream": True, "max_tokens": 10**6, "logprobs": 20}).encode()
             head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             stalled.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-            until(lambda: made.models["gpt"].writer.running == 1)
+            until(lambda: models.get("gpt").scheduler.running == 1)
             for _ in range(3):
                 assert httpx.post(address + COMPLETE, json={"prompt": "a", "max_tokens": 5}).status_code == 200
-            until(lambda: made.models["gpt"].writer.running == 0)
+            until(lambda: models.get("gpt").scheduler.running == 0)
         assert httpx.get(address + "/health").status_code == 200
 
 
 def test_a_sender_that_stalls_is_cut_off() -> None:
-    with shelf("bert") as made, on_a_socket(made, Rules(body_seconds=0.2)) as address, _connected(address) as slow:
+    with (
+        registry("bert") as models,
+        on_a_socket(models, AccessRules(body_seconds=0.2)) as address,
+        _connected(address) as slow,
+    ):
         head = "POST /fill-mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         slow.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
         told = _read_until(slow, b"}}")
@@ -237,7 +244,7 @@ def test_a_sender_that_stalls_is_cut_off() -> None:
 
 def test_a_sender_without_end_is_cut_off() -> None:
     sent = 0
-    with shelf("bert") as made, on_a_socket(made, Rules(max_body=10_000)) as address:
+    with registry("bert") as models, on_a_socket(models, AccessRules(max_body=10_000)) as address:
         with _connected(address) as one:
             head = "POST /fill-mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             one.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
@@ -254,7 +261,7 @@ def test_a_sender_without_end_is_cut_off() -> None:
     "garbage", [b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n", b"A" * 100_000, b"\r\n\r\n\r\n"]
 )
 def test_what_is_not_http_hurts_nobody(garbage: bytes) -> None:
-    with shelf("bert") as made, on_a_socket(made) as address:
+    with registry("bert") as models, on_a_socket(models) as address:
         with _connected(address) as one:
             one.sendall(garbage)
         assert httpx.get(address + "/health").status_code == 200
@@ -272,11 +279,11 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
 
         def submit(on_part: Callable[[int | Exception], None]) -> Job:
             if len(heard) == 3:
-                raise Full(3, 1)
+                raise QueueFull(3, 1)
             heard.append(on_part)
             return Job()
 
-        every = parts([submit] * 5, at_once=5, seconds=0.1, last=lambda part: part == 9)
+        every = worker_answers([submit] * 5, at_once=5, seconds=0.1, is_last=lambda part: part == 9)
         heard_first = asyncio.ensure_future(anext(every))
         await asyncio.sleep(0)
         heard[1](9)
@@ -284,11 +291,11 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
         await every.aclose()
         assert Job.cancelled == 2  # the one that ended is not
         heard[0](1)  # said too late, heard by nobody
-        every = parts([submit], at_once=1, seconds=0.1, last=bool)
-        with pytest.raises(Full):
+        every = worker_answers([submit], at_once=1, seconds=0.1, is_last=bool)
+        with pytest.raises(QueueFull):
             await anext(every)
         heard.clear()
-        every = parts([submit], at_once=1, seconds=0.05, last=bool)
+        every = worker_answers([submit], at_once=1, seconds=0.05, is_last=bool)
         with pytest.raises(TimeoutError, match=r"longer than 0\.05 seconds"):
             await anext(every)
         assert Job.cancelled == 3

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from http_served import WRITER, Paced, broken, on_a_socket, shelf, trained
+from http_served import WRITER, Paced, broken, on_a_socket, registry, trained
 
 from tercet.api import Run
-from tercet.serve.guard import Rules
+from tercet.serve.http.guard import AccessRules
 
 KEY = "a key for the tests"
 
@@ -18,8 +18,12 @@ def official(address: str, key: str = KEY) -> openai.OpenAI:
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[openai.OpenAI]:
-    with shelf("gpt", "chat", "bert") as made, on_a_socket(made, Rules(key=KEY)) as address, official(address) as made:
-        yield made
+    with (
+        registry("gpt", "chat", "bert") as models,
+        on_a_socket(models, AccessRules(key=KEY)) as address,
+        official(address) as ours,
+    ):
+        yield ours
 
 
 def test_models(ours: openai.OpenAI) -> None:
@@ -102,27 +106,31 @@ def test_errors_have_their_classes(ours: openai.OpenAI) -> None:
 
 
 def test_trouble_has_its_classes() -> None:
-    desk = Paced(room=0)
-    with shelf("gpt", writer=desk) as made, on_a_socket(made) as address, official(address) as ours:
+    paced = Paced(room=0)
+    with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address, official(address) as ours:
         with pytest.raises(openai.RateLimitError, match="requests wait already") as full:
             ours.completions.create(model="gpt", prompt="a")
         assert full.value.response.headers["retry-after"] == "7"
-        desk.closed = True
+        paced.closed = True
         with pytest.raises(openai.InternalServerError, match="going down") as closing:
             ours.completions.create(model="gpt", prompt="a")
         assert closing.value.status_code == 503
-    with shelf(models={"gpt": broken(trained("gpt"))}) as made, on_a_socket(made) as address, official(address) as ours:
+    with (
+        registry(models={"gpt": broken(trained("gpt"))}) as models,
+        on_a_socket(models) as address,
+        official(address) as ours,
+    ):
         for stream in (False, True):
             with pytest.raises(openai.InternalServerError, match="use an earlier checkpoint"):
                 ours.completions.create(model="gpt", prompt="a", stream=stream)
 
 
 def test_a_failure_half_way_is_an_error_of_the_stream() -> None:
-    desk = Paced(pause=0.02)
-    desk.go.set()
-    with shelf("gpt", writer=desk) as made, on_a_socket(made) as address, official(address) as ours:
+    paced = Paced(pause=0.02)
+    paced.go.set()
+    with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address, official(address) as ours:
         pieces = ours.completions.create(model="gpt", prompt="a", max_tokens=50, stream=True)
         assert next(pieces).choices[0].text == "a"
-        desk.fails = ZeroDivisionError()
+        paced.fails = ZeroDivisionError()
         with pytest.raises(openai.APIError, match="something went wrong here"):
             list(pieces)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from tercet.serve.guard import Rules
+from tercet.serve.http.guard import AccessRules
 
 JSON = {"Content-Type": "application/json"}
 COMPLETE, CHAT, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
@@ -21,8 +21,8 @@ LONG = "mat " * 100
 
 @pytest.fixture(scope="module")
 def asking() -> Iterator[TestClient]:
-    with client("gpt", "chat", "bert", "texts", "translator", rules=Rules(max_body=20_000)) as made:
-        yield made
+    with client("gpt", "chat", "bert", "texts", "translator", rules=AccessRules(max_body=20_000)) as models:
+        yield models
 
 
 def refused(answer: Any, status: int) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def test_the_names_of_this_machine(asking: TestClient, host: str) -> None:
 
 
 def test_the_key() -> None:
-    with client("bert", rules=Rules(key="a key of mine", local=False)) as asking:
+    with client("bert", rules=AccessRules(key="a key of mine", local=False)) as asking:
         assert asking.get("/health", headers={"Host": "any.example"}).json() == {"status": "ready", "models": 1}
         assert asking.get("/").status_code == 200
         for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
@@ -220,13 +220,13 @@ def test_the_key() -> None:
         refused(asking.post(EMBED, json={"input": "a"}), 401)
         told = asking.get("/openapi.json", headers=with_key).json()
         assert told["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-    assert "a key of mine" not in repr(Rules(key="a key of mine"))
+    assert "a key of mine" not in repr(AccessRules(key="a key of mine"))
 
 
 @pytest.mark.parametrize("key", ["", " ", "k\u00e9", "a\nb"])
 def test_a_key_is_something_that_a_header_can_hold(key: str) -> None:
     with pytest.raises(ValueError, match="the key must be printable ASCII, and not empty"):
-        Rules(key=key)
+        AccessRules(key=key)
 
 
 def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClient) -> None:
@@ -234,7 +234,7 @@ def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClie
     assert "access-control-allow-origin" not in asking.get("/v1/models", headers=origin).headers
     preflight = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     refused(asking.options(COMPLETE, headers=preflight), 405)
-    with client("bert", rules=Rules(origins=("https://a.example",), key="k")) as other:
+    with client("bert", rules=AccessRules(origins=("https://a.example",), key="k")) as other:
         answer = other.options(COMPLETE, headers=preflight)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://a.example")
         told = other.get("/v1/models", headers=origin)
@@ -253,7 +253,7 @@ def test_the_page_loads_nothing(asking: TestClient) -> None:
 
 def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:
     told = asking.get("/openapi.json").json()
-    fields = told["components"]["schemas"]["CompletionAsked"]["properties"]
+    fields = told["components"]["schemas"]["CompletionRequest"]["properties"]
     assert fields["model"]["anyOf"][0]["enum"] == ["gpt", "chat"]
     assert fields["max_tokens"]["anyOf"][0]["maximum"] == LIMITS.max_new_tokens
     assert "422" not in json.dumps(told["paths"])

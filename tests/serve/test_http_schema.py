@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from http_served import on_a_socket, shelf
+from http_served import on_a_socket, registry
 
-from tercet.serve.limits import Limits
+from tercet.serve.engine import Limits
 
 # A text may be longer than the context, hold no mask, or be in a conversation whose roles the template does not know:
 # a 400 that no schema can foretell.
@@ -19,7 +19,10 @@ SETTINGS = 'request-timeout = 100\n[checks.positive_data_acceptance]\nexpected-s
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(SETTINGS)
     limits = Limits(slots=64, waiting=200, max_new_tokens=6, seconds=90)
-    with shelf("gpt", "chat", "bert", "texts", "translator", limits=limits) as made, on_a_socket(made) as address:
+    with (
+        registry("gpt", "chat", "bert", "texts", "translator", limits=limits) as models,
+        on_a_socket(models) as address,
+    ):
         program = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", "settings.toml", "run"]
         options = ["--max-examples", "10", "--no-color", "--seed", "1"]
         done = subprocess.run(
@@ -29,5 +32,5 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         tested = re.search(r"Tested: (\d+)", done.stdout)
         assert tested is not None
         assert int(tested[1]) == 10
-        for served in made.models.values():
-            assert all(worker.running == worker.waiting == 0 for worker in served.workers.values())
+        for model in models.models.values():
+            assert all(worker.running == worker.waiting == 0 for worker in model.workers.values())

@@ -48,18 +48,18 @@ def run(args: argparse.Namespace) -> int:
 
     device = pick(args.device)
 
-    from tercet.serve.missing import needed
+    from tercet.serve.required_packages import require_packages
 
-    needed()
+    require_packages()
 
     from tercet.checkpoint import Trained, load_model
     from tercet.nn import quantize
-    from tercet.serve.limits import Limits
-    from tercet.serve.serving import names_of, serve
+    from tercet.serve.engine import Limits
+    from tercet.serve.server import name_models, serve
 
-    given = {name: getattr(args, flag) for flag, name in LIMITS.items() if getattr(args, flag) is not None}
+    bounds = {name: getattr(args, flag) for flag, name in LIMITS.items() if getattr(args, flag) is not None}
     try:
-        limits = Limits(**given)
+        limits = Limits(**bounds)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     # In a thread that ends: OpenMP keeps a team for each thread that has computed, and once there are more of them than
     # cores, those of the workers sleep at every barrier. On two cores a step of eight rows then takes twice as long.
     with ThreadPoolExecutor(1) as loading:
-        models = {name: loading.submit(load, folder).result() for name, folder in names_of(args.runs).items()}
+        models = {name: loading.submit(load, folder).result() for name, folder in name_models(args.runs).items()}
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     serve(
         models, limits=limits, origins=tuple(args.cors_origin), open_to_all=args.no_key, json_log=args.json_log,

@@ -8,6 +8,7 @@ Each row draws from a generator of its own, so what it draws depends on its seed
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -49,6 +50,19 @@ class Sampling:
             raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1")
         if isinstance(self.stop, str) or "" in self.stop:
             raise ValueError(f"stop={self.stop!r} must be a tuple of texts of at least one character, such as ('END',)")
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampling`, as keywords of a function that makes one."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+    seed: int
+    stop: tuple[str, ...]
 
 
 def distribution(

@@ -4,7 +4,6 @@ It is meant for this machine alone, and holds other pages off: a request must na
 can fake by a name of its own that leads here, and a question must be JSON, which no form of another page can send.
 """
 
-import ipaddress
 import json
 import socket
 import sys
@@ -25,8 +24,8 @@ from tercet.inspect.explorer.answers import Answers
 from tercet.inspect.explorer.ask import OfHeads, question
 from tercet.inspect.explorer.export import export_page
 from tercet.inspect.explorer.page import page_files, policy, type_of
+from tercet.loopback import LOOPBACK, is_loopback, names_loopback
 
-LOOPBACK = "127.0.0.1"
 PORT = 8765
 TRIES = 20  # ports after the one that was asked for
 LONGEST = 1_000_000  # bytes of a question
@@ -94,15 +93,6 @@ def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
     )
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _exported(answers: Answers, body: Any) -> str:
     return export_page(answers, question(OfHeads, body).ask)
 
@@ -141,8 +131,7 @@ def _broken(_request: Request, _error: Exception) -> Response:
 def _wrong_host(request: Request, host: str) -> Response | None:
     """Refuse a request under a name that is none of this machine's: a page elsewhere may have made it up."""
     named = request.headers.get("host", "")
-    name = named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
-    if not is_loopback(host) or is_loopback(name.lower()):
+    if not is_loopback(host) or names_loopback(named):
         return None
     return _told(403, f"{named!r:.80} is not a name of this machine; open the address that was printed")
 

@@ -1,0 +1,124 @@
+"""What is answered in one go: for each task, many clients' questions in one call of the room that knows the answer.
+
+What becomes of a text does not depend on the texts beside it, so those of several clients may share a batch.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError
+from tercet.encoding import Classified, Filled, Tagged, classify, fill, tag
+from tercet.encoding.batches import framed
+from tercet.encoding.embed import embed_rows
+from tercet.evaluate import classifier, encoder, language_model, masked_model, translator
+from tercet.generation import Beam, Sampling, Translation, translate
+from tercet.generation.sampling import DIVERGED
+from tercet.models.rest import at_rest
+from tercet.nn.pooling import Pooling
+from tercet.serve.engine.sampling import TopTokens, top_tokens
+
+POSITIONS_AT_ONCE = 64  # of a prompt: rows of scores over the whole vocabulary that are held together
+
+
+class TranslationItem(NamedTuple):
+    """A text to translate, and how its translation begins."""
+
+    text: str
+    prefix: str
+
+
+class PoolingOptions(NamedTuple):
+    """How the vectors of a text's tokens become its own."""
+
+    pooling: Pooling
+    normalise: bool
+
+
+class FillOptions(NamedTuple):
+    """How many candidates of which words."""
+
+    top: int | None
+    only: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredPrompt:
+    """The tokens of a prompt but the first: what the model gave each, and the likeliest (id, logprob) in its place."""
+
+    logprobs: tuple[float, ...]
+    top: tuple[TopTokens, ...]
+
+
+@dataclass(frozen=True)
+class BatchTasks:
+    """One model's answers. Each method takes many items and one setting for all of them.
+
+    Each raises UserError or ValueError where an item cannot be answered, and UserError where the weights are broken.
+    """
+
+    trained: Trained
+
+    def translate(self, items: list[TranslationItem], search: Beam | Sampling) -> list[list[Translation]]:
+        translations = translate(
+            translator(self.trained), self.trained.tokenizer, [item.text for item in items], search,
+            source_tokenizer=self.trained.source_tokenizer, prefixes=[item.prefix for item in items],
+        )  # fmt: skip
+        _check_numbers(hypothesis.score for hypotheses in translations for hypothesis in hypotheses)
+        return translations
+
+    def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
+        """As `tercet.encoding.embed`, of texts that are ids already; none is longer than the model takes."""
+        model, tokenizer = encoder(self.trained), self.trained.tokenizer
+        rows = framed(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
+        vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalise=options.normalise)
+        _check_numbers(vector.sum().item() for vector in vectors)
+        return vectors
+
+    def fill(self, items: list[str], options: FillOptions) -> list[Filled]:
+        model = masked_model(self.trained)
+        filled = fill(model, self.trained.tokenizer, items, top=options.top, only=options.only)
+        _check_numbers(candidate.probability for text in filled for mask in text.masks for candidate in mask)
+        return filled
+
+    def classify(self, items: list[str], _: None) -> list[Classified] | list[Tagged]:
+        model, tokenizer = classifier(self.trained), self.trained.tokenizer
+        head = model.spec.classifier
+        assert head is not None
+        if head.over == "texts":
+            classified = classify(model, tokenizer, items)
+            _check_numbers(label.probability for label in classified)
+            return classified
+        tagged = tag(model, tokenizer, [text.split() for text in items])
+        _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
+        return tagged
+
+    def score(self, items: list[tuple[int, ...]], top: int) -> list[ScoredPrompt]:
+        """What a language model gives the tokens of each prompt, each seen from those before it."""
+        return [self._score(list(ids), top) for ids in items]
+
+    def _score(self, ids: list[int], top: int) -> ScoredPrompt:
+        model = language_model(self.trained)
+        device = model.embedding.weight.device
+        logprobs, likeliest = list[float](), list[TopTokens]()
+        with at_rest(model.modules()):
+            hidden = model.hidden(torch.tensor([ids[:-1] or ids], device=device))[0]  # (T, D)
+            targets = torch.tensor(ids[1:], device=device)
+            for states, target in zip(
+                hidden[: len(targets)].split(POSITIONS_AT_ONCE), targets.split(POSITIONS_AT_ONCE), strict=True
+            ):
+                scores = model.logits(states).log_softmax(-1)  # (t, V)
+                logprobs += scores.gather(-1, target[:, None]).squeeze(-1).tolist()
+                likeliest += top_tokens(scores, [min(top, scores.shape[-1])] * len(scores))
+        _check_numbers(logprobs)
+        return ScoredPrompt(logprobs=tuple(logprobs), top=tuple(likeliest))
+
+
+def _check_numbers(numbers: Iterable[float]) -> None:
+    if any(map(math.isnan, numbers)):
+        raise UserError(DIVERGED)

@@ -1,0 +1,170 @@
+"""The queue between those who ask, in any thread, and the one worker thread that answers; its length is bounded.
+
+A `QueuedRequest` waits, is taken by the worker, and is finished once: by its last answer, or because it was cancelled.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, RLock, Thread, current_thread
+from typing import Any, Generic, Literal, TypeVar
+
+from tercet.serve.engine.limits import Limits, QueueFull, ShuttingDown
+
+log = logging.getLogger(__name__)
+Payload = TypeVar("Payload")
+Expiry = Literal["time", "shutdown"]  # a request's own time is up, or that of all at the end
+
+RECENT = 32  # requests from which the time for the next ones is estimated
+
+
+class QueuedRequest(Generic[Payload]):
+    """One request. `is_finished` is True once no more answers will come.
+
+    Args:
+        payload: what is asked.
+        on_answer: gets the answers, in the worker's thread.
+        deadline: on the clock of `time.monotonic`, in seconds.
+    """
+
+    def __init__(
+        self, queue: "RequestQueue[Payload]", payload: Payload, on_answer: Callable[[Any], None], deadline: float
+    ) -> None:
+        self.payload, self.deadline, self.is_finished = payload, deadline, False
+        self._queue, self._on_answer = queue, on_answer
+        self._lock = RLock()  # held while an answer is handed over, so that after `cancel` none is
+
+    def cancel(self) -> None:
+        """No more answers, from now on; what was begun ends with the worker's present step.
+
+        It may be called at any time, in any thread, also where the answer arrives; elsewhere it waits until an answer
+        that is just being handed over has been.
+        """
+        with self._lock:
+            if not self.is_finished:
+                self._finish()
+
+    def answer(self, answer: object, *, last: bool) -> None:
+        """Hand over an answer, unless the request is finished. No fault of the receiver's reaches the worker."""
+        with self._lock:
+            if self.is_finished:
+                return
+            if last:
+                self._finish()
+            try:
+                self._on_answer(answer)
+            except Exception:
+                log.exception("an answer could not be told; its request is cancelled")
+                self.cancel()
+
+    def _finish(self) -> None:
+        self.is_finished = True
+        self._queue.discard(self)
+
+
+class RequestQueue(Generic[Payload]):
+    """Where requests wait, and what the worker's thread is started and stopped by.
+
+    Args:
+        loop: what the worker does; it returns when `take` gives nothing and `closed` is True.
+        name: the thread's.
+    """
+
+    def __init__(self, limits: Limits, loop: Callable[[], None], *, name: str) -> None:
+        self.limits = limits
+        self._waiting = deque[QueuedRequest[Payload]]()
+        self._running = dict[QueuedRequest[Payload], float]()  # when each was taken
+        self._durations = deque[float](maxlen=RECENT)
+        self._changed = Condition()
+        self.closed = False
+        self._closes_at = math.inf
+        self._thread = Thread(target=loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, payload: Payload, on_answer: Callable[[Any], None]) -> QueuedRequest[Payload]:
+        """A new request at the end of the queue.
+
+        Raises:
+            QueueFull, ShuttingDown: where it is not taken in.
+        """
+        with self._changed:
+            if self.closed:
+                raise ShuttingDown
+            if len(self._waiting) + len(self._running) >= self.limits.slots + self.limits.waiting:
+                raise QueueFull(len(self._waiting), self._retry_after())
+            request = QueuedRequest(self, payload, on_answer, time.monotonic() + self.limits.seconds)
+            self._waiting.append(request)
+            self._changed.notify_all()
+        return request
+
+    def take(
+        self, limit: int, *, wait: bool, batchable: Callable[[Payload, Payload], bool] = lambda first, other: True
+    ) -> list[QueuedRequest[Payload]]:
+        """The first in the queue and those behind it that are `batchable` with it, `limit` at most.
+
+        Args:
+            wait: for the first one, where there is none.
+        """
+        with self._changed:
+            while wait and not self._waiting and not self.closed:
+                self._changed.wait()
+            if not self._waiting or limit < 1:
+                return []
+            first = self._waiting[0].payload
+            requests = [request for request in self._waiting if batchable(first, request.payload)][:limit]
+            for request in requests:
+                self._waiting.remove(request)
+                self._running[request] = time.monotonic()
+        return requests
+
+    def take_expired(self) -> list[tuple[QueuedRequest[Payload], Expiry]]:
+        """The requests whose time is up, and why; those that waited, whose turn will not come, wait no more."""
+        now = time.monotonic()
+        expired: list[tuple[QueuedRequest[Payload], Expiry]] = []
+        with self._changed:
+            for request in (*self._waiting, *self._running):
+                if now >= self._closes_at:
+                    expired.append((request, "shutdown"))
+                elif now >= request.deadline:
+                    expired.append((request, "time"))
+            for request, _ in expired:
+                if request in self._waiting:
+                    self._waiting.remove(request)
+        return expired
+
+    def discard(self, request: QueuedRequest[Payload]) -> None:
+        """The request is finished."""
+        with self._changed:
+            began = self._running.pop(request, None)
+            if began is not None:
+                self._durations.append(time.monotonic() - began)
+            elif request in self._waiting:
+                self._waiting.remove(request)
+
+    def close(self, *, seconds: float | None) -> None:
+        """Take no more, have the rest answered (in `seconds` at most, where they are given), end the thread."""
+        with self._changed:
+            self.closed = True
+            if seconds is not None:
+                self._closes_at = min(self._closes_at, time.monotonic() + seconds)
+            self._changed.notify_all()
+        if current_thread() is not self._thread:
+            self._thread.join()
+
+    def _retry_after(self) -> int:
+        """How long it takes until a newcomer's turn, as long as requests take lately, within a request's time."""
+        usual = sum(self._durations) / max(1, len(self._durations))
+        turns = (len(self._waiting) + 1) / self.limits.slots
+        return max(1, math.ceil(min(usual * turns, self.limits.seconds)))

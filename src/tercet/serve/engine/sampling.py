@@ -1,0 +1,68 @@
+"""The next token of each row of a batch, each with its own settings and generator, so neighbours change nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tercet.generation.sampling import Sampling
+from tercet.generation.stream import Token, choose
+
+TopTokens = tuple[tuple[int, float], ...]  # (id, log-probability), the likeliest first
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledToken(Token):
+    """A token with the model's own log-probability, and the likeliest in its place."""
+
+    top: TopTokens = ()
+
+
+class SamplingRow(Protocol):
+    """What of a row its next token depends on."""
+
+    ids: list[int]
+    settings: Sampling  # equal where rows may be sampled together
+    generator: torch.Generator
+
+
+def sample_rows(rows: Sequence[SamplingRow], logits: Float[Tensor, "B V"]) -> tuple[list[int], dict[int, Exception]]:
+    """The next token of each row; and the error of those that have none, by their number in the batch."""
+    groups: dict[Sampling, list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(row.settings, []).append(number)
+    tokens, errors = [0] * len(rows), dict[int, Exception]()
+    pending = list(groups.values())
+    while pending:
+        group = pending.pop()
+        group_logits = logits if len(group) == len(rows) else logits[group]
+        members = [rows[number] for number in group]
+        try:
+            ids = choose(
+                group_logits,
+                [row.ids for row in members],
+                members[0].settings,
+                [row.generator for row in members],
+            )
+        except Exception as error:
+            if len(group) == 1:
+                errors[group[0]] = error
+            else:  # somebody's logits are not numbers: each alone, so that it is nobody else's fault
+                pending += [[number] for number in group]
+            continue
+        for number, token in zip(group, ids.tolist(), strict=True):
+            tokens[number] = token
+    return tokens, errors
+
+
+def top_tokens(logprobs: Float[Tensor, "B V"], counts: Sequence[int]) -> list[TopTokens]:
+    """For each row its `counts[b]` likeliest tokens with their log-probabilities."""
+    most = max(counts, default=0)
+    if not most:
+        return [()] * len(counts)
+    values, ids = logprobs.topk(most, dim=-1)
+    pairs = zip(ids.tolist(), values.tolist(), counts, strict=True)
+    return [tuple(zip(row[:count], own[:count], strict=True)) for row, own, count in pairs]

@@ -1,0 +1,156 @@
+"""Continuous batching: requests that come at any time are generated together, a token each a step.
+
+One thread owns the model. A newcomer's prompt is read between two decode steps and joins the rows that are decoded;
+whoever has ended frees its slot at once. What a request gets is what `generation.generate` gives its prompt alone,
+whatever else is going on.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tercet.generation.text import TextRow, end_ids
+from tercet.models import DecoderOnly
+from tercet.serve.engine.batch import BatchRow, RunningBatch
+from tercet.serve.engine.limits import Limits, ShuttingDown
+from tercet.serve.engine.request import GenerationRequest, TokenEvent
+from tercet.serve.engine.request_queue import Expiry, QueuedRequest, RequestQueue
+from tercet.serve.engine.sampling import SampledToken
+from tercet.tokens import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """One worker thread, which is started.
+
+    Args:
+        limits: at most `limits.slots` requests are generated at once.
+    """
+
+    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, limits: Limits) -> None:
+        self._model, self._tokenizer, self._limits = model, tokenizer, limits
+        self._batch = self._new_batch()
+        self._active: dict[BatchRow, _ActiveRequest] = {}  # of all rows in the batch
+        self._queue = RequestQueue[GenerationRequest](limits, self._work, name="tercet-engine")
+        self._queue.start()
+
+    def __enter__(self) -> "Scheduler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> int:
+        return self._queue.running
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.waiting
+
+    def submit(
+        self, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]
+    ) -> QueuedRequest[GenerationRequest]:
+        """Ask for a text; in any thread.
+
+        Args:
+            on_event: is called in the worker's thread with each event. The last has a `finish`, or is an exception:
+                `UserError` where the model's outputs are not numbers, `ShuttingDown`, or what the model raised. Never
+                after `QueuedRequest.cancel`. It must be quick, for all others wait; what it raises is logged, and its
+                request is cancelled.
+
+        Raises:
+            QueueFull, ShuttingDown: where the request is not taken in.
+            ValueError: where the model cannot read it.
+        """
+        self._check(request)
+        return self._queue.submit(request, on_event)
+
+    def close(self, *, seconds: float | None = None) -> None:
+        """Take no more, finish what there is (after `seconds` with `ShuttingDown`), end the thread."""
+        self._queue.close(seconds=seconds)
+
+    def _check(self, request: GenerationRequest) -> None:
+        vocab_size = self._model.vocab_size
+        if not request.ids:
+            raise ValueError("the prompt is empty: it needs at least one token")
+        if not 0 <= min(request.ids) <= max(request.ids) < vocab_size:
+            wrong = next(token for token in request.ids if not 0 <= token < vocab_size)
+            raise ValueError(f"the vocabulary has no id {wrong}; ids are 0 to {vocab_size - 1}")
+        if request.sampling.max_new_tokens > (most := self._limits.max_new_tokens):
+            raise ValueError(
+                f"max_new_tokens={request.sampling.max_new_tokens} is more than the {most} that may be asked for"
+            )
+        if not 0 <= request.top_logprobs <= vocab_size:
+            raise ValueError(f"top_logprobs={request.top_logprobs} must be between 0 and {vocab_size}")
+
+    def _new_batch(self) -> RunningBatch:
+        return RunningBatch(self._model, self._limits.slots, end_ids(self._tokenizer))
+
+    def _work(self) -> None:
+        while not self._queue.closed or self._queue.waiting or self._batch:
+            try:
+                self._step()
+            except Exception as error:  # a fault of ours: it must not take those with it who come later
+                log.exception("all requests in work end")
+                for active in self._active.values():
+                    active.request.answer(error, last=True)
+                self._active.clear()
+                self._batch = self._new_batch()
+
+    def _step(self) -> None:
+        self._end_expired()
+        self._remove_finished()
+        for request in self._queue.take(self._limits.slots - len(self._batch), wait=not self._batch):
+            self._begin(request)
+        for row, result in self._batch.step().items():
+            try:
+                self._answer(self._active[row], result)
+            except Exception as error:  # the tokenizer's, say: it is this request's alone
+                log.exception("a request ends")
+                self._active[row].request.answer(error, last=True)
+
+    def _begin(self, queued: QueuedRequest[GenerationRequest]) -> None:
+        request = queued.payload
+        if request.sampling.max_new_tokens == 0:
+            queued.answer(TokenEvent(text="", finish="length"), last=True)
+            return
+        row = BatchRow(request.ids, request.sampling, top=request.top_logprobs)
+        self._active[row] = _ActiveRequest(queued, TextRow(self._tokenizer, request.sampling.stop))
+        self._batch.add(row)
+
+    @staticmethod
+    def _answer(active: "_ActiveRequest", result: SampledToken | Exception) -> None:
+        if isinstance(result, Exception):
+            log.error("a request ends: %s", result)
+            active.request.answer(result, last=True)
+            return
+        text = active.text.read(result)
+        ends = result.finish is not None or active.text.finish == "stop"
+        event = TokenEvent(text=text, token=result, finish=active.text.finish if ends else None)
+        active.request.answer(event, last=ends)
+
+    def _end_expired(self) -> None:
+        texts = {active.request: active.text for active in self._active.values()}
+        for request, why in self._queue.take_expired():
+            request.answer(_expired(why, texts.get(request)), last=True)
+
+    def _remove_finished(self) -> None:
+        for row in [row for row, active in self._active.items() if active.request.is_finished]:
+            self._batch.remove(row)
+            del self._active[row]
+
+
+@dataclass
+class _ActiveRequest:
+    """Who asked for a row of the batch, and its text so far."""
+
+    request: QueuedRequest[GenerationRequest]
+    text: TextRow
+
+
+def _expired(why: Expiry, text: TextRow | None) -> TokenEvent | ShuttingDown:
+    if why == "shutdown":
+        return ShuttingDown("the server went down before this was finished")
+    return TokenEvent(text="" if text is None else text.flush(), finish="time")

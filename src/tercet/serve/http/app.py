@@ -1,0 +1,81 @@
+"""The service as an ASGI application: routes, errors and the guard around them."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, get_args
+
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from starlette.middleware.cors import CORSMiddleware
+
+from tercet.serve.http.context import Service
+from tercet.serve.http.errors import register_errors
+from tercet.serve.http.guard import AccessRules, Guard
+from tercet.serve.http.log import ServerLog
+from tercet.serve.http.metrics import ServerMetrics
+from tercet.serve.http.requests import (
+    ChatRequest,
+    ClassifyRequest,
+    CompletionRequest,
+    EmbeddingsRequest,
+    FillRequest,
+    TranslateRequest,
+)
+from tercet.serve.http.routes import ROUTERS, service
+from tercet.serve.registry import Endpoint, ModelRegistry
+
+REQUESTS: dict[Endpoint, type[BaseModel]] = {
+    "/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest, "/v1/embeddings": EmbeddingsRequest,
+    "/translate": TranslateRequest, "/fill-mask": FillRequest, "/classify": ClassifyRequest,
+}  # fmt: skip
+
+
+def application(registry: ModelRegistry, rules: AccessRules | None = None, *, log: ServerLog | None = None) -> FastAPI:
+    """The models of `registry` over HTTP.
+
+    Whoever runs it closes the registry (`registry.close`) afterwards.
+    """
+    rules = AccessRules() if rules is None else rules
+    metrics = ServerMetrics(registry)
+    app = FastAPI(
+        title="Tercet", version=version("tercet"), docs_url=None, redoc_url=None, redirect_slashes=False,
+        description="Models that were trained with Tercet, or converted to it. "
+        "Routes under /v1 have the shapes of OpenAI's.",
+    )  # fmt: skip
+    app.state.service = Service(registry, metrics, rules)
+    app.include_router(service.open_router)
+    key = [] if rules.key is None else [Depends(HTTPBearer(auto_error=False))]  # the guard looks at the key
+    for router in ROUTERS:
+        app.include_router(router, dependencies=key)
+    register_errors(app, paths=["/", "/health", "/metrics", "/openapi.json", "/v1/models", *get_args(Endpoint)])
+    app.add_middleware(Guard, rules=rules, metrics=metrics, log=log or ServerLog(quiet=True))
+    if rules.origins:  # around the guard: a browser asks for leave without the key
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(rules.origins), allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"], expose_headers=["Retry-After"],
+        )  # fmt: skip
+    app.openapi = _with_models(app.openapi, registry)  # type: ignore[method-assign]
+    return app
+
+
+def _with_models(openapi: Callable[[], dict[str, Any]], registry: ModelRegistry) -> Callable[[], dict[str, Any]]:
+    """The OpenAPI page with the names of the models, and the most that may be asked of them."""
+
+    def page() -> dict[str, Any]:
+        document = openapi()
+        schemas = document["components"]["schemas"]
+        models = registry.models.values()
+        limit = max(model.limits.max_new_tokens for model in models)
+        for endpoint, schema in REQUESTS.items():
+            fields = schemas[schema.__name__]["properties"]
+            fields["model"]["anyOf"][0]["enum"] = [model.name for model in models if endpoint in model.endpoints]
+            for name in ("max_tokens", "max_completion_tokens"):
+                if name in fields:
+                    fields[name]["anyOf"][0]["maximum"] = limit
+        for path in document["paths"].values():  # FastAPI's own words for what is a 400 here
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        return document
+
+    return page

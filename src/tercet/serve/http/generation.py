@@ -1,0 +1,140 @@
+"""Texts that are generated: a request becomes a plan, the engine's events become deltas, sent as they come or at once.
+
+An answer is what `tercet generate` writes: sample j of a prompt is drawn with seed + j, whoever else is being answered.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from tercet.generation import Sampling
+from tercet.serve.engine import TokenEvent
+from tercet.serve.http.context import RequestContext
+from tercet.serve.http.disconnect import unless_disconnected
+from tercet.serve.http.errors import APIError
+from tercet.serve.http.formats import Delta, ResponseFormat
+from tercet.serve.http.generation_plan import GenerationPlan
+from tercet.serve.http.logprobs import CertainTokens
+from tercet.serve.http.requests import SamplingRequest
+from tercet.serve.http.responses import Usage
+from tercet.serve.http.streaming import Event, start_stream
+from tercet.serve.http.worker_answers import worker_answers
+from tercet.serve.registry import LoadedModel
+
+
+async def answer(
+    context: RequestContext, body: SamplingRequest, plan: GenerationPlan, response_format: ResponseFormat[Delta]
+) -> Any:
+    """The response of a request for text; a stream of events where the body asks for one."""
+    context.count_prompt_tokens(plan.prompt_tokens)
+    if body.stream:
+        events = _stream(context, plan, response_format, includes_usage=body.includes_usage)
+        return await start_stream(context.request, events, patience=plan.model.limits.seconds)
+    return await unless_disconnected(context.request, _complete(context, plan, response_format))
+
+
+async def _complete(context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta]) -> Any:
+    texts: list[list[Delta]] = [[] for _ in plan.requests]
+    async with aclosing(_deltas(context, plan, response_format)) as arriving:
+        async for index, delta in arriving:
+            texts[index].append(delta)
+    return response_format.response(plan, texts, _usage(context, plan))
+
+
+async def _stream(
+    context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, includes_usage: bool
+) -> AsyncGenerator[Event]:
+    head = {"id": plan.id, "object": response_format.object, "created": plan.created, "model": plan.model.name}
+    no_usage = {"usage": None} if includes_usage else {}
+    async with aclosing(_deltas(context, plan, response_format)) as arriving:
+        async for _, delta in arriving:
+            yield {**head, "choices": [delta.model_dump(exclude_unset=True)], **no_usage}
+    if includes_usage:
+        yield {**head, "choices": [], "usage": _usage(context, plan).model_dump()}
+
+
+async def _deltas(
+    context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta]
+) -> AsyncGenerator[tuple[int, Delta]]:
+    """What there is to send of each text, as it comes."""
+    tokenizer = plan.model.trained.tokenizer
+    certain: dict[int, CertainTokens] = {}
+    async with aclosing(_events(context, plan)) as arriving:
+        async for index, event in arriving:
+            if index not in certain:
+                certain[index] = CertainTokens(tokenizer, echoed=plan.prompt(index).echo)
+                if (opening := response_format.opening(plan, index)) is not None:
+                    yield index, opening
+            tokens = [] if plan.top_logprobs is None else certain[index].push(event)
+            if event.text or tokens or event.finish:
+                yield index, response_format.delta(plan, index, event, tokens)
+
+
+async def _events(context: RequestContext, plan: GenerationPlan) -> AsyncGenerator[tuple[int, TokenEvent]]:
+    """The engine's events of each text, counted and timed."""
+    limits, name, metrics, requests = plan.model.limits, plan.model.name, context.metrics, plan.requests
+    if not plan.sampling.max_new_tokens:  # an echo, or nothing
+        for index in range(len(requests)):
+            yield index, TokenEvent(text="", finish="length")
+        return
+    submits = [partial(plan.model.scheduler.submit, request) for request in requests]
+    arrivals = dict[int, float]()  # of each text's last token
+    arriving = worker_answers(submits, at_once=limits.slots, seconds=limits.seconds, is_last=_is_last)
+    async with aclosing(arriving):
+        async for index, event in arriving:
+            if event.token is not None:
+                now = time.perf_counter()
+                if not arrivals:
+                    metrics.observe_first_token(name, now - context.stats.began)
+                if index in arrivals:
+                    metrics.observe_next_token(name, now - arrivals[index])
+                arrivals[index] = now
+                context.count_new_tokens(1)
+            if event.finish == "time":
+                raise TimeoutError(
+                    f"the text was not finished in {limits.seconds:g} seconds; ask for fewer tokens, or stream them"
+                )
+            yield index, event
+
+
+def _is_last(event: TokenEvent) -> bool:
+    return event.finish is not None
+
+
+def _usage(context: RequestContext, plan: GenerationPlan) -> Usage:
+    prompt, new = plan.prompt_tokens, context.stats.new_tokens
+    return Usage(prompt_tokens=prompt, completion_tokens=new, total_tokens=prompt + new)
+
+
+def sampling_for(body: SamplingRequest, max_new_tokens: int) -> Sampling:
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    settings = {name: value for name in names if (value := getattr(body, name)) is not None}
+    # Fresh ones are small enough for programs that keep numbers as float64.
+    seed = secrets.randbelow(1 << 52) if body.seed is None else body.seed
+    return Sampling(max_new_tokens=max_new_tokens, seed=seed, stop=body.stops, **settings)
+
+
+def limit_tokens(model: LoadedModel, requested: int | None, default: int) -> int:
+    """How many tokens a request may get.
+
+    Raises:
+        APIError: where it asks for more than the server's limit.
+    """
+    limit = model.limits.max_new_tokens
+    if requested is None:
+        return min(default, limit)
+    if requested > limit:
+        message = f"max_tokens={requested:,} is more than this server writes for a request; ask for at most {limit:,}"
+        raise APIError(400, message, param="max_tokens")
+    return requested
+
+
+def check_length(model: LoadedModel, ids: Sequence[int], param: str, what: str) -> None:
+    """Raises APIError where the prompt is longer than the model's context."""
+    too_many = len(ids) - model.max_len
+    if too_many > 0:
+        message = f"{what} has {len(ids):,} tokens, and {model.name} sees {model.max_len:,} at once"
+        raise APIError(400, f"{message}; shorten it by {too_many:,}", param=param, code="context_length_exceeded")

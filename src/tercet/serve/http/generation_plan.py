@@ -1,0 +1,58 @@
+"""What one request has generated: which model continues which prompts, how often, and how."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tercet.generation import Sampling
+from tercet.serve.engine import GenerationRequest
+from tercet.serve.http.responses import CompletionLogprobs
+from tercet.serve.registry import LoadedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What is continued.
+
+    Attributes:
+        echo: its text, where that is sent before the answer.
+        logprobs: its tokens, where those are sent as well.
+    """
+
+    ids: tuple[int, ...]
+    echo: str = ""
+    logprobs: CompletionLogprobs | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationPlan:
+    """Sample j of each prompt is drawn with seed + j; text number i is of prompt i // samples."""
+
+    model: LoadedModel
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    samples: int
+    top_logprobs: int | None  # so many likeliest beside each token; None sends no tokens
+    id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def requests(self) -> list[GenerationRequest]:
+        """One for each text."""
+        top = min(self.top_logprobs or 0, self.model.trained.model.vocab_size)
+        return [
+            GenerationRequest(
+                ids=self.prompt(index).ids, sampling=replace(self.sampling, seed=self.seed(index)), top_logprobs=top
+            )
+            for index in range(len(self.prompts) * self.samples)
+        ]
+
+    def prompt(self, index: int) -> Prompt:
+        return self.prompts[index // self.samples]
+
+    def seed(self, index: int) -> int:
+        return self.sampling.seed + index % self.samples
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt.ids) for prompt in self.prompts)

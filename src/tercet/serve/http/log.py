@@ -1,0 +1,52 @@
+"""The server's log: a line for each request, never what was asked or the key; as text, or as JSON for programs."""
+
+import json
+import sys
+import time
+from typing import Any, TextIO
+from urllib.parse import quote
+
+
+class ServerLog:
+    """Args:
+    quiet: no lines for requests.
+    as_json: each line an object.
+    file: stderr by default.
+    """
+
+    def __init__(self, *, quiet: bool = False, as_json: bool = False, file: TextIO | None = None) -> None:
+        self._quiet, self._json, self._file = quiet, as_json, file
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        status: int,
+        seconds: float,
+        *,
+        model: str | None,
+        prompt_tokens: int,
+        new_tokens: int,
+    ) -> None:
+        if self._quiet:
+            return
+        shown = quote(path[:200])  # no line ends or colours of a stranger's making
+        if self._json:
+            line = {"method": method, "path": shown, "status": status, "seconds": round(seconds, 4)}
+            tokens = {} if model is None else {"model": model, "read": prompt_tokens, "wrote": new_tokens}
+            self._print({**line, **tokens})
+            return
+        of_model = "" if model is None else f", {model}: {prompt_tokens} tokens read, {new_tokens} written"
+        self._print(f"{method} {shown} {status} in {seconds:.3f} s{of_model}")
+
+    def note(self, message: str) -> None:
+        """What is not of one request."""
+        self._print({"message": message} if self._json else f"tercet: {message}")
+
+    def _print(self, entry: str | dict[str, Any]) -> None:
+        now = time.time()
+        if isinstance(entry, str):
+            line = f"{time.strftime('%H:%M:%S', time.localtime(now))} {entry}"
+        else:
+            line = json.dumps({"time": round(now, 3), **entry}, ensure_ascii=False)
+        print(line, file=self._file or sys.stderr, flush=True)

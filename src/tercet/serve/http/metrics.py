@@ -1,0 +1,63 @@
+"""What the server counts, in the words of Prometheus: requests, tokens, how long they take, and what waits.
+
+Each application has a registry of its own, so two in one program do not add up. A label is a route or a model that
+there is, never what a client made up: the number of series has a bound.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import generate_latest
+
+from tercet.serve.registry import ModelRegistry
+
+SHORT = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+LONG = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+
+
+class ServerMetrics:
+    def __init__(self, models: ModelRegistry) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Counter(
+            "tercet_requests", "Requests that were answered", ("route", "status"), registry=registry
+        )
+        self._seconds = Histogram(
+            "tercet_request_seconds", "From a request's head to the end of its answer", ("route",),
+            buckets=LONG, registry=registry,
+        )  # fmt: skip
+        self._tokens = Counter(
+            "tercet_tokens", "Tokens read from prompts and texts, and written", ("model", "kind"), registry=registry
+        )
+        self._first = Histogram(
+            "tercet_time_to_first_token_seconds", "From a request to its first token", ("model",),
+            buckets=LONG, registry=registry,
+        )  # fmt: skip
+        self._next = Histogram(
+            "tercet_time_per_token_seconds", "From one token of a text to the next", ("model",),
+            buckets=SHORT, registry=registry,
+        )  # fmt: skip
+        running = Gauge("tercet_running", "Rows and items that are worked on", ("model", "task"), registry=registry)
+        waiting = Gauge("tercet_waiting", "Asks in the queue", ("model", "task"), registry=registry)
+        for model in models.models.values():
+            for task, worker in model.workers.items():
+                running.labels(model.name, task).set_function(lambda worker=worker: worker.running)
+                waiting.labels(model.name, task).set_function(lambda worker=worker: worker.waiting)
+
+    def observe_request(self, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def count_prompt_tokens(self, model: str, tokens: int) -> None:
+        self._tokens.labels(model, "read").inc(tokens)
+
+    def count_new_tokens(self, model: str, tokens: int) -> None:
+        self._tokens.labels(model, "written").inc(tokens)
+
+    def observe_first_token(self, model: str, seconds: float) -> None:
+        self._first.labels(model).observe(seconds)
+
+    def observe_next_token(self, model: str, seconds: float) -> None:
+        self._next.labels(model).observe(seconds)
+
+    def render(self) -> bytes:
+        """All of it, as a scraper reads it."""
+        return generate_latest(self._registry)

@@ -1,0 +1,10 @@
+"""A file for each task that can be asked for, and one for what the service says of itself."""
+
+from fastapi import APIRouter
+
+from tercet.serve.http.routes import chat, classify, completions, embeddings, fill_mask, models, service, translate
+
+ROUTERS: tuple[APIRouter, ...] = (
+    service.router, models.router, completions.router, chat.router, embeddings.router, translate.router,
+    fill_mask.router, classify.router,
+)  # fmt: skip

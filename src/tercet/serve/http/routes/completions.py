@@ -1,0 +1,64 @@
+"""/v1/completions: a text, or each of several, is continued."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+
+from tercet.generation import encode_prompt
+from tercet.serve.engine.batch_tasks import ScoredPrompt
+from tercet.serve.http.context import RequestContext
+from tercet.serve.http.errors import EVENT_STREAM, APIError, error_responses
+from tercet.serve.http.formats import CompletionFormat
+from tercet.serve.http.generation import answer, check_length, limit_tokens, sampling_for
+from tercet.serve.http.generation_plan import GenerationPlan, Prompt
+from tercet.serve.http.limits import Route
+from tercet.serve.http.logprobs import prompt_logprobs
+from tercet.serve.http.requests import MAX_TEXTS_WRITTEN, CompletionRequest, as_list
+from tercet.serve.http.responses import CompletionResponse
+
+DEFAULT_TOKENS = 200  # as of `tercet generate`
+
+router = APIRouter(route_class=Route)
+
+
+@router.post("/v1/completions", response_model=CompletionResponse, responses={**error_responses(), **EVENT_STREAM})
+async def complete(request: Request, body: CompletionRequest) -> Any:
+    """Continue a text, or each of several."""
+    context = RequestContext(request, body, "/v1/completions")
+    prompts = await run_in_threadpool(_encode_prompts, context, body)
+    if len(prompts) * body.samples > MAX_TEXTS_WRITTEN:
+        message = f"{len(prompts)} prompts, {body.samples} samples of each: one request may ask for {MAX_TEXTS_WRITTEN}"
+        raise APIError(400, f"{message} texts; send several", param="prompt")
+    if body.echo and body.logprobs is not None:
+        prompts = await _with_logprobs(context, prompts, body.logprobs)
+    length = limit_tokens(context.model, body.max_tokens, DEFAULT_TOKENS)
+    plan = GenerationPlan(
+        model=context.model, prompts=prompts, samples=body.samples, top_logprobs=body.logprobs,
+        sampling=sampling_for(body, length), id=f"cmpl-{secrets.token_hex(12)}",
+    )  # fmt: skip
+    return await answer(context, body, plan, CompletionFormat())
+
+
+def _encode_prompts(context: RequestContext, body: CompletionRequest) -> list[Prompt]:
+    tokenizer = context.model.trained.tokenizer
+    prompts = list[Prompt]()
+    for number, prompt in enumerate(as_list(body.prompt)):
+        is_text = isinstance(prompt, str)
+        ids = encode_prompt(tokenizer, prompt) if is_text else context.known_ids(prompt, "prompt")
+        check_length(context.model, ids, "prompt", f"prompt {number + 1}" if number else "the prompt")
+        echo = "" if not body.echo else prompt if is_text else tokenizer.decode(ids)
+        prompts.append(Prompt(ids=tuple(ids), echo=echo))
+    return prompts
+
+
+async def _with_logprobs(context: RequestContext, prompts: Sequence[Prompt], top: int) -> list[Prompt]:
+    scored: list[ScoredPrompt] = await context.answer_batch("score", [prompt.ids for prompt in prompts], top)
+    tokenizer = context.model.trained.tokenizer
+    return [
+        replace(prompt, logprobs=prompt_logprobs(tokenizer, prompt.ids, scores, top))
+        for prompt, scores in zip(prompts, scored, strict=True)
+    ]

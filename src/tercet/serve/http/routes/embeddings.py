@@ -1,0 +1,59 @@
+"""/v1/embeddings: a vector for each text, by an encoder."""
+
+import base64
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+
+from tercet.serve.engine.batch_tasks import PoolingOptions
+from tercet.serve.http.context import RequestContext
+from tercet.serve.http.errors import APIError, error_responses
+from tercet.serve.http.limits import Route
+from tercet.serve.http.requests import EmbeddingsRequest, as_list
+from tercet.serve.http.responses import EmbeddingItem, EmbeddingsResponse, PromptUsage
+
+router = APIRouter(route_class=Route)
+
+
+@router.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=error_responses())
+async def embeddings(request: Request, body: EmbeddingsRequest) -> EmbeddingsResponse:
+    """A vector for each text, by an encoder."""
+    context = RequestContext(request, body, "/v1/embeddings")
+    width = context.model.trained.model.embedding.weight.shape[1]
+    if body.dimensions not in (None, width):
+        message = f"the vectors of {context.model.name} have {width} numbers, and cannot be had with {body.dimensions}"
+        raise APIError(400, f"{message}; leave dimensions out", param="dimensions")
+    rows = await run_in_threadpool(_encode_texts, context, body)
+    options = PoolingOptions(pooling=body.pooling, normalise=body.normalise)
+    vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
+    tokens = sum(map(len, rows))
+    context.count_prompt_tokens(tokens)
+    packed = body.encoding_format == "base64"
+    data = [
+        EmbeddingItem(index=index, embedding=_as_base64(vector) if packed else vector.tolist())
+        for index, vector in enumerate(vectors)
+    ]
+    usage = PromptUsage(prompt_tokens=tokens, total_tokens=tokens)
+    return EmbeddingsResponse(data=data, model=context.model.name, usage=usage)
+
+
+def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
+    """The ids of each text. What is too long is refused: a vector could not say that it is of a part alone."""
+    model, texts = context.model, as_list(body.input)
+    room = model.max_len - 2  # bos and eos stand around a text
+    if isinstance(texts[0], str):
+        rows = [ids.tolist() for ids in model.trained.tokenizer.encode_batch(texts)]
+    else:
+        rows = [context.known_ids(ids, "input") for ids in texts]
+    for number, ids in enumerate(rows):
+        if len(ids) > room:
+            what = f"text {number + 1}" if len(rows) > 1 else "the text"
+            message = f"{what} has {len(ids):,} tokens, and {model.name} takes {room:,} between its two own"
+            remedy = f"shorten it by {len(ids) - room:,}"
+            raise APIError(400, f"{message}; {remedy}", param="input", code="context_length_exceeded")
+    return [tuple(ids) for ids in rows]
+
+
+def _as_base64(vector: np.ndarray) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

@@ -1,0 +1,38 @@
+"""What the service says of itself: a page for people, its health, its counts."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from tercet.serve.http.context import service_of
+from tercet.serve.http.errors import ErrorResponse, error_responses
+from tercet.serve.http.limits import Route
+from tercet.serve.http.page import CONTENT_SECURITY_POLICY, PAGE
+from tercet.serve.http.responses import HealthResponse
+
+open_router = APIRouter(route_class=Route)
+router = APIRouter(route_class=Route)
+
+
+@open_router.get("/", include_in_schema=False)
+async def page() -> HTMLResponse:
+    headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Referrer-Policy": "no-referrer"}
+    return HTMLResponse(PAGE, headers=headers)
+
+
+@open_router.get(
+    "/health", response_model=HealthResponse, responses={503: {"model": HealthResponse}, 403: {"model": ErrorResponse}}
+)
+async def health(request: Request) -> Response:
+    """Whether questions are taken: 200, or 503 once the server is closing."""
+    registry = service_of(request).registry
+    answer = HealthResponse(status="closing" if registry.closing else "ready", models=len(registry.models))
+    return JSONResponse(answer.model_dump(), status_code=503 if registry.closing else 200)
+
+
+@router.get(
+    "/metrics", response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **error_responses(401, 403, 500)},
+)  # fmt: skip
+async def metrics(request: Request) -> Response:
+    """What the server counts, for Prometheus."""
+    return Response(service_of(request).metrics.render(), media_type="text/plain; version=0.0.4")

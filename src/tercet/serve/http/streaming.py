@@ -1,0 +1,81 @@
+"""Server-sent events: an answer in parts, each a line of JSON, and `[DONE]` behind the last.
+
+A reader who stops reading holds no more than what is written for them: the worker never waits, and when nothing could
+be sent for a while the stream is given up.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tercet.serve.http.disconnect import ClientGone, disconnected, race, unless_disconnected
+from tercet.serve.http.errors import BROKEN, APIError, error_for
+
+Event = dict[str, Any]
+
+
+class EventStream(Response):
+    """Args:
+    first: the event that is there already.
+    rest: those to come; closed at the end, whatever that is.
+    patience: seconds for which a reader may take nothing.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: Event, rest: AsyncGenerator[Event], *, patience: float) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._first, self._rest, self._patience = first, rest, patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await race(self._send(send), disconnected(receive))
+        except ClientGone:
+            return  # nobody reads any more
+        finally:
+            await self._rest.aclose()
+
+    async def _send(self, send: Send) -> None:
+        async def send_data(data: bytes, *, more: bool = True) -> None:
+            try:
+                async with asyncio.timeout(self._patience):
+                    await send({"type": "http.response.body", "body": data, "more_body": more})
+            except TimeoutError:
+                raise ClientGone from None
+            await asyncio.sleep(0)  # so that a burst of events leaves room to notice that the reader has gone
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send_data(_encode(self._first))
+        broken: Exception | None = None
+        try:
+            async for event in self._rest:
+                await send_data(_encode(event))
+        except ClientGone:
+            raise
+        except Exception as error:  # the status is sent: what went wrong must come as an event
+            known = error_for(error)
+            await send_data(_encode((known or APIError(500, BROKEN)).body))
+            broken = None if known is not None else error
+        await send_data(b"data: [DONE]\n\n", more=False)
+        if broken is not None:
+            raise broken
+
+
+def _encode(event: Event) -> bytes:
+    return f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+async def start_stream(request: Request, events: AsyncGenerator[Event], *, patience: float) -> EventStream:
+    """The stream once its first event is there: until then a failure has a status of its own."""
+    try:
+        first = await unless_disconnected(request, anext(events))  # type: ignore[arg-type]
+    except BaseException:
+        await events.aclose()
+        raise
+    return EventStream(first, events, patience=patience)

@@ -1,0 +1,74 @@
+"""From a worker's thread to a client's coroutine: its answers as they come, and an end to them where time runs out."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from tercet.serve.engine import QueueFull
+from tercet.serve.registry import Cancellable
+
+Answer = TypeVar("Answer")
+Submit = Callable[[Callable[[Answer | Exception], None]], Cancellable]
+
+
+async def worker_answers(
+    submits: Sequence[Submit[Answer]], *, at_once: int, seconds: float, is_last: Callable[[Answer], bool]
+) -> AsyncGenerator[tuple[int, Answer]]:
+    """What a worker answers to each part of a request, with the part's number, in the order in which it comes.
+
+    Close it (`contextlib.aclosing`): then what is still under way is cancelled.
+
+    Args:
+        submits: each hands one part to the worker, with the function that takes the worker's answers to it.
+        at_once: so many are with the worker at a time, so that a long list leaves room for others.
+        seconds: the most that all of them together may take.
+        is_last: whether an answer ends its part.
+
+    Raises:
+        TimeoutError: where they take longer.
+        QueueFull, ShuttingDown: where the worker takes none of them.
+        Exception: what the worker answers.
+    """
+    loop = asyncio.get_running_loop()
+    arrived = asyncio.Queue[tuple[int, Answer | Exception]]()
+    running = dict[int, Cancellable]()
+    deadline = loop.time() + seconds
+    pending = deque(enumerate(submits))
+
+    def listener(number: int) -> Callable[[Answer | Exception], None]:
+        def on_answer(answer: Answer | Exception) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(arrived.put_nowait, (number, answer))
+
+        return on_answer
+
+    try:
+        while True:
+            while pending and len(running) < at_once:
+                number, submit = pending[0]
+                try:
+                    running[number] = submit(listener(number))
+                except QueueFull:
+                    if not running:
+                        raise
+                    break  # a place comes free with one of our own
+                pending.popleft()
+            if not running:
+                return
+            try:
+                async with asyncio.timeout_at(deadline):
+                    number, answer = await arrived.get()
+            except TimeoutError:
+                raise TimeoutError(
+                    f"the answer took longer than {seconds:g} seconds; ask for less at once, or try again later"
+                ) from None
+            if isinstance(answer, Exception):
+                raise answer
+            if is_last(answer):
+                del running[number]
+            yield number, answer
+    finally:
+        for request in running.values():
+            request.cancel()

@@ -1,0 +1,19 @@
+"""Which names and addresses are this machine's own."""
+
+import pytest
+
+from tercet.loopback import is_loopback, names_loopback
+
+
+@pytest.mark.parametrize("host", ["localhost", "me.localhost", "127.0.0.1", "127.1.2.3", "::1"])
+def test_what_is_loopback(host: str) -> None:
+    assert is_loopback(host)
+    header = f"[{host}]" if ":" in host else host.upper()
+    assert names_loopback(header)
+    assert names_loopback(f"{header}:8000")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org", ""])
+def test_what_others_can_reach_is_not(host: str) -> None:
+    assert not is_loopback(host)
+    assert not names_loopback(f"[{host}]:80" if ":" in host else f"{host}:80")

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tercet.nn import Cache
-from tercet.nn.cache import Slots
 
 B, G, K, CAPACITY, M = 3, 2, 5, 7, 11
 
@@ -101,63 +100,3 @@ def test_grown_columns_are_empty_and_the_rest_stays() -> None:
     assert made.positions(2).tolist() == [[4, 5], [1, 2], [6, 7]]
     with pytest.raises(ValueError, match="capacity=10 is less than the 11 that there are"):
         made.grow(10)
-
-
-def slots(*lengths: int) -> Slots:
-    """Rows of these lengths, each of them another of the caches above."""
-    made = Slots(Cache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), most=CAPACITY)
-    for length in lengths:
-        made.join(cache(), 1, length)
-    return made
-
-
-def test_rows_join_at_the_end_and_bring_their_real_columns_only() -> None:
-    made, other = slots(4, 2), cache()
-    before = own(made.tables)
-    made.join(other, 2, 3)
-    assert made.lengths == [4, 2, 3]
-    for table, old, theirs in zip(own(made.tables), before, own(other), strict=True):
-        assert torch.equal(table[:2], old[:2])
-        assert torch.equal(table[2, :, :3], theirs[2, :, :3])
-        assert (table[2, :, 3:] == 0).all()
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_the_last_row_takes_the_place_of_one_that_leaves_and_nothing_else_moves(place: int) -> None:
-    made = slots(4, 5, 2)
-    before = [table.clone() for table in own(made.tables)]
-    made.leave(place)
-    order = {0: [2, 1], 1: [0, 2], 2: [0, 1]}[place]
-    assert made.lengths == [[4, 5, 2][row] for row in order]
-    for table, old in zip(own(made.tables), before, strict=True):
-        for now, row in enumerate(order):
-            assert torch.equal(table[now], old[row])  # with zeros behind its last token
-
-
-def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -> None:
-    made = slots(4, 2)
-    part = made.rows()
-    assert (part.capacity, part.lengths.tolist()) == (5, [4, 2])
-    for table, whole in zip(own(part), own(made.tables), strict=True):
-        assert table.shape == (2, G, 6, K)
-        assert table.data_ptr() == whole.data_ptr()
-    part.advance(1)
-    assert made.lengths == [4, 2]  # until it is told
-    made.advance()
-    assert made.lengths == [5, 3]
-
-
-def test_slots_grow_as_they_have_to_and_no_further_than_the_most() -> None:
-    made = Slots(Cache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), most=300)
-    wide = Cache(n_layers=1, n_kv_heads=G, d_head=K, batch=1, capacity=290)
-    seen = []
-    for length in (3, 64, 65, 130, 290):
-        made.join(wide, 0, length)
-        seen.append(made.tables.capacity)
-        made.leave(0)
-    assert seen == [64, 64, 128, 256, 300]
-    with pytest.raises(ValueError, match="a row of 301 tokens does not fit: the most is 300"):
-        made.join(wide, 0, 301)
-    made.join(wide, 0, 1), made.join(wide, 0, 1)
-    with pytest.raises(ValueError, match="all 2 places are taken"):
-        made.join(wide, 0, 1)

@@ -106,9 +106,14 @@ def test_leaving_the_block_finishes_what_was_submitted() -> None:
 
 def test_an_exception_in_the_block_gives_it_up() -> None:
     streams: list[GenerationStream] = []
-    with no_thread_is_left(), pytest.raises(KeyError), tercet.Engine(RUN) as engine:
-        streams.append(engine.submit("the", max_new_tokens=ENDLESS))
-        raise KeyError
+
+    def fail() -> None:
+        with tercet.Engine(RUN) as engine:
+            streams.append(engine.submit("the", max_new_tokens=ENDLESS))
+            raise KeyError
+
+    with no_thread_is_left(), pytest.raises(KeyError):
+        fail()
     with pytest.raises(ShuttingDown, match="went down before this was finished"):
         streams[0].text()
     assert list(streams[0]) == []

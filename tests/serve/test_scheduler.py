@@ -20,7 +20,7 @@ from tercet.config import UserError
 from tercet.generation import Sampling, window_start
 from tercet.models import DecoderOnly
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
-from tercet.nn.cache import Cache, Slots
+from tercet.nn.cache import Cache
 from tercet.serve.engine import (
     GenerationRequest,
     Limits,
@@ -31,6 +31,7 @@ from tercet.serve.engine import (
     TokenEvent,
     batch,
 )
+from tercet.serve.engine.cache_slots import CacheSlots
 
 KINDS = {
     "learned": {"position": Learned(), "n_kv_heads": 4},
@@ -352,12 +353,12 @@ def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
 def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault of the test above, planted: rows are copied into their place, and what stood to the right stays."""
 
-    def careless(self: Slots, source: Cache, row: int, place: int, length: int) -> None:
+    def careless(self: CacheSlots, source: Cache, row: int, slot: int, length: int) -> None:
         for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
-            mine.own.keys[place, :, :length] = theirs.own.keys[row, :, :length]
-            mine.own.values[place, :, :length] = theirs.own.values[row, :, :length]
+            mine.own.keys[slot, :, :length] = theirs.own.keys[row, :, :length]
+            mine.own.values[slot, :, :length] = theirs.own.values[row, :, :length]
 
-    monkeypatch.setattr(Slots, "_copy", careless)
+    monkeypatch.setattr(CacheSlots, "_copy", careless)
     with scheduler(broken(BAD), slots=1) as made:
         asked(made, "zzzzzzzz").wait()
         (*_, last) = asked(made, "the cat").wait()
@@ -366,13 +367,13 @@ def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPat
 
 def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another fault: the last row is said to stand where the gone one stood, and is not copied there."""
-    honest = Slots._copy
+    honest = CacheSlots._copy
 
-    def forgetful(self: Slots, source: Cache, row: int, place: int, length: int) -> None:
+    def forgetful(self: CacheSlots, source: Cache, row: int, slot: int, length: int) -> None:
         if source is not self.tables:
-            honest(self, source, row, place, length)
+            honest(self, source, row, slot, length)
 
-    monkeypatch.setattr(Slots, "_copy", forgetful)
+    monkeypatch.setattr(CacheSlots, "_copy", forgetful)
     short, long = Sampling(max_new_tokens=2, temperature=0), Sampling(max_new_tokens=9, temperature=0)
     with scheduler() as made:
         heard = [asked(made, prompt, s) for prompt, s in (("the dog sat on", short), ("a", long), ("né ", long))]

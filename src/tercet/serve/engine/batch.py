@@ -20,7 +20,8 @@ from tercet.generation.sampling import Sampling
 from tercet.generation.stream import window_moved, window_start
 from tercet.models import DecoderOnly
 from tercet.models.rest import at_rest
-from tercet.nn.cache import Cache, Slots
+from tercet.nn.cache import Cache
+from tercet.serve.engine.cache_slots import CacheSlots
 from tercet.serve.engine.sampling import SampledToken, sample_rows, top_tokens
 
 # Chunked prefill: prompt tokens read in one step. While rows wait for their next token, 64 take as long as two or three
@@ -59,7 +60,7 @@ class RunningBatch:
         self.rows: list[BatchRow] = []  # in the cache's slots, in the order of their slots
         self.prefilling: list[BatchRow] = []  # on their way there, the first to come first
         self._parts, self._device = parts_of(model), device_of(model)
-        self._slots = Slots(model.stack.new_cache(slots, capacity=0), most=model.max_len)
+        self._slots = CacheSlots(model.stack.new_cache(slots, capacity=0), most=model.max_len)
 
     def __len__(self) -> int:
         return len(self.rows) + len(self.prefilling)

@@ -72,7 +72,7 @@ class CertainTokens:
 
 def completion_logprobs(tokens: Sequence[OffsetLogprob], top: int) -> CompletionLogprobs:
     """Args:
-    top: how many of the likeliest were asked for; 0 tells none.
+    top: how many of the likeliest were asked for; 0 gives none.
     """
     return CompletionLogprobs(
         tokens=[token.token for _, token in tokens],

@@ -8,7 +8,7 @@ from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import error_responses
 from tercet.serve.http.limits import Route
 from tercet.serve.http.requests import FillRequest, as_list
-from tercet.serve.http.responses import FilledText, FillResponse, MaskCandidate
+from tercet.serve.http.responses import FilledText, FillResponse
 
 router = APIRouter(route_class=Route)
 
@@ -20,16 +20,6 @@ async def fill(request: Request, body: FillRequest) -> FillResponse:
     texts = as_list(body.text)
     await context.count_text_tokens(texts)
     options = FillOptions(top=body.top, only=None if body.only is None else tuple(body.only))
-    answers: list[Filled] = await context.answer_batch("fill", texts, options)
-    return FillResponse(model=context.model.name, answers=[_filled(filled) for filled in answers])
-
-
-def _filled(filled: Filled) -> FilledText:
-    masks = [
-        [
-            MaskCandidate(word=word.word, ids=list(word.ids), probability=word.probability, text=word.text)
-            for word in mask
-        ]
-        for mask in filled.masks
-    ]
-    return FilledText(text=filled.text, masks=masks, truncated=filled.truncated)
+    filled: list[Filled] = await context.answer_batch("fill", texts, options)
+    answers = [FilledText.model_validate(text, from_attributes=True) for text in filled]
+    return FillResponse(model=context.model.name, answers=answers)

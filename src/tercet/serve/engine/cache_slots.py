@@ -1,0 +1,63 @@
+"""The KV cache of a batch whose rows come and go while their neighbours are decoded."""
+
+import torch
+
+from tercet.nn.cache import Cache
+
+
+class CacheSlots:
+    """So many slots for rows, in tables as wide as was needed.
+
+    The rows stand at the front without a gap, so that a step costs what they cost and nothing for empty slots: who
+    leaves makes room for the last one. Only that one row is copied. Nothing of a row is left to the next one in its
+    slot: a masked NaN would still be one.
+
+    Args:
+        tables: an empty cache with a row for each slot, of any capacity; it grows when it has to.
+        most: the most tokens a row may hold.
+    """
+
+    MIN_COLUMNS = 64  # by which the tables grow at least; later they double
+
+    def __init__(self, tables: Cache, *, most: int) -> None:
+        self.tables, self.most = tables, most
+        self.lengths: list[int] = []  # tokens of each row that is here, in the order of their slots
+
+    def join(self, other: Cache, row: int, length: int) -> None:
+        """A row of another cache, of which the first `length` tokens are real, takes the next free slot."""
+        if len(self.lengths) == len(self.tables.lengths):
+            raise ValueError(f"all {len(self.lengths)} places are taken; one has to leave first")
+        self._fit(length)
+        self._copy(other, row, len(self.lengths), length)
+        self.lengths.append(length)
+
+    def leave(self, slot: int) -> None:
+        """The row in `slot` goes, and the last one takes its slot."""
+        last = len(self.lengths) - 1
+        length = self.lengths.pop()
+        if slot != last:
+            self._copy(self.tables, last, slot, length)
+            self.lengths[slot] = length
+
+    def rows(self) -> Cache:
+        """All rows that are here, with a free column each, for a step; `advance` tells that it was taken."""
+        capacity = max(self.lengths) + 1
+        self._fit(capacity)
+        return self.tables.front(torch.tensor(self.lengths, device=self.tables.lengths.device), capacity)
+
+    def advance(self) -> None:
+        """Each row holds one token more."""
+        self.lengths = [length + 1 for length in self.lengths]
+
+    def _fit(self, columns: int) -> None:
+        if columns > self.most:
+            raise ValueError(f"a row of {columns} tokens does not fit: the most is {self.most}")
+        if columns > self.tables.capacity:
+            self.tables.grow(min(self.most, max(columns, self.MIN_COLUMNS, 2 * self.tables.capacity)))
+
+    def _copy(self, source: Cache, row: int, slot: int, length: int) -> None:
+        for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
+            pairs = (mine.own.keys, theirs.own.keys), (mine.own.values, theirs.own.values)
+            for table, other in pairs:
+                table[slot, :, :length] = other[row, :, :length]
+                table[slot, :, length:] = 0.0

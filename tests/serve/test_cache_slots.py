@@ -1,0 +1,82 @@
+"""Rows come and go in a cache's slots: each keeps its own columns, and nothing of the one before."""
+
+import pytest
+import torch
+
+from tercet.nn import Cache
+from tercet.serve.engine.cache_slots import CacheSlots
+
+G, K, CAPACITY = 2, 5, 7
+
+
+def cache_of_three() -> Cache:
+    """Every number is another one, so that none can be mistaken."""
+    cache = Cache(n_layers=2, n_kv_heads=G, d_head=K, batch=3, capacity=CAPACITY)
+    cache.lengths = torch.tensor([4, 1, 6])
+    for layer in cache.layers:
+        layer.own.keys, layer.own.values = torch.randn(2, 3, G, CAPACITY + 1, K).unbind()
+    return cache
+
+
+def own(cache: Cache) -> list[torch.Tensor]:
+    return [table for layer in cache.layers for table in (layer.own.keys, layer.own.values)]
+
+
+def filled(*lengths: int) -> CacheSlots:
+    """Rows of these lengths, each of them another of the caches."""
+    slots = CacheSlots(Cache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), most=CAPACITY)
+    for length in lengths:
+        slots.join(cache_of_three(), 1, length)
+    return slots
+
+
+def test_rows_join_at_the_end_and_bring_their_real_columns_only() -> None:
+    slots, other = filled(4, 2), cache_of_three()
+    before = own(slots.tables)
+    slots.join(other, 2, 3)
+    assert slots.lengths == [4, 2, 3]
+    for table, old, theirs in zip(own(slots.tables), before, own(other), strict=True):
+        assert torch.equal(table[:2], old[:2])
+        assert torch.equal(table[2, :, :3], theirs[2, :, :3])
+        assert (table[2, :, 3:] == 0).all()
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_the_last_row_takes_the_slot_of_one_that_leaves_and_nothing_else_moves(slot: int) -> None:
+    slots = filled(4, 5, 2)
+    before = [table.clone() for table in own(slots.tables)]
+    slots.leave(slot)
+    order = {0: [2, 1], 1: [0, 2], 2: [0, 1]}[slot]
+    assert slots.lengths == [[4, 5, 2][row] for row in order]
+    for table, old in zip(own(slots.tables), before, strict=True):
+        for now, row in enumerate(order):
+            assert torch.equal(table[now], old[row])  # with zeros behind its last token
+
+
+def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -> None:
+    slots = filled(4, 2)
+    part = slots.rows()
+    assert (part.capacity, part.lengths.tolist()) == (5, [4, 2])
+    for table, whole in zip(own(part), own(slots.tables), strict=True):
+        assert table.shape == (2, G, 6, K)
+        assert table.data_ptr() == whole.data_ptr()
+    part.advance(1)
+    assert slots.lengths == [4, 2]  # until it is told
+    slots.advance()
+    assert slots.lengths == [5, 3]
+
+
+def test_slots_grow_as_they_have_to_and_no_further_than_the_most() -> None:
+    slots = CacheSlots(Cache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), most=300)
+    wide = Cache(n_layers=1, n_kv_heads=G, d_head=K, batch=1, capacity=290)
+    seen = []
+    for length in (3, 64, 65, 130, 290):
+        slots.join(wide, 0, length)
+        seen.append(slots.tables.capacity)
+        slots.leave(0)
+    assert seen == [64, 64, 128, 256, 300]
+    with pytest.raises(ValueError, match="a row of 301 tokens does not fit: the most is 300"):
+        slots.join(wide, 0, 301)
+    slots.join(wide, 0, 1), slots.join(wide, 0, 1)
+    with pytest.raises(ValueError, match="all 2 places are taken"):
+        slots.join(wide, 0, 1)

@@ -1,7 +1,7 @@
 """Memory that is freed is kept for what comes next, where the C library is glibc.
 
 By itself glibc hands large blocks back to the system, which has to clear each page again when the next step asks for
-it: a quarter of a training step on a CPU (docs/log.md).
+it: a quarter of a training step on a CPU (docs/measurements/memory.md).
 """
 
 import ctypes

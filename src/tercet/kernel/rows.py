@@ -2,7 +2,7 @@
 
 A token that is written is one row, and PyTorch's products are made for many: for one to sixteen rows they reach a half
 to a quarter of that speed, and do not know weights in int8. `few_rows.h` is made for few; `many_rows.h` for the beams
-of a batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (docs/log.md).
+of a batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (docs/measurements/kernels.md).
 """
 
 import torch

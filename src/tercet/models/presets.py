@@ -104,7 +104,8 @@ PRESETS: dict[str, AnySpec] = {
         init=Xavier(),
         stack=StackSpec(d_model=512, n_layers=6, n_heads=8, position=Sinusoidal(), placement="post", activation="relu"),
     ),
-    # Ours: what the record runs on small models showed to carry over. docs/log.md has each ingredient's worth.
+    # Ours: what the record runs on small models showed to carry over. Each ingredient's worth is in
+    # docs/measurements/language-models.md.
     "modern": DecoderOnlySpec(
         vocab_size=8_192,
         max_len=512,

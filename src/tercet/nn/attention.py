@@ -25,8 +25,9 @@ Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
 
 
-# Keys up to which, on a CPU, the formula written out takes less time than PyTorch's kernel (docs/log.md): in fp32 as it
-# comes, and where small products go through oneDNN (bf16, or fp32 let in), which that kernel is slow with.
+# Keys up to which, on a CPU, the formula written out takes less time than PyTorch's kernel: in fp32 as it
+# comes, and where small products go through oneDNN (bf16, or fp32 let in), which that kernel is slow with
+# (docs/measurements/kernels.md).
 SHORT, SHORT_BY_ONEDNN = 128, 1024
 
 

@@ -20,7 +20,7 @@ from tercet.models.vocabulary import Unembedding
 from tercet.objectives.loss import IGNORED, Loss
 
 # Scores worked out together: what a cache holds, or what keeps a GPU busy. But of so many rows of float32 at least, for
-# with each lot the unembedding is read twice, and its gradient read and written (docs/log.md).
+# with each lot the unembedding is read twice, and its gradient read and written (docs/measurements/kernels.md).
 AT_ONCE, ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
 FEW = 1 << 25  # multiplications up to which calls take longer than they do: by fewer calls, in one lot, it is faster
 

@@ -218,7 +218,8 @@ def _reduced(device: torch.device, precision: str) -> torch.autocast:
 
 def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
     """Compile each block; names stay as they are. Blocks are alike, so the first one's graph serves all. A few small
-    ones are compiled as the stack they make: to call each by itself takes a tenth of a step then (docs/log.md).
+    ones are compiled as the stack they make: to call each by itself takes a tenth of a step then
+    (docs/measurements/kernels.md).
 
     Args:
         sharded: each block's weights are gathered as it is called.

@@ -17,9 +17,11 @@ from tercet.nn.init import initialise
 
 
 class DecoderOnly(Model[DecoderOnlySpec]):
-    """Args:
-    spec: sizes and variants; a vocab_size of at least 1.
-    seed: of the initial weights.
+    """The decoder-only Transformer: the next token's logits from the tokens before it.
+
+    Args:
+        spec: sizes and variants; a vocab_size of at least 1.
+        seed: of the initial weights.
 
     Raises:
         ValueError: for sizes that do not fit together.

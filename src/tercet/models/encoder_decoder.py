@@ -20,9 +20,11 @@ from tercet.nn.init import initialise
 
 
 class EncoderDecoder(Model[EncoderDecoderSpec]):
-    """Args:
-    spec: sizes and variants; a vocab_size of at least 1.
-    seed: of the initial weights.
+    """The encoder-decoder Transformer: the next target token's logits from the source and the target before it.
+
+    Args:
+        spec: sizes and variants; a vocab_size of at least 1.
+        seed: of the initial weights.
 
     Raises:
         ValueError: for sizes that do not fit together.

@@ -23,9 +23,11 @@ from tercet.nn.pooling import pool
 
 
 class EncoderOnly(Model[EncoderOnlySpec]):
-    """Args:
-    spec: sizes, variants and heads; a vocab_size of at least 1.
-    seed: of the initial weights.
+    """The encoder-only Transformer: hidden states of all tokens, and the logits of the heads that its spec has.
+
+    Args:
+        spec: sizes, variants and heads; a vocab_size of at least 1.
+        seed: of the initial weights.
 
     Raises:
         ValueError: for sizes that do not fit together.

@@ -82,12 +82,14 @@ class Stack(nn.Module):
         memory_padding: Bool[Tensor, "N M"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Args:
-        x: embedded tokens, without their position.
-        padding: True at real tokens; padding may stand anywhere and changes nothing.
-        documents: a number for each position; tokens see their own document only, and count from its start.
-        memory, memory_padding: an encoder's output and its real tokens.
-        cache: what was worked out for earlier tokens; these are the next ones. Not with padding or documents.
+        """Run embedded tokens through all blocks.
+
+        Args:
+            x: embedded tokens, without their position.
+            padding: True at real tokens; padding may stand anywhere and changes nothing.
+            documents: a number for each position; tokens see their own document only, and count from its start.
+            memory, memory_padding: an encoder's output and its real tokens.
+            cache: what was worked out for earlier tokens; these are the next ones. Not with padding or documents.
         """
         if cache is None:
             positions = _positions(x, padding, documents)  # (B or 1, T)

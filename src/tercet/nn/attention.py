@@ -195,12 +195,14 @@ class Attention(nn.Module):
         rotation: Rotation | None = None,
         cache: KeysValues | None = None,
     ) -> Float[Tensor, "Q T D"]:
-        """Args:
-        x: where the queries come from.
-        source: where keys and values come from: x itself by default, the encoder's output in cross-attention. It may
-            have fewer rows, Q = n B: n rows of x, next to each other, then share one of the source's.
-        rotation: cosines and sines for queries and keys (Rotary).
-        cache: remembers keys and values between calls; S is then what it holds.
+        """Attend from `x` to `source`, or to `x` itself.
+
+        Args:
+            x: where the queries come from.
+            source: where keys and values come from: x itself by default, the encoder's output in cross-attention. It
+                may have fewer rows, Q = n B: n rows of x, next to each other, then share one of the source's.
+            rotation: cosines and sines for queries and keys (Rotary).
+            cache: remembers keys and values between calls; S is then what it holds.
         """
         source = x if source is None else source
         q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)

@@ -18,11 +18,13 @@ from tercet.nn.residual import Placement, Residual
 
 
 class Block(nn.Module):
-    """Args:
-    attention, feedforward, norm: make a new part at each call, so that no two share weights.
-    cross: with cross-attention.
-    parallel: the sublayers read the same input, and their outputs are added together (GPT-J, PaLM).
-    dropout, feedforward_dropout: on each branch, attention's and the network's, before it is added to the stream.
+    """One layer of a stack: its sublayers, each within its residual connection.
+
+    Args:
+        attention, feedforward, norm: make a new part at each call, so that no two share weights.
+        cross: with cross-attention.
+        parallel: the sublayers read the same input, and their outputs are added together (GPT-J, PaLM).
+        dropout, feedforward_dropout: on each branch, attention's and the network's, before it is added to the stream.
     """
 
     def __init__(

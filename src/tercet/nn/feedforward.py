@@ -40,8 +40,10 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Args:
-    dropout: on the activations, before they are narrowed.
+    """Two linear layers with an activation between them; with `gated` a third one, whose output is multiplied in.
+
+    Args:
+        dropout: on the activations, before they are narrowed.
     """
 
     def __init__(

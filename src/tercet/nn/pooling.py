@@ -16,8 +16,10 @@ Pooling = Literal["mean", "first"]
 def pool(
     hidden: Float[Tensor, "B T D"], padding: Bool[Tensor, "B T"] | None = None, kind: Pooling = "mean"
 ) -> Float[Tensor, "B D"]:
-    """Args:
-    padding: True at real tokens, wherever they stand; a row without any gives zeros, or its first state.
+    """One vector for each row of hidden states.
+
+    Args:
+        padding: True at real tokens, wherever they stand; a row without any gives zeros, or its first state.
     """
     if padding is None:
         return hidden.mean(1) if kind == "mean" else hidden[:, 0]

@@ -32,10 +32,12 @@ PLACEMENTS: dict[Placement, tuple[bool, bool, bool]] = {
 
 
 class Residual(nn.Module):
-    """Args:
-    norm: makes one norm of the stream's width.
-    dropout: on the branch, before it is added.
-    first, last: whether it is the first and the last of parallel sublayers, which share the norms around them.
+    """A sublayer within its residual connection, with norms where `placement` has them.
+
+    Args:
+        norm: makes one norm of the stream's width.
+        dropout: on the branch, before it is added.
+        first, last: whether it is the first and the last of parallel sublayers, which share the norms around them.
     """
 
     def __init__(

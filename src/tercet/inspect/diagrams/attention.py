@@ -91,8 +91,10 @@ def describe_attention(
 
 
 def plot_attention_shapes(diagram: AttentionDiagram, *, name: str = "") -> Figure:
-    """Args:
-    name: of the model, for the title.
+    """Draw one attention, each tensor with its shape.
+
+    Args:
+        name: of the model, for the title.
     """
     canvas = Canvas()
     places = {"query": -APART, "key": 0.0, "value": APART}

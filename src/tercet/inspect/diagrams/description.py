@@ -89,8 +89,10 @@ class ModelDiagram:
 def describe_model(
     spec: AnySpec, *, batch: int | None = None, length: int | None = None, source_length: int | None = None
 ) -> ModelDiagram:
-    """Args:
-    batch, length, source_length: numbers for the letters B, T and S of the shapes; S is as T by default.
+    """Describe the model that a spec is built into, as boxes with shapes.
+
+    Args:
+        batch, length, source_length: numbers for the letters B, T and S of the shapes; S is as T by default.
 
     Raises:
         ValueError: for sizes below 1 or beyond the context, a source length without a source, and a spec whose sizes do

@@ -15,9 +15,11 @@ HEADS = 3.6  # inches from one head to the next
 
 
 def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figure:
-    """Args:
-    name: of the model, for the title.
-    note: what else is to be said, on a line below.
+    """Draw a described model, from its tokens, below, to its scores, above.
+
+    Args:
+        name: of the model, for the title.
+        note: what else is to be said, on a line below.
     """
     canvas = Canvas()
     halves = [max(map(_measure_half_width, side.sublayers)) + EDGE for side in diagram.sides]

@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 export HF_HUB_OFFLINE := 1
 export WANDB_MODE := offline
 
-.PHONY: setup demo test test-fast check lint format bench bench-quick clean
+.PHONY: setup demo test test-fast check lint format docs bench bench-quick clean
 
 setup: .venv/.stamp
 
@@ -42,6 +42,15 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The site lies in build/docs then. Docstrings are read, not run, so PyTorch is not needed.
+docs: .venv-docs/.stamp
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+.venv-docs/.stamp: requirements-docs.lock
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.lock
+	@touch $@
+
 # make bench BENCH="gpt --nanogpt ../nanoGPT" picks rows and says where peers are; docs/benchmarks.md
 bench: setup
 	$(BIN)/python -m benchmarks.speed $(BENCH)
@@ -50,5 +59,5 @@ bench-quick: setup
 	$(BIN)/python -m benchmarks.speed --quick $(BENCH)
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-docs .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

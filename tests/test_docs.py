@@ -1,6 +1,8 @@
-"""The documents tell the truth: their code runs, and every setting is explained."""
+"""The documents tell the truth: their code runs, every setting is explained, and every link leads somewhere."""
 
 import dataclasses
+import importlib
+import importlib.util
 import re
 import types
 from pathlib import Path
@@ -12,7 +14,11 @@ from tercet.models import PRESETS
 from tercet.training import Recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 
 
 def keys(spec: type) -> set[str]:
@@ -83,3 +89,77 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         code = block.replace('"training.max_steps": 500', '"training.max_steps": 3, "model.stack.d_model": 32')
         exec(compile(code, "README.md", "exec"), names)
     assert "." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["add-a-position-scheme.md", "add-a-task.md"])
+def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    names: dict[str, Any] = {}
+    blocks = PYTHON.findall((DOCS / page).read_text())
+    assert len(blocks) >= 3
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+
+
+def links(page: Path) -> list[tuple[Path, str]]:
+    """The file and the anchor of every link that leads to no other site."""
+    found = (a or b for a, b in LINK.findall(CODE.sub("", page.read_text())))
+    parts = (link.partition("#") for link in found if "://" not in link)
+    return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub and the site call a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower())) for heading in headings}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES], ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in links(page):
+        assert target.exists(), f"{page.name} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {target.name}#{anchor}, which is no heading there"
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached, new = set[Path](), {DOCS / "index.md"}
+    while new:
+        reached |= new
+        new = {target for page in new for target, _ in links(page) if target.suffix == ".md"} - reached
+    assert set(PAGES) - reached == set()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "measurements").glob("*.md")), ids=lambda page: page.name)
+def test_measurements_are_narrow(page: Path) -> None:
+    assert max(map(len, page.read_text().splitlines())) <= 120
+
+
+def api_pages() -> Any:
+    """`docs/api.py`, which MkDocs loads as a hook."""
+    spec = importlib.util.spec_from_file_location("api_pages", DOCS / "api.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_api_reference_has_every_exported_name() -> None:
+    exports = api_pages().exports()
+    assert {"tercet", "tercet.nn", "tercet.models", "tercet.inspect"} <= set(exports)
+    for package, names in exports.items():
+        module = importlib.import_module(package)
+        assert [name for name in names if not hasattr(module, name)] == []
+        assert set(getattr(module, "__all__", names)) == set(names)
+        for name in names:  # where a docstring begins with its arguments, they are not read as such
+            members = [getattr(module, name)]
+            members += vars(members[0]).values() if isinstance(members[0], type) else []
+            wrong = [member for member in members if (getattr(member, "__doc__", None) or "").startswith("Args:")]
+            assert wrong == []
+
+
+def test_the_navigation_has_three_doors() -> None:
+    titles = [title for section in api_pages().navigation() for title in section]
+    assert titles == ["Tercet", "Use it", "Understand it", "Extend it", "API reference"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tercet.config import UserError
+from tercet.data.batching import cut_batches
 from tercet.data.parallel import Pairs
 
 
@@ -70,7 +71,7 @@ class Buckets:
         changes = np.flatnonzero(np.diff(source) | np.diff(target)) + 1
         self._group = np.empty(len(order), np.int32)  # of each kept pair: equal where both lengths are
         self._group[order] = np.repeat(np.arange(len(changes) + 1), np.diff(np.r_[0, changes, len(order)]))
-        self._cuts = _cuts(longest, tokens)
+        self._cuts = cut_batches(longest, tokens)
         rows = np.diff(self._cuts)
         slots = rows * (np.maximum.reduceat(source, self._cuts[:-1]) + np.maximum.reduceat(target, self._cuts[:-1]))
         self.real_tokens = np.add.reduceat(source + target, self._cuts[:-1])
@@ -123,14 +124,3 @@ def _padded(ids: np.ndarray, starts: np.ndarray, numbers: np.ndarray, pad: int) 
     tokens = np.full(mask.shape, pad, dtype=np.int64)
     tokens[mask] = ids[(first + places)[mask]]
     return tokens, mask
-
-
-def _cuts(longest: np.ndarray, tokens: int) -> np.ndarray:
-    """Where buckets begin, and the end: each takes as many pairs as it can. `longest` is in rising order."""
-    cuts = [0]
-    while cuts[-1] < len(longest):
-        first = cuts[-1]
-        ahead = longest[first : first + tokens // longest[first]]
-        cost = np.arange(1, len(ahead) + 1) * ahead
-        cuts.append(first + int(np.searchsorted(cost, tokens, side="right")))
-    return np.array(cuts)

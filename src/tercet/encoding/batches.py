@@ -1,25 +1,21 @@
-"""Texts through an encoder: cut to what it takes, sorted by length, read in batches, and put back in their order.
+"""Texts through an encoder: cut to what it takes, and read in batches of like length.
 
 A text by itself is bos, its ids and eos, as in training. What becomes of it does not depend on the texts around it:
 padding is seen by no one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tercet.config import UserError
+from tercet.data.batching import BATCH_TOKENS, map_by_length
 from tercet.models import EncoderOnly
 from tercet.models.rest import at_rest
+from tercet.objectives import pad_rows
 from tercet.tokens import Tokenizer
-
-BATCH_TOKENS = 16_384
-LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
 
 Answer = TypeVar("Answer")
 
@@ -96,37 +92,12 @@ def in_batches(
         pad: fills rows up; any id does, for nobody sees it.
         batch_tokens: the most tokens of a batch, padding included; a row that is longer stands alone.
     """
-    if batch_tokens < 1:
-        raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
     device = model.embedding.weight.device
-    found: dict[int, Answer] = {}
-    for numbers in by_length(lengths, batch_tokens):
-        rows = [row(number) for number in numbers]
-        n_real = np.array([len(ids) for ids in rows])
-        tokens = np.full((len(rows), n_real.max()), pad or 0, dtype=np.int64)
-        for place, ids in enumerate(rows):
-            tokens[place, : len(ids)] = ids
-        real = np.arange(tokens.shape[1]) < n_real[:, None]
-        padding = None if real.all() else torch.from_numpy(real).to(device)
+
+    def read(numbers: list[int]) -> Sequence[Answer]:
+        tokens, real = pad_rows([row(number) for number in numbers], device, pad=pad or 0)
+        padding = None if bool(real.all()) else real
         with at_rest(model.modules()):
-            hidden = model.hidden(torch.from_numpy(tokens).to(device), padding=padding)
-            answers = answer(Batch(numbers=numbers, hidden=hidden, padding=padding))
-        found.update(zip(numbers, answers, strict=True))
-    return [found[number] for number in range(len(lengths))]
+            return answer(Batch(numbers=numbers, hidden=model.hidden(tokens, padding=padding), padding=padding))
 
-
-def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of rows of like length together, the longest first: what does not fit into memory fails at once."""
-    rest = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    start = 0
-    while start < len(rest):
-        size = max(1, batch_tokens // max(1, lengths[rest[start]]))
-        yield rest[start : start + size]
-        start += size
-
-
-def target_logprobs(model: EncoderOnly, hidden: Tensor, targets: Tensor) -> Tensor:
-    """ln p of one token (N,) at each place whose hidden state is given (N, D), in float32."""
-    n = max(1, LOGITS_AT_ONCE // model.vocab_size)
-    both = zip(hidden.split(n), targets.split(n), strict=True)
-    return torch.cat([-F.cross_entropy(model.logits(h), t, reduction="none") for h, t in both])
+    return map_by_length(read, lengths, batch_tokens)

@@ -7,7 +7,8 @@ import torch
 
 from tercet.config import UserError
 from tercet.data import encode_words
-from tercet.encoding.batches import BATCH_TOKENS, Batch, encode_texts, framed, in_batches
+from tercet.data.batching import BATCH_TOKENS
+from tercet.encoding.batches import Batch, encode_texts, framed, in_batches
 from tercet.models import EncoderOnly
 from tercet.tokens import Tokenizer
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch.nn.functional as F
 
-from tercet.encoding.batches import BATCH_TOKENS, Batch, encode_texts, in_batches
+from tercet.data.batching import BATCH_TOKENS
+from tercet.encoding.batches import Batch, encode_texts, in_batches
 from tercet.models import EncoderOnly
 from tercet.nn.pooling import Pooling, pool
 from tercet.tokens import Tokenizer

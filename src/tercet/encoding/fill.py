@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
-from tercet.encoding.batches import BATCH_TOKENS, LOGITS_AT_ONCE, Batch, in_batches, target_logprobs
+from tercet.data.batching import BATCH_TOKENS
+from tercet.encoding.batches import Batch, in_batches
 from tercet.encoding.masks import Masked, mask_of
 from tercet.models import EncoderOnly
+from tercet.objectives import split_logits, target_logprobs
 from tercet.tokens import Tokenizer
 
 TOP = 5
@@ -101,8 +103,8 @@ def _likeliest(
         which = [(slot, place) for slot, number in enumerate(batch.numbers) for place in texts[number].places]
         slots, places = torch.tensor(which, device=batch.hidden.device).unbind(1)
         found = list[tuple[list[float], list[int]]]()
-        for hidden in batch.hidden[slots, places].split(max(1, LOGITS_AT_ONCE // model.vocab_size)):
-            p = model.logits(hidden).softmax(-1)  # (n, V)
+        for _, logits in split_logits(model, batch.hidden[slots, places]):
+            p = logits.softmax(-1)  # (n, V)
             values, ids = p.index_fill(1, forbidden.to(p.device), -1.0).topk(n)
             found += zip(values.tolist(), ids.tolist(), strict=True)
         one = iter(found)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tercet.encoding.batches import BATCH_TOKENS, Batch, Encoded, encode_texts, in_batches, target_logprobs
+from tercet.data.batching import BATCH_TOKENS
+from tercet.encoding.batches import Batch, Encoded, encode_texts, in_batches
 from tercet.encoding.masks import mask_of
 from tercet.models import EncoderOnly
+from tercet.objectives import target_logprobs
 from tercet.tokens import Tokenizer
 
 

@@ -18,11 +18,11 @@ from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled, labelled_rows
-from tercet.generation.protocol import device_of
+from tercet.data.batching import BATCH_TOKENS, batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
 from tercet.models.rest import at_rest
-from tercet.objectives import IGNORED, rows_to_classify
+from tercet.objectives import IGNORED, label_logits, move_batch, rows_to_classify
 from tercet.tokens import Tokenizer
 
 MISTAKES = 5  # of the commonest, below the table
@@ -93,7 +93,7 @@ def label_scores(
 
 
 def score_labels(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, *, batch_tokens: int = 16_384
+    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, *, batch_tokens: int = BATCH_TOKENS
 ) -> LabelScores:
     """The scores of a classifier on `labelled`, whose labels are found among the model's by their names.
 
@@ -113,15 +113,14 @@ def score_labels(
     if classifier.over != labelled.over:
         raise ValueError(f"the model classifies {classifier.over} and the labels are of {labelled.over}")
     places = _places(labelled, classifier.labels)
-    predicted, wanted, truncated = list[np.ndarray](), list[np.ndarray](), 0
-    for found, true, cut in _predictions(model, tokenizer, labelled, batch_tokens):
-        predicted.append(found)
+    predicted, wanted = list[np.ndarray](), list[np.ndarray]()
+    for labels, true in _predictions(model, tokenizer, labelled, batch_tokens):
+        predicted.append(labels)
         wanted.append(places[true])
-        truncated += cut
     if not sum(map(len, wanted)):
         raise UserError("no label is left to score; give texts with labels that the tokenizer leaves something of")
     scores = label_scores(np.concatenate(predicted), np.concatenate(wanted), classifier.labels)
-    return replace(scores, truncated=truncated)
+    return replace(scores, truncated=int((labelled.lengths + 2 > model.max_len).sum()))
 
 
 def label_dict(scores: LabelScores) -> dict[str, Any]:
@@ -169,25 +168,20 @@ def _places(labelled: Labelled, known: tuple[str, ...]) -> np.ndarray:
 
 def _predictions(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, batch_tokens: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """In batches: what the model says, what was wanted, both as numbers, and how many texts were cut."""
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """In batches: what the model says and what was wanted, both as numbers."""
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None:
         raise UserError("the tokenizer has no token for the beginning or the end: train one for an encoder")
-    pad = tokenizer.pad_id or 0
-    device = device_of(model)
-    lengths = labelled.lengths + 2
-    rest = np.argsort(-lengths, kind="stable")  # the longest first: what does not fit into memory fails at once
-    while len(rest):
-        longest = min(int(lengths[rest[0]]), model.max_len)
-        numbers, rest = np.split(rest, [max(1, batch_tokens // longest)])
-        batch = rows_to_classify(labelled_rows(labelled, numbers, max_len=model.max_len, bos=bos, eos=eos, pad=pad))
-        padding = None if batch.padding is None else batch.padding.to(device)
+    special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
+    lengths = np.minimum(labelled.lengths + 2, model.max_len)
+    for numbers in batch_by_length(lengths, batch_tokens):
+        rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
+        batch = rows_to_classify(rows)
         with at_rest(model.modules()):
-            hidden = model.hidden(batch.inputs.to(device), padding=padding)  # (B, T, D)
-            scores = model.classify(hidden, padding).flatten(0, -2).cpu()  # (N, L)
+            logits = label_logits(model, move_batch(batch, model)).cpu()  # (N, L)
         targets = batch.targets.flatten()
         real = targets != IGNORED
-        if not bool(torch.isfinite(scores[real]).all()):
+        if not bool(torch.isfinite(logits[real]).all()):
             raise UserError(DIVERGED)
-        yield scores[real].argmax(-1).numpy(), targets[real].numpy(), int((lengths[numbers] > model.max_len).sum())
+        yield logits[real].argmax(-1).numpy(), targets[real].numpy()

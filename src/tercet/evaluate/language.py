@@ -9,17 +9,13 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from rich.progress import track
-from torch import Tensor
 
 from tercet.data import Windows
 from tercet.evaluate.scores import LanguageScores
 from tercet.models import DecoderOnly
 from tercet.models.rest import at_rest
-from tercet.objectives import IGNORED, CausalBatch, windows_to_score
-
-LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
+from tercet.objectives import IGNORED, CausalBatch, causal_logprobs, move_batch, windows_to_score
 
 
 def score(
@@ -65,9 +61,9 @@ def score(
         targets = targets[targets != IGNORED]
         _check(model, batch)
         with at_rest(model.modules()):
-            losses = _losses(model, batch).double()  # (targets,)
-        nats = nats + losses.sum()
-        text_nats = text_nats + losses[~torch.isin(targets, special)].sum()
+            logprobs = causal_logprobs(model, move_batch(batch, model)).cpu().double()  # (targets,)
+        nats = nats - logprobs.sum()
+        text_nats = text_nats - logprobs[~torch.isin(targets, special)].sum()
         tokens += len(targets)
     return LanguageScores.from_sums(
         nats=nats.item(),
@@ -77,18 +73,6 @@ def score(
         context=context,
         stride=stride or context,
     )
-
-
-def _losses(model: DecoderOnly, batch: CausalBatch) -> Tensor:
-    """-ln p of each target to score, in the order of the text, in float32 on the CPU."""
-    device = model.embedding.weight.device
-    documents = None if batch.documents is None else batch.documents.to(device)
-    hidden = model.hidden(batch.inputs.to(device), documents=documents)  # (B, T, D)
-    scored = (batch.targets != IGNORED).to(device)
-    hidden, targets = hidden[scored], batch.targets.to(device)[scored]  # (N, D), (N,)
-    rows = max(1, LOGITS_AT_ONCE // model.vocab_size)
-    pairs = zip(hidden.split(rows), targets.split(rows), strict=True)
-    return torch.cat([F.cross_entropy(model.logits(h), t, reduction="none").cpu() for h, t in pairs])
 
 
 def _check(model: DecoderOnly, batch: CausalBatch) -> None:

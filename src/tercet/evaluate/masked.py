@@ -14,21 +14,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import Corpus
 from tercet.data.rows import Blocks
 from tercet.encoding.pseudo import pseudo_logprobs
-from tercet.generation.protocol import device_of
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
 from tercet.models.rest import at_rest
-from tercet.objectives import IGNORED, MaskedBatch, Masking, join_masked, masked_rows, special_tokens
+from tercet.objectives import (
+    IGNORED,
+    MaskedBatch,
+    Masking,
+    join_masked,
+    masked_rows,
+    masked_states,
+    move_batch,
+    special_tokens,
+    split_logits,
+    token_logprobs,
+)
 from tercet.tokens import Tokenizer
 
-LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
 COUNTED_AT_ONCE = 1 << 22
 FIXED = Masking(rate=0.15, masked=1.0, random=0.0)
 NEAR = 0.02  # of the unigram entropy: a loss above, or no further below, has learnt how often tokens come, and no more
@@ -111,8 +119,8 @@ def score_masked(
         batch = masked_windows(blocks, windows[start : start + at_once], tokenizer, masking, seed=seed)
         used = batch.targets != IGNORED
         batch = batch._replace(places=batch.places[used], targets=batch.targets[used])
-        losses, guesses = _read(model, batch)
-        nats, entropy = nats + losses.sum(), entropy + unigram[batch.targets].sum()
+        logprobs, guesses = _predict(model, batch)
+        nats, entropy = nats - logprobs.sum(), entropy + unigram[batch.targets].sum()
         right += int((guesses == batch.targets).sum())
         frequent += int((batch.targets == commonest).sum())
         n_tokens += len(batch.targets)
@@ -186,19 +194,12 @@ def pseudo_perplexity(
     return math.inf if mean > 700 else math.exp(mean)
 
 
-def _read(model: EncoderOnly, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
-    """Of each target (N,) -ln p in float64, and the token found likeliest, on the CPU."""
-    device = device_of(model)
-    inputs, places, targets, padding, documents = (None if part is None else part.to(device) for part in batch)
-    assert inputs is not None
-    assert places is not None
-    assert targets is not None
-    losses, guesses = [torch.zeros(0)], [torch.zeros(0, dtype=torch.long)]
+def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+    """Of each target (N,) ln p in float64, and the token found likeliest, on the CPU."""
+    batch = move_batch(batch, model)
+    logprobs, guesses = list[Tensor](), list[Tensor]()
     with at_rest(model.modules()):
-        hidden = model.hidden(inputs, padding=padding, documents=documents).flatten(0, 1)[places]  # (N, D)
-        rows = max(1, LOGITS_AT_ONCE // model.vocab_size)
-        for some, wanted in zip(hidden.split(rows), targets.split(rows), strict=True):
-            logits = model.logits(some)  # (n, V)
-            losses.append(F.cross_entropy(logits, wanted, reduction="none").cpu())
-            guesses.append(logits.argmax(-1).cpu())
-    return torch.cat(losses).double(), torch.cat(guesses)
+        for rows, logits in split_logits(model, masked_states(model, batch)):
+            logprobs.append(token_logprobs(logits, batch.targets[rows]))
+            guesses.append(logits.argmax(-1))
+    return torch.cat(logprobs).cpu().double(), torch.cat(guesses).cpu()

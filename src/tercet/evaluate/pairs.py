@@ -6,21 +6,19 @@ Plain log-probabilities, whatever the training smoothed. Sums are taken in float
 depend on the pairs beside it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from tercet.config import UserError
+from tercet.data.batching import map_by_length
 from tercet.generation.protocol import device_of
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderDecoder
 from tercet.models.rest import at_rest
+from tercet.objectives import IGNORED, PairBatch, pad_rows, seq2seq_logprobs
 from tercet.tokens import Tokenizer
-
-LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +57,6 @@ def score_pairs(
     Raises:
         UserError: where a text cannot be encoded, a tokenizer lacks bos or eos, or the model's outputs are not numbers.
     """
-    if batch_tokens < 1:
-        raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
     of_source = tokenizer if source_tokenizer is None else source_tokenizer
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None or of_source.eos_id is None:
@@ -68,51 +64,28 @@ def score_pairs(
     most = model.max_len
     sources = [ids.tolist() for ids in of_source.encode_batch([source.strip() for source, _ in pairs])]
     targets = [[*ids.tolist(), eos] for ids in tokenizer.encode_batch([target.strip() for _, target in pairs])]
-    room = most - 1 - len(of_source.opening)
+    room = of_source.frame_room(most)
     cut = [len(source) > room or len(target) > most for source, target in zip(sources, targets, strict=True)]
     sources = [of_source.frame(source, max_len=most) for source in sources]
     targets = [target[:most] for target in targets]
-    sums = torch.zeros(len(pairs), dtype=torch.float64)
-    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-    for rows in _batches(lengths, batch_tokens):
-        found = _logprobs(model, [sources[row] for row in rows], [targets[row] for row in rows], bos)
-        if not bool(found.isfinite().all()):
+    device = device_of(model)
+
+    def logprobs(numbers: list[int]) -> list[float]:
+        """ln p of each target, the sum of its tokens'."""
+        source, source_mask = pad_rows([sources[number] for number in numbers], device)
+        inputs, _ = pad_rows([[bos, *targets[number][:-1]] for number in numbers], device)
+        wanted, real = pad_rows([targets[number] for number in numbers], device)
+        with at_rest(model.modules()):
+            batch = PairBatch(source, source_mask, inputs, wanted.masked_fill(~real, IGNORED))
+            of_tokens = seq2seq_logprobs(model, batch).cpu().double()  # (N,)
+        row = real.nonzero()[:, 0].cpu()
+        sums = torch.zeros(len(numbers), dtype=torch.float64).index_add(0, row, of_tokens)
+        if not bool(sums.isfinite().all()):
             raise UserError(DIVERGED)
-        sums[rows] = found
+        return sums.tolist()
+
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
     return [
         PairScore(logprob=total, tokens=len(target), truncated=was_cut)
-        for total, target, was_cut in zip(sums.tolist(), targets, cut, strict=True)
+        for total, target, was_cut in zip(map_by_length(logprobs, lengths, batch_tokens), targets, cut, strict=True)
     ]
-
-
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Pairs of like length together, the longest first: what does not fit into memory fails at once."""
-    rest = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    while rest:
-        rows = max(1, batch_tokens // lengths[rest[0]])
-        yield rest[:rows]
-        rest = rest[rows:]
-
-
-def _logprobs(model: EncoderDecoder, sources: list[list[int]], targets: list[list[int]], bos: int) -> Tensor:
-    """ln p of each target (B,), float64 on the CPU."""
-    device = device_of(model)
-    source, source_real = _padded(sources, device)
-    inputs, _ = _padded([[bos, *target[:-1]] for target in targets], device)
-    wanted, real = _padded(targets, device)
-    with at_rest(model.modules()):
-        memory = model.encode(source, padding=source_real)  # (B, S, D)
-        hidden = model.hidden(inputs, memory, memory_padding=source_real)[real]  # (N, D)
-        n_rows = max(1, LOGITS_AT_ONCE // model.vocab_size)
-        parts = zip(hidden.split(n_rows), wanted[real].split(n_rows), strict=True)
-        losses = torch.cat([F.cross_entropy(model.logits(h), w, reduction="none").cpu() for h, w in parts])
-    row = real.nonzero()[:, 0].cpu()
-    return torch.zeros(len(targets), dtype=torch.float64).index_add(0, row, -losses.double())
-
-
-def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rows (B, L), padded on the right with any id, and where they are real."""
-    longest = max(map(len, rows))
-    tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    return tokens, torch.arange(longest, device=device) < lengths[:, None]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tercet.generation.ensemble import Ensemble
 from tercet.generation.protocol import device_of, parts_of
-from tercet.generation.reading import padded
 from tercet.models import EncoderDecoder, record
 from tercet.models.rest import at_rest
+from tercet.objectives import pad_rows
 
 
 def cross_attention(
@@ -48,14 +48,13 @@ def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[S
     """
     members = model.members if isinstance(model, Ensemble) else (model,)
     device = device_of(model)
-    inputs, lengths = padded([target[:-1] for target in targets], 0, device)  # (B, T)
+    inputs, written = pad_rows([target[:-1] for target in targets], device)  # (B, T)
     sources = torch.tensor([list(source)] * len(targets), device=device)  # (B, S)
     looks: list[Tensor] = []
     for member in members:
         if not isinstance(member, EncoderDecoder):
             raise ValueError(f"coverage needs a model with cross-attention, not {type(member).__name__}; set it to 0")
         looks.append(cross_attention(member, sources, inputs)[-1].float().mean(1))  # (B, T, S)
-    written = torch.arange(inputs.shape[1], device=device) < lengths[:, None]  # (B, T)
     attended = (torch.stack(looks).mean(0) * written[..., None]).sum(1)  # (B, S)
     smallest = torch.finfo(attended.dtype).tiny  # a token that no one looked at costs much, not everything
     return attended.clamp(min=smallest, max=1.0).log().sum(-1).tolist()

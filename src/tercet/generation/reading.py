@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from tercet.generation.protocol import AnyDecoder, CacheType, Decoder, SourceDecoder
+from tercet.objectives import pad_rows
 
 
 def read(
@@ -29,26 +30,17 @@ def read(
     """
     pairs = [(tuple(row), () if sources is None else tuple(sources[n])) for n, row in enumerate(rows)]
     distinct = list(dict.fromkeys(pairs))
-    tokens, lengths = padded([row for row, _ in distinct], 0, device)
+    tokens, real = pad_rows([row for row, _ in distinct], device)
+    lengths = real.sum(1)
     if sources is None:
         logits, cache = cast("Decoder[CacheType]", model).start(tokens, lengths, capacity=capacity)
     else:
-        source, source_lengths = padded([source for _, source in distinct], source_pad, device)
-        real = torch.arange(source.shape[1], device=device) < source_lengths[:, None]  # (B, S)
+        source, source_real = pad_rows([source for _, source in distinct], device, pad=source_pad)
         translator = cast("SourceDecoder[CacheType]", model)
-        logits, cache = translator.start(tokens, lengths, source=source, source_padding=real, capacity=capacity)
+        logits, cache = translator.start(tokens, lengths, source=source, source_padding=source_real, capacity=capacity)
     if len(distinct) < len(pairs):
         number = {pair: slot for slot, pair in enumerate(distinct)}
         slots = torch.tensor([number[pair] for pair in pairs], device=device)
         cache.reorder(slots)
         logits = logits[slots]
     return logits, cache
-
-
-def padded(
-    rows: Sequence[Sequence[int]], pad: int, device: torch.device
-) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
-    """The rows, padded on the right, and their lengths."""
-    longest = max(map(len, rows))
-    tokens = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], device=device)
-    return tokens, torch.tensor([len(row) for row in rows], device=device)

@@ -24,10 +24,11 @@ from torch import Tensor, nn
 
 from tercet.config import UserError
 from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, device_of, parts_of
-from tercet.generation.reading import padded, read
+from tercet.generation.reading import read
 from tercet.generation.sampling import Sampling, distribution, draw
 from tercet.generation.stream import Token, seeds_of, seen_in, window_start
 from tercet.models.rest import at_rest
+from tercet.objectives import pad_rows, token_logprobs
 
 Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
 
@@ -205,9 +206,9 @@ class _Reading(Generic[RewindingCacheType]):
             for row, guess, end in zip(rows, guesses, self.ends, strict=True)
         ]
         if any(new):
-            tokens, counts = padded(new, 0, self.device)
+            tokens, real = pad_rows(new, self.device)
             logits.append(self.model.read_ahead(tokens, self.cache))
-            self.cache.advance(counts)
+            self.cache.advance(real.sum(1))
             self.ends = [end + len(ids) for end, ids in zip(self.ends, new, strict=True)]
         anew = len(logits) - any(new)  # 1 where the first column is what follows the texts
         every = torch.cat(logits, dim=1)  # (B, T, V)
@@ -302,7 +303,7 @@ def _passes(
             written = [accept(one, each, row.generator) for row, one, each in zip(live, guessed, p, strict=True)]
             ids = torch.tensor([token for one in written for token in one], device=target.device)
             kept = torch.cat([one[: len(tokens)] for one, tokens in zip(logits, written, strict=True)])
-            logprobs = kept.float().log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1).cpu()
+            logprobs = token_logprobs(kept, ids).cpu()
             for row, tokens, each in zip(live, written, logprobs.split([len(one) for one in written]), strict=True):
                 brought[row.number] = row.take(tokens, each.tolist(), stop_ids)
         yield brought

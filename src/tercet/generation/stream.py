@@ -18,6 +18,7 @@ from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_o
 from tercet.generation.reading import read
 from tercet.generation.sampling import DIVERGED, Sampling, distribution, draw
 from tercet.models.rest import at_rest
+from tercet.objectives import token_logprobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,7 @@ def _columns(
         with at_rest(parts):
             drawable = logits.index_fill(-1, never, -math.inf) if forbidden else logits
             ids = choose(drawable, [rows[row] for row in live], sampling, [generators[row] for row in live])
-            logprobs = logits.float().log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
+            logprobs = token_logprobs(logits, ids)
         left -= 1
         column: Column = [None] * len(rows)
         for row, token, logprob in zip(live, ids.tolist(), logprobs.tolist(), strict=True):

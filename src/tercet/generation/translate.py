@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Literal
 
 from tercet.config import UserError
+from tercet.data.batching import map_by_length
 from tercet.generation.beam import Beam, Hypothesis, beam_search
 from tercet.generation.protocol import CacheType, SourceDecoder
 from tercet.generation.sampling import Sampling
@@ -136,30 +137,25 @@ class _Lines:
             raise ValueError(f"a prefix of {longest} tokens, beginning included, exceeds max_len={self.model.max_len}")
         answers = [[_nothing(prefix)] for prefix in prefixes]
         asked = [number for number, text in enumerate(texts) if text]
-        room = self.model.max_len - 1 - len(self.source_tokenizer.opening)  # for the source, beside its frame
-        whole = [self.source_tokenizer.frame(source, max_len=self.model.max_len) for source in sources]
-        for batch in self._batches(asked, whole):
-            found = self._search([rows[number] for number in batch], [whole[number] for number in batch])
-            for number, hypotheses in zip(batch, found, strict=True):
-                answers[number] = [
-                    Translation(
-                        source=texts[number],
-                        text=self._text(prefixes[number], rows[number], hypothesis),
-                        truncated=len(sources[number]) > room,
-                        **vars(hypothesis),
-                    )
-                    for hypothesis in hypotheses
-                ]
-        return answers
-
-    def _batches(self, asked: Sequence[int], sources: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Lines of like length together, the longest first: what does not fit into memory fails at once."""
+        room = self.source_tokenizer.frame_room(self.model.max_len)
+        framed = [self.source_tokenizer.frame(sources[number], max_len=self.model.max_len) for number in asked]
         copies = self.search.size if isinstance(self.search, Beam) else 1
-        rest = sorted(asked, key=lambda number: -len(sources[number]))
-        while rest:
-            lines = max(1, self.batch_tokens // (len(sources[rest[0]]) * copies))
-            yield rest[:lines]
-            rest = rest[lines:]
+
+        def search(slots: list[int]) -> list[list[Hypothesis]]:
+            return self._search([rows[asked[slot]] for slot in slots], [framed[slot] for slot in slots])
+
+        found = map_by_length(search, [copies * len(source) for source in framed], self.batch_tokens)
+        for number, hypotheses in zip(asked, found, strict=True):
+            answers[number] = [
+                Translation(
+                    source=texts[number],
+                    text=self._text(prefixes[number], rows[number], hypothesis),
+                    truncated=len(sources[number]) > room,
+                    **vars(hypothesis),
+                )
+                for hypothesis in hypotheses
+            ]
+        return answers
 
     def _search(self, rows: Sequence[list[int]], sources: Sequence[list[int]]) -> list[list[Hypothesis]]:
         if isinstance(self.search, Sampling):

@@ -3,12 +3,13 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.data import TokenRows
 from tercet.models import DecoderOnly
 from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.logprobs import target_logprobs
 from tercet.objectives.loss import IGNORED, Loss
 
 
@@ -52,8 +53,16 @@ def windows_to_score(rows: TokenRows) -> CausalBatch:
 
 
 def causal_loss(model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
-    hidden = model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)  # (B, T, D)
-    return negative_log_likelihood(hidden, model.unembedding, batch.targets, smoothing=smoothing)
+    return negative_log_likelihood(_hidden(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
+
+
+def causal_logprobs(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, " N"]:
+    """ln p of each target that is not IGNORED, in the order of the rows, in float32."""
+    return target_logprobs(model, _hidden(model, batch), batch.targets)
+
+
+def _hidden(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, "B T D"]:
+    return model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)
 
 
 def _apart(rows: TokenRows, targets: Tensor) -> tuple[Tensor | None, Tensor]:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.data import LabelRows
@@ -29,13 +29,24 @@ def rows_to_classify(rows: LabelRows) -> LabelledBatch:
     return LabelledBatch(torch.from_numpy(rows.tokens), padding, torch.from_numpy(rows.targets))
 
 
-def classify_loss(model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0) -> Loss:
-    """`smoothing` is the share of each target that is spread over all labels, as PyTorch defines it."""
-    hidden = model.hidden(batch.inputs, padding=batch.padding)  # (B, T, D)
-    scores = model.classify(hidden, batch.padding).flatten(0, -2)  # (N, L), float32
+def label_logits(model: EncoderOnly, batch: LabelledBatch) -> Float[Tensor, "N L"]:
+    """A score for each label, in float32: of each text, or of every token of the batch."""
+    return model.classify(model.hidden(batch.inputs, padding=batch.padding), batch.padding).flatten(0, -2)
+
+
+def classify_loss(
+    model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0, logits: Float[Tensor, "N L"] | None = None
+) -> Loss:
+    """The loss of the batch's labels.
+
+    Args:
+        smoothing: the share of each target that is spread over all labels, as PyTorch defines it.
+        logits: the batch's `label_logits`, where they are known already.
+    """
+    logits = label_logits(model, batch) if logits is None else logits
     targets = batch.targets.flatten()  # (N,)
-    plain = F.cross_entropy(scores, targets, ignore_index=IGNORED, reduction="sum")
+    plain = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
     total = plain
     if smoothing:
-        total = F.cross_entropy(scores, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+        total = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
     return Loss(total, plain.detach(), (targets != IGNORED).sum())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.config import UserError
@@ -94,10 +94,18 @@ def special_tokens(tokenizer: Tokenizer) -> list[int]:
     return sorted(tokenizer.special_ids | {token for token in usual if token is not None})
 
 
-def masked_loss(model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
+def masked_states(model: EncoderOnly, batch: MaskedBatch) -> Float[Tensor, "N D"]:
+    """The hidden states from which the targets are predicted."""
     hidden = model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)  # (B, T, D)
-    rows = hidden.flatten(0, 1).index_select(0, batch.places)  # (N, D)
-    return negative_log_likelihood(model.ready(rows), model.unembedding, batch.targets, smoothing=smoothing)
+    return hidden.flatten(0, 1).index_select(0, batch.places)
+
+
+def masked_loss(
+    model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0, states: Float[Tensor, "N D"] | None = None
+) -> Loss:
+    """`states` are the batch's `masked_states`, where they are known already."""
+    states = masked_states(model, batch) if states is None else states
+    return negative_log_likelihood(model.ready(states), model.unembedding, batch.targets, smoothing=smoothing)
 
 
 def _needed(tokenizer: Tokenizer) -> tuple[int, int, int]:

@@ -6,12 +6,13 @@ The decoder reads `<bos> a b c` and is to say `a b c <eos>`; the source ends wit
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.data import PairRows
 from tercet.models import EncoderDecoder
 from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.logprobs import target_logprobs
 from tercet.objectives.loss import IGNORED, Loss
 
 
@@ -37,6 +38,14 @@ def pairs_to_learn(rows: PairRows) -> PairBatch:
 
 
 def seq2seq_loss(model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
+    return negative_log_likelihood(_hidden(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
+
+
+def seq2seq_logprobs(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, " N"]:
+    """ln p of each target that is not IGNORED, in the order of the rows, in float32."""
+    return target_logprobs(model, _hidden(model, batch), batch.targets)
+
+
+def _hidden(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, "B T D"]:
     memory = model.encode(batch.source, padding=batch.source_padding)  # (B, S, D)
-    hidden = model.hidden(batch.inputs, memory, memory_padding=batch.source_padding)  # (B, T, D)
-    return negative_log_likelihood(hidden, model.unembedding, batch.targets, smoothing=smoothing)
+    return model.hidden(batch.inputs, memory, memory_padding=batch.source_padding)

@@ -1,0 +1,63 @@
+"""Rows of unequal length in batches of at most N tokens, padding included, and their answers back in order.
+
+A batch costs rows · longest row, so rows of like length belong together. What becomes of a row must not depend on the
+rows beside it; then batches are nothing but a question of memory and time.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+BATCH_TOKENS = 16_384
+
+Answer = TypeVar("Answer")
+
+
+def cut_batches(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
+    """Where batches of rows (N,) in their given order begin, and the end: each takes as many rows as it can.
+
+    Args:
+        lengths: (N,) tokens of each row.
+        batch_tokens: the most tokens of a batch, padding included; a row that is longer stands alone.
+
+    Raises:
+        ValueError: for `batch_tokens` below 1.
+    """
+    if batch_tokens < 1:
+        raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
+    cuts = [0]
+    while cuts[-1] < len(lengths):
+        first = cuts[-1]
+        ahead = lengths[first : first + max(1, batch_tokens // max(1, int(lengths[first])))]
+        cost = np.arange(1, len(ahead) + 1) * np.maximum.accumulate(ahead)
+        cuts.append(first + max(1, int(np.searchsorted(cost, batch_tokens, side="right"))))
+    return np.array(cuts)
+
+
+def batch_by_length(lengths: Sequence[int] | np.ndarray, batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
+    """Numbers of rows of like length together, the longest first: what does not fit into memory fails at once.
+
+    Arguments and errors as in `cut_batches`.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    cuts = cut_batches(lengths[order], batch_tokens)
+    return [batch.tolist() for batch in np.split(order, cuts[1:-1]) if len(batch)]
+
+
+def map_by_length(
+    answer: Callable[[list[int]], Sequence[Answer]],
+    lengths: Sequence[int] | np.ndarray,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[Answer]:
+    """One answer for each row, in the order of the rows.
+
+    Args:
+        answer: takes the numbers of a batch's rows, and returns an answer for each of them.
+        lengths, batch_tokens: as in `cut_batches`.
+    """
+    answers = dict[int, Answer]()
+    for numbers in batch_by_length(lengths, batch_tokens):
+        answers.update(zip(numbers, answer(numbers), strict=True))
+    return [answers[number] for number in range(len(lengths))]

@@ -1,0 +1,44 @@
+"""ln p of each token by itself, for whoever scores and does not learn: a few rows of logits at a time.
+
+    ln p(token) = z[token] - lse(z)
+
+The logits of all rows over a whole vocabulary are the largest tensor of a pass, so no more of them are held together
+than `LOGITS_AT_ONCE`. What is learnt from is the sum in `likelihood.py`, with its gradient.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tercet.models import AnyModel
+from tercet.objectives.loss import IGNORED
+
+LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
+
+
+def token_logprobs(logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """ln p of one token in each row, in float32."""
+    return -F.cross_entropy(logits.float(), tokens, reduction="none")
+
+
+def split_logits(model: AnyModel, hidden: Float[Tensor, "N D"]) -> Iterator[tuple[slice, Float[Tensor, "n V"]]]:
+    """The logits of hidden states, a few rows at a time, and which rows these are."""
+    n_rows = max(1, LOGITS_AT_ONCE // model.vocab_size)
+    for start in range(0, max(1, len(hidden)), n_rows):
+        rows = slice(start, start + n_rows)
+        yield rows, model.logits(hidden[rows])
+
+
+def target_logprobs(model: AnyModel, hidden: Float[Tensor, "*B D"], targets: Int[Tensor, "*B"]) -> Float[Tensor, " N"]:
+    """ln p of each target that is not IGNORED, in the order of the rows, in float32."""
+    counts = targets != IGNORED
+    hidden, targets = hidden[counts], targets[counts]  # (N, D), (N,)
+    return torch.cat([token_logprobs(logits, targets[rows]) for rows, logits in split_logits(model, hidden)])
+
+
+def likeliest_tokens(model: AnyModel, hidden: Float[Tensor, "N D"]) -> Int[Tensor, " N"]:
+    """The token with the largest logit in each row; the first of equals."""
+    return torch.cat([logits.argmax(-1) for _, logits in split_logits(model, hidden)])

@@ -61,3 +61,8 @@ def map_by_length(
     for numbers in batch_by_length(lengths, batch_tokens):
         answers.update(zip(numbers, answer(numbers), strict=True))
     return [answers[number] for number in range(len(lengths))]
+
+
+def share_rows(numbers: np.ndarray, n_batches: int, *, rank: int, world: int) -> list[np.ndarray]:
+    """Device `rank`'s share of rows among `world` devices, in about `n_batches`: every device has equally many."""
+    return np.array_split(numbers[rank::world], max(1, min(n_batches, len(numbers) // world)))

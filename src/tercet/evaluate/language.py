@@ -12,6 +12,7 @@ import torch
 from rich.progress import track
 
 from tercet.data import Windows
+from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.scores import LanguageScores
 from tercet.models import DecoderOnly
 from tercet.models.rest import at_rest
@@ -26,7 +27,7 @@ def score(
     special_ids: frozenset[int] = frozenset(),
     stride: int | None = None,
     document_starts: np.ndarray | None = None,
-    batch_tokens: int = 16_384,
+    batch_tokens: int = BATCH_TOKENS,
     progress: bool = False,
 ) -> LanguageScores:
     """Nats per token, perplexity and bits per byte of `ids` (N,), each predicted from those before it but the first.

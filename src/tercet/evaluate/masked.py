@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import Corpus
+from tercet.data.batching import BATCH_TOKENS
 from tercet.data.rows import Blocks
 from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.generation.sampling import DIVERGED
@@ -77,7 +78,7 @@ def score_masked(
     *,
     rate: float = 0.15,
     seed: int = 0,
-    batch_tokens: int = 16_384,
+    batch_tokens: int = BATCH_TOKENS,
     tokens: int | None = None,
     documents_apart: bool = False,
 ) -> MaskedScores:
@@ -176,7 +177,7 @@ def pseudo_perplexity(
     texts: Sequence[str],
     *,
     within_word: bool = False,
-    batch_tokens: int = 16_384,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> float:
     """e to the mean of -ln p(token | all other tokens of its text), over the tokens of all texts together.
 

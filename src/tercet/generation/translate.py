@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Literal
 
 from tercet.config import UserError
-from tercet.data.batching import map_by_length
+from tercet.data.batching import BATCH_TOKENS, map_by_length
 from tercet.generation.beam import Beam, Hypothesis, beam_search
 from tercet.generation.protocol import CacheType, SourceDecoder
 from tercet.generation.sampling import Sampling
@@ -46,7 +46,7 @@ def translate(
     *,
     source_tokenizer: Tokenizer | None = None,
     prefixes: Sequence[str] | None = None,
-    batch_tokens: int = 16_384,
+    batch_tokens: int = BATCH_TOKENS,
     allow_unknown: bool = False,
 ) -> list[list[Translation]]:
     """The translations of each text: the `n_best` of a beam, best first, or one sample. An empty text gets one, empty.
@@ -78,7 +78,7 @@ def translate_stream(
     search: Beam | Sampling = BEAM,
     *,
     source_tokenizer: Tokenizer | None = None,
-    batch_tokens: int = 16_384,
+    batch_tokens: int = BATCH_TOKENS,
     allow_unknown: bool = False,
     pool: int = 1024,
 ) -> Iterator[list[Translation]]:

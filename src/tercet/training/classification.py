@@ -9,22 +9,20 @@ from math import ceil
 from pathlib import Path
 
 import numpy as np
-import torch.nn.functional as F
 from torch import Tensor
 
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Labelled, LabelsSpec, labelled_rows, prepare_labelled
+from tercet.data.batching import BATCH_TOKENS, share_rows
 from tercet.evaluate.labels import score_labels
-from tercet.generation.protocol import device_of
 from tercet.models import EncoderOnly, EncoderOnlySpec
 from tercet.models.rest import at_rest
-from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, rows_to_classify
+from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, label_logits, move_batch, rows_to_classify
 from tercet.training.plan import plan_of
 from tercet.training.recipe import Recipe
 from tercet.training.text import check_best_by
 
-VALIDATION_TOKENS = 16_384  # in a batch
 SAMPLES = 5  # texts
 SHOWN = 40  # tokens of each
 
@@ -77,17 +75,17 @@ class ClassifyTask:
         held_out = self.corpus.validation
         lengths = np.minimum(held_out.lengths + 2, self.length)
         sorted_by_length = np.argsort(lengths, kind="stable")
-        groups = ceil(int(lengths.max()) * len(lengths) / VALIDATION_TOKENS / world)
-        groups = min(groups, len(lengths) // world)
-        return [self._batch(held_out, group) for group in np.array_split(sorted_by_length[rank::world], groups)]
+        n_batches = ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS / world)
+        groups = share_rows(sorted_by_length, n_batches, rank=rank, world=world)
+        return [self._batch(held_out, group) for group in groups]
 
     def loss(self, model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0) -> Loss:
         return classify_loss(model, batch, smoothing=smoothing)
 
     def judge(self, model: EncoderOnly, batch: LabelledBatch) -> tuple[Loss, dict[str, Tensor]]:
-        scores, targets = self._scores(model, batch), batch.targets.flatten()
-        nats = F.cross_entropy(scores, targets, ignore_index=IGNORED, reduction="sum")
-        return Loss(nats, nats, (targets != IGNORED).sum()), {"accuracy": (scores.argmax(-1) == targets).sum()}
+        logits = label_logits(model, batch)  # (N, L)
+        loss = classify_loss(model, batch, logits=logits)
+        return loss, {"accuracy": (logits.argmax(-1) == batch.targets.flatten()).sum()}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
         """F1, each label counting the same."""
@@ -97,11 +95,9 @@ class ClassifyTask:
         """Some validation texts, their labels and what the model says."""
         held_out, names = self.corpus.validation, np.array(self.corpus.labels)
         batch = self._batch(held_out, np.arange(min(SAMPLES, len(held_out))))
-        device = device_of(model)
-        padding = None if batch.padding is None else batch.padding.to(device)
         with at_rest(model.modules()):
-            scores = self._scores(model, LabelledBatch(batch.inputs.to(device), padding, batch.targets))
-        said = scores.argmax(-1).cpu().view_as(batch.targets)
+            logits = label_logits(model, move_batch(batch, model))
+        said = logits.argmax(-1).cpu().view_as(batch.targets)
         blocks = list[str]()
         for tokens, wanted, found in zip(batch.inputs[:, :SHOWN], batch.targets, said, strict=True):
             real = wanted != IGNORED
@@ -115,10 +111,6 @@ class ClassifyTask:
 
     def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
         save_model(folder, model, self.corpus.tokenizer, card, state=state)
-
-    def _scores(self, model: EncoderOnly, batch: LabelledBatch) -> Tensor:
-        """(N, L), for each text or each token."""
-        return model.classify(model.hidden(batch.inputs, padding=batch.padding), batch.padding).flatten(0, -2)
 
     def _batch(self, labelled: Labelled, numbers: np.ndarray) -> LabelledBatch:
         tokenizer = self.corpus.tokenizer

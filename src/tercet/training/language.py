@@ -12,7 +12,7 @@ from tercet.models import DecoderOnly, DecoderOnlySpec
 from tercet.objectives import CausalBatch, Loss, causal_loss, rows_to_learn, windows_to_score
 from tercet.training.plan import plan_of
 from tercet.training.recipe import Recipe
-from tercet.training.text import check_best_by, check_text, shares, spread, training_rows
+from tercet.training.text import check_best_by, check_text, share_windows, spread, training_rows
 
 
 class LanguageTask:
@@ -54,7 +54,7 @@ class LanguageTask:
         return self.plan.rows_before(step) * self.length
 
     def validation(self, rank: int, world: int) -> list[CausalBatch]:
-        groups = shares(self.chosen, self.length, rank=rank, world=world)
+        groups = share_windows(self.chosen, self.length, rank=rank, world=world)
         return [windows_to_score(self.windows.batch(group)) for group in groups]
 
     def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:

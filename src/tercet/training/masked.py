@@ -17,7 +17,6 @@ from tercet.config import UserError
 from tercet.data import DataSpec, prepare
 from tercet.data.rows import Blocks
 from tercet.evaluate.masked import FIXED, masked_windows, token_counts
-from tercet.generation.protocol import device_of
 from tercet.models import EncoderOnly, EncoderOnlySpec
 from tercet.models.rest import at_rest
 from tercet.objectives import (
@@ -26,17 +25,18 @@ from tercet.objectives import (
     MaskedBatch,
     Masking,
     join_masked,
+    likeliest_tokens,
     masked_loss,
     masked_rows,
+    masked_states,
+    move_batch,
 )
-from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.training.plan import plan_of
 from tercet.training.recipe import Recipe
-from tercet.training.text import check_best_by, check_text, shares, spread, training_rows
+from tercet.training.text import check_best_by, check_text, share_windows, spread, training_rows
 
 BLOCK = 64  # rows of a step that are masked together
 SAMPLES = 3  # windows to show
-LOGITS_AT_ONCE = 1 << 24  # 64 MiB of float32, whatever the vocabulary
 
 
 class MaskedTask:
@@ -89,16 +89,15 @@ class MaskedTask:
         return self.plan.rows_before(step) * self.length
 
     def validation(self, rank: int, world: int) -> list[MaskedBatch]:
-        return [self._windows(group) for group in shares(self.chosen, self.length, rank=rank, world=world)]
+        return [self._windows(group) for group in share_windows(self.chosen, self.length, rank=rank, world=world)]
 
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
         return masked_loss(model, batch, smoothing=smoothing)
 
     def judge(self, model: EncoderOnly, batch: MaskedBatch) -> tuple[Loss, dict[str, Tensor]]:
-        hidden = model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)  # (B, T, D)
-        rows = hidden.flatten(0, 1).index_select(0, batch.places)  # (N, D)
-        loss = negative_log_likelihood(model.ready(rows), model.unembedding, batch.targets)
-        return loss, {"accuracy": (_likeliest(model, rows) == batch.targets).sum()}
+        states = masked_states(model, batch)  # (N, D)
+        loss = masked_loss(model, batch, states=states)
+        return loss, {"accuracy": (likeliest_tokens(model, states) == batch.targets).sum()}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
         """The loss of a model that only counts tokens, on what validation hides: what there is to beat."""
@@ -107,12 +106,9 @@ class MaskedTask:
     def sample(self, model: EncoderOnly) -> str:
         """Windows of the validation text, what is hidden in them, and what the model fills in."""
         batch = self._windows(self.chosen[:SAMPLES])
-        device = device_of(model)
         inputs, places, targets = batch.inputs, batch.places, batch.targets
-        padding, documents = (None if part is None else part.to(device) for part in (batch.padding, batch.documents))
         with at_rest(model.modules()):
-            hidden = model.hidden(inputs.to(device), padding=padding, documents=documents)
-            written = _likeliest(model, hidden.flatten(0, 1)[places.to(device)]).cpu()
+            written = likeliest_tokens(model, masked_states(model, move_batch(batch, model))).cpu()
         used = targets != IGNORED
         filled, original = inputs.clone(), inputs.clone()
         filled.view(-1)[places[used]] = written[used]
@@ -153,12 +149,6 @@ class MaskedTask:
         tokenizer = self.corpus.tokenizer
         shown = [token for token in tokens.tolist() if token not in tokenizer.special_ids or token == tokenizer.mask_id]
         return " ".join(tokenizer.decode(shown, skip_special=False).split())
-
-
-def _likeliest(model: EncoderOnly, rows: Tensor) -> Tensor:
-    """The token that the model finds likeliest at each hidden state (N, D), a few rows at a time."""
-    at_once = max(1, LOGITS_AT_ONCE // model.vocab_size)
-    return torch.cat([model.logits(some).argmax(-1) for some in rows.split(at_once)])
 
 
 def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:

@@ -6,9 +6,8 @@ import numpy as np
 
 from tercet.config import UserError
 from tercet.data import Corpus, DataSpec, Packed, PackedRows, Padded, PaddedRows
+from tercet.data.batching import BATCH_TOKENS, share_rows
 from tercet.training.recipe import TrainingSpec
-
-VALIDATION_TOKENS = 16_384  # in a batch
 
 
 def check_text(spec: TrainingSpec) -> None:
@@ -50,7 +49,7 @@ def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:
     return np.linspace(0, n_windows - 1, some).astype(np.int64)
 
 
-def shares(chosen: np.ndarray, length: int, *, rank: int, world: int) -> list[np.ndarray]:
-    """This device's share of the windows, in groups for a batch each; every device has equally many."""
-    each = max(1, VALIDATION_TOKENS // length)
-    return np.array_split(chosen[rank::world], ceil(ceil(len(chosen) / world) / each))
+def share_windows(chosen: np.ndarray, length: int, *, rank: int, world: int) -> list[np.ndarray]:
+    """This device's share of the windows of `length` tokens, in batches."""
+    each = max(1, BATCH_TOKENS // length)
+    return share_rows(chosen, ceil(ceil(len(chosen) / world) / each), rank=rank, world=world)

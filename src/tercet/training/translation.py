@@ -14,6 +14,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model, tokenizer_hash
 from tercet.config import UserError
 from tercet.data import Buckets, Pairs, PairsSpec, gather, prepare_pairs
+from tercet.data.batching import share_rows
 from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder, EncoderDecoderSpec
@@ -91,11 +92,8 @@ class TranslationTask:
 
     def validation(self, rank: int, world: int) -> list[PairBatch]:
         slots = 2 * int(self.corpus.validation.target_lengths.max()) * len(self.held_out)
-        groups = max(1, ceil(slots / VALIDATION_TOKENS / world))
-        groups = min(groups, max(1, len(self.held_out) // world))
-        return [
-            self._batch(self.corpus.validation, group) for group in np.array_split(self.held_out[rank::world], groups)
-        ]
+        groups = share_rows(self.held_out, ceil(slots / VALIDATION_TOKENS / world), rank=rank, world=world)
+        return [self._batch(self.corpus.validation, group) for group in groups]
 
     def loss(self, model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
         return seq2seq_loss(model, batch, smoothing=smoothing)

@@ -31,9 +31,6 @@ class ByteTokenizer:
     def frame(self, ids: Sequence[int], *, max_len: int) -> list[int]:
         return [*ids[: max_len - 1], self.eos_id]
 
-    def frame_room(self, max_len: int) -> int:
-        return max_len - 1
-
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(self.vocabulary[id] for id in ids if id != self.eos_id).decode(errors="replace")
 

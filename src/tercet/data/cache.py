@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -28,6 +28,8 @@ from tercet.tokens.building import WORD
 FORMAT = 1  # counts up when the same settings give other files
 TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
 AT_ONCE = (1 << 20) * min(16, max(2, os.cpu_count() or 1))  # characters encoded together: some pieces for each core
+
+Item = TypeVar("Item")
 
 
 def learnt(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str) -> Tokenizer:
@@ -96,6 +98,19 @@ def disk_errors_told() -> Generator[None]:
 def progress_bar(*, shown: bool) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty()))
+
+
+def chunk_items(items: Iterable[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items in lists of about `AT_ONCE` characters."""
+    chunk, size = list[Item](), 0
+    for item in items:
+        chunk.append(item)
+        size += characters(item)
+        if size >= AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def digest(*parts: object) -> str:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from tercet.config import UserError, plain
+from tercet.config import UserError
 from tercet.data.cache import (
-    AT_ONCE,
     FORMAT,
     appearing,
     cache_folder,
+    chunk_items,
     digest,
     disk_errors_told,
     id_type,
@@ -33,8 +33,8 @@ from tercet.data.cache import (
 )
 from tercet.data.label_datasets import LABEL_DATASETS, Part, find_labels
 from tercet.data.labels import Example, LabelSource, Over, nothing_in, read_examples
-from tercet.data.specs import Drawn, HeldOutLabels, LabelsSpec
-from tercet.data.splitting import draw, place
+from tercet.data.specs import HeldOutLabels, LabelsSpec
+from tercet.data.text_split import TextSplit
 from tercet.tokens import BPE, Characters, Tokenizer, Unigram, Words
 
 IGNORED = -100  # no label: the objectives' own number
@@ -113,17 +113,17 @@ def prepare_labelled(spec: LabelsSpec, *, tokenizer: Tokenizer | None = None, pr
         UserError: where texts cannot be read, tokenised or divided, a label is missing in training, the tokenizer lacks
             pad, bos or eos, or the cache cannot be written.
     """
-    divided = _Divided(spec)
+    split = _LabelSplit(spec)
     with disk_errors_told():
-        tokenizer = tokenizer or divided.learnt()
+        tokenizer = tokenizer or split.learn_tokenizer()
         _check_special(tokenizer)
-        key = digest(FORMAT, divided.content, tokenizer.hash, sys.byteorder)
+        key = digest(FORMAT, split.content, tokenizer.hash, sys.byteorder)
         folder = cache_folder() / "labelled" / key[:32]
         if not whole(folder):
-            divided.read_through()
+            split.read_through()
             with appearing(folder) as new, progress_bar(shown=progress) as bar:
-                _write(new, divided, tokenizer, bar)
-    return _load(folder, spec=spec, content=divided.content, tokenizer=tokenizer)
+                _write(new, split, tokenizer, bar)
+    return _load(folder, spec=spec, content=split.content, tokenizer=tokenizer)
 
 
 def examples_of(spec: LabelsSpec, part: Part) -> list[Example]:
@@ -132,7 +132,7 @@ def examples_of(spec: LabelsSpec, part: Part) -> list[Example]:
     Raises:
         UserError: where texts cannot be read or divided.
     """
-    return list(_Divided(spec).examples(part))
+    return list(_LabelSplit(spec).items(part))
 
 
 def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos: int, eos: int, pad: int) -> LabelRows:
@@ -188,71 +188,36 @@ def _first_piece(tokenizer: Tokenizer, ids: np.ndarray) -> int:
     return next((place for place, piece in enumerate(tokenizer.tokens(ids)) if piece.strip()), 0)
 
 
-class _Divided:
-    """The examples of a spec, in two parts, read again each time they are asked for.
-
-    Attributes:
-        content: sha256 of all that the examples and their division depend on.
-    """
+class _LabelSplit(TextSplit[LabelSource, Example]):
+    one, many = "text", "texts"
 
     def __init__(self, spec: LabelsSpec) -> None:
-        self.spec = spec
-        self._train = find_labels(spec)
-        self._held_out = self._validation_source()
-        reading = [] if spec.source in LABEL_DATASETS else [spec.encoding, spec.text_field, spec.label_field, spec.over]
-        # What validation is drawn from training is gone from what a vocabulary is learnt on.
-        self._training = digest(FORMAT, self._train.hash(), reading, plain(self._drawn))
-        self.content = digest(self._training, self._held_out and self._held_out.hash())
-
-    @property
-    def size(self) -> int | None:
-        """Bytes of text in all, where that can be told without reading."""
-        sizes = [one.size() for one in (self._train, self._held_out) if one]
-        return None if None in sizes else sum(size for size in sizes if size)
-
-    @property
-    def _drawn(self) -> Drawn | None:
-        if isinstance(self.spec.validation, Drawn):
-            return self.spec.validation
-        return None if self._held_out else Drawn()
-
-    def _validation_source(self) -> LabelSource | None:
-        match self.spec.validation:
+        self.spec, train = spec, find_labels(spec)
+        named = spec.source in LABEL_DATASETS
+        reading = [] if named else [spec.encoding, spec.text_field, spec.label_field, spec.over]
+        match spec.validation:
             case HeldOutLabels(source=source):
-                return find_labels(replace(self.spec, source=source))
-            case None if self.spec.source in LABEL_DATASETS:
-                return find_labels(self.spec, "validation")
+                held_out = find_labels(replace(spec, source=source))
+            case None if named:
+                held_out = find_labels(spec, "validation")
             case _:
-                return None
+                held_out = None
+        super().__init__(spec.source, train, held_out, validation=spec.validation, reading=reading)
 
-    def learnt(self) -> Tokenizer:
+    def learn_tokenizer(self) -> Tokenizer:
         """A tokenizer learnt on the training part."""
 
         def texts() -> Iterator[str]:
             self.read_through()
-            return (example.text for example in self.examples("train"))
+            return (example.text for example in self.items("train"))
 
         spec = self.spec.tokenizer
         if isinstance(spec, Characters | Words | BPE | Unigram):
             spec = replace(spec, pad=True, bos=True, eos=True)
-        return learnt(spec, texts, self._training)
+        return learnt(spec, texts, self.training)
 
     def read_through(self) -> None:
-        """So that what is wrong with the files is told before anything is made of them."""
         _ = self.labels
-
-    @property
-    def skipped(self) -> int:
-        return self._survey[0]
-
-    def examples(self, part: Part) -> Iterator[Example]:
-        if self._held_out:
-            yield from read_examples(self._train if part == "train" else self._held_out)
-            return
-        _, drawn = self._survey
-        for example in read_examples(self._train):
-            if (place(_whole(example)) in drawn) == (part == "validation"):
-                yield example
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -262,7 +227,7 @@ class _Divided:
             UserError: where there are fewer than two, or validation has another.
         """
         train, validation = (
-            Counter(label for example in self.examples(part) for label in example.labels)
+            Counter(label for example in self.items(part) for label in example.labels)
             for part in ("train", "validation")
         )
         name = self.spec.source
@@ -278,32 +243,20 @@ class _Divided:
             )
         return tuple(sorted(train))
 
-    @cached_property
-    def _survey(self) -> tuple[int, frozenset[int]]:
-        """Examples without text, and the places of the texts that are drawn for validation."""
-        skipped = 0
-        places = array("Q")  # eight bytes a text
-        for source in (self._train, self._held_out):
-            complete = 0
-            for example in source.examples() if source else ():
-                if example.empty:
-                    skipped += 1
-                    continue
-                complete += 1
-                if self._drawn:
-                    places.append(place(_whole(example)))
-            if source and not complete:
-                raise nothing_in(source)
-        if not self._drawn:
-            return skipped, frozenset()
-        remedy = "set data.validation to {kind: held_out, source: ...}, or give more texts"
-        told = f"{self.spec.source} has one text alone, which cannot be divided; {remedy}"
-        return skipped, draw(places, self._drawn.count, told)
+    def _every(self, source: LabelSource) -> Iterator[Example]:
+        return source.examples()
 
+    def _read(self, source: LabelSource) -> Iterator[Example]:
+        return read_examples(source)
 
-def _whole(example: Example) -> str:
-    """What is equal where two texts are."""
-    return "\0".join(example.texts)
+    def _is_empty(self, item: Example) -> bool:
+        return item.empty
+
+    def _key(self, item: Example) -> str:
+        return "\0".join(item.texts)
+
+    def _nothing_in(self, source: LabelSource) -> UserError:
+        return nothing_in(source)
 
 
 def _check_special(tokenizer: Tokenizer) -> None:
@@ -315,15 +268,15 @@ def _check_special(tokenizer: Tokenizer) -> None:
         )
 
 
-def _write(folder: Path, divided: _Divided, tokenizer: Tokenizer, bar: Progress) -> None:
-    task = bar.add_task("tokenising labelled texts", total=divided.size)
-    numbers = {label: number for number, label in enumerate(divided.labels)}
+def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress) -> None:
+    task = bar.add_task("tokenising labelled texts", total=split.size)
+    numbers = {label: number for number, label in enumerate(split.labels)}
     lost = 0
     for part in ("train", "validation"):
         ends, written = array("q", [0]), 0
         with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
-            for together in _together(divided.examples(part)):
-                if divided.spec.over == "texts":
+            for together in chunk_items(split.items(part), lambda example: len(example.text)):
+                if split.spec.over == "texts":
                     encoded = tokenizer.encode_batch([example.text for example in together])
                     found = np.array([numbers[example.labels[0]] for example in together], dtype=np.int64)
                 else:
@@ -341,7 +294,7 @@ def _write(folder: Path, divided: _Divided, tokenizer: Tokenizer, bar: Progress)
     described = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
     seal(
         folder,
-        {"tokenizer": described, "labels": list(divided.labels), "skipped": divided.skipped, "lost": lost},
+        {"tokenizer": described, "labels": list(split.labels), "skipped": split.skipped, "lost": lost},
     )
 
 
@@ -352,19 +305,6 @@ def _spread(words: tuple[np.ndarray, np.ndarray], example: Example, numbers: dic
     wanted = np.array([numbers[label] for label in example.labels], dtype=np.int64)
     labels[firsts[firsts >= 0]] = wanted[firsts >= 0]
     return labels
-
-
-def _together(examples: Iterator[Example]) -> Iterator[list[Example]]:
-    """Examples in lists of about `AT_ONCE` characters."""
-    gathered, size = list[Example](), 0
-    for example in examples:
-        gathered.append(example)
-        size += len(example.text)
-        if size >= AT_ONCE:
-            yield gathered
-            gathered, size = [], 0
-    if gathered:
-        yield gathered
 
 
 def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer) -> LabelledCorpus:

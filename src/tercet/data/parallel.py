@@ -6,22 +6,20 @@ told at once.
 
 import json
 import sys
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from rich.progress import Progress
 
-from tercet.config import UserError, plain
+from tercet.config import UserError
 from tercet.data.cache import (
-    AT_ONCE,
     FORMAT,
     appearing,
     cache_folder,
+    chunk_items,
     digest,
     disk_errors_told,
     id_type,
@@ -32,11 +30,9 @@ from tercet.data.cache import (
 )
 from tercet.data.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages, pair_files
 from tercet.data.pairs import Pair, PairSource, nothing_in, read_pairs
-from tercet.data.specs import Drawn, HeldOutPairs, PairsSpec
-from tercet.data.splitting import draw, place
+from tercet.data.specs import HeldOutPairs, PairsSpec
+from tercet.data.text_split import Side, TextSplit
 from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
-
-Side = Literal["train", "validation"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,23 +104,23 @@ def prepare_pairs(
         UserError: where pairs cannot be read, tokenised or divided, a tokenizer lacks pad, bos or eos, or the cache
             cannot be written.
     """
-    divided = _Divided(spec)
+    split = _PairSplit(spec)
     with disk_errors_told():
         joint = spec.source_tokenizer is None and source_tokenizer is None
-        target = tokenizer or divided.learnt(spec.tokenizer, ("source", "target") if joint else ("target",))
-        source = target if joint else source_tokenizer or divided.learnt(spec.source_tokenizer, ("source",))
+        target = tokenizer or split.learn_tokenizer(spec.tokenizer, ("source", "target") if joint else ("target",))
+        source = target if joint else source_tokenizer or split.learn_tokenizer(spec.source_tokenizer, ("source",))
         if spec.source_bos and source.bos_id is not None:
             source = source.with_opening([source.bos_id])
             target = source if joint else target
         for one, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
             _check_special(one, setting)
-        key = digest(FORMAT, divided.content, source.hash, target.hash, sys.byteorder, *source.opening)
+        key = digest(FORMAT, split.content, source.hash, target.hash, sys.byteorder, *source.opening)
         folder = cache_folder() / "pairs" / key[:32]
         if not whole(folder):
-            divided.read_through()
+            split.read_through()
             with appearing(folder) as new, progress_bar(shown=progress) as bar:
-                _write(new, divided, source, target, bar)
-    return _load(folder, name=spec.source, content=divided.content, source_tokenizer=source, tokenizer=target)
+                _write(new, split, source, target, bar)
+    return _load(folder, name=spec.source, content=split.content, source_tokenizer=source, tokenizer=target)
 
 
 def pairs_of(spec: PairsSpec, part: Part) -> list[Pair]:
@@ -133,98 +129,52 @@ def pairs_of(spec: PairsSpec, part: Part) -> list[Pair]:
     Raises:
         UserError: where pairs cannot be read or divided, or there is no such part.
     """
-    return list(read_pairs(find_pairs(spec, "test")) if part == "test" else _Divided(spec).pairs(part))
+    return list(read_pairs(find_pairs(spec, "test")) if part == "test" else _PairSplit(spec).items(part))
 
 
-class _Divided:
-    """The pairs of a spec, in two parts, read again each time they are asked for.
-
-    Attributes:
-        content: sha256 of all that the pairs and their division depend on.
-    """
+class _PairSplit(TextSplit[PairSource, Pair]):
+    one, many = "source sentence", "pairs"
 
     def __init__(self, spec: PairsSpec) -> None:
-        self._spec = spec
-        self._train = find_pairs(spec)
-        self._held_out = self._validation_source()
+        train = find_pairs(spec)
         named = spec.target is None and spec.source in PAIR_DATASETS
         reading = languages(spec) if named else [spec.encoding, spec.source_language, spec.target_language]
-        # What validation is drawn from training is gone from what a vocabulary is learnt on.
-        self._training = digest(FORMAT, self._train.hash(), reading, plain(self._drawn))
-        self.content = digest(self._training, self._held_out and self._held_out.hash())
-
-    @property
-    def size(self) -> int | None:
-        """Bytes of text in all, where that can be told without reading."""
-        sizes = [one.size() for one in (self._train, self._held_out) if one]
-        return None if None in sizes else sum(size for size in sizes if size)
-
-    @property
-    def _drawn(self) -> Drawn | None:
-        if isinstance(self._spec.validation, Drawn):
-            return self._spec.validation
-        return None if self._held_out else Drawn()
-
-    def _validation_source(self) -> PairSource | None:
-        match self._spec.validation:
+        match spec.validation:
             case HeldOutPairs(source=source, target=target):
-                return pair_files(self._spec, source, target)
-            case None if self._spec.target is None and self._spec.source in PAIR_DATASETS:
-                return find_pairs(self._spec, "validation")
+                held_out = pair_files(spec, source, target)
+            case None if named:
+                held_out = find_pairs(spec, "validation")
             case _:
-                return None
+                held_out = None
+        super().__init__(spec.source, train, held_out, validation=spec.validation, reading=reading)
 
-    def learnt(self, spec: TokenizerSpec | None, sides: tuple[str, ...]) -> Tokenizer:
+    def learn_tokenizer(self, spec: TokenizerSpec | None, sides: tuple[str, ...]) -> Tokenizer:
         """A tokenizer learnt on these sides of the training part."""
         assert spec is not None
 
         def texts() -> Iterator[str]:
             self.read_through()
-            for pair in self.pairs("train"):
+            for pair in self.items("train"):
                 yield from (text for side, text in zip(("source", "target"), pair, strict=True) if side in sides)
 
         own = isinstance(spec, GPT2 | TokenizerFile | WordPiece)  # these have their special tokens already
         special = spec if own else replace(spec, pad=True, bos=True, eos=True)
-        return learnt(special, texts, digest(self._training, sides))
+        return learnt(special, texts, digest(self.training, sides))
 
-    def read_through(self) -> None:
-        """So that what is wrong with the files is told before anything is made of them."""
-        _ = self._survey
+    def _every(self, source: PairSource) -> Iterator[Pair]:
+        return source.pairs()
 
-    @property
-    def skipped(self) -> int:
-        return self._survey[0]
+    def _read(self, source: PairSource) -> Iterator[Pair]:
+        return read_pairs(source)
 
-    def pairs(self, side: Side) -> Iterator[Pair]:
-        if self._held_out:
-            yield from read_pairs(self._train if side == "train" else self._held_out)
-            return
-        _, drawn = self._survey
-        for pair in read_pairs(self._train):
-            if (place(pair[0]) in drawn) == (side == "validation"):
-                yield pair
+    def _is_empty(self, item: Pair) -> bool:
+        return not all(item)
 
-    @cached_property
-    def _survey(self) -> tuple[int, frozenset[int]]:
-        """Pairs with an empty side, and the places of the source sentences that are drawn for validation."""
-        skipped = 0
-        places = array("Q")  # eight bytes a pair
-        for source in (self._train, self._held_out):
-            complete = 0
-            for pair in source.pairs() if source else ():
-                if not all(pair):
-                    skipped += 1
-                    continue
-                complete += 1
-                if self._drawn:
-                    places.append(place(pair[0]))
-            if source and not complete:
-                raise nothing_in(source)
-        if not self._drawn:
-            return skipped, frozenset()
-        remedy = "set data.validation to {kind: held_out, source: ...}, or give more pairs"
-        told = f"{self._spec.source} has one source sentence alone, which cannot be divided; {remedy}"
-        return skipped, draw(places, self._drawn.count, told)
+    def _key(self, item: Pair) -> str:
+        return item[0]
+
+    def _nothing_in(self, source: PairSource) -> UserError:
+        return nothing_in(source)
 
 
 def _check_special(tokenizer: Tokenizer, setting: str) -> None:
@@ -237,12 +187,12 @@ def _check_special(tokenizer: Tokenizer, setting: str) -> None:
         )
 
 
-def _write(folder: Path, divided: _Divided, source: Tokenizer, target: Tokenizer, bar: Progress) -> None:
-    task = bar.add_task("tokenising pairs", total=divided.size)
+def _write(folder: Path, split: _PairSplit, source: Tokenizer, target: Tokenizer, bar: Progress) -> None:
+    task = bar.add_task("tokenising pairs", total=split.size)
     texts = list[Pair]()
 
     def read(side: Side) -> Iterator[Pair]:
-        for pair in divided.pairs(side):
+        for pair in split.items(side):
             bar.advance(task, len(pair[0].encode()) + len(pair[1].encode()))
             if side == "validation":
                 texts.append(pair)
@@ -252,7 +202,7 @@ def _write(folder: Path, divided: _Divided, source: Tokenizer, target: Tokenizer
         _encode(folder, side, read(side), source, target)
     (folder / "validation.json").write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
     described = {"kind": target.kind, "vocab_size": target.vocab_size, "hash": target.hash}
-    seal(folder, {"tokenizer": described, "source_tokenizer": source.hash, "skipped": divided.skipped})
+    seal(folder, {"tokenizer": described, "source_tokenizer": source.hash, "skipped": split.skipped})
 
 
 def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokenizer) -> None:
@@ -261,7 +211,7 @@ def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokeni
     paths = [(folder / f"{side}_{half}.bin", folder / f"{side}_{half}_starts.bin") for half in ("source", "target")]
     for _, starts in paths:
         starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
-    for together in _together(pairs):
+    for together in chunk_items(pairs, lambda pair: len(pair[0]) + len(pair[1])):
         for half, (tokenizer, (ids_path, starts_path)) in enumerate(zip(tokenizers, paths, strict=True)):
             encoded = tokenizer.encode_batch([pair[half] for pair in together])
             bos = np.array([] if half else tokenizer.opening, dtype=np.uint32)
@@ -273,19 +223,6 @@ def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokeni
             for path, numbers in ((ids_path, ids.astype(id_type(tokenizer))), (starts_path, ends)):
                 with path.open("ab") as file:
                     file.write(numbers.tobytes())
-
-
-def _together(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """Pairs in lists of about `AT_ONCE` characters."""
-    gathered, size = list[Pair](), 0
-    for pair in pairs:
-        gathered.append(pair)
-        size += len(pair[0]) + len(pair[1])
-        if size >= AT_ONCE:
-            yield gathered
-            gathered, size = [], 0
-    if gathered:
-        yield gathered
 
 
 def _load(

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tercet.data.cache import (
     FORMAT,
     appearing,
     cache_folder,
+    chunk_items,
     digest,
     disk_errors_told,
     id_type,
@@ -24,7 +24,7 @@ from tercet.data.cache import (
     whole,
 )
 from tercet.data.datasets import find
-from tercet.data.sources import Piece, Source
+from tercet.data.sources import Source
 from tercet.data.specs import DataSpec, Documents, HeldOut, Tail
 from tercet.data.splitting import split_documents, split_tail
 from tercet.tokens import Tokenizer
@@ -126,7 +126,7 @@ def _encode(source: Source, tokenizer: Tokenizer, path: Path, bar: Progress) -> 
     dtype = id_type(tokenizer)
     task = bar.add_task(f"tokenising {source.name}", total=source.size())
     with path.open("wb") as file:
-        for pieces in _together(source.pieces()):
+        for pieces in chunk_items(source.pieces(), lambda piece: len(piece.text)):
             texts = [piece.text for piece in pieces]
             for piece, ids in zip(pieces, tokenizer.encode_batch(texts), strict=True):
                 if written == ends[-1]:  # nothing of this document yet
@@ -148,19 +148,6 @@ def _encode(source: Source, tokenizer: Tokenizer, path: Path, bar: Progress) -> 
 def _beginning(tokenizer: Tokenizer) -> list[int]:
     """What stands before each document: bos for a model that fills masks, which reads a text between bos and eos."""
     return [] if tokenizer.mask_id is None or tokenizer.bos_id is None else [tokenizer.bos_id]
-
-
-def _together(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    """Pieces in lists of about `AT_ONCE` characters."""
-    gathered, size = list[Piece](), 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += len(piece.text)
-        if size >= AT_ONCE:
-            yield gathered
-            gathered, size = [], 0
-    if gathered:
-        yield gathered
 
 
 def _count_bytes(path: Path, tokenizer: Tokenizer) -> int:

@@ -181,10 +181,6 @@ class Tokenizer:
         end = [] if self.eos_id is None else [self.eos_id]
         return [*[*self.opening, *ids][: max_len - len(end)], *end]
 
-    def frame_room(self, max_len: int) -> int:
-        """How many ids of a text `frame` leaves whole: what `max_len` allows beside the opening and eos."""
-        return max_len - len(self.opening) - (self.eos_id is not None)
-
     def id_of(self, name: str) -> int | None:
         """The id of a token by the name that the vocabulary has for it."""
         return self._ids.get(name)

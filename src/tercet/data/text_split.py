@@ -1,0 +1,120 @@
+"""Texts in a training and a validation part: validation is drawn from the training texts, or is a source of its own.
+
+The texts are read again each time they are asked for, so that no more than a few are in memory.
+"""
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Generic, Literal, Protocol, TypeVar
+
+from tercet.config import UserError, plain
+from tercet.data.cache import FORMAT, digest
+from tercet.data.specs import Drawn
+from tercet.data.splitting import draw, place
+
+Side = Literal["train", "validation"]
+
+
+class TextSource(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def hash(self) -> str: ...
+
+    def size(self) -> int | None: ...
+
+
+SourceType = TypeVar("SourceType", bound=TextSource)
+Item = TypeVar("Item")
+
+
+class TextSplit(ABC, Generic[SourceType, Item]):
+    """The items of a data spec, such as pairs or labelled texts, in two parts.
+
+    Attributes:
+        content: sha256 of all that the items and their division depend on.
+        training: the same of the training part alone.
+    """
+
+    one: str  # what may not be the only one, and what there should be more of, in messages
+    many: str
+
+    def __init__(
+        self, name: str, train: SourceType, held_out: SourceType | None, *, validation: object, reading: object
+    ) -> None:
+        """`validation` is the spec of that part, and `reading` all settings on which the items of a source depend."""
+        self._name, self._train, self._held_out = name, train, held_out
+        self._drawn = validation if isinstance(validation, Drawn) else None if held_out else Drawn()
+        # What validation is drawn from training is gone from what a vocabulary is learnt on.
+        self.training = digest(FORMAT, train.hash(), reading, plain(self._drawn))
+        self.content = digest(self.training, held_out and held_out.hash())
+
+    @abstractmethod
+    def _every(self, source: SourceType) -> Iterator[Item]: ...
+
+    @abstractmethod
+    def _read(self, source: SourceType) -> Iterator[Item]:
+        """Every item that has text; UserError where there is none."""
+
+    @abstractmethod
+    def _is_empty(self, item: Item) -> bool: ...
+
+    @abstractmethod
+    def _key(self, item: Item) -> str:
+        """What is equal where two items must not be in different parts."""
+
+    @abstractmethod
+    def _nothing_in(self, source: SourceType) -> UserError: ...
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of text in all, where that can be told without reading."""
+        sizes = [source.size() for source in (self._train, self._held_out) if source]
+        return None if None in sizes else sum(size for size in sizes if size)
+
+    @property
+    def skipped(self) -> int:
+        """Items without text."""
+        return self._survey[0]
+
+    def read_through(self) -> None:
+        """So that what is wrong with the files is told before anything is made of them."""
+        _ = self._survey
+
+    def items(self, side: Side) -> Iterator[Item]:
+        """The items of a part that have text."""
+        if self._held_out:
+            yield from self._read(self._train if side == "train" else self._held_out)
+            return
+        _, drawn = self._survey
+        for item in self._read(self._train):
+            if (place(self._key(item)) in drawn) == (side == "validation"):
+                yield item
+
+    @cached_property
+    def _survey(self) -> tuple[int, frozenset[int]]:
+        """How many items have no text, and the places of those that are drawn for validation.
+
+        Raises:
+            UserError: where a part has no text, or all of it is the same.
+        """
+        skipped = 0
+        places = array("Q")  # eight bytes an item
+        for source in (self._train, self._held_out):
+            complete = 0
+            for item in self._every(source) if source else ():
+                if self._is_empty(item):
+                    skipped += 1
+                    continue
+                complete += 1
+                if self._drawn:
+                    places.append(place(self._key(item)))
+            if source and not complete:
+                raise self._nothing_in(source)
+        if not self._drawn:
+            return skipped, frozenset()
+        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or give more {self.many}"
+        undivided = f"{self._name} has one {self.one} alone, which cannot be divided; {remedy}"
+        return skipped, draw(places, self._drawn.count, undivided)

@@ -15,6 +15,7 @@ from tercet.config import UserError
 from tercet.data.batching import map_by_length
 from tercet.generation.protocol import device_of
 from tercet.generation.sampling import DIVERGED
+from tercet.generation.translate import encode_sources
 from tercet.models import EncoderDecoder
 from tercet.models.rest import at_rest
 from tercet.objectives import IGNORED, PairBatch, pad_rows, seq2seq_logprobs
@@ -62,11 +63,9 @@ def score_pairs(
     if bos is None or eos is None or of_source.eos_id is None:
         raise UserError("the tokenizer has no token for the beginning or the end: train one for translation")
     most = model.max_len
-    sources = [ids.tolist() for ids in of_source.encode_batch([source.strip() for source, _ in pairs])]
+    sources, cut = encode_sources(of_source, [source for source, _ in pairs], max_len=most)
     targets = [[*ids.tolist(), eos] for ids in tokenizer.encode_batch([target.strip() for _, target in pairs])]
-    room = of_source.frame_room(most)
-    cut = [len(source) > room or len(target) > most for source, target in zip(sources, targets, strict=True)]
-    sources = [of_source.frame(source, max_len=most) for source in sources]
+    cut = [was_cut or len(target) > most for was_cut, target in zip(cut, targets, strict=True)]
     targets = [target[:most] for target in targets]
     device = device_of(model)
 

@@ -93,6 +93,17 @@ def translate_stream(
     return _in_pools(lines, pool, every.translate)
 
 
+def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> tuple[list[list[int]], list[bool]]:
+    """The texts, without outer white space, as a translator's encoder reads them, and whether each was cut to fit.
+
+    Raises:
+        UserError: where a text cannot be encoded.
+    """
+    every = [ids.tolist() for ids in tokenizer.encode_batch([text.strip() for text in texts])]
+    room = max_len - 1 - len(tokenizer.opening)  # beside eos
+    return [tokenizer.frame(ids, max_len=max_len) for ids in every], [len(ids) > room for ids in every]
+
+
 def _in_pools(
     lines: Iterable[str], pool: int, translate: Callable[[Sequence[str]], list[list[Translation]]]
 ) -> Iterator[list[Translation]]:
@@ -131,26 +142,25 @@ class _Lines:
     def translate(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[list[Translation]]:
         texts = [text.strip() for text in texts]
         prefixes = [""] * len(texts) if prefixes is None else prefixes
-        sources = [ids.tolist() for ids in self.source_tokenizer.encode_batch(texts)]
+        sources, cut = encode_sources(self.source_tokenizer, texts, max_len=self.model.max_len)
         rows = [[self.bos_id, *ids.tolist()] for ids in self.tokenizer.encode_batch(prefixes)]
         if (longest := max(map(len, rows), default=0)) > self.model.max_len:
             raise ValueError(f"a prefix of {longest} tokens, beginning included, exceeds max_len={self.model.max_len}")
         answers = [[_nothing(prefix)] for prefix in prefixes]
         asked = [number for number, text in enumerate(texts) if text]
-        room = self.source_tokenizer.frame_room(self.model.max_len)
-        framed = [self.source_tokenizer.frame(sources[number], max_len=self.model.max_len) for number in asked]
         copies = self.search.size if isinstance(self.search, Beam) else 1
 
         def search(slots: list[int]) -> list[list[Hypothesis]]:
-            return self._search([rows[asked[slot]] for slot in slots], [framed[slot] for slot in slots])
+            numbers = [asked[slot] for slot in slots]
+            return self._search([rows[number] for number in numbers], [sources[number] for number in numbers])
 
-        found = map_by_length(search, [copies * len(source) for source in framed], self.batch_tokens)
+        found = map_by_length(search, [copies * len(sources[number]) for number in asked], self.batch_tokens)
         for number, hypotheses in zip(asked, found, strict=True):
             answers[number] = [
                 Translation(
                     source=texts[number],
                     text=self._text(prefixes[number], rows[number], hypothesis),
-                    truncated=len(sources[number]) > room,
+                    truncated=cut[number],
                     **vars(hypothesis),
                 )
                 for hypothesis in hypotheses

@@ -23,4 +23,5 @@ def pad_rows(
 def move_batch(batch: Batch, model: nn.Module) -> Batch:
     """A batch, which is a named tuple of tensors, where the model's first parameter is."""
     device = next(model.parameters()).device
-    return type(batch)(*(None if part is None else part.to(device) for part in batch))
+    build: type[Any] = type(batch)
+    return build(*(None if part is None else part.to(device) for part in batch))

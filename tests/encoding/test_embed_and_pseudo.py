@@ -9,7 +9,6 @@ from small_encoders import TEXTS, encoder, tokenizer
 
 from tercet.config import UserError
 from tercet.encoding import embed, encode_texts, pseudo_logprobs, pseudo_scores
-from tercet.encoding.batches import by_length
 from tercet.models import EncoderOnly
 from tercet.tokens import BPE, Tokenizer
 
@@ -27,17 +26,6 @@ def model(own: Tokenizer) -> EncoderOnly:
 def hidden(model: EncoderOnly, own: Tokenizer, text: str) -> torch.Tensor:
     with torch.no_grad():
         return model.hidden(torch.tensor([[own.bos_id, *own.encode(text), own.eos_id]]))[0]
-
-
-@given(
-    lengths=st.lists(st.integers(1, 50), max_size=40),
-    batch_tokens=st.integers(1, 200),
-)
-def test_batches_hold_every_row_once_within_the_budget(lengths: list[int], batch_tokens: int) -> None:
-    batches = list(by_length(lengths, batch_tokens))
-    assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(lengths[number] for number in batch) <= batch_tokens
 
 
 @pytest.mark.parametrize("normalise", [True, False])

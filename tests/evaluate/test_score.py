@@ -10,9 +10,9 @@ import torch
 
 from tercet.config import UserError
 from tercet.evaluate import LanguageScores, as_dict, as_table, score
-from tercet.evaluate import language as language_module
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Rotary
+from tercet.objectives import logprobs
 
 SPEC = DecoderOnlySpec(
     vocab_size=13,
@@ -87,7 +87,7 @@ def test_the_batch_size_changes_nothing(batch_tokens: int) -> None:
 def test_nor_does_how_many_logits_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
     whole = score(model, IDS, n_bytes=40)
-    monkeypatch.setattr(language_module, "LOGITS_AT_ONCE", 30)
+    monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 30)
     assert score(model, IDS, n_bytes=40).loss_nats_per_token == pytest.approx(whole.loss_nats_per_token, abs=1e-6)
 
 

@@ -8,9 +8,9 @@ import torch
 from small_translator import OTHER, TOKENIZER, small
 
 from tercet.config import UserError
-from tercet.evaluate import pairs as pairs_module
 from tercet.evaluate import score_pairs
 from tercet.models import EncoderDecoder
+from tercet.objectives import logprobs
 from tercet.tokens import Characters, Tokenizer
 
 DRAWS = np.random.default_rng(5)
@@ -73,7 +73,7 @@ def test_a_forgotten_mask_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_few_logits_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     whole = score_pairs(model, TOKENIZER, PAIRS)
-    monkeypatch.setattr(pairs_module, "LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 1)
     for one, other in zip(score_pairs(model, TOKENIZER, PAIRS), whole, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 

@@ -39,7 +39,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class HiddenBatch:
     """Attributes:
     numbers: which rows these are.
     hidden: (B, T, D).
@@ -74,11 +74,11 @@ def framed(tokenizer: Tokenizer, every: Sequence[list[int]], *, max_len: int) ->
     return Encoded(rows=[[bos, *ids[:room], eos] for ids in every], cut=[len(ids) > room for ids in every])
 
 
-def in_batches(
+def map_hidden(
     model: EncoderOnly,
     lengths: Sequence[int],
     row: Callable[[int], Sequence[int]],
-    answer: Callable[[Batch], Sequence[Answer]],
+    answer: Callable[[HiddenBatch], Sequence[Answer]],
     *,
     pad: int | None,
     batch_tokens: int = BATCH_TOKENS,
@@ -98,6 +98,6 @@ def in_batches(
         tokens, real = pad_rows([row(number) for number in numbers], device, pad=pad or 0)
         padding = None if bool(real.all()) else real
         with at_rest(model.modules()):
-            return answer(Batch(numbers=numbers, hidden=model.hidden(tokens, padding=padding), padding=padding))
+            return answer(HiddenBatch(numbers=numbers, hidden=model.hidden(tokens, padding=padding), padding=padding))
 
     return map_by_length(read, lengths, batch_tokens)

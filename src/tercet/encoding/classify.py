@@ -8,7 +8,7 @@ import torch
 from tercet.config import UserError
 from tercet.data import encode_words
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import Batch, encode_texts, framed, in_batches
+from tercet.encoding.batches import HiddenBatch, encode_texts, framed, map_hidden
 from tercet.models import EncoderOnly
 from tercet.tokens import Tokenizer
 
@@ -53,10 +53,10 @@ def classify(
     labels = _labels(model, "texts")
     encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
 
-    def probabilities(batch: Batch) -> list[list[float]]:
+    def probabilities(batch: HiddenBatch) -> list[list[float]]:
         return model.classify(batch.hidden, batch.padding).softmax(-1).tolist()  # (B, L)
 
-    found = in_batches(
+    found = map_hidden(
         model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, probabilities,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
@@ -81,7 +81,7 @@ def tag(
         for (_, firsts), row in zip(words, rows, strict=True)
     ]
 
-    def probabilities(batch: Batch) -> list[list[list[float] | None]]:
+    def probabilities(batch: HiddenBatch) -> list[list[list[float] | None]]:
         p = model.classify(batch.hidden, batch.padding).softmax(-1)  # (B, T, L)
         found = list[list[list[float] | None]]()
         for slot, number in enumerate(batch.numbers):
@@ -89,7 +89,7 @@ def tag(
             found.append([None if head is None else next(read) for head in heads[number]])
         return found
 
-    every = in_batches(
+    every = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, probabilities,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import torch.nn.functional as F
 
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import Batch, encode_texts, in_batches
+from tercet.encoding.batches import HiddenBatch, encode_texts, map_hidden
 from tercet.models import EncoderOnly
 from tercet.nn.pooling import Pooling, pool
 from tercet.tokens import Tokenizer
@@ -68,9 +68,9 @@ def embed_rows(
 ) -> list[np.ndarray]:
     """The same of texts that are ids already, with bos and eos around them: a vector (D,) for each."""
 
-    def vectors(batch: Batch) -> list[np.ndarray]:
+    def vectors(batch: HiddenBatch) -> list[np.ndarray]:
         pooled = pool(batch.hidden.float(), batch.padding, pooling)  # (B, D)
         return list((F.normalize(pooled, dim=-1) if normalise else pooled).cpu().numpy())
 
     lengths = [len(row) for row in rows]
-    return in_batches(model, lengths, rows.__getitem__, vectors, pad=pad, batch_tokens=batch_tokens)
+    return map_hidden(model, lengths, rows.__getitem__, vectors, pad=pad, batch_tokens=batch_tokens)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import Batch, in_batches
+from tercet.encoding.batches import HiddenBatch, map_hidden
 from tercet.encoding.masks import Masked, mask_of
 from tercet.models import EncoderOnly
 from tercet.objectives import split_logits, target_logprobs
@@ -99,7 +99,7 @@ def _likeliest(
     forbidden = torch.tensor(sorted(never), dtype=torch.long)
     n = min(top, model.vocab_size - len(never))
 
-    def best(batch: Batch) -> list[list[tuple[list[float], list[int]]]]:
+    def best(batch: HiddenBatch) -> list[list[tuple[list[float], list[int]]]]:
         which = [(slot, place) for slot, number in enumerate(batch.numbers) for place in texts[number].places]
         slots, places = torch.tensor(which, device=batch.hidden.device).unbind(1)
         found = list[tuple[list[float], list[int]]]()
@@ -116,7 +116,7 @@ def _likeliest(
             for p, token in zip(values, ids, strict=True)
         )
 
-    every = in_batches(
+    every = map_hidden(
         model, [len(text.row) for text in texts], lambda number: texts[number].row, best,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
@@ -163,13 +163,13 @@ def _words(
     rows = list(asked)
     wanted = [sorted(targets) for targets in asked.values()]
 
-    def logprobs(batch: Batch) -> list[dict[tuple[int, int], float]]:
+    def logprobs(batch: HiddenBatch) -> list[dict[tuple[int, int], float]]:
         which = [(slot, *target) for slot, number in enumerate(batch.numbers) for target in wanted[number]]
         slots, places, targets = torch.tensor(which, device=batch.hidden.device).unbind(1)
         found = iter(target_logprobs(model, batch.hidden[slots, places], targets).tolist())
         return [{target: next(found) for target in wanted[number]} for number in batch.numbers]
 
-    answers = in_batches(
+    answers = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens
     )
     known = dict(zip(rows, answers, strict=True))

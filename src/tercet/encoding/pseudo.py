@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import Batch, Encoded, encode_texts, in_batches
+from tercet.encoding.batches import Encoded, HiddenBatch, encode_texts, map_hidden
 from tercet.encoding.masks import mask_of
 from tercet.models import EncoderOnly
 from tercet.objectives import target_logprobs
@@ -92,7 +92,7 @@ def _logprobs(
         hidden[place : ends[number][place]] = mask_id
         return hidden.tolist()
 
-    def logprobs(batch: Batch) -> list[float]:
+    def logprobs(batch: HiddenBatch) -> list[float]:
         which = [passes[one] for one in batch.numbers]
         device = batch.hidden.device
         places = torch.tensor([place for _, place in which], device=device)
@@ -101,7 +101,7 @@ def _logprobs(
         return target_logprobs(model, there, targets).tolist()
 
     lengths = [len(rows[number]) for number, _ in passes]
-    found = in_batches(model, lengths, row, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens)
+    found = map_hidden(model, lengths, row, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens)
     parts = np.split(np.array(found, dtype=np.float64), np.cumsum([len(row) - 2 for row in rows])[:-1])
     return parts if rows else []
 

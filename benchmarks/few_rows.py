@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.kernel import multiply_rows
+from tercet.kernel.inference_linear import inference_linear
 from tercet.nn import Linear
 
 SHAPES = [
@@ -49,7 +49,7 @@ def ways(rows: int, n: int, k: int) -> dict[str, Callable[[], Tensor]]:
 
     def ours(narrow: str) -> Tensor:
         layer = layers[narrow][next(turn[narrow])]
-        return multiply_rows(x, layer.weight, layer.scale, None)
+        return inference_linear(x, layer.weight, layer.scale, None)
 
     return {
         "F.linear": lambda: F.linear(x, weights[next(turn["linear"])]),
@@ -57,7 +57,7 @@ def ways(rows: int, n: int, k: int) -> dict[str, Callable[[], Tensor]]:
             x, packed[next(turn["packed"])], None, "none", [], ""
         ),
         "int8pack_mm": lambda: torch._weight_int8pack_mm(half, layers["int8"][next(turn["int8mm"])].weight, scales),
-        "ours, fp32": lambda: multiply_rows(x, weights[next(turn["fp32"])], None, None),
+        "ours, fp32": lambda: inference_linear(x, weights[next(turn["fp32"])], None, None),
         "ours, bf16": lambda: ours("bf16"),
         "ours, int8": lambda: ours("int8"),
     }

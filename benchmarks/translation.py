@@ -75,7 +75,7 @@ class Marian:
         self.model = MarianMTModel(config)
 
     def loss(self, batch: PairBatch) -> Tensor:
-        mask = None if batch.source_padding is None else batch.source_padding.long()
+        mask = None if batch.source_token_mask is None else batch.source_token_mask.long()
         out = self.model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False)
         return F.cross_entropy(
             out.logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, label_smoothing=SMOOTHING

@@ -1,14 +1,18 @@
 """The house rules that a program can check: who imports whom, what is loaded when, how long files are."""
 
 import ast
+import graphlib
 import resource
 import statistics
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from importlinter import cli as importlinter
+
+from tercet.kernel.build import CPP
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -21,16 +25,50 @@ def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "src/tercet/nn").glob("*.py")), ids=lambda path: path.name)
-def test_the_textbook_imports_torch_and_the_kernel_only(path: Path) -> None:
-    own = {"tercet.nn", "torch", "jaxtyping", *sys.stdlib_module_names}
+def test_the_textbook_imports_torch_only_and_one_file_of_it_the_kernels(path: Path) -> None:
+    own = {"torch", "jaxtyping", *sys.stdlib_module_names}
+    rooms = ("tercet.nn", "tercet.kernel") if path.name == "kernels.py" else ("tercet.nn",)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         for name in names:
-            assert name.split(".")[0] in own or name.startswith(("tercet.nn", "tercet.kernel")), (
-                f"{path.name} imports {name}"
-            )
+            assert name.split(".")[0] in own or name.startswith(rooms), f"{path.name} imports {name}"
+
+
+def test_no_circle_of_imports_in_the_parts_the_kernels_and_the_models() -> None:
+    """Not even one of imports for the type checker alone."""
+    arrows: dict[str, set[str]] = {}
+    for path in (path for room in ("nn", "kernel", "models") for path in (ROOT / "src/tercet" / room).glob("*.py")):
+        if path.name != "__init__.py":  # which gathers what the others define
+            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+            names = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+            arrows[f"tercet.{path.parent.name}.{path.stem}"] = names | {node.module or "" for node in nodes}
+    graphlib.TopologicalSorter({name: targets & set(arrows) for name, targets in arrows.items()}).prepare()
+
+
+def test_no_two_classes_of_the_parts_and_models_have_one_name() -> None:
+    """Nor has any class elsewhere but what a server answers, which speaks another's language."""
+    found = [
+        (node.name, path.relative_to(ROOT / "src/tercet").parts[0])
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    ours = {name for name, room in found if room in ("nn", "kernel", "models")}
+    elsewhere = [name for name, room in found if room != "serve"]
+    assert not {name for name in ours if elsewhere.count(name) > 1}
+
+
+def test_a_wheel_carries_the_sources_of_the_kernels() -> None:
+    """It takes all files of the package that git does not ignore."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"] == {"wheel": {"packages": ["src/tercet"]}}
+    sources = [*(ROOT / "src/tercet/kernel/cpp").iterdir()]
+    assert {path.suffix for path in sources} == {".h", ".cpp"}
+    assert CPP.samefile(ROOT / "src/tercet/kernel/cpp")
+    ignored = subprocess.run(["git", "check-ignore", *map(str, sources)], cwd=ROOT, capture_output=True, text=True)
+    assert not ignored.stdout
 
 
 @pytest.mark.parametrize("program", ["import tercet", "from tercet.cli.main import main; main([])"])  # prints the help

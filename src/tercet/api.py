@@ -63,7 +63,7 @@ from tercet.generation import (
 from tercet.inspect.explorer import explore
 from tercet.inspect.sentence import Reading, read
 from tercet.models import AnyModel
-from tercet.nn.linear import Narrow, quantize
+from tercet.nn.linear import WeightDtype, quantize
 from tercet.serve.engine import Engine as Engine
 from tercet.tokens import Tokenizer
 from tercet.training.compare_runs import compare as compare
@@ -96,7 +96,7 @@ class Run:
         self.model.to(device)
         return self
 
-    def quantize(self, narrow: Narrow) -> "Run":
+    def quantize(self, narrow: WeightDtype) -> "Run":
         """The same run, its weights in fewer bits from now on; see `tercet.nn.quantize`."""
         quantize(self.model, narrow)
         return self

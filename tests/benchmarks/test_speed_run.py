@@ -164,7 +164,7 @@ def test_pytorchs_translator_holds_our_weights() -> None:
     source = torch.tensor([[5, 7, 11, 2], [3, 2, 0, 0]])
     target = torch.tensor([[1, 4, 6], [1, 9, 8]])
     theirs = PyTorchTranslator(model, pad=0).eval()
-    expected = model(source, target, source_padding=source != 0)
+    expected = model(source, target, source_token_mask=source != 0)
     torch.testing.assert_close(theirs(source, target), expected, atol=1e-5, rtol=0)
 
 

@@ -72,26 +72,26 @@ def layers(model: EncoderOnly, tokens: Tensor, **how: Any) -> list[Tensor]:
 
 
 @torch.no_grad()
-def furthest(model: EncoderOnly, reference: Any, tokens: Tensor, padding: Tensor, segments: Tensor) -> float:
+def furthest(model: EncoderOnly, reference: Any, tokens: Tensor, token_mask: Tensor, segments: Tensor) -> float:
     """The largest difference of what both answer: hidden states of all layers at real tokens, and every head."""
     body = getattr(reference, "bert", reference)
-    how = {"attention_mask": padding.long(), "token_type_ids": segments}
+    how = {"attention_mask": token_mask.long(), "token_type_ids": segments}
     want = body(tokens, **how, output_hidden_states=True)
-    mine = layers(model, tokens, padding=padding, segments=segments)
-    pairs = [(a[padding], b[padding]) for a, b in zip(mine, want.hidden_states, strict=True)]
-    hidden = model.hidden(tokens, padding=padding, segments=segments)
+    mine = layers(model, tokens, token_mask=token_mask, segments=segments)
+    pairs = [(a[token_mask], b[token_mask]) for a, b in zip(mine, want.hidden_states, strict=True)]
+    hidden = model.hidden(tokens, token_mask=token_mask, segments=segments)
     if model.spec.pooler:
-        pairs.append((model.pooled(hidden, padding), want.pooler_output))
+        pairs.append((model.pooled(hidden, token_mask), want.pooler_output))
     if reference is not body:
         answer = reference(tokens, **how)
         if "prediction_logits" in answer:
-            pairs.append((model.logits(hidden)[padding], answer.prediction_logits[padding]))
-            pairs.append((model.next_sentence_logits(hidden, padding), answer.seq_relationship_logits))
+            pairs.append((model.logits(hidden)[token_mask], answer.prediction_logits[token_mask]))
+            pairs.append((model.next_sentence_logits(hidden, token_mask), answer.seq_relationship_logits))
         elif model.spec.masked_head is not None:
-            pairs.append((model.logits(hidden)[padding], answer.logits[padding]))
+            pairs.append((model.logits(hidden)[token_mask], answer.logits[token_mask]))
         else:
-            got = model.classify(hidden, padding)
-            pairs.append((got, answer.logits) if got.ndim == 2 else (got[padding], answer.logits[padding]))
+            got = model.classify(hidden, token_mask)
+            pairs.append((got, answer.logits) if got.ndim == 2 else (got[token_mask], answer.logits[token_mask]))
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
@@ -292,50 +292,52 @@ def sentences(tokenizer: Tokenizer) -> tuple[Tensor, Tensor, Tensor]:
     tokens = torch.full((3, max(map(len, texts))), tokenizer.pad_id)
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
-    padding = torch.arange(tokens.shape[1]) < torch.tensor([[len(text)] for text in texts])
-    return tokens, padding, torch.zeros_like(tokens)
+    token_mask = torch.arange(tokens.shape[1]) < torch.tensor([[len(text)] for text in texts])
+    return tokens, token_mask, torch.zeros_like(tokens)
 
 
-def cosines(model: EncoderOnly, tokens: Tensor, padding: Tensor) -> list[float]:
+def cosines(model: EncoderOnly, tokens: Tensor, token_mask: Tensor) -> list[float]:
     with torch.no_grad():
-        vectors = torch.nn.functional.normalize(pool(model.hidden(tokens, padding=padding), padding, "mean"), dim=-1)
+        vectors = torch.nn.functional.normalize(
+            pool(model.hidden(tokens, token_mask=token_mask), token_mask, "mean"), dim=-1
+        )
     return [float(vectors[a] @ vectors[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
 
 
 class TestMiniLM:
     def test_every_layer_is_that_of_transformers(self) -> None:
         model, tokenizer, reference = _minilm()
-        tokens, padding, segments = sentences(tokenizer)
+        tokens, token_mask, segments = sentences(tokenizer)
         assert tokens[0, :8].tolist() == [101, 1996, 4633, 2003, 8403, 2651, 1012, 102]
         assert sum(p.numel() for p in model.parameters()) == 22_713_728 - 512  # but for the position ids
-        assert furthest(model, reference, tokens, padding, segments) < 1e-5
+        assert furthest(model, reference, tokens, token_mask, segments) < 1e-5
         assert furthest(model, reference, *batch(30_522, 2, 97)) < 1e-5
 
     def test_three_sentences_are_as_alike_as_published(self) -> None:
         model, tokenizer, _ = _minilm()
-        tokens, padding, _ = sentences(tokenizer)
-        assert cosines(model, tokens, padding) == pytest.approx([0.6660, 0.1046, 0.1411], abs=5e-5)
+        tokens, token_mask, _ = sentences(tokenizer)
+        assert cosines(model, tokens, token_mask) == pytest.approx([0.6660, 0.1046, 0.1411], abs=5e-5)
 
     def test_the_vectors_are_the_same_padded_left_or_right_to_any_length(self) -> None:
         model, tokenizer, _ = _minilm()
-        tokens, padding, _ = sentences(tokenizer)
-        want = cosines(model, tokens, padding)
+        tokens, token_mask, _ = sentences(tokenizer)
+        want = cosines(model, tokens, token_mask)
         for left, right in ((0, 190), (190, 0), (7, 31)):
             wide = torch.nn.functional.pad(tokens, (left, right), value=5)
-            real = torch.nn.functional.pad(padding, (left, right), value=False)
+            real = torch.nn.functional.pad(token_mask, (left, right), value=False)
             assert cosines(model, wide, real) == pytest.approx(want, abs=1e-5)
 
     def test_gelu_by_tanh_another_eps_and_other_types_are_seen(self) -> None:
         model, tokenizer, reference = _minilm()
-        tokens, padding, segments = sentences(tokenizer)
+        tokens, token_mask, segments = sentences(tokenizer)
         for change in ({"hidden_act": "gelu_new"}, {"layer_norm_eps": 1e-5}):
-            assert furthest(_altered(minilm(), change), reference, tokens, padding, segments) > 1e-4, change
+            assert furthest(_altered(minilm(), change), reference, tokens, token_mask, segments) > 1e-4, change
         assert (
             max(
-                (a - b)[padding].abs().max().item()
+                (a - b)[token_mask].abs().max().item()
                 for a, b in zip(
-                    layers(model, tokens, padding=padding, segments=segments + 1),
-                    layers(model, tokens, padding=padding, segments=segments),
+                    layers(model, tokens, token_mask=token_mask, segments=segments + 1),
+                    layers(model, tokens, token_mask=token_mask, segments=segments),
                     strict=True,
                 )
             )

@@ -76,7 +76,7 @@ def furthest(ours: EncoderDecoder, reference: Any) -> float:
     wanted = reference(
         input_ids=source, attention_mask=real.long(), decoder_input_ids=target, use_cache=False
     ).logits  # fmt: skip
-    return (ours(source, target, source_padding=real) - wanted).abs().max().item()
+    return (ours(source, target, source_token_mask=real) - wanted).abs().max().item()
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))

@@ -107,7 +107,7 @@ def answers(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in zip(names, found, strict=True)}
 
 
-def padding(batch: int, length: int) -> torch.Tensor:
+def token_mask(batch: int, length: int) -> torch.Tensor:
     """Real tokens anywhere, at least one in each row."""
     real = torch.rand(batch, length) < 0.7
     real[torch.arange(batch), torch.randint(length, (batch,))] = True
@@ -131,23 +131,23 @@ def furthest(model: AnyModel, folder: Path) -> float:
             worst = max(worst, *furthest_reading(model, folder, tokens))
         else:
             size = MAX_LEN + 1 - length
-            source, real = torch.randint(model.spec.source_vocab_size or 17, (batch, size)), padding(batch, size)
+            source, real = torch.randint(model.spec.source_vocab_size or 17, (batch, size)), token_mask(batch, size)
             mask = real.long()
             memory = answers(folder / "encoder.onnx", input_ids=source, attention_mask=mask)["memory"]
-            wanted = model.encode(source, padding=real)
+            wanted = model.encode(source, token_mask=real)
             given = {"decoder_input_ids": tokens, "memory": memory, "attention_mask": mask}
             logits = answers(folder / "decoder.onnx", **given)["logits"]
             worst = max(worst, away(memory[real], wanted[real]))
-            worst = max(worst, away(logits, model(source, tokens, source_padding=real)))
+            worst = max(worst, away(logits, model(source, tokens, source_token_mask=real)))
     return worst
 
 
 def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> list[float]:
-    spec, real = model.spec, padding(*tokens.shape)
+    spec, real = model.spec, token_mask(*tokens.shape)
     segments = torch.randint(spec.n_segments, tokens.shape) if spec.n_segments > 1 else None
     given = {} if segments is None else {"token_type_ids": segments}
     found = answers(folder / "model.onnx", input_ids=tokens, attention_mask=real.long(), **given)
-    hidden = model.hidden(tokens, padding=real, segments=segments)
+    hidden = model.hidden(tokens, token_mask=real, segments=segments)
     wanted = {"hidden": hidden}
     if spec.masked_head is not None:
         wanted["logits"] = model.logits(hidden)

@@ -59,7 +59,7 @@ def test_a_model_that_sees_padding_is_caught(
 ) -> None:
     alone = embed(model, own, TEXTS[:1]).vectors
     sighted = model.hidden
-    monkeypatch.setattr(model, "hidden", lambda tokens, padding=None: sighted(tokens))
+    monkeypatch.setattr(model, "hidden", lambda tokens, token_mask=None: sighted(tokens))
     assert np.abs(embed(model, own, TEXTS).vectors[:1] - alone).max() > 1e-3
 
 

@@ -66,7 +66,9 @@ def test_scores_are_the_sums_over_the_hidden_tokens(
             rows, tokenizer, masking=Masking(rate=0.2, masked=1, random=0), generator=np.random.default_rng([3, window])
         )
         with torch.no_grad():
-            scores = model(batch.inputs, padding=batch.padding, documents=batch.documents)[0].log_softmax(-1).double()
+            scores = (
+                model(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)[0].log_softmax(-1).double()
+            )
         for place, target in zip(batch.places.tolist(), batch.targets.tolist(), strict=True):
             if target != IGNORED:
                 assert batch.inputs[0, place] == tokenizer.mask_id  # 80/10/10 is off

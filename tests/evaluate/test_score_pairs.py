@@ -65,7 +65,7 @@ def test_a_forgotten_mask_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     model = small()
     right = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
     forward = model.encode
-    monkeypatch.setattr(model, "encode", lambda source, padding: forward(source))
+    monkeypatch.setattr(model, "encode", lambda source, token_mask: forward(source))
     wrong = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
     assert wrong != pytest.approx(right, abs=1e-2)
 

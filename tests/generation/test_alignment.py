@@ -41,11 +41,11 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("n_kv_heads", [None, 2])
 def test_weights_are_distributions_over_the_real_source(n_kv_heads: int | None) -> None:
     made = model(n_kv_heads=n_kv_heads)
-    source, target, padding = batch()
-    weights = cross_attention(made, source, target, padding)
+    source, target, token_mask = batch()
+    weights = cross_attention(made, source, target, token_mask)
     assert weights.shape == (3, 3, 4, 7, 5)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 3, 4, 7))
-    assert (weights[:, ~padding[:, None, None].expand(3, 4, 7, 5)] == 0).all()
+    assert (weights[:, ~token_mask[:, None, None].expand(3, 4, 7, 5)] == 0).all()
     for row, tokens in enumerate(SOURCES):
         alone = cross_attention(made, torch.tensor([tokens]), target[[row]])
         torch.testing.assert_close(weights[:, [row], :, :, : len(tokens)], alone, atol=1e-5, rtol=1e-4)
@@ -55,10 +55,10 @@ def test_weights_are_distributions_over_the_real_source(n_kv_heads: int | None) 
 def test_the_weights_are_those_that_make_the_output() -> None:
     """The last layer's attention, done by hand from the weights, is what its module gives."""
     made = model()
-    source, target, padding = batch()
+    source, target, token_mask = batch()
     attention, seen = made.decoder.blocks[-1].cross_attention, {}
     hook = attention.register_forward_hook(lambda part, args, out: seen.update(memory=args[1], out=out))
-    weights = cross_attention(made, source, target, padding)[-1]
+    weights = cross_attention(made, source, target, token_mask)[-1]
     hook.remove()
     _, values = attention.keys_values(seen["memory"])
     by_hand = attention.out((weights @ values).transpose(1, 2).flatten(-2))
@@ -67,18 +67,18 @@ def test_the_weights_are_those_that_make_the_output() -> None:
 
 def test_the_future_of_the_target_and_what_pads_it_change_nothing() -> None:
     made = model()
-    source, target, padding = batch()
-    weights = cross_attention(made, source, target, padding)
+    source, target, token_mask = batch()
+    weights = cross_attention(made, source, target, token_mask)
     target[:, 4:] = 0
-    torch.testing.assert_close(cross_attention(made, source, target, padding)[:, :, :, :4], weights[:, :, :, :4])
+    torch.testing.assert_close(cross_attention(made, source, target, token_mask)[:, :, :, :4], weights[:, :, :, :4])
 
 
 def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
     made = model().train()
-    source, target, padding = batch()
-    cross_attention(made, source, target, padding)
+    source, target, token_mask = batch()
+    cross_attention(made, source, target, token_mask)
     with pytest.raises(ValueError, match="does not fit into the context"):
-        cross_attention(made, source, torch.ones(3, 18, dtype=torch.long), padding)
+        cross_attention(made, source, torch.ones(3, 18, dtype=torch.long), token_mask)
     assert made.training
     assert not any(part._forward_pre_hooks for part in made.modules())
 

@@ -203,7 +203,7 @@ def test_any_batch_gets_what_a_plain_search_of_each_sentence_finds(
     limits: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": fewest}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            beam_module, "takes_scores", lambda scores: False
+            beam_module, "supports_scores", lambda scores: False
         )  # the kernel's logarithms round in their own way
         found = beam_search(model, prefixes, beam, eos_id=EOS, sources=sources, **limits)
     for (source, prefix, limit, shortest), hypotheses in zip(batch, found, strict=True):
@@ -345,7 +345,7 @@ def test_done_sentences_leave_in_whole_groups() -> None:
     found = beam_search(model, [[1]] * 3, Beam(size=3), eos_id=EOS, sources=sources, max_new_tokens=8)
     assert [one.ids for (one,) in found] == [(5, EOS), (5, 6, 5, EOS), (EOS,)]
     assert model.calls == [("start", 3), ("step", 6), ("step", 3), ("step", 3)]
-    assert model.caches[0].calls[:2] == [("reorder", 2), ("spread", 3)]
+    assert model.caches[0].calls[:2] == [("reorder", 2), ("expand_beams", 3)]
     assert model.sources == [sources]
 
 
@@ -357,7 +357,7 @@ def test_rows_that_stay_in_place_are_not_moved() -> None:
     model = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
     found = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=7)[0]
     assert [one.ids for one in found] == [(3, 4, 3, 4, 3, 4, 3), (5, 6, 5, 6, 5, 6, 5)]
-    assert model.caches[0].calls == [("spread", 2)]
+    assert model.caches[0].calls == [("expand_beams", 2)]
     greedy = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
     beam_search(greedy, [[1]], Beam(size=1), eos_id=EOS, max_new_tokens=7)
     assert greedy.caches[0].calls == []

@@ -51,7 +51,7 @@ def test_probabilities_are_the_documented_means(combine) -> None:
 def test_its_logits_are_log_probabilities(combine) -> None:
     ensemble = Ensemble([toy(1), toy(2)], combine).eval()
     tokens, lengths, source = torch.tensor([[1]]), torch.tensor([1]), torch.tensor([SOURCES[1]])
-    logits, cache = ensemble.start(tokens, lengths, source=source, source_padding=source > 0, capacity=4)
+    logits, cache = ensemble.start(tokens, lengths, source=source, source_token_mask=source > 0, capacity=4)
     torch.testing.assert_close(logits.exp().sum(-1), torch.ones(1))
     torch.testing.assert_close(ensemble.step(tokens[0], cache).exp().sum(-1), torch.ones(1))
 

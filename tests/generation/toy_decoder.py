@@ -35,10 +35,10 @@ class ToyCache:
         self.sources = [self.sources[group] for group in kept]
         self.rows = [list(self.rows[row]) for row in wanted]
 
-    def spread(self, n: int) -> None:
+    def expand_beams(self, n: int) -> None:
         assert self.group == 1
         assert n > 1, "there was nothing to spread"
-        self.calls.append(("spread", n))
+        self.calls.append(("expand_beams", n))
         self.rows = [list(row) for row in self.rows for _ in range(n)]
         self.group = n
 
@@ -101,15 +101,15 @@ class ToyTranslator(ToyDecoder):
         self.sources: list[list[list[int]]] = []
 
     def start(
-        self, tokens: Tensor, lengths: Tensor, *, source: Tensor, source_padding: Tensor, capacity: int
+        self, tokens: Tensor, lengths: Tensor, *, source: Tensor, source_token_mask: Tensor, capacity: int
     ) -> tuple[Tensor, ToyCache]:
         assert source.dtype == torch.int64
-        assert source_padding.dtype == torch.bool
-        assert source.shape == source_padding.shape
+        assert source_token_mask.dtype == torch.bool
+        assert source.shape == source_token_mask.shape
         assert len(source) == len(tokens)
-        assert source.shape[1] == source_padding.sum(1).max() <= self.max_len
-        assert (source_padding[:, 1:] <= source_padding[:, :-1]).all(), "padding stands on the right"
-        sources = [row[mask].tolist() for row, mask in zip(source, source_padding, strict=True)]
+        assert source.shape[1] == source_token_mask.sum(1).max() <= self.max_len
+        assert (source_token_mask[:, 1:] <= source_token_mask[:, :-1]).all(), "padding stands on the right"
+        sources = [row[mask].tolist() for row, mask in zip(source, source_token_mask, strict=True)]
         self.sources.append(sources)
         return self._start(tokens, lengths, capacity, sources)
 

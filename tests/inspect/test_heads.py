@@ -1,6 +1,5 @@
 """Where heads look and what they are worth, on heads that are made to do one thing."""
 
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,7 @@ def looking(offset: int, head: int):
 
 @pytest.mark.parametrize(("offset", "kind"), [(1, "previous"), (LENGTH - 1, "induction")])
 def test_a_head_that_does_it_scores_one(offset: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("tercet.models.record"), "attention_scores", looking(offset, 2))
+    monkeypatch.setattr("tercet.nn.attention.attention_scores", looking(offset, 2))
     found = head_scores(model(), length=LENGTH, rows=3)
     for scores in (found.previous, found.induction):
         assert list(scores) == [BEFORE, INDUCTION]

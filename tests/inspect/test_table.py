@@ -117,9 +117,9 @@ def test_caches_take_what_the_table_says(spec: AnySpec) -> None:
     tokens, source = torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
     how = {"source": source} if isinstance(model, EncoderDecoder) else {}
     _, cache = model.start(tokens, torch.ones(2).long(), capacity=6, **how)
-    own = sum(layer.own.keys.nbytes + layer.own.values.nbytes for layer in cache.layers)
+    own = sum(layer.self_kv.keys.nbytes + layer.self_kv.values.nbytes for layer in cache.layers)
     assert own == memory.cache_per_token_float32 * 2 * (6 + 1)  # a spare column
-    across = sum(table.nbytes for layer in cache.layers for table in layer.cross.pair or ())
+    across = sum(table.nbytes for layer in cache.layers for table in layer.cross_kv.pair or ())
     assert across == memory.cache_per_source_token_float32 * source.numel()
     assert memory.cache_per_source_token_bfloat16 * 2 == memory.cache_per_source_token_float32
 

@@ -1,4 +1,4 @@
-"""The compiled activations are the formulas, there and back, to the last bit that bfloat16 keeps but one."""
+"""The compiled activations are the formulas, forward and backward, to the last bit that bfloat16 keeps but one."""
 
 import math
 
@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.kernel import activations, bend, library, takes_bending
+from tercet.kernel import activations, library
+from tercet.kernel.activations import activate, supports_activation
 from tercet.nn.feedforward import ACTIVATIONS
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -21,7 +22,7 @@ def test_it_is_the_formula_there_and_back(name: str, count: int, size: float, se
     x = (torch.randn(count) * size).bfloat16().requires_grad_()
     exact = x.detach().double().requires_grad_()
     expected = ACTIVATIONS[name](exact)  # pyright: ignore[reportArgumentType]
-    y = bend(x, name)
+    y = activate(x, name)
     torch.testing.assert_close(y.double(), expected, rtol=2**-8, atol=2e-6)
     slopes = torch.randn(count).bfloat16()
     (found,) = torch.autograd.grad(y, x, slopes)
@@ -33,7 +34,7 @@ def test_it_is_the_formula_there_and_back(name: str, count: int, size: float, se
 @pytest.mark.parametrize("name", SMOOTH)
 def test_at_the_ends_and_in_the_middle(name: str) -> None:
     x = torch.tensor([0.0, -math.inf, math.inf, math.nan, 1e30, -1e30, -0.0] * 5).bfloat16()
-    y = bend(x, name)
+    y = activate(x, name)
     assert y[0] == 0
     assert y[[3]].isnan()
     assert y[2] == math.inf
@@ -47,9 +48,9 @@ def test_a_feed_forward_network_takes_it_where_it_may(name: str, monkeypatch: py
     monkeypatch.setattr(activations, "WORTH", 64)
     activation = ACTIVATIONS[name]  # pyright: ignore[reportArgumentType]
     x = torch.randn(8, 16).bfloat16().requires_grad_()
-    assert "bend" in type(activation(x).grad_fn).__name__
+    assert "activate" in type(activation(x).grad_fn).__name__
     for other in (x.float(), x.mT, x[:2], x.double()):
-        assert not takes_bending(other)
+        assert not supports_activation(other)
         torch.testing.assert_close(activation(other).double(), activation(other.double()), rtol=2**-7, atol=1e-3)
 
 
@@ -64,7 +65,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
     x = torch.randn(8, 16).bfloat16().requires_grad_()
     torch.compiler.reset()
     found = torch.compile(ACTIVATIONS["gelu"], fullgraph=True, backend=look)(x)
-    assert graphs[0].print_readable(print_output=False).count("tercet.bend.default") == 1
+    assert graphs[0].print_readable(print_output=False).count("tercet.activate.default") == 1
     assert torch.equal(found, ACTIVATIONS["gelu"](x))
 
 
@@ -72,6 +73,6 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
 def test_the_operators_keep_the_rules_of_operators(shape: tuple[int, ...]) -> None:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     x = torch.randn(shape).bfloat16()
-    torch.library.opcheck(torch.ops.tercet.bend.default, (x, 2), test_utils=checks)
-    arguments = (torch.randn(shape).bfloat16(), x, 2)
-    torch.library.opcheck(torch.ops.tercet.bend_back.default, arguments, test_utils=checks)
+    torch.library.opcheck(torch.ops.tercet.activate.default, (x, "gelu"), test_utils=checks)
+    arguments = (torch.randn(shape).bfloat16(), x, "gelu")
+    torch.library.opcheck(torch.ops.tercet.activate_backward.default, arguments, test_utils=checks)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import adam_, library, norm, takes_gradients
+from tercet.kernel import adam_, gradient_norm, library, supports_gradients
 from tercet.kernel.adam import WORTH
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -35,7 +35,7 @@ def test_steps_are_those_of_pytorch(sizes: list[int], decay: float, size: float,
         optimizer.step()
         adam_(
             ours, gradients, means, squares, steps,
-            how=[(0.01, 0.9, 0.95, 1e-8, decay)] * len(ours), scale=scale,
+            settings=[(0.01, 0.9, 0.95, 1e-8, decay)] * len(ours), scale=scale,
         )  # fmt: skip
     for p, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(p.double(), wanted, rtol=1e-5, atol=1e-6)
@@ -51,7 +51,7 @@ def test_the_norm_is_that_of_all_numbers(sizes: list[int], size: float, seed: in
     torch.manual_seed(seed)
     given = numbers(sizes, size)
     wanted = torch.cat(given).double().norm()
-    torch.testing.assert_close(norm(given).double(), wanted, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(gradient_norm(given).double(), wanted, rtol=1e-5, atol=0.0)
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +62,8 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ours = [x.clone() for x in given]
         means, squares = ([torch.zeros_like(x) for x in given] for _ in range(2))
         steps = [torch.zeros(()) for _ in given]
-        adam_(ours, given, means, squares, steps, how=[(0.1, 0.9, 0.99, 1e-8, 0.1)] * len(ours))
-        results.append((float(norm(given)), ours))
+        adam_(ours, given, means, squares, steps, settings=[(0.1, 0.9, 0.99, 1e-8, 0.1)] * len(ours))
+        results.append((float(gradient_norm(given)), ours))
     assert results[0][0] == results[1][0] == results[2][0]
     for _, found in results[1:]:
         assert all(torch.equal(x, y) for x, y in zip(found, results[0][1], strict=True))
@@ -73,14 +73,14 @@ def test_what_is_no_number_shows_in_the_norm() -> None:
     for bad in (torch.nan, torch.inf):
         given = numbers([20, 30])
         given[1][29] = bad
-        assert not norm(given).isfinite()
+        assert not gradient_norm(given).isfinite()
 
 
 def test_each_parameter_goes_its_own_way() -> None:
     ours = [torch.ones(3), torch.ones(5)]
     none, means, squares = ([torch.zeros(3), torch.zeros(5)] for _ in range(3))
-    how = [(0.1, 0.9, 0.99, 1e-8, 0.0), (0.5, 0.9, 0.99, 1e-8, 0.2)]
-    adam_(ours, none, means, squares, [torch.zeros(()) for _ in ours], how=how)
+    settings = [(0.1, 0.9, 0.99, 1e-8, 0.0), (0.5, 0.9, 0.99, 1e-8, 0.2)]
+    adam_(ours, none, means, squares, [torch.zeros(()) for _ in ours], settings=settings)
     assert torch.equal(ours[0], torch.ones(3))  # no gradient, no decay
     torch.testing.assert_close(ours[1], torch.full((5,), 1 - 0.5 * 0.2))
 
@@ -89,7 +89,7 @@ def test_who_keeps_parameters_for_a_gradient_learns_that_they_changed() -> None:
     p = torch.nn.Parameter(torch.ones(4))
     kept = (p * p).sum()  # the square keeps p
     mean, square = torch.zeros(4), torch.zeros(4)
-    adam_([p], [torch.ones(4)], [mean], [square], [torch.zeros(())], how=[(0.1, 0.9, 0.99, 1e-8, 0.0)])
+    adam_([p], [torch.ones(4)], [mean], [square], [torch.zeros(())], settings=[(0.1, 0.9, 0.99, 1e-8, 0.0)])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept.backward()
 
@@ -102,16 +102,16 @@ def test_which_parameters_it_takes() -> None:
         return found
 
     large = torch.zeros(WORTH)
-    assert takes_gradients(learnt(large, torch.zeros(3, 4)))
-    assert takes_gradients(learnt(torch.nn.Parameter(large)))
-    assert not takes_gradients([])
-    assert not takes_gradients(learnt(torch.zeros(3, 4)))
+    assert supports_gradients(learnt(large, torch.zeros(3, 4)))
+    assert supports_gradients(learnt(torch.nn.Parameter(large)))
+    assert not supports_gradients([])
+    assert not supports_gradients(learnt(torch.zeros(3, 4)))
     for other in (torch.zeros(4, 3).mT, torch.zeros(4, dtype=torch.float64), torch.zeros(4, device="meta")):
-        assert not takes_gradients(learnt(large, other))
+        assert not supports_gradients(learnt(large, other))
     lying = learnt(large, torch.zeros(4, 3))
     lying[1].grad = torch.zeros(3, 4).mT
-    assert not takes_gradients(lying)
+    assert not supports_gradients(lying)
     lying[1].grad = torch.zeros(4, 3).to_sparse()
-    assert not takes_gradients(lying)
+    assert not supports_gradients(lying)
     lying[1].grad = None
-    assert not takes_gradients(lying)
+    assert not supports_gradients(lying)

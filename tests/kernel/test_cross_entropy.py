@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import cross_entropy_, library, takes_logits
+from tercet.kernel import cross_entropy_, library, supports_logits
 from tercet.kernel.cross_entropy import WORTH
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -99,9 +99,9 @@ def test_threads_share_the_rows() -> None:
 def test_what_it_is_for() -> None:
     rows = WORTH // 1_024
     fit = torch.zeros(rows, 1_024)
-    assert takes_logits(fit)
-    assert takes_logits(fit.bfloat16())
-    assert not takes_logits(fit[1:])  # too few: compiling it would take longer than it saves
-    assert not takes_logits(fit.half())
-    assert not takes_logits(torch.zeros(1_024, rows).T)
-    assert not takes_logits(fit.requires_grad_())
+    assert supports_logits(fit)
+    assert supports_logits(fit.bfloat16())
+    assert not supports_logits(fit[1:])  # too few: compiling it would take longer than it saves
+    assert not supports_logits(fit.half())
+    assert not supports_logits(torch.zeros(1_024, rows).T)
+    assert not supports_logits(fit.requires_grad_())

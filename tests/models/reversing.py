@@ -40,7 +40,7 @@ def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
     """Greedily; what comes after the end is padding."""
     begin = torch.full((len(source), 1), BOS)
     logits, cache = model.start(
-        begin, torch.ones(len(source)).long(), source=source, source_padding=source != PAD, capacity=LONGEST + 1
+        begin, torch.ones(len(source)).long(), source=source, source_token_mask=source != PAD, capacity=LONGEST + 1
     )
     found = [logits.argmax(-1)]
     for _ in range(LONGEST):
@@ -54,7 +54,7 @@ def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
 def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
     """The weights of each layer's cross-attention, (B, H, T, S)."""
     with record(model, only=["*.cross_attention.weights"]) as seen:
-        model(source, target, source_padding=source != PAD)
+        model(source, target, source_token_mask=source != PAD)
     return list(seen.values())
 
 
@@ -72,7 +72,7 @@ def trained(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:
     for _ in range(steps):
         symbols, lengths, mirrored = sequences(rows, draw)
         source, labels = ended(symbols, lengths), ended(mirrored, lengths)
-        logits = model(source, F.pad(mirrored, (1, 0), value=BOS), source_padding=source != PAD)
+        logits = model(source, F.pad(mirrored, (1, 0), value=BOS), source_token_mask=source != PAD)
         optimizer.zero_grad()
         F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD).backward()
         optimizer.step()

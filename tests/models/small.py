@@ -66,15 +66,15 @@ def generate_greedily(decoder: DecoderOnly, prompt: Tensor, new: int) -> Tensor:
 def padded(sequences: list[Tensor], side: str, length: int) -> tuple[Tensor, Tensor]:
     """One batch of them, and where it is real. Random ids where the padding stands: it must not matter which."""
     tokens = torch.randint(V, (len(sequences), length))
-    padding = torch.zeros_like(tokens, dtype=torch.bool)
+    token_mask = torch.zeros_like(tokens, dtype=torch.bool)
     for row, sequence in enumerate(sequences):
         if side == "scattered":
             place = torch.randperm(length)[: len(sequence)].sort().values
         else:
             place = torch.arange(len(sequence)) + (length - len(sequence) if side == "left" else 0)
         tokens[row, place] = sequence
-        padding[row, place] = True
-    return tokens, padding
+        token_mask[row, place] = True
+    return tokens, token_mask
 
 
 GRID = [

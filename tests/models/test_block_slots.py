@@ -54,7 +54,7 @@ def test_padding_changes_nothing(slot: str) -> None:
     real = torch.ones(2, 9, dtype=torch.bool)
     real[:, :2] = False
     padded = torch.cat((torch.randint(V, (2, 2)), tokens), 1)
-    torch.testing.assert_close(reader(padded, padding=real)[:, 2:], reader(tokens), **CLOSE)
+    torch.testing.assert_close(reader(padded, token_mask=real)[:, 2:], reader(tokens), **CLOSE)
 
 
 @pytest.mark.parametrize("slot", SLOTS)

@@ -10,12 +10,12 @@ from small import GRID, MAX_LEN, V, model, name
 @torch.no_grad()
 def test_a_token_moves_no_logit_before_it(point, masked: bool) -> None:
     decoder, tokens = model(**point), torch.randint(V, (2, MAX_LEN))
-    padding = torch.ones_like(tokens, dtype=torch.bool) if masked else None
-    before = decoder(tokens, padding=padding)
+    token_mask = torch.ones_like(tokens, dtype=torch.bool) if masked else None
+    before = decoder(tokens, token_mask=token_mask)
     for changed in (1, 6, MAX_LEN - 1):
         other = tokens.clone()
         other[:, changed] = (other[:, changed] + 1) % V
-        after = decoder(other, padding=padding)
+        after = decoder(other, token_mask=token_mask)
         assert torch.equal(after[:, :changed], before[:, :changed])
         assert (after[:, changed:] != before[:, changed:]).any(-1).all()
 

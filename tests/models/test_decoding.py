@@ -5,14 +5,14 @@ import torch
 from small import GRID, MAX_LEN, POSITIONS, V, generate_greedily, model, name
 
 from tercet.models import DecoderOnly
-from tercet.nn import Cache
+from tercet.nn import StackCache
 
 CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 
 
-def empty_cache(decoder: DecoderOnly, *, batch: int, capacity: int) -> Cache:
+def empty_cache(decoder: DecoderOnly, *, batch: int, capacity: int) -> StackCache:
     stack = decoder.spec.stack
-    return Cache(
+    return StackCache(
         n_layers=stack.n_layers, n_kv_heads=stack.kv_heads, d_head=stack.head_width, batch=batch, capacity=capacity
     )
 
@@ -111,7 +111,7 @@ def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> Non
     full = decoder(tokens)
     assert full.dtype == torch.float32
     logits, cache = decoder.start(tokens[:, :5], torch.tensor([5, 5]), capacity=MAX_LEN)
-    assert cache.layers[0].own.keys.dtype == dtype
+    assert cache.layers[0].self_kv.keys.dtype == dtype
     for t in range(5, MAX_LEN):
         logits = decoder.step(tokens[:, t], cache)
         similarity = torch.cosine_similarity(logits, full[:, t], dim=-1)

@@ -24,16 +24,16 @@ LENGTHS = (MAX_LEN, 1, 5, 8)
 PLACED = [position for position in POSITIONS if not isinstance(position, NoPosition)]
 
 
-def answers(model: EncoderOnly, tokens: Tensor, padding: Tensor | None = None) -> list[Tensor]:
+def answers(model: EncoderOnly, tokens: Tensor, token_mask: Tensor | None = None) -> list[Tensor]:
     """Of each kind: for each token first, then for each text."""
-    hidden = model.hidden(tokens, padding=padding)
-    texts = [pool(hidden, padding, "mean"), pool(hidden, padding, "first"), model.pooled(hidden, padding)]
+    hidden = model.hidden(tokens, token_mask=token_mask)
+    texts = [pool(hidden, token_mask, "mean"), pool(hidden, token_mask, "first"), model.pooled(hidden, token_mask)]
     return [
         hidden,
         model.logits(hidden),
         *texts,
-        model.next_sentence_logits(hidden, padding),
-        model.classify(hidden, padding),
+        model.next_sentence_logits(hidden, token_mask),
+        model.classify(hidden, token_mask),
     ]
 
 
@@ -51,11 +51,11 @@ def attend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_text_is_the_same_alone_and_in_a_padded_batch(position, placement, side: str, length: int) -> None:
     model = encoder(spec=ALL_HEADS, position=position, placement=placement)
     sequences = [torch.randint(V, (min(length, own),)) for own in LENGTHS]
-    tokens, padding = padded(sequences, side, length)
-    batch = answers(model, tokens, padding)
+    tokens, token_mask = padded(sequences, side, length)
+    batch = answers(model, tokens, token_mask)
     for row, sequence in enumerate(sequences):
         for number, (together, alone) in enumerate(zip(batch, answers(model, sequence[None]), strict=True)):
-            mine = together[row][padding[row]] if number < 2 else together[row]
+            mine = together[row][token_mask[row]] if number < 2 else together[row]
             torch.testing.assert_close(mine, alone[0], atol=1e-5, rtol=1e-5)
 
 
@@ -66,15 +66,15 @@ def test_packed_documents_do_not_see_each_other(position) -> None:
     lengths = (5, 1, 6)
     tokens = torch.randint(V, (2, sum(lengths) + 1))
     documents = torch.tensor([3, 1, 4, 9]).repeat_interleave(torch.tensor((*lengths, 1))).expand(2, -1)
-    padding = documents != 9
-    packed, leaking = (model.hidden(tokens, padding=padding, documents=d) for d in (documents, None))
+    token_mask = documents != 9
+    packed, leaking = (model.hidden(tokens, token_mask=token_mask, documents=d) for d in (documents, None))
     for start, stop in ((0, 5), (5, 6), (6, 12)):
         alone = model.hidden(tokens[:, start:stop])
         torch.testing.assert_close(packed[:, start:stop], alone, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(leaking[:, start:stop], alone, atol=1e-3)  # the comparison sees it
     changed = tokens.clone()
     changed[:, 7] = (changed[:, 7] + 1) % V
-    again = model.hidden(changed, padding=padding, documents=documents)
+    again = model.hidden(changed, token_mask=token_mask, documents=documents)
     assert torch.equal(again[:, :6], packed[:, :6])
     assert not torch.allclose(again[:, 6:12], packed[:, 6:12])
 
@@ -133,23 +133,23 @@ def test_logits_are_the_transform_the_tied_matrix_and_the_bias() -> None:
     model, hidden = encoder(spec=ALL_HEADS), torch.randn(3, 24)
     assert model.unembedding.weight is model.embedding.weight
     assert model.unembedding.bias is not None
-    ready = model.transform.norm(torch.nn.functional.gelu(model.transform.dense(hidden)))
-    torch.testing.assert_close(model.ready(hidden), ready)
-    torch.testing.assert_close(model.logits(hidden), ready @ model.embedding.weight.T + model.unembedding.bias)
+    mlm_transform = model.transform.norm(torch.nn.functional.gelu(model.transform.dense(hidden)))
+    torch.testing.assert_close(model.mlm_transform(hidden), mlm_transform)
+    torch.testing.assert_close(model.logits(hidden), mlm_transform @ model.embedding.weight.T + model.unembedding.bias)
     plain_ = encoder()
-    assert plain_.ready(hidden) is hidden
+    assert plain_.mlm_transform(hidden) is hidden
     assert plain_.unembedding.bias is None
 
 
 @torch.no_grad()
 def test_classifiers_over_texts_and_tokens() -> None:
-    hidden, padding = torch.randn(2, 5, 24), torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
+    hidden, token_mask = torch.randn(2, 5, 24), torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
     for over, shape in (("texts", (2, 3)), ("tokens", (2, 5, 3))):
         head = Classifier(labels=("a", "b", "c"), over=over, pooling="mean")
         model = encoder(spec={"classifier": head})
-        x = hidden if over == "tokens" else pool(hidden, padding, "mean")
-        assert model.classify(hidden, padding).shape == shape
-        torch.testing.assert_close(model.classify(hidden, padding), model.classifier(x))
+        x = hidden if over == "tokens" else pool(hidden, token_mask, "mean")
+        assert model.classify(hidden, token_mask).shape == shape
+        torch.testing.assert_close(model.classify(hidden, token_mask), model.classifier(x))
     assert model.classify(hidden.bfloat16().float()).dtype == torch.float32
 
 
@@ -157,7 +157,7 @@ def test_classifiers_over_texts_and_tokens() -> None:
     ("ask", "message"),
     [
         (lambda model, hidden: model.logits(hidden), "no masked_head: it cannot score words"),
-        (lambda model, hidden: model.ready(hidden), "no masked_head: it cannot score words"),
+        (lambda model, hidden: model.mlm_transform(hidden), "no masked_head: it cannot score words"),
         (lambda model, hidden: model.pooled(hidden), "no pooler: pool its hidden states with tercet.nn.pool"),
         (lambda model, hidden: model.next_sentence_logits(hidden), "no next_sentence: it was not trained on pairs"),
         (lambda model, hidden: model.classify(hidden), "no classifier: train it on labelled texts first"),

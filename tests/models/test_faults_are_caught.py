@@ -85,8 +85,8 @@ def no_final_norm(patch) -> None:
 
 
 def steps_in_the_wrong_column(patch) -> None:
-    right = cache.Cache.advance
-    patch.setattr(cache.Cache, "advance", lambda self, by: right(self, by + 1 if isinstance(by, int) else by))
+    right = cache.StackCache.advance
+    patch.setattr(cache.StackCache, "advance", lambda self, by: right(self, by + 1 if isinstance(by, int) else by))
 
 
 def other_gelu(patch) -> None:
@@ -144,12 +144,14 @@ def causality(causal: bool):
 def no_source_mask(patch) -> None:
     right = Stack._mask
     patch.setattr(
-        Stack, "_mask", lambda self, x, padding, documents: right(self, x, padding if self.causal else None, documents)
+        Stack,
+        "_mask",
+        lambda self, x, token_mask, documents: right(self, x, token_mask if self.causal else None, documents),
     )
 
 
 def positions_are_columns(patch) -> None:
-    patch.setattr(stack, "_positions", lambda x, padding, documents: torch.arange(x.shape[1])[None])
+    patch.setattr(stack, "_positions", lambda x, token_mask, documents: torch.arange(x.shape[1])[None])
 
 
 def memory_before_the_norm(patch) -> None:
@@ -185,20 +187,20 @@ def nothing_seen_is_nothing_over_nothing(patch) -> None:
 
 
 def sources_stay_when_rows_go(patch) -> None:
-    right = cache.FixedKeysValues.reorder
-    patch.setattr(cache.FixedKeysValues, "reorder", lambda self, rows: right(self, torch.arange(len(rows))))
+    right = cache.StaticKVCache.reorder
+    patch.setattr(cache.StaticKVCache, "reorder", lambda self, rows: right(self, torch.arange(len(rows))))
 
 
 def source_padding_stays_when_rows_go(patch) -> None:
-    right = cache.Cache.reorder
+    right = cache.StackCache.reorder
 
     def wrong(self, rows):
-        before = self.memory_padding
+        before = self.memory_token_mask
         right(self, rows)
-        if self.memory_padding is not None:
-            self.memory_padding = before[: len(self.memory_padding)]
+        if self.memory_token_mask is not None:
+            self.memory_token_mask = before[: len(self.memory_token_mask)]
 
-    patch.setattr(cache.Cache, "reorder", wrong)
+    patch.setattr(cache.StackCache, "reorder", wrong)
 
 
 def rows_spread_in_turn(patch) -> None:
@@ -208,34 +210,34 @@ def rows_spread_in_turn(patch) -> None:
         rows = torch.arange(len(self.lengths)).repeat(n)
         self.lengths, self.shared = self.lengths[rows], self.shared * n
         for layer in self.layers:
-            layer.own.reorder(rows)
+            layer.self_kv.reorder(rows)
 
-    patch.setattr(cache.Cache, "spread", wrong)
+    patch.setattr(cache.StackCache, "expand_beams", wrong)
 
 
 def shared_rows_mix_their_heads(patch) -> None:
-    patch.setattr(attention, "_together", lambda q, sources: q.reshape(sources, q.shape[1], -1, q.shape[-1]))
+    patch.setattr(attention, "fold_beams", lambda q, sources: q.reshape(sources, q.shape[1], -1, q.shape[-1]))
 
 
 def growing_loses_a_column(patch) -> None:
-    right = cache.GrowingKeysValues.grow
+    right = cache.GrowingKVCache.grow
 
     def wrong(self, columns):
         self.keys, self.values = self.keys[:, :, :-1], self.values[:, :, :-1]
         right(self, columns)
 
-    patch.setattr(cache.GrowingKeysValues, "grow", wrong)
+    patch.setattr(cache.GrowingKVCache, "grow", wrong)
 
 
 def sources_projected_anew_at_each_step(patch) -> None:
     """From what there is: the target itself."""
-    right = cache.FixedKeysValues.keys_values
+    right = cache.StaticKVCache.keys_values
 
-    def wrong(self, part, source, rotation):
-        first = right(self, part, source, rotation)
-        return first if source.shape[1] > 1 else part.keys_values(source.expand(-1, first[0].shape[2], -1))
+    def wrong(self, project):
+        first, again = right(self, project), project()
+        return first if again[0].shape[2] > 1 else tuple(x.expand(-1, -1, first[0].shape[2], -1) for x in again)
 
-    patch.setattr(cache.FixedKeysValues, "keys_values", wrong)
+    patch.setattr(cache.StaticKVCache, "keys_values", wrong)
 
 
 def reference(number: int):

@@ -101,12 +101,12 @@ def written(model: DecoderOnly, tokens: Tensor) -> Tensor:
 @torch.inference_mode()
 def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
     """Beams that share sources with padding, and change places."""
-    padding = torch.arange(9) < torch.tensor([9, 4])[:, None]
+    token_mask = torch.arange(9) < torch.tensor([9, 4])[:, None]
     first, cache = model.start(
-        tokens[:2, :2], torch.tensor([2, 1]), source=tokens[:2, 2:11], source_padding=padding, capacity=N
+        tokens[:2, :2], torch.tensor([2, 1]), source=tokens[:2, 2:11], source_token_mask=token_mask, capacity=N
     )
     found = [first, model.step(tokens[:2, 3], cache)]
-    cache.spread(3)
+    cache.expand_beams(3)
     found.append(model.step(tokens[:2].flatten()[:6], cache)[:2])
     cache.reorder(torch.tensor([2, 2, 0, 4, 3, 5]))
     found.append(model.step(tokens[:2].flatten()[6:12], cache)[3:5])

@@ -14,18 +14,18 @@ LENGTHS = (MAX_LEN, 1, 5, 8)
 def test_padded_rows_are_the_rows_alone(position, groups: int, side: str) -> None:
     decoder = model(position=position, n_kv_heads=groups)
     sequences = [torch.randint(V, (length,)) for length in LENGTHS]
-    tokens, padding = padded(sequences, side, MAX_LEN)
-    logits = decoder(tokens, padding=padding)
+    tokens, token_mask = padded(sequences, side, MAX_LEN)
+    logits = decoder(tokens, token_mask=token_mask)
     assert logits.isfinite().all()
     for row, sequence in enumerate(sequences):
-        torch.testing.assert_close(logits[row, padding[row]], decoder(sequence[None])[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits[row, token_mask[row]], decoder(sequence[None])[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_padding_sends_back_finite_gradients(position) -> None:
     decoder = model(position=position)
-    tokens, padding = padded([torch.randint(V, (length,)) for length in LENGTHS], "left", MAX_LEN)
-    decoder(tokens, padding=padding)[padding].logsumexp(-1).sum().backward()
+    tokens, token_mask = padded([torch.randint(V, (length,)) for length in LENGTHS], "left", MAX_LEN)
+    decoder(tokens, token_mask=token_mask)[token_mask].logsumexp(-1).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in decoder.parameters())
 
 
@@ -53,6 +53,6 @@ def test_packed_documents_with_padding_anywhere(position) -> None:
     first, second = torch.tensor([1, 2, 3, 5]), torch.tensor([8, 9, 10, 11, 12])  # each begins with padding of its own
     tokens[0, first], tokens[0, second] = one, two
     real[0, first] = real[0, second] = True
-    logits = decoder(tokens, padding=real, documents=documents)
+    logits = decoder(tokens, token_mask=real, documents=documents)
     torch.testing.assert_close(logits[0, first], decoder(one[None])[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(logits[0, second], decoder(two[None])[0], atol=1e-5, rtol=1e-5)

@@ -56,7 +56,7 @@ class Theirs(nn.Module):
         )
         self.embedding = nn.Parameter(torch.randn(V, side.d_model))
 
-    def forward(self, source: Tensor, target: Tensor, *, source_padding: Tensor) -> Tensor:
+    def forward(self, source: Tensor, target: Tensor, *, source_token_mask: Tensor) -> Tensor:
         width = self.embedding.shape[1]
         x, y = (
             F.embedding(tokens, self.embedding) * math.sqrt(width) + sinusoids(tokens.shape[1], width)
@@ -66,8 +66,8 @@ class Theirs(nn.Module):
             x,
             y,
             tgt_mask=torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1),  # True hides, with them
-            src_key_padding_mask=~source_padding,
-            memory_key_padding_mask=~source_padding,
+            src_key_padding_mask=~source_token_mask,
+            memory_key_padding_mask=~source_token_mask,
         )
         return hidden @ self.embedding.T
 
@@ -143,7 +143,7 @@ def test_logits_and_gradients_are_theirs(number: int) -> None:
     both = pair(number)
     source, target = torch.randint(V, (3, 13)), torch.randint(V, (3, 11))
     real = torch.arange(13) < torch.tensor([13, 7, 1])[:, None]
-    ours, theirs = (model(source, target, source_padding=real) for model in (both.ours, both.theirs))
+    ours, theirs = (model(source, target, source_token_mask=real) for model in (both.ours, both.theirs))
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     for logits in (ours, theirs):
         F.cross_entropy(logits[:, :-1].flatten(0, 1), target[:, 1:].flatten()).backward()

@@ -1,7 +1,6 @@
 """What is recorded is what happened, asking for it changes nothing, and an edit does what its words say."""
 
 import gc
-import importlib
 import resource
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from tercet.models.specs import Dropout, EncoderDecoderSpec
 from tercet.nn import ALiBi, Attention, FeedForward, Rotary
 from tercet.nn.attention import attention_scores
 
-record_file = importlib.import_module("tercet.models.record")  # the room has a function of that name
 B, T, S = 3, 7, 5
 HEAD = {"masked_head": MaskedHead(transform=True, bias=True), "n_segments": 2}
 
@@ -79,10 +77,10 @@ def test_the_presets_parts(name: str) -> None:
 
 
 def test_with_padding_and_documents() -> None:
-    text, padding = padded([torch.arange(5), torch.arange(7), torch.arange(2)], "scattered", T)
+    text, token_mask = padded([torch.arange(5), torch.arange(7), torch.arange(2)], "scattered", T)
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2]]).expand(B, -1)
     for one in (model(position=ALiBi(), n_kv_heads=2), encoder(position=Rotary())):
-        for how in ({"padding": padding}, {"documents": documents}):
+        for how in ({"token_mask": token_mask}, {"documents": documents}):
             before = one(text, **how)
             with record(one) as seen:
                 close(one(text, **how), before)
@@ -90,13 +88,13 @@ def test_with_padding_and_documents() -> None:
             weights = seen["stack.blocks.1.self_attention.weights"]
             assert (weights[~mask.expand_as(weights)] == 0).all()
     both = translator(n_kv_heads=2)
-    source, source_padding = padded([torch.arange(3), torch.arange(5), torch.arange(1)], "right", S)
-    before = both(source, text, source_padding=source_padding)
+    source, source_token_mask = padded([torch.arange(3), torch.arange(5), torch.arange(1)], "right", S)
+    before = both(source, text, source_token_mask=source_token_mask)
     with record(both) as seen:
-        close(both(source, text, source_padding=source_padding), before)
+        close(both(source, text, source_token_mask=source_token_mask), before)
     across = seen["decoder.blocks.2.cross_attention.weights"]
     assert across.shape == (B, 4, T, S)
-    assert (across.masked_select(~source_padding[:, None, None]) == 0).all()
+    assert (across.masked_select(~source_token_mask[:, None, None]) == 0).all()
 
 
 def test_decoding_steps_with_a_cache() -> None:
@@ -409,12 +407,12 @@ def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def unmasked(scores: Tensor, *, mask: Tensor) -> Tensor:
         return scores.softmax(-1)
 
-    monkeypatch.setattr(record_file, "attention_weights", unmasked)
+    monkeypatch.setattr("tercet.nn.attention.attention_weights", unmasked)
     with pytest.raises(AssertionError):
         test_outputs_are_what_they_were("gpt", VARIANTS[0])
     with pytest.raises(AssertionError):
         test_the_formulas_hold_between_what_was_recorded("gpt")
     monkeypatch.undo()
-    monkeypatch.setattr(Edit, "applied", lambda self, tensor: tensor)
+    monkeypatch.setattr(Edit, "apply", lambda self, tensor: tensor)
     with pytest.raises(AssertionError):
         test_a_head_at_zero_is_its_slice_of_the_output_matrix_at_zero("gpt")

@@ -10,7 +10,7 @@ from small import MAX_LEN, POSITIONS, SQUARE, V, model, padded, translator
 from torch import Tensor
 
 from tercet.models import AnyModel, EncoderDecoder
-from tercet.nn import Cache
+from tercet.nn import StackCache
 
 CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 LENGTHS = torch.tensor([3, 1, 5])
@@ -26,10 +26,12 @@ def sources(side: str = "scattered") -> tuple[Tensor, Tensor]:
 def test_start_and_steps_are_the_full_pass(point) -> None:
     """Beginnings of 3, 1 and 5 tokens in one batch, each row followed up to the last column."""
     translator_, target = translator(**point), torch.randint(V, (3, MAX_LEN))
-    source, padding = sources()
-    full, rows = translator_(source, target, source_padding=padding), torch.arange(3)
+    source, token_mask = sources()
+    full, rows = translator_(source, target, source_token_mask=token_mask), torch.arange(3)
     beginnings = torch.where(torch.arange(5) < LENGTHS[:, None], target[:, :5], torch.randint(V, (3, 5)))
-    logits, cache = translator_.start(beginnings, LENGTHS, source=source, source_padding=padding, capacity=MAX_LEN)
+    logits, cache = translator_.start(
+        beginnings, LENGTHS, source=source, source_token_mask=token_mask, capacity=MAX_LEN
+    )
     torch.testing.assert_close(logits, full[rows, LENGTHS - 1], **CLOSE)
     for t in range(MAX_LEN - 5):
         logits = translator_.step(target[rows, LENGTHS + t], cache)
@@ -41,11 +43,11 @@ class Walk:
     """What decoding should have done: each row's source and tokens, kept as lists and scored by the full pass."""
 
     def __init__(self, model_: AnyModel, *, capacity: int = 6) -> None:
-        self.model, self.source, self.padding = model_, *sources()
+        self.model, self.source, self.token_mask = model_, *sources()
         tokens = torch.randint(V, (3, 5))
         self.tokens = [row[:length].tolist() for row, length in zip(tokens, LENGTHS, strict=True)]
         self.owner, self.n = [0, 1, 2], 1  # n rows share a source
-        given: dict[str, Any] = {"source": self.source, "source_padding": self.padding}
+        given: dict[str, Any] = {"source": self.source, "source_token_mask": self.token_mask}
         how = given if isinstance(model_, EncoderDecoder) else {}
         logits, self.cache = model_.start(tokens, LENGTHS, capacity=capacity, **how)
         self.check(logits)
@@ -55,7 +57,7 @@ class Walk:
         for row, tokens in enumerate(self.tokens):
             target[row, : len(tokens)] = torch.tensor(tokens)
         if isinstance(self.model, EncoderDecoder):
-            full = self.model(self.source[self.owner], target, source_padding=self.padding[self.owner])
+            full = self.model(self.source[self.owner], target, source_token_mask=self.token_mask[self.owner])
         else:
             full = self.model(target)
         last = torch.tensor([len(tokens) - 1 for tokens in self.tokens])
@@ -74,10 +76,10 @@ class Walk:
     def grow(self) -> None:
         self.cache.grow(min(self.cache.capacity + 2, MAX_LEN))
 
-    def spread(self) -> None:
+    def expand_beams(self) -> None:
         if len(self.tokens) * 3 <= 18:
             self.keep([row for row in range(len(self.tokens)) for _ in range(3)])
-            self.cache.spread(3)
+            self.cache.expand_beams(3)
             self.n *= 3
 
     def shuffle(self) -> None:
@@ -104,7 +106,7 @@ class Walk:
 
 
 FAMILIES = {"translator": translator, "decoder-only": model}
-BEAMS = ["step", "spread", "step", "shuffle", "step", "grow", "drop", "shuffle", "step", "drop", "step", "step"]
+BEAMS = ["step", "expand_beams", "step", "shuffle", "step", "grow", "drop", "shuffle", "step", "drop", "step", "step"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -122,7 +124,9 @@ def test_so_are_those_of_any_search(family: str) -> None:
     made = FAMILIES[family](position=POSITIONS[0])
 
     @settings(max_examples=10, deadline=None)
-    @given(st.lists(st.sampled_from(["step", "spread", "shuffle", "drop", "grow"]), max_size=9), st.integers(0, 99))
+    @given(
+        st.lists(st.sampled_from(["step", "expand_beams", "shuffle", "drop", "grow"]), max_size=9), st.integers(0, 99)
+    )
     @torch.no_grad()
     def search(acts: list[str], seed: int) -> None:
         torch.manual_seed(seed)
@@ -137,7 +141,7 @@ def test_so_are_those_of_any_search(family: str) -> None:
 def test_rows_without_a_source_go_singly() -> None:
     """A language model's samples of one prompt are no group: any may finish first."""
     walk = Walk(model())
-    walk.spread()
+    walk.expand_beams()
     walk.reorder([8, 0, 4, 3, 3])
     walk.step()
 
@@ -145,15 +149,15 @@ def test_rows_without_a_source_go_singly() -> None:
 @torch.no_grad()
 def test_a_source_is_kept_once_for_all_its_rows() -> None:
     walk = Walk(translator(n_kv_heads=2))
-    pairs = [layer.cross.pair for layer in walk.cache.layers]
-    walk.spread()
+    pairs = [layer.cross_kv.pair for layer in walk.cache.layers]
+    walk.expand_beams()
     walk.shuffle()
     walk.step()
     for layer, before in zip(walk.cache.layers, pairs, strict=True):
-        assert layer.cross.pair is before  # not even copied
+        assert layer.cross_kv.pair is before  # not even copied
         assert before is not None
         assert before[0].shape == (3, 2, S, 6)
-        assert layer.own.keys.shape[0] == 9
+        assert layer.self_kv.keys.shape[0] == 9
 
 
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 1], [2]], ids=["permuted", "repeated", "dropped"])
@@ -162,7 +166,7 @@ def test_reorder_takes_the_sources_along(rows: list[int]) -> None:
     walk = Walk(translator())
     walk.reorder(rows)
     walk.step()
-    walk.spread()
+    walk.expand_beams()
     walk.step()
 
 
@@ -176,18 +180,18 @@ def test_the_source_is_read_once_and_the_state_is_outside_the_model() -> None:
         block.cross_attention.key.register_forward_hook(lambda *_: calls.append(1))
     made.step(torch.randint(V, (3,)), walk.cache)
     assert not calls
-    assert not any(isinstance(value, Cache) for module in made.modules() for value in vars(module).values())
+    assert not any(isinstance(value, StackCache) for module in made.modules() for value in vars(module).values())
 
 
 @torch.no_grad()
 def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
-    made, (source, padding) = translator(), sources("right")
+    made, (source, token_mask) = translator(), sources("right")
     target = torch.randint(V, (3, 1))
     logits, cache = made.start(
-        target, torch.ones(3, dtype=torch.long), source=source, source_padding=padding, capacity=2
+        target, torch.ones(3, dtype=torch.long), source=source, source_token_mask=token_mask, capacity=2
     )
     for _ in range(MAX_LEN - 1):
-        chosen = made(source, target, source_padding=padding)[:, -1].argmax(-1)
+        chosen = made(source, target, source_token_mask=token_mask)[:, -1].argmax(-1)
         assert torch.equal(logits.argmax(-1), chosen)
         cache.grow(min(cache.capacity + 1, MAX_LEN))
         logits = made.step(chosen, cache)
@@ -197,12 +201,14 @@ def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> None:
-    made, (source, padding) = translator(position=POSITIONS[2]).to(dtype), sources("left")
+    made, (source, token_mask) = translator(position=POSITIONS[2]).to(dtype), sources("left")
     target = torch.randint(V, (3, MAX_LEN))
-    full = made(source, target, source_padding=padding)
+    full = made(source, target, source_token_mask=token_mask)
     assert full.dtype == torch.float32
-    _, cache = made.start(target[:, :5], torch.full((3,), 5), source=source, source_padding=padding, capacity=MAX_LEN)
-    assert cache.layers[0].own.keys.dtype == dtype
+    _, cache = made.start(
+        target[:, :5], torch.full((3,), 5), source=source, source_token_mask=token_mask, capacity=MAX_LEN
+    )
+    assert cache.layers[0].self_kv.keys.dtype == dtype
     for t in range(5, MAX_LEN):
         logits = made.step(target[:, t], cache)
         assert (torch.cosine_similarity(logits, full[:, t], dim=-1) > 0.999).all()
@@ -210,8 +216,8 @@ def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> Non
 
 @torch.no_grad()
 def test_wrong_use_is_told() -> None:
-    made, (source, padding), target = translator(), sources(), torch.randint(V, (3, 5))
-    start = {"source": source, "source_padding": padding, "capacity": 6}
+    made, (source, token_mask), target = translator(), sources(), torch.randint(V, (3, 5))
+    start = {"source": source, "source_token_mask": token_mask, "capacity": 6}
     with pytest.raises(ValueError, match=r"capacity=4 must hold the 5 tokens given, at most max_len=13"):
         made.start(target, LENGTHS, **start | {"capacity": 4})
     with pytest.raises(ValueError, match=r"capacity=14 .* at most max_len=13"):
@@ -219,7 +225,7 @@ def test_wrong_use_is_told() -> None:
     with pytest.raises(ValueError, match=r"nothing to look at: give the memory"):
         made.hidden(target, None)
     _, cache = made.start(target, LENGTHS, **start)
-    cache.spread(2)
+    cache.expand_beams(2)
     with pytest.raises(ValueError, match=r"2 rows share a source, and stay or go together: 5 rows are named"):
         cache.reorder(torch.arange(5))
     with pytest.raises(ValueError, match=r"capacity=5 is less than the 6 that there are"):
@@ -232,5 +238,5 @@ def test_as_many_sources_as_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # at work, annotations are not checked
     made = translator()
-    with pytest.raises(ValueError, match=r"2 sources for 4 target beginnings.*let the cache spread"):
+    with pytest.raises(ValueError, match=r"2 sources for 4 target beginnings.*call cache.expand_beams"):
         made.start(torch.randint(V, (4, 1)), torch.ones(4).long(), source=torch.randint(V, (2, S)), capacity=6)

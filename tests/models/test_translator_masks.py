@@ -36,10 +36,10 @@ def another(tokens: Tensor, at: int) -> Tensor:
 def check_sight(model: EncoderDecoder) -> None:
     source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
     memory = model.encode(source)
-    for padding in (torch.ones(2, T, dtype=torch.bool), None):
-        before = model.hidden(target, memory, padding=padding)
+    for token_mask in (torch.ones(2, T, dtype=torch.bool), None):
+        before = model.hidden(target, memory, token_mask=token_mask)
         for at in (1, T - 1):
-            after = model.hidden(another(target, at), memory, padding=padding)
+            after = model.hidden(another(target, at), memory, token_mask=token_mask)
             assert torch.equal(after[:, :at], before[:, :at])
             assert (after[:, at:] != before[:, at:]).any(-1).all()
     for at in (0, S - 1):  # each source token is seen by all the others, and by each target token
@@ -66,7 +66,7 @@ def test_a_mask_of_ones_is_no_mask() -> None:
     model = translator()
     source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
     real = torch.ones(2, S, dtype=torch.bool), torch.ones(2, T, dtype=torch.bool)
-    given = model(source, target, source_padding=real[0], target_padding=real[1])
+    given = model(source, target, source_token_mask=real[0], target_token_mask=real[1])
     torch.testing.assert_close(given, model(source, target), **CLOSE)
 
 
@@ -77,12 +77,12 @@ def check_padded_rows(model: EncoderDecoder) -> None:
     targets = [torch.randint(V, (length,)) for length in (2, T, 1)]
     alone = [model(source[None], target[None])[0] for source, target in zip(sources, targets, strict=True)]
     for side in SIDES:
-        source, source_padding = padded(sources, side, MAX_LEN)
-        target, target_padding = padded(targets, side, T + 2)
-        logits = model(source, target, source_padding=source_padding, target_padding=target_padding)
+        source, source_token_mask = padded(sources, side, MAX_LEN)
+        target, target_token_mask = padded(targets, side, T + 2)
+        logits = model(source, target, source_token_mask=source_token_mask, target_token_mask=target_token_mask)
         assert logits.isfinite().all()
         for row, expected in enumerate(alone):
-            torch.testing.assert_close(logits[row, target_padding[row]], expected, **CLOSE)
+            torch.testing.assert_close(logits[row, target_token_mask[row]], expected, **CLOSE)
 
 
 @pytest.mark.parametrize("point", SQUARE)
@@ -98,17 +98,17 @@ def test_also_with_the_other_parts(part) -> None:
 @torch.no_grad()
 def check_an_empty_source(model: EncoderDecoder) -> None:
     source, target = torch.randint(V, (3, S)), torch.randint(V, (3, T))
-    padding = torch.ones_like(source, dtype=torch.bool)
-    padding[1] = False
-    logits = model(source, target, source_padding=padding)
+    token_mask = torch.ones_like(source, dtype=torch.bool)
+    token_mask[1] = False
+    logits = model(source, target, source_token_mask=token_mask)
     assert logits.isfinite().all()
     for row in (0, 2):
         torch.testing.assert_close(logits[row], model(source[row : row + 1], target[row : row + 1])[0], **CLOSE)
     other = source.clone()
     other[1] = torch.randint(V, (S,))
-    torch.testing.assert_close(model(other, target, source_padding=padding), logits, **CLOSE)
+    torch.testing.assert_close(model(other, target, source_token_mask=token_mask), logits, **CLOSE)
     first, cache = model.start(
-        target[:, :3], torch.full((3,), 3), source=source, source_padding=padding, capacity=MAX_LEN
+        target[:, :3], torch.full((3,), 3), source=source, source_token_mask=token_mask, capacity=MAX_LEN
     )
     torch.testing.assert_close(first, logits[:, 2], **CLOSE)
     torch.testing.assert_close(model.step(target[:, 3], cache), logits[:, 3], **CLOSE)
@@ -123,10 +123,10 @@ def test_a_source_of_padding_alone_says_nothing_and_troubles_no_one(point) -> No
 def test_padding_sends_back_finite_gradients(position) -> None:
     """Also from a source, and from a target, of padding alone."""
     model = translator(position=position)
-    source, source_padding = padded([torch.randint(V, (length,)) for length in (0, 1, 5, S)], "left", S)
-    target, target_padding = padded([torch.randint(V, (length,)) for length in (4, T, 0, 1)], "scattered", T)
-    logits = model(source, target, source_padding=source_padding, target_padding=target_padding)
-    logits[target_padding].logsumexp(-1).sum().backward()
+    source, source_token_mask = padded([torch.randint(V, (length,)) for length in (0, 1, 5, S)], "left", S)
+    target, target_token_mask = padded([torch.randint(V, (length,)) for length in (4, T, 0, 1)], "scattered", T)
+    logits = model(source, target, source_token_mask=source_token_mask, target_token_mask=target_token_mask)
+    logits[target_token_mask].logsumexp(-1).sum().backward()
     assert logits.isfinite().all()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 

@@ -20,18 +20,18 @@ heads = {
 model = encoder(spec=heads, position=position).train()
 
 
-def step(tokens, places, padding, documents):
-    hidden = model.hidden(tokens, padding=padding, documents=documents)
-    return model.logits(hidden.flatten(0, 1)[places]), model.classify(hidden, padding)
+def step(tokens, places, token_mask, documents):
+    hidden = model.hidden(tokens, token_mask=token_mask, documents=documents)
+    return model.logits(hidden.flatten(0, 1)[places]), model.classify(hidden, token_mask)
 
 
 counter = CompileCounter()
 compiled = torch.compile(step, fullgraph=True, backend=counter)
 for _ in range(5):
     tokens, places = torch.randint(V, (3, 11)), torch.randint(33, (7,))
-    padding = torch.arange(11) < torch.randint(1, 12, (3, 1))
+    token_mask = torch.arange(11) < torch.randint(1, 12, (3, 1))
     documents = torch.randint(2, (3, 11)).cumsum(1)
-    batch = tokens, places, padding, documents
+    batch = tokens, places, token_mask, documents
     for logits, expected in zip(compiled(*batch), step(*batch), strict=True):
         torch.testing.assert_close(logits, expected)
         logits.sum().backward(retain_graph=True)

@@ -15,8 +15,8 @@ model = translator(spec={"encoder": layer, "decoder": layer}).train()
 
 
 def sources() -> dict[str, Tensor]:
-    source, padding = padded([torch.randint(V, (length,)) for length in (7, 2, 5)], "right", 7)
-    return {"source": source, "source_padding": padding}
+    source, token_mask = padded([torch.randint(V, (length,)) for length in (7, 2, 5)], "right", 7)
+    return {"source": source, "source_token_mask": token_mask}
 
 
 training = CompileCounter()
@@ -41,7 +41,7 @@ with torch.no_grad():
     compare(3, rows=3)
     assert stepping.frame_count == 1, f"{stepping.frame_count} graphs for steps"
     for each in (cache, eager):
-        each.spread(2)
+        each.expand_beams(2)
     compare(2, rows=6)
     assert stepping.frame_count == 2, f"{stepping.frame_count} graphs after spread"
     for each in (cache, eager):

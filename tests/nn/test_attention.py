@@ -1,13 +1,11 @@
 """Attention: two forms with one meaning, and PyTorch's own module as the reference."""
 
-from pathlib import Path
-
 import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tercet.nn import Attention, attend, attend_by_hand, attend_fused, attention
+from tercet.nn import Attention, attend, attend_by_hand, attend_fused
 from tercet.nn.attention import attention_scores, attention_weights
 from tercet.nn.positions import ALiBi
 
@@ -119,53 +117,29 @@ def test_causal_with_more_keys_than_queries_is_refused(form) -> None:
         form(q, k[:, :, :T], v[:, :, :T], causal=True, mask=MASKS["causal"](T, T))
 
 
-@pytest.mark.parametrize(
-    ("rows", "queries", "keys", "expected"),
-    [(2, 7, 7, "hand"), (2, 129, 129, "fused"), (1, 1, 129, "hand"), (1, 128, 128, "hand"), (1, 2, 129, "fused")],
-)
-def test_the_form_that_is_faster_is_taken(
-    rows: int, queries: int, keys: int, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = list[str]()
-    for name, form in (("hand", "attend_by_hand"), ("fused", "attend_fused")):
-        original = getattr(attention, form)
-        monkeypatch.setattr(
-            attention,
-            form,
-            lambda *qkv, name=name, original=original, **how: taken.append(name) or original(*qkv, **how),
-        )
-    q, k = torch.randn(rows, 2, queries, K), torch.randn(rows, 1, keys, K)
-    mask = torch.ones(1, 1, queries, keys, dtype=torch.bool)
-    mask[..., -1] = False
-    out = attend(q, k, k, mask=mask)
-    assert taken == [expected]
-    torch.testing.assert_close(out, attend_fused(q, k, k, mask=mask), atol=1e-6, rtol=1e-5)
+def test_attend_is_pytorchs_where_no_kernel_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(2, S)
+    mask, bias = random_mask(T, S), alibi(T, S)
+    monkeypatch.setattr("tercet.nn.kernels.attention", lambda *qkv, **options: None)
+    assert torch.equal(attend(q, k, v, mask=mask, bias=bias), attend_fused(q, k, v, mask=mask, bias=bias))
+    monkeypatch.setattr("tercet.nn.kernels.attention", lambda *qkv, **options: q)
+    assert attend(q, k, v, mask=mask, bias=bias) is q
+    with pytest.raises(ValueError, match="no mask"):  # what is wrong is told before anyone is asked
+        attend(q, k[:, :, :T], v[:, :, :T], causal=True, mask=MASKS["causal"](T, T))
 
 
-def test_by_onednn_the_formula_is_taken_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = list[int]()
-    original = attention.attend_by_hand
-    monkeypatch.setattr(attention, "attend_by_hand", lambda *qkv, **how: taken.append(1) or original(*qkv, **how))
-    q = torch.randn(1, 1, 129, K)
-    before = torch.get_float32_matmul_precision()
-    attend(q, q, q, causal=True)
-    assert not taken
-    attend(q.bfloat16(), q.bfloat16(), q.bfloat16(), causal=True)
-    assert len(taken) == 1
-    try:
-        torch.set_float32_matmul_precision("medium")
-        out = attend(q, q, q, causal=True)
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert len(taken) == 2
-    # Where a CPU has AMX oneDNN rounds what it multiplies to bfloat16, which "medium" allows.
-    tolerance = {"atol": 3e-2, "rtol": 0.0} if _has_amx() else {"atol": 1e-5, "rtol": 1e-4}
-    torch.testing.assert_close(out, attend_fused(q, q, q, causal=True), **tolerance)
+def test_each_step_is_noted_and_what_is_given_back_goes_on() -> None:
+    q, k, v = tensors(2, T)
+    noted = dict[str, Tensor]()
 
+    def note(name: str, tensor: Tensor) -> Tensor:
+        noted[name] = tensor
+        return 2 * tensor if name == "heads" else tensor
 
-def _has_amx() -> bool:
-    cpuinfo = Path("/proc/cpuinfo")
-    return cpuinfo.exists() and "amx_tile" in cpuinfo.read_text()
+    out = attend_by_hand(q, k, v, causal=True, note=note)
+    assert list(noted) == ["q", "k", "v", "scores", "mask", "weights", "heads"]
+    assert torch.equal(noted["mask"][0, 0], torch.ones(T, T, dtype=torch.bool).tril())
+    assert torch.equal(out, 2 * attend_by_hand(q, k, v, causal=True))
 
 
 def test_weights_sum_to_one() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.nn import Attention, Block, FeedForward
-from tercet.nn.cache import Cache
+from tercet.nn.cache import StackCache
 
 B, T, M, D = 2, 5, 7, 24
 
@@ -86,7 +86,7 @@ def test_cached_steps_with_cross_attention_are_the_full_pass(placement, groups: 
     layer = block(placement, cross=True, n_kv_heads=groups, bias=False)
     x, memory, memory_mask = torch.randn(B, T, D), torch.randn(B, M, D), last_padded(M)[:, None, None]
     expected = layer(x, causal=True, memory=memory, memory_mask=memory_mask)
-    cache = Cache(n_layers=1, n_kv_heads=groups, d_head=6, batch=B, capacity=T)
+    cache = StackCache(n_layers=1, n_kv_heads=groups, d_head=6, batch=B, capacity=T)
     steps: list[Tensor] = []
     for t in range(T):
         mask = cache.mask(cache.positions(1))
@@ -100,7 +100,7 @@ def test_cached_steps_with_cross_attention_are_the_full_pass(placement, groups: 
 def test_reorder_takes_the_cross_attention_along() -> None:
     layer = block("pre", cross=True)
     x, memory = torch.randn(B, 2, D), torch.randn(B, M, D)
-    cache = Cache(n_layers=1, n_kv_heads=4, d_head=6, batch=B, capacity=3)
+    cache = StackCache(n_layers=1, n_kv_heads=4, d_head=6, batch=B, capacity=3)
     layer(x[:, :1], mask=cache.mask(cache.positions(1)), memory=memory, cache=cache.layers[0])
     cache.advance(1)
     rows = torch.tensor([1, 0, 1])
@@ -113,7 +113,7 @@ def test_cross_attention_without_anything_to_look_at_is_refused() -> None:
     layer, x = block("pre", cross=True), torch.randn(B, T, D)
     with pytest.raises(ValueError, match="nothing to look at: give the memory, or a cache that has met it"):
         layer(x, causal=True)
-    cache = Cache(n_layers=1, n_kv_heads=4, d_head=6, batch=B, capacity=T)
+    cache = StackCache(n_layers=1, n_kv_heads=4, d_head=6, batch=B, capacity=T)
     with pytest.raises(ValueError, match="nothing to look at"):
         layer(x[:, :1], mask=cache.mask(cache.positions(1)), cache=cache.layers[0])
 

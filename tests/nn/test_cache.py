@@ -3,28 +3,28 @@
 import pytest
 import torch
 
-from tercet.nn import Cache
+from tercet.nn import StackCache
 
 B, G, K, CAPACITY, M = 3, 2, 5, 7, 11
 
 
-def cache() -> Cache:
+def cache() -> StackCache:
     """Every number is another one, so that none can be mistaken."""
-    made = Cache(n_layers=2, n_kv_heads=G, d_head=K, batch=B, capacity=CAPACITY)
+    made = StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=B, capacity=CAPACITY)
     made.lengths = torch.tensor([4, 1, 6])
-    made.memory_padding = torch.arange(M) < torch.tensor([[M], [2], [5]])
+    made.memory_token_mask = torch.arange(M) < torch.tensor([[M], [2], [5]])
     for layer in made.layers:
-        layer.own.keys, layer.own.values = torch.randn(2, B, G, CAPACITY + 1, K).unbind()
-        layer.cross.pair = torch.randn(B, G, M, K), torch.randn(B, G, M, K)
+        layer.self_kv.keys, layer.self_kv.values = torch.randn(2, B, G, CAPACITY + 1, K).unbind()
+        layer.cross_kv.pair = torch.randn(B, G, M, K), torch.randn(B, G, M, K)
     return made
 
 
-def own(made: Cache) -> list[torch.Tensor]:
-    return [table for layer in made.layers for table in (layer.own.keys, layer.own.values)]
+def own(made: StackCache) -> list[torch.Tensor]:
+    return [table for layer in made.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
 
 
-def cross(made: Cache) -> list[torch.Tensor]:
-    return [table for layer in made.layers for table in layer.cross.pair or ()]
+def cross(made: StackCache) -> list[torch.Tensor]:
+    return [table for layer in made.layers for table in layer.cross_kv.pair or ()]
 
 
 def assert_all_equal(given: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
@@ -50,38 +50,38 @@ def test_read_gives_the_last_real_hidden_state_and_counts() -> None:
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 1], [2]], ids=["permuted", "repeated", "dropped"])
 def test_reorder_takes_whole_rows(rows: list[int]) -> None:
     made, before = cache(), cache()
-    before.layers, before.memory_padding = made.layers, made.memory_padding
+    before.layers, before.memory_token_mask = made.layers, made.memory_token_mask
     tables = own(made), cross(made)
     made.reorder(torch.tensor(rows))
     assert made.lengths.tolist() == before.lengths[rows].tolist()
     assert_all_equal(own(made), [table[rows] for table in tables[0]])
     assert_all_equal(cross(made), [table[rows] for table in tables[1]])
-    assert torch.equal(made.memory_padding, before.memory_padding[rows])
+    assert torch.equal(made.memory_token_mask, before.memory_token_mask[rows])
 
 
 def test_spread_rows_stand_next_to_each_other_and_share_their_source() -> None:
     made = cache()
-    tables, sources, padding = own(made), cross(made), made.memory_padding
-    made.spread(2)
-    made.spread(3)
+    tables, sources, token_mask = own(made), cross(made), made.memory_token_mask
+    made.expand_beams(2)
+    made.expand_beams(3)
     assert made.shared == 6
     assert made.lengths.tolist() == [4] * 6 + [1] * 6 + [6] * 6
     assert_all_equal(own(made), [table.repeat_interleave(6, dim=0) for table in tables])
     assert all(one is other for one, other in zip(cross(made), sources, strict=True))
-    assert made.memory_padding is padding
+    assert made.memory_token_mask is token_mask
 
 
 def test_rows_change_places_within_a_group_and_groups_go_whole() -> None:
     made = cache()
-    tables, sources, padding = own(made), cross(made), made.memory_padding
-    made.spread(2)
+    tables, sources, token_mask = own(made), cross(made), made.memory_token_mask
+    made.expand_beams(2)
     made.reorder(torch.tensor([1, 1, 3, 2, 4, 5]))
     assert all(one is other for one, other in zip(cross(made), sources, strict=True))
     made.reorder(torch.tensor([5, 4, 0, 1]))  # the middle group goes, the others change places
     assert made.lengths.tolist() == [6, 6, 4, 4]
     assert_all_equal(own(made), [table[[2, 2, 0, 0]] for table in tables])
     assert_all_equal(cross(made), [table[[2, 0]] for table in sources])
-    assert torch.equal(made.memory_padding, padding[[2, 0]])
+    assert torch.equal(made.memory_token_mask, token_mask[[2, 0]])
     with pytest.raises(ValueError, match="2 rows share a source, and stay or go together: 3 rows are named"):
         made.reorder(torch.tensor([0, 1, 2]))
 

@@ -25,7 +25,7 @@ def test_int8_is_off_by_half_a_step_at_most(n: int, k: int, seed: int, scale: fl
     layer.quantize("int8")
     assert layer.weight.dtype == torch.int8
     step = before.abs().amax(1, keepdim=True) / 127
-    assert ((layer.widened(torch.float32) - before).abs() <= 0.5001 * step).all()
+    assert ((layer.dequantize(torch.float32) - before).abs() <= 0.5001 * step).all()
 
 
 def test_a_row_of_zeros_stays_zeros() -> None:
@@ -41,7 +41,7 @@ def test_a_row_of_zeros_stays_zeros() -> None:
 def test_the_product_is_that_of_the_weight_that_is_meant(narrow: str, rows: int) -> None:
     layer, x = Linear(512, 700), torch.randn(rows, 512)
     layer.quantize(narrow)
-    meant = torch.nn.functional.linear(x.double(), layer.widened(torch.float64), layer.bias.double())
+    meant = torch.nn.functional.linear(x.double(), layer.dequantize(torch.float64), layer.bias.double())
     with torch.no_grad():
         torch.testing.assert_close(layer(x).double(), meant, atol=1e-5, rtol=1e-5)
 
@@ -60,7 +60,7 @@ def test_a_model_in_fewer_bits_says_nearly_the_same(narrow: str) -> None:
     assert model.embedding.weight.dtype == torch.float32  # the tied table is still read
     whole, cache = model.start(tokens[:, :9], torch.tensor([9, 7]), capacity=20)
     assert whole.shape == (2, 53)
-    assert cache.layers[0].own.keys.dtype == torch.float32
+    assert cache.layers[0].self_kv.keys.dtype == torch.float32
     stepped = model.step(tokens[:, 9], cache)
     torch.testing.assert_close(stepped[0], model(tokens[:1, :10])[0, -1], atol=1e-5, rtol=1e-5)
 

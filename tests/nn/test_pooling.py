@@ -13,11 +13,11 @@ KINDS = ("mean", "first")
 def test_padding_changes_no_vector(kind, side: str) -> None:
     alone = torch.randn(1, 5, 7)
     beside = torch.full((1, 6, 7), float("nan"))  # what stands at padding is never read
-    padding = torch.tensor([[True] * 5 + [False] * 6])
+    token_mask = torch.tensor([[True] * 5 + [False] * 6])
     hidden = torch.cat((alone, beside), 1)
     if side == "left":
-        hidden, padding = hidden.roll(6, 1), padding.roll(6, 1)
-    torch.testing.assert_close(pool(hidden, padding, kind), pool(alone, None, kind))
+        hidden, token_mask = hidden.roll(6, 1), token_mask.roll(6, 1)
+    torch.testing.assert_close(pool(hidden, token_mask, kind), pool(alone, None, kind))
 
 
 def test_the_mean_is_the_mean_and_the_first_the_first() -> None:

@@ -47,14 +47,14 @@ def test_four_small_batches_are_one_big_batch(side: str) -> None:
 def test_a_target_is_the_next_real_token() -> None:
     rows = PaddedRows(IDS, STARTS, length=7, side="left", stride=1)
     batch = rows_to_learn(rows.batch(np.arange(len(rows))))
-    assert batch.padding is not None
+    assert batch.token_mask is not None
     learnt = batch.targets != IGNORED
-    assert int((learnt & ~batch.padding).sum()) == 0  # nothing is learnt from padding
+    assert int((learnt & ~batch.token_mask).sum()) == 0  # nothing is learnt from padding
     assert learnt.any(1).all()  # no row for nothing
     for row, targets in enumerate(learnt):  # in one piece, from the document's first token in the row to its last
         places = targets.nonzero().flatten()
         assert int(places[-1] - places[0]) + 1 == len(places)
-        assert int(batch.padding[row].sum()) in (len(places), len(places) + 1)
+        assert int(batch.token_mask[row].sum()) in (len(places), len(places) + 1)
 
 
 def test_documents_do_not_predict_each_other() -> None:

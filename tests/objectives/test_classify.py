@@ -50,10 +50,10 @@ def test_both_rooms_ignore_the_same_number() -> None:
 
 
 def test_rows_of_one_length_need_no_padding() -> None:
-    assert batch([2, 4]).padding is None
+    assert batch([2, 4]).token_mask is None
     padded = batch([0, 1])
-    assert padded.padding is not None
-    assert padded.padding.sum(1).tolist() == [6, 3]
+    assert padded.token_mask is not None
+    assert padded.token_mask.sum(1).tolist() == [6, 3]
     assert padded.inputs[1].tolist()[2:] == [EOS, PAD, PAD, PAD]
     assert padded.targets.shape == (2,)
     assert batch([0, 1], "tokens").targets.shape == (2, 6)
@@ -64,7 +64,7 @@ def test_rows_of_one_length_need_no_padding() -> None:
 def test_as_torch_defines_it(over: Any, smoothing: float) -> None:
     made, one = model(over), batch([0, 1, 2, 3, 4], over)
     loss = classify_loss(made, one, smoothing=smoothing)
-    scores = made.classify(made.hidden(one.inputs, padding=one.padding), one.padding)
+    scores = made.classify(made.hidden(one.inputs, token_mask=one.token_mask), one.token_mask)
     flat, targets = scores.reshape(-1, len(LABELS)), one.targets.reshape(-1)
     kept = targets != IGNORED
     assert loss.count == kept.sum() == (5 if over == "texts" else (texts(over).labels != IGNORED).sum())
@@ -102,7 +102,7 @@ def test_small_batches_add_up_to_the_large_one(over: Any, pooling: str) -> None:
 def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
     made, one = model(over), batch([0, 3], over)
     wanted = classify_loss(made, one)
-    real = torch.ones(one.inputs.shape, dtype=torch.bool) if one.padding is None else one.padding
+    real = torch.ones(one.inputs.shape, dtype=torch.bool) if one.token_mask is None else one.token_mask
     for left, right in ((0, 3), (2, 0), (1, 2)):
         wider = LabelledBatch(
             F.pad(one.inputs, (left, right), value=5),
@@ -112,7 +112,7 @@ def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
         found = classify_loss(made, wider)
         torch.testing.assert_close(found.total, wanted.total, rtol=1e-5, atol=1e-5)
         assert found.count == wanted.count
-        blind = classify_loss(made, wider._replace(padding=None))  # the test can see a leak
+        blind = classify_loss(made, wider._replace(token_mask=None))  # the test can see a leak
         assert abs(float(blind.plain - wanted.plain)) > 1e-3
 
 

@@ -125,4 +125,4 @@ def test_a_batch_that_is_moved_keeps_its_type_and_what_it_lacks() -> None:
     moved = move_batch(batch, nn.Linear(2, 3, device="meta"))
     assert type(moved) is type(batch)
     assert moved.inputs.device.type == "meta"
-    assert moved.padding is None
+    assert moved.token_mask is None

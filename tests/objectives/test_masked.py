@@ -71,7 +71,7 @@ def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
     targets = torch.full((batch.inputs.numel(),), IGNORED)
     used = batch.targets != IGNORED
     targets[batch.places[used]] = batch.targets[used]
-    logits = one(batch.inputs, padding=batch.padding, documents=batch.documents).flatten(0, 1)
+    logits = one(batch.inputs, token_mask=batch.token_mask, documents=batch.documents).flatten(0, 1)
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
 
 
@@ -216,10 +216,10 @@ def test_padded_rows_keep_their_padding_and_begin_and_end_as_texts(tokenizer: To
     ids, starts = corpus(tokenizer, [17, 5, 29, 8])
     rows = PaddedRows(ids, starts, length=T - 1, side=side, stride=5, pad_id=0).batch(np.arange(7))
     batch = masked_rows(rows, tokenizer, masking=Masking(rate=0.9), generator=np.random.default_rng(0))
-    assert batch.padding is not None
+    assert batch.token_mask is not None
     assert rows.mask is not None
-    assert torch.equal(batch.padding, torch.from_numpy(rows.mask))
-    for row, real in zip(batch.inputs, batch.padding, strict=True):
+    assert torch.equal(batch.token_mask, torch.from_numpy(rows.mask))
+    for row, real in zip(batch.inputs, batch.token_mask, strict=True):
         text = row[real]
         assert text[0] == tokenizer.bos_id
         assert text[-1] == tokenizer.eos_id or len(text) == 1
@@ -239,7 +239,7 @@ def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
         for left in (0, 4):
             tokens, real = torch.zeros(1, 19, dtype=torch.long), torch.zeros(1, 19, dtype=torch.bool)
             tokens[:, left : left + end - start], real[:, left : left + end - start] = text, True
-            hidden = one.hidden(tokens, padding=real)[0, left : left + end - start]
+            hidden = one.hidden(tokens, token_mask=real)[0, left : left + end - start]
             torch.testing.assert_close(hidden, together[start:end], atol=1e-5, rtol=1e-5)
     other = packed.inputs.clone()
     other[0, 9] = 5 + (other[0, 9] - 4) % 60  # in the second document

@@ -62,16 +62,16 @@ def test_the_decoder_reads_its_target_one_token_late() -> None:
         source, target = SENTENCES[number]
         n, m = len(source), len(target)
         assert batch.source[row, :n].tolist() == source
-        assert batch.source_padding is not None
-        assert batch.source_padding[row].tolist() == [True] * n + [False] * (6 - n)
+        assert batch.source_token_mask is not None
+        assert batch.source_token_mask[row].tolist() == [True] * n + [False] * (6 - n)
         assert batch.inputs[row, :m].tolist() == [BOS, *target[:-1]]
         assert batch.targets[row].tolist() == target + [IGNORED] * (6 - m)
     assert batch.inputs.shape == batch.targets.shape == (3, 6)
 
 
 def test_no_mask_where_nothing_is_padded() -> None:
-    assert pairs_to_learn(rows(1, 4)).source_padding is None  # both sources are six long
-    assert pairs_to_learn(rows(1, 0)).source_padding is not None
+    assert pairs_to_learn(rows(1, 4)).source_token_mask is None  # both sources are six long
+    assert pairs_to_learn(rows(1, 0)).source_token_mask is not None
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -105,10 +105,10 @@ def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk:
     kind = {"position": position}
     one = model(encoder=STACK | kind, decoder=STACK | kind)
     batch = pairs_to_learn(rows(0, 1, 3))
-    assert batch.source_padding is not None
+    assert batch.source_token_mask is not None
     wider = PairBatch(
-        F.pad(batch.source.masked_fill(~batch.source_padding, junk), (0, 3), value=junk),
-        F.pad(batch.source_padding, (0, 3)),
+        F.pad(batch.source.masked_fill(~batch.source_token_mask, junk), (0, 3), value=junk),
+        F.pad(batch.source_token_mask, (0, 3)),
         F.pad(batch.inputs.masked_fill(batch.targets == IGNORED, junk), (0, 2), value=junk),
         F.pad(batch.targets, (0, 2), value=IGNORED),
     )
@@ -121,7 +121,7 @@ def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk:
 
 def test_a_source_without_its_mask_is_noticed() -> None:
     one, batch = model(), pairs_to_learn(rows(0, 1, 3))
-    right, wrong = (float(seq2seq_loss(one, b).total.detach()) for b in (batch, batch._replace(source_padding=None)))
+    right, wrong = (float(seq2seq_loss(one, b).total.detach()) for b in (batch, batch._replace(source_token_mask=None)))
     assert abs(right - wrong) > 1e-2
 
 

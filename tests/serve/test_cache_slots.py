@@ -3,28 +3,28 @@
 import pytest
 import torch
 
-from tercet.nn import Cache
+from tercet.nn import StackCache
 from tercet.serve.engine.cache_slots import CacheSlots
 
 G, K, CAPACITY = 2, 5, 7
 
 
-def cache_of_three() -> Cache:
+def cache_of_three() -> StackCache:
     """Every number is another one, so that none can be mistaken."""
-    cache = Cache(n_layers=2, n_kv_heads=G, d_head=K, batch=3, capacity=CAPACITY)
+    cache = StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=3, capacity=CAPACITY)
     cache.lengths = torch.tensor([4, 1, 6])
     for layer in cache.layers:
-        layer.own.keys, layer.own.values = torch.randn(2, 3, G, CAPACITY + 1, K).unbind()
+        layer.self_kv.keys, layer.self_kv.values = torch.randn(2, 3, G, CAPACITY + 1, K).unbind()
     return cache
 
 
-def own(cache: Cache) -> list[torch.Tensor]:
-    return [table for layer in cache.layers for table in (layer.own.keys, layer.own.values)]
+def own(cache: StackCache) -> list[torch.Tensor]:
+    return [table for layer in cache.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
 
 
 def filled(*lengths: int) -> CacheSlots:
     """Rows of these lengths, each of them another of the caches."""
-    slots = CacheSlots(Cache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), most=CAPACITY)
+    slots = CacheSlots(StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), most=CAPACITY)
     for length in lengths:
         slots.join(cache_of_three(), 1, length)
     return slots
@@ -67,8 +67,8 @@ def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -
 
 
 def test_slots_grow_as_they_have_to_and_no_further_than_the_most() -> None:
-    slots = CacheSlots(Cache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), most=300)
-    wide = Cache(n_layers=1, n_kv_heads=G, d_head=K, batch=1, capacity=290)
+    slots = CacheSlots(StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), most=300)
+    wide = StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=1, capacity=290)
     seen = []
     for length in (3, 64, 65, 130, 290):
         slots.join(wide, 0, length)

@@ -20,7 +20,7 @@ from tercet.config import UserError
 from tercet.generation import Sampling, window_start
 from tercet.models import DecoderOnly
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
-from tercet.nn.cache import Cache
+from tercet.nn.cache import StackCache
 from tercet.serve.engine import (
     GenerationRequest,
     Limits,
@@ -353,10 +353,10 @@ def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
 def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault of the test above, planted: rows are copied into their place, and what stood to the right stays."""
 
-    def careless(self: CacheSlots, source: Cache, row: int, slot: int, length: int) -> None:
+    def careless(self: CacheSlots, source: StackCache, row: int, slot: int, length: int) -> None:
         for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
-            mine.own.keys[slot, :, :length] = theirs.own.keys[row, :, :length]
-            mine.own.values[slot, :, :length] = theirs.own.values[row, :, :length]
+            mine.self_kv.keys[slot, :, :length] = theirs.self_kv.keys[row, :, :length]
+            mine.self_kv.values[slot, :, :length] = theirs.self_kv.values[row, :, :length]
 
     monkeypatch.setattr(CacheSlots, "_copy", careless)
     with scheduler(broken(BAD), slots=1) as made:
@@ -369,7 +369,7 @@ def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: 
     """Another fault: the last row is said to stand where the gone one stood, and is not copied there."""
     honest = CacheSlots._copy
 
-    def forgetful(self: CacheSlots, source: Cache, row: int, slot: int, length: int) -> None:
+    def forgetful(self: CacheSlots, source: StackCache, row: int, slot: int, length: int) -> None:
         if source is not self.tables:
             honest(self, source, row, slot, length)
 

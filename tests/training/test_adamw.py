@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tercet.kernel import adam, library, takes_gradients
+from tercet.kernel import adam, library, supports_gradients
 from tercet.training.adamw import FusedAdamW, clip_gradients
 from tercet.training.optimizers import Adam, AdamW
 
@@ -72,7 +72,7 @@ def test_each_goes_on_from_where_the_other_stopped(kernel_first: bool, monkeypat
     def step(model: nn.Module, optimizer: FusedAdamW, seed: int, *, by_kernel: bool) -> None:
         monkeypatch.setattr(adam, "WORTH", 1 if by_kernel else 10**9)
         learn(model, seed)
-        assert takes_gradients(list(model.parameters())) == by_kernel
+        assert supports_gradients(list(model.parameters())) == by_kernel
         optimizer.step()
         optimizer.zero_grad()
 

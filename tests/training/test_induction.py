@@ -10,7 +10,7 @@ import torch
 import tercet
 from tercet.data import Windows, datasets, prepare
 from tercet.inspect import ablations, head_scores
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import causal_loss, windows_to_score
 from tercet.training import load_recipe
 
@@ -44,11 +44,11 @@ def test_the_best_induction_head_is_worth_five_times_the_median_head(
     batch = windows_to_score(windows.batch(torch.arange(100).numpy()))  # a hundred words that training never saw
 
     def loss() -> float:
-        with at_rest(model.modules()):
+        with inference_mode(model.modules()):
             found = causal_loss(model, batch)
         return float(found.total / found.count)
 
-    with at_rest(model.modules()):
+    with inference_mode(model.modules()):
         right = model(batch.inputs).argmax(-1)[:, 24:63] == batch.targets[:, 24:63]
     assert right.float().mean() > 0.99  # every word has been said once
     letters = [corpus.tokenizer.encode(letter)[0] for letter in "abcdefghijklmnopqrstuvwxyz"]

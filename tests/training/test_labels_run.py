@@ -32,7 +32,7 @@ def texts_of(batches: list[LabelledBatch]) -> list[tuple[tuple[int, ...], int]]:
     """Each text's real tokens, and its label."""
     found = list[tuple[tuple[int, ...], int]]()
     for batch in batches:
-        real = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.padding is None else batch.padding
+        real = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.token_mask is None else batch.token_mask
         rows = zip(batch.inputs, real, batch.targets.tolist(), strict=True)
         found += [(tuple(row[kept].tolist()), label) for row, kept, label in rows]
     return found

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.training.schedules import WSD, Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule, rate_factor
+from tercet.training.schedules import WSD, Constant, Cosine, InverseSquareRoot, LinearDecay, Noam, Schedule, rate_factor
 
-ALL = [Constant(), Linear(final=0.1), Cosine(final=0.1), WSD(cooldown=0.6), WSD(cooldown=1.0, final=0.2)]
+ALL = [Constant(), LinearDecay(final=0.1), Cosine(final=0.1), WSD(cooldown=0.6), WSD(cooldown=1.0, final=0.2)]
 shares = st.floats(0.0, 1.0)
 schedules = st.one_of(
     st.just(Constant()),
-    st.builds(Linear, final=shares),
+    st.builds(LinearDecay, final=shares),
     st.builds(Cosine, final=shares),
     st.builds(WSD, cooldown=st.floats(0.01, 1.0), final=shares),
 )
@@ -30,9 +30,11 @@ def test_the_warm_up_is_a_straight_line_that_begins_above_zero(schedule: Schedul
     assert factors[-1] == pytest.approx(1.0) or schedule == WSD(cooldown=1.0, final=0.2)  # falling from the first step
 
 
-@pytest.mark.parametrize("schedule", [Linear(final=0.1), Cosine(final=0.1), Linear(final=0.0), Cosine(final=0.3)])
+@pytest.mark.parametrize(
+    "schedule", [LinearDecay(final=0.1), Cosine(final=0.1), LinearDecay(final=0.0), Cosine(final=0.3)]
+)
 @pytest.mark.parametrize("warmup", [0, 7])
-def test_the_last_step_reaches_final(schedule: Linear | Cosine, warmup: int) -> None:
+def test_the_last_step_reaches_final(schedule: LinearDecay | Cosine, warmup: int) -> None:
     factors = [rate_factor(schedule, step=step, warmup=warmup, total=40) for step in range(warmup, 40)]
     assert factors[0] == pytest.approx(1.0)
     assert factors[-1] == pytest.approx(schedule.final)
@@ -40,7 +42,7 @@ def test_the_last_step_reaches_final(schedule: Linear | Cosine, warmup: int) -> 
 
 
 def test_cosine_and_linear_half_way() -> None:
-    assert rate_factor(Linear(final=0.2), step=20, warmup=0, total=41) == pytest.approx(0.6)
+    assert rate_factor(LinearDecay(final=0.2), step=20, warmup=0, total=41) == pytest.approx(0.6)
     assert rate_factor(Cosine(final=0.2), step=20, warmup=0, total=41) == pytest.approx(0.6)
     assert rate_factor(Cosine(final=0.0), step=10, warmup=0, total=41) == pytest.approx(0.8535534)
 

@@ -269,11 +269,11 @@ def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> No
     never = {trained.tokenizer.pad_id, trained.tokenizer.bos_id}
     with torch.no_grad():
         for batch in task.validation(0, 1):
-            logits = model(batch.source, batch.inputs, source_padding=batch.source_padding)
+            logits = model(batch.source, batch.inputs, source_token_mask=batch.source_token_mask)
             assert not never & set(logits.argmax(-1).flatten().tolist())
         rows = torch.full((6, 1), trained.tokenizer.bos_id)
         for _ in range(7):
-            logits = model(batch.source, rows, source_padding=batch.source_padding)[:, -1]
+            logits = model(batch.source, rows, source_token_mask=batch.source_token_mask)[:, -1]
             rows = torch.cat([rows, logits.argmax(-1, keepdim=True)], dim=1)
             share = logits.softmax(-1)[:, sorted(never)]
             assert float(share.max()) < 1 / model.vocab_size

@@ -206,7 +206,7 @@ def test_masks_have_the_texts_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Attention, "forward", noted)
     real = torch.ones(3, 7, dtype=torch.bool)
-    model(torch.zeros(3, 7, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long), source_padding=real)
+    model(torch.zeros(3, 7, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long), source_token_mask=real)
     encoder, (own, across) = masks[0], masks[2:4]
     assert encoder == (torch.Size([3, 1, 7, 7]), False)  # the padding mask, for each query
     assert own == (None, True)  # the look-ahead mask, which is

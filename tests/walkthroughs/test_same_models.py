@@ -161,10 +161,10 @@ def batch(ours: AnyModel) -> tuple[tuple[Tensor, ...], dict[str, Tensor], tuple[
     if isinstance(ours, EncoderDecoder):
         source = torch.randint(spec.source_vocab_size or spec.vocab_size, (B, S), generator=generator)
         real = torch.arange(S) < torch.tensor([S, 4, 2])[:, None]
-        return (source, ids), {"source_padding": real}, (source, ids, real)
+        return (source, ids), {"source_token_mask": real}, (source, ids, real)
     if spec.max_len == 20 and spec.embedding_norm:  # animals, padded on the left
         real = torch.arange(T) >= torch.tensor([0, 3, 8])[:, None]
-        return (ids,), {"padding": real}, (ids, real)
+        return (ids,), {"token_mask": real}, (ids, real)
     return (ids,), {}, (ids,)
 
 
@@ -175,7 +175,7 @@ def check_same(recipe: str, ours: AnyModel) -> None:
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in plain.parameters())
     args, kwargs, theirs = batch(ours)
     ours.eval(), plain.eval()
-    real = kwargs.get("padding", torch.ones(B, T, dtype=torch.bool))
+    real = kwargs.get("token_mask", torch.ones(B, T, dtype=torch.bool))
     logits, wanted = ours(*args, **kwargs)[real], plain(*theirs)[real]
     torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
     targets = torch.arange(len(logits)) % ours.vocab_size
@@ -214,7 +214,7 @@ def test_dropout_acts_in_the_texts_places(recipe: str, odd: dict[str, int]) -> N
     ours = drawn(small(recipe, odd, rate=0.4)).train()
     plain = copied(WRITTEN[recipe], ours, rate=0.4).train()
     args, kwargs, theirs = batch(ours)
-    real = kwargs.get("padding", torch.ones(B, T, dtype=torch.bool))
+    real = kwargs.get("token_mask", torch.ones(B, T, dtype=torch.bool))
     torch.manual_seed(11)
     logits = ours(*args, **kwargs)[real]
     torch.manual_seed(11)

@@ -125,7 +125,7 @@ def lineup(asked: Asked) -> Lineup:
     found.add(
         *ours_training(
             model, _our_loss, batches, tokens,
-            logits(lambda of, batch: of(batch.source, batch.inputs, source_padding=batch.source_padding)),
+            logits(lambda of, batch: of(batch.source, batch.inputs, source_token_mask=batch.source_token_mask)),
             flops, compiled=False,
         )
     )  # fmt: skip
@@ -172,7 +172,7 @@ def _our_loss(model: EncoderDecoder, batch: PairBatch) -> Tensor:
 
 
 def _marian(model: Any, batch: PairBatch) -> Tensor:
-    mask = None if batch.source_padding is None else batch.source_padding.long()
+    mask = None if batch.source_token_mask is None else batch.source_token_mask.long()
     return model(
         input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False
     ).logits  # fmt: skip

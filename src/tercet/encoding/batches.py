@@ -13,7 +13,7 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.data.batching import BATCH_TOKENS, map_by_length
 from tercet.models import EncoderOnly
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows
 from tercet.tokens import Tokenizer
 
@@ -43,12 +43,12 @@ class HiddenBatch:
     """Attributes:
     numbers: which rows these are.
     hidden: (B, T, D).
-    padding: (B, T) True at real tokens; None where all are.
+    token_mask: (B, T) True at real tokens; None where all are.
     """
 
     numbers: list[int]
     hidden: Tensor
-    padding: Tensor | None
+    token_mask: Tensor | None
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> Encoded:
@@ -96,8 +96,10 @@ def map_hidden(
 
     def read(numbers: list[int]) -> Sequence[Answer]:
         tokens, real = pad_rows([row(number) for number in numbers], device, pad=pad or 0)
-        padding = None if bool(real.all()) else real
-        with at_rest(model.modules()):
-            return answer(HiddenBatch(numbers=numbers, hidden=model.hidden(tokens, padding=padding), padding=padding))
+        token_mask = None if bool(real.all()) else real
+        with inference_mode(model.modules()):
+            return answer(
+                HiddenBatch(numbers=numbers, hidden=model.hidden(tokens, token_mask=token_mask), token_mask=token_mask)
+            )
 
     return map_by_length(read, lengths, batch_tokens)

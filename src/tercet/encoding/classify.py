@@ -54,7 +54,7 @@ def classify(
     encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
 
     def probabilities(batch: HiddenBatch) -> list[list[float]]:
-        return model.classify(batch.hidden, batch.padding).softmax(-1).tolist()  # (B, L)
+        return model.classify(batch.hidden, batch.token_mask).softmax(-1).tolist()  # (B, L)
 
     found = map_hidden(
         model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, probabilities,
@@ -82,7 +82,7 @@ def tag(
     ]
 
     def probabilities(batch: HiddenBatch) -> list[list[list[float] | None]]:
-        p = model.classify(batch.hidden, batch.padding).softmax(-1)  # (B, T, L)
+        p = model.classify(batch.hidden, batch.token_mask).softmax(-1)  # (B, T, L)
         found = list[list[list[float] | None]]()
         for slot, number in enumerate(batch.numbers):
             read = iter(p[slot, torch.tensor([h for h in heads[number] if h is not None], dtype=torch.long)].tolist())

@@ -69,7 +69,7 @@ def embed_rows(
     """The same of texts that are ids already, with bos and eos around them: a vector (D,) for each."""
 
     def vectors(batch: HiddenBatch) -> list[np.ndarray]:
-        pooled = pool(batch.hidden.float(), batch.padding, pooling)  # (B, D)
+        pooled = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)
         return list((F.normalize(pooled, dim=-1) if normalise else pooled).cpu().numpy())
 
     lengths = [len(row) for row in rows]

@@ -21,7 +21,7 @@ from tercet.data import Labelled, labelled_rows
 from tercet.data.batching import BATCH_TOKENS, batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, label_logits, move_batch, rows_to_classify
 from tercet.tokens import Tokenizer
 
@@ -178,7 +178,7 @@ def _predictions(
     for numbers in batch_by_length(lengths, batch_tokens):
         rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
         batch = rows_to_classify(rows)
-        with at_rest(model.modules()):
+        with inference_mode(model.modules()):
             logits = label_logits(model, move_batch(batch, model)).cpu()  # (N, L)
         targets = batch.targets.flatten()
         real = targets != IGNORED

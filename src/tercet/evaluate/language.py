@@ -15,7 +15,7 @@ from tercet.data import Windows
 from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.scores import LanguageScores
 from tercet.models import DecoderOnly
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, CausalBatch, causal_logprobs, move_batch, windows_to_score
 
 
@@ -61,7 +61,7 @@ def score(
         targets = batch.targets.flatten()
         targets = targets[targets != IGNORED]
         _check(model, batch)
-        with at_rest(model.modules()):
+        with inference_mode(model.modules()):
             logprobs = causal_logprobs(model, move_batch(batch, model)).cpu().double()  # (targets,)
         nats = nats - logprobs.sum()
         text_nats = text_nats - logprobs[~torch.isin(targets, special)].sum()

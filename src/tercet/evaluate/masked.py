@@ -23,7 +23,7 @@ from tercet.data.rows import Blocks
 from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import (
     IGNORED,
     MaskedBatch,
@@ -127,7 +127,7 @@ def score_masked(
         n_tokens += len(batch.targets)
         seen = counts[batch.inputs.numpy()] > 0  # the tokens of the text that are not hidden
         n_candidates += len(batch.targets) + int(
-            (seen if batch.padding is None else seen & batch.padding.numpy()).sum()
+            (seen if batch.token_mask is None else seen & batch.token_mask.numpy()).sum()
         )
     if not n_tokens:
         raise UserError(f"no token was hidden at a rate of {rate:g}; give more text, or a higher rate")
@@ -199,7 +199,7 @@ def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
     """Of each target (N,) ln p in float64, and the token found likeliest, on the CPU."""
     batch = move_batch(batch, model)
     logprobs, guesses = list[Tensor](), list[Tensor]()
-    with at_rest(model.modules()):
+    with inference_mode(model.modules()):
         for rows, logits in split_logits(model, masked_states(model, batch)):
             logprobs.append(token_logprobs(logits, batch.targets[rows]))
             guesses.append(logits.argmax(-1))

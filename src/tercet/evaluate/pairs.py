@@ -17,7 +17,7 @@ from tercet.generation.protocol import device_of
 from tercet.generation.sampling import DIVERGED
 from tercet.generation.translate import encode_sources
 from tercet.models import EncoderDecoder
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, PairBatch, pad_rows, seq2seq_logprobs
 from tercet.tokens import Tokenizer
 
@@ -74,7 +74,7 @@ def score_pairs(
         source, source_mask = pad_rows([sources[number] for number in numbers], device)
         inputs, _ = pad_rows([[bos, *targets[number][:-1]] for number in numbers], device)
         wanted, real = pad_rows([targets[number] for number in numbers], device)
-        with at_rest(model.modules()):
+        with inference_mode(model.modules()):
             batch = PairBatch(source, source_mask, inputs, wanted.masked_fill(~real, IGNORED))
             of_tokens = seq2seq_logprobs(model, batch).cpu().double()  # (N,)
         row = real.nonzero()[:, 0].cpu()

@@ -12,7 +12,7 @@ from torch import Tensor
 from tercet.generation.ensemble import Ensemble
 from tercet.generation.protocol import device_of, parts_of
 from tercet.models import EncoderDecoder, record
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows
 
 
@@ -20,18 +20,18 @@ def cross_attention(
     model: EncoderDecoder,
     source: Int[Tensor, "B S"],
     target_inputs: Int[Tensor, "B T"],
-    source_padding: Bool[Tensor, "B S"] | None = None,
+    source_token_mask: Bool[Tensor, "B S"] | None = None,
 ) -> Float[Tensor, "L B H T S"]:
     """The weights of all L layers and H heads while the target is read, which is what they were while it was written.
 
     Args:
         target_inputs: what the decoder reads: the beginning token and the target without its last token; padded on the
             right with any id, whose rows mean nothing.
-        source_padding: True at the source's real tokens.
+        source_token_mask: True at the source's real tokens.
     """
-    with at_rest(parts_of(model)), record(model, only=["*.cross_attention.weights"]) as seen:
-        memory = model.encode(source, padding=source_padding)
-        model.hidden(target_inputs, memory, memory_padding=source_padding)
+    with inference_mode(parts_of(model)), record(model, only=["*.cross_attention.weights"]) as seen:
+        memory = model.encode(source, token_mask=source_token_mask)
+        model.hidden(target_inputs, memory, memory_token_mask=source_token_mask)
     return torch.stack(list(seen.values()))
 
 

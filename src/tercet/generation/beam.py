@@ -27,8 +27,8 @@ from tercet.generation.candidates import best_continuations
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.reading import read
 from tercet.generation.sampling import DIVERGED
-from tercet.kernel import best_tokens, takes_scores
-from tercet.models.rest import at_rest
+from tercet.kernel import supports_scores, top_tokens
+from tercet.models.inference import inference_mode
 
 LengthPenalty = Literal["average", "gnmt", "none"]
 
@@ -150,7 +150,7 @@ def beam_search(
         )
         for number, prefix in enumerate(prefixes)
     ]
-    with at_rest(parts_of(model)):
+    with inference_mode(parts_of(model)):
         _search(model, sentences, eos_id, sorted(forbidden), None if sources is None else source_pad)
         if beam.coverage and sources is not None:
             for sentence in sentences:
@@ -257,7 +257,7 @@ def _search(
         if len(rows) < alive.numel() or (rows != np.arange(len(rows))).any():
             cache.reorder(torch.from_numpy(rows).to(device))
         if hypotheses < size:
-            cache.spread(size)
+            cache.expand_beams(size)
         live, ids, totals = [live[slot] for slot in kept], ids[kept], totals[kept]
         needed = max(len(sentence.prefix) for sentence in live) + written
         if needed > capacity:
@@ -274,7 +274,7 @@ def _candidates(
 
     `early` are the sentences that may not end yet. Always `count` columns; what is missing has probability zero.
     """
-    best = _best_by_kernel if takes_scores(logits) else _best_by_pytorch
+    best = _best_by_kernel if supports_scores(logits) else _best_by_pytorch
     values, parents, tokens = best(logits, alive, count, never, eos_id, early)
     if np.isnan(values).any():
         raise UserError(DIVERGED)
@@ -286,7 +286,7 @@ def _best_by_kernel(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     soon = torch.zeros(len(alive), dtype=torch.bool)
     soon[early] = True
-    values, parents, tokens = best_tokens(logits, alive, count, never=never, end=eos_id, early=soon)
+    values, parents, tokens = top_tokens(logits, alive, count, never=never, end=eos_id, early=soon)
     return values.numpy(), parents.numpy(), tokens.numpy()
 
 

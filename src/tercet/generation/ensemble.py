@@ -29,9 +29,9 @@ class EnsembleCache:
         for cache in self.caches:
             cache.reorder(rows)
 
-    def spread(self, n: int) -> None:
+    def expand_beams(self, n: int) -> None:
         for cache in self.caches:
-            cache.spread(n)
+            cache.expand_beams(n)
 
     def grow(self, capacity: int) -> None:
         for cache in self.caches:
@@ -75,12 +75,12 @@ class Ensemble(nn.Module):
         lengths: Int[Tensor, " B"],
         *,
         source: Int[Tensor, "B S"],
-        source_padding: Bool[Tensor, "B S"],
+        source_token_mask: Bool[Tensor, "B S"],
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], EnsembleCache]:
         """As each member's `start`; the logits are log-probabilities."""
         started = [
-            model.start(tokens, lengths, source=source, source_padding=source_padding, capacity=capacity)
+            model.start(tokens, lengths, source=source, source_token_mask=source_token_mask, capacity=capacity)
             for model in self.members
         ]
         return self._combined([logits for logits, _ in started]), EnsembleCache([cache for _, cache in started])

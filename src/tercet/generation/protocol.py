@@ -17,7 +17,7 @@ class Cache(Protocol):
         """Become these rows of this cache, in place; a row may be left out or named twice."""
         ...
 
-    def spread(self, n: int, /) -> None:
+    def expand_beams(self, n: int, /) -> None:
         """Each row becomes a group of `n` equal rows next to each other, which share one source.
 
         From then on `reorder` keeps groups whole: rows are permuted or repeated within their group, or all of it goes.
@@ -93,10 +93,10 @@ class SourceDecoder(Protocol[CacheType]):
         /,
         *,
         source: Int[Tensor, "B S"],
-        source_padding: Bool[Tensor, "B S"],
+        source_token_mask: Bool[Tensor, "B S"],
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], CacheType]:
-        """Read the sources, whose real tokens `source_padding` marks, and the beginnings of their targets."""
+        """Read the sources, whose real tokens `source_token_mask` marks, and the beginnings of their targets."""
         ...
 
     def step(self, tokens: Int[Tensor, " B"], cache: CacheType, /) -> Float[Tensor, "B V"]:

@@ -37,7 +37,9 @@ def read(
     else:
         source, source_real = pad_rows([source for _, source in distinct], device, pad=source_pad)
         translator = cast("SourceDecoder[CacheType]", model)
-        logits, cache = translator.start(tokens, lengths, source=source, source_padding=source_real, capacity=capacity)
+        logits, cache = translator.start(
+            tokens, lengths, source=source, source_token_mask=source_real, capacity=capacity
+        )
     if len(distinct) < len(pairs):
         number = {pair: slot for slot, pair in enumerate(distinct)}
         slots = torch.tensor([number[pair] for pair in pairs], device=device)

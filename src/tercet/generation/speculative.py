@@ -27,7 +27,7 @@ from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, d
 from tercet.generation.reading import read
 from tercet.generation.sampling import Sampling, distribution, draw
 from tercet.generation.stream import Token, seeds_of, seen_in, window_start
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
 
 Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
@@ -294,7 +294,7 @@ def _passes(
     live = [row for row in rows if row.left]
     while live:
         brought: Pass = [[] for _ in rows]
-        with at_rest(parts):
+        with inference_mode(parts):
             guessed = guesser.guess(live, [row.most(guesses, readings) for row in live])
             logits = target.read(live, [one.ids for one in guessed])
             pairs = zip(live, guessed, strict=True)
@@ -312,7 +312,7 @@ def _passes(
         live = [live[slot] for slot in slots]
         if not live:
             return
-        with at_rest(parts):
+        with inference_mode(parts):
             for reading in readings:
                 if shrunk:
                     reading.keep(slots)

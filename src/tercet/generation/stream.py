@@ -17,7 +17,7 @@ from tercet.config import UserError
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.reading import read
 from tercet.generation.sampling import DIVERGED, Sampling, distribution, draw
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import token_logprobs
 
 
@@ -147,10 +147,10 @@ def _columns(
         capacity = min(model.max_len, max(map(len, visible)) + left)
         return read(model, visible, sources=beside, source_pad=source_pad, capacity=capacity, device=device)
 
-    with at_rest(parts):
+    with inference_mode(parts):
         logits, cache = read_anew()
     while True:
-        with at_rest(parts):
+        with inference_mode(parts):
             drawable = logits.index_fill(-1, never, -math.inf) if forbidden else logits
             ids = choose(drawable, [rows[row] for row in live], sampling, [generators[row] for row in live])
             logprobs = token_logprobs(logits, ids)
@@ -168,7 +168,7 @@ def _columns(
         live = [live[slot] for slot in kept]
         if not live:
             return
-        with at_rest(parts):
+        with inference_mode(parts):
             if any(window_moved(len(rows[row]), model.max_len) for row in live):
                 logits, cache = read_anew()
             else:

@@ -18,7 +18,7 @@ from torch import Tensor
 from tercet.generation.protocol import device_of, parts_of
 from tercet.inspect.lens import stacks_of
 from tercet.models import AnyModel, Edit, EncoderDecoder, record
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.nn import Attention
 
 LENGTH = 64  # tokens before they are said again
@@ -64,7 +64,7 @@ def head_scores(
         size = model.source_embedding.num_embeddings
         own = source_ids if source_ids is not None else ids if model.spec.source_vocab_size is None else range(size)
         texts.insert(0, _twice(own, min(length, len(own)), rows, generator))
-    with at_rest(parts_of(model)), record(model, only=["*.self_attention.weights"]) as seen:
+    with inference_mode(parts_of(model)), record(model, only=["*.self_attention.weights"]) as seen:
         device = device_of(model)
         if isinstance(model, EncoderDecoder):
             model.hidden(texts[1].to(device), model.encode(texts[0].to(device)))

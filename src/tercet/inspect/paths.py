@@ -23,7 +23,7 @@ from tercet.inspect.heads import HeadScores, ablations, head_scores
 from tercet.inspect.lens import read_off, stacks_of, stream_names
 from tercet.inspect.sentence import Reading, Side, read
 from tercet.models import Edit, EncoderOnly
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.tokens import Tokenizer
 
 ROWS = 64  # tokens read off at once: all logits of a long text need not be in memory together
@@ -128,7 +128,7 @@ def rises_of(trained: Trained, reading: Reading, *, edits: Sequence[Edit] = ()) 
     rows = [torch.tensor([row], device=device_of(model)) for row in (ids, target_ids) if row is not None]
 
     def loss() -> float:
-        with at_rest(parts_of(model)):
+        with inference_mode(parts_of(model)):
             nats = _losses(trained, model(*rows)[0], reading.side.ids)[:-1]
         return sum(one for one in nats if one is not None) / len(nats)
 

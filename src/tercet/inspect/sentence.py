@@ -23,7 +23,7 @@ from tercet.generation import Beam, translate
 from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import device_of, parts_of
 from tercet.models import Edit, EncoderDecoder, EncoderOnly, record
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.tokens import Tokenizer
 
 
@@ -88,7 +88,7 @@ def read(
         if target is not None or target_ids is not None:
             raise UserError(f"a target is for translators; {trained.folder} reads one text alone")
         row, truncated = _row(trained, text, ids)
-        with at_rest(parts_of(model)), record(model, edits=edits, only=only) as seen:
+        with inference_mode(parts_of(model)), record(model, edits=edits, only=only) as seen:
             hidden = model.hidden(torch.tensor([row], device=device))
             scored = not isinstance(model, EncoderOnly) or model.spec.masked_head is not None
             logits = model.logits(hidden)[0] if scored else None
@@ -98,7 +98,7 @@ def read(
         )  # fmt: skip
     row, truncated = _row(trained, text, ids)
     read_ids, cut = _target_row(trained, row, target, target_ids)
-    with at_rest(parts_of(model)), record(model, edits=edits, only=only) as seen:
+    with inference_mode(parts_of(model)), record(model, edits=edits, only=only) as seen:
         logits = model(torch.tensor([row], device=device), torch.tensor([read_ids], device=device))[0]
     return Reading(
         sides={

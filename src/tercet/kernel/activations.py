@@ -1,19 +1,27 @@
-"""What a feed-forward network bends its numbers by, in bfloat16 on a CPU, there and back."""
+"""The activation of a feed-forward network in bfloat16 on a CPU, forward and backward."""
 
+import ctypes
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import has_kernels, library
+from tercet.kernel.build import has_kernels, kernels
 from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 18  # numbers from which it is worth having the kernel compiled
-# As `activations.h` counts them; the ones that are smooth have a kernel.
-ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu", "relu_squared")
 
 
-def takes_bending(x: Tensor) -> bool:
+@cache
+def activation_numbers() -> dict[str, int]:
+    """The activations by their names, "none" among them, as `activations.h` counts them."""
+    names = ctypes.c_char_p.in_dll(kernels(), "ACTIVATIONS").value
+    assert names is not None
+    return {name: number for number, name in enumerate(names.decode().split())}
+
+
+def supports_activation(x: Tensor) -> bool:
     """Whether these numbers are ones for the kernel."""
     return (
         not torch.compiler.is_exporting()
@@ -25,52 +33,47 @@ def takes_bending(x: Tensor) -> bool:
     )
 
 
-def bend(x: Tensor, activation: str) -> Tensor:
-    """gelu, gelu_tanh or silu of each number; ask `takes_bending` before.
+def activate(x: Tensor, name: str) -> Tensor:
+    """The activation of each number; ask `supports_activation` before.
 
     Args:
         x: of any shape, bfloat16; worked out in float32.
     """
-    return _learning(x, ACTIVATIONS.index(activation))
+    return _differentiable(x, name)
 
 
-def _place(x: Tensor, activation: int) -> Tensor:
+def _fake(x: Tensor, name: str) -> Tensor:
     return torch.empty_like(x)
 
 
-@operator("bend", _place)
-def _there(x: Tensor, activation: int) -> Tensor:
-    return _call(x, None, activation)
+@operator("activate", _fake)
+def _forward(x: Tensor, name: str) -> Tensor:
+    return _call(x, None, name)
 
 
-def _place_back(slopes: Tensor, x: Tensor, activation: int) -> Tensor:
+def _fake_backward(grad_output: Tensor, x: Tensor, name: str) -> Tensor:
     return torch.empty_like(x)
 
 
-@operator("bend_back", _place_back)
-def _back(slopes: Tensor, x: Tensor, activation: int) -> Tensor:
-    return _call(x, slopes.to(x.dtype).contiguous(), activation)
+@operator("activate_backward", _fake_backward)
+def _backward(grad_output: Tensor, x: Tensor, name: str) -> Tensor:
+    return _call(x, grad_output.to(x.dtype).contiguous(), name)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, ctx.activation = inputs
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.name = inputs
     ctx.save_for_backward(x)
 
 
-def _gradients(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
+def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
     (x,) = ctx.saved_tensors
-    return _back(slopes, x, ctx.activation), None
+    return _backward(grad_output, x, ctx.name), None
 
 
-_learning = differentiable(_there, _keep, _gradients)
+_differentiable = differentiable(_forward, _setup_context, _gradients)
 
 
-def _call(x: Tensor, slopes: Tensor | None, activation: int) -> Tensor:
-    kernels = library()
-    assert kernels is not None
+def _call(x: Tensor, grad_output: Tensor | None, name: str) -> Tensor:
     y = torch.empty_like(x)
-    kernels.bend(
-        x.data_ptr(), None if slopes is None else slopes.data_ptr(), y.data_ptr(), x.numel(), activation,
-        torch.get_num_threads(),
-    )  # fmt: skip
+    kernels().activate(x, grad_output, y, x.numel(), activation_numbers()[name], torch.get_num_threads())
     return y

@@ -10,31 +10,31 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library, words
+from tercet.kernel.build import kernels, library
 
 WORTH = 1 << 17  # numbers from which it is worth having the kernels compiled
 
 
-def takes_gradients(parameters: Sequence[Tensor]) -> bool:
+def supports_gradients(parameters: Sequence[Tensor]) -> bool:
     """Whether all these, and their gradients, are ones for the kernels."""
     numbers = 0
     for p in parameters:
-        given = p.grad  # autograd sees to it that type and device are its parameter's
-        if given is None or p.dtype != torch.float32 or not p.is_cpu or type(given) is not Tensor:
+        gradient = p.grad  # autograd sees to it that type and device are its parameter's
+        if gradient is None or p.dtype != torch.float32 or not p.is_cpu or type(gradient) is not Tensor:
             return False
-        if not (p.is_contiguous() and given.is_contiguous()):
+        if not (p.is_contiguous() and gradient.is_contiguous()):
             return False
         numbers += p.numel()
     return numbers >= WORTH and library() is not None
 
 
-def norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all numbers of all tensors, (), float32; ask `takes_gradients` before."""
-    kernels = library()
-    assert kernels is not None
-    found = ctypes.c_double()
-    kernels.norm(_addresses(tensors), _counts(tensors), len(tensors), ctypes.byref(found), torch.get_num_threads())
-    return torch.tensor(found.value, dtype=torch.float32)
+def gradient_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all numbers of all tensors, (), float32; ask `supports_gradients` before."""
+    norm = ctypes.c_double()
+    kernels().gradient_norm(
+        _addresses(tensors), _counts(tensors), len(tensors), ctypes.byref(norm), torch.get_num_threads()
+    )
+    return torch.tensor(norm.value, dtype=torch.float32)
 
 
 @torch.no_grad()
@@ -45,28 +45,26 @@ def adam_(
     squares: Sequence[Tensor],
     steps: Sequence[Tensor],
     *,
-    how: Sequence[tuple[float, float, float, float, float]],
+    settings: Sequence[tuple[float, float, float, float, float]],
     scale: float = 1.0,
 ) -> None:
-    """A step of AdamW in place; ask `takes_gradients` before.
+    """A step of AdamW in place; ask `supports_gradients` before.
 
     Args:
         means, squares: both moments.
         steps: () each, float32: the steps so far; this one is added.
-        how: of each parameter its learning rate, the moments' decays beta1 and beta2, eps and weight decay.
+        settings: of each parameter its learning rate, the moments' decays beta1 and beta2, eps and weight decay.
         scale: what the gradients are multiplied by as they are read.
     """
-    kernels = library()
-    assert kernels is not None
     tensors = _addresses([*parameters, *gradients, *means, *squares, *steps])
-    numbers = struct.pack(f"{5 * len(how)}f", *chain.from_iterable(how))
-    kernels.adam(tensors, _counts(parameters), len(parameters), numbers, scale, torch.get_num_threads())
+    floats = struct.pack(f"{5 * len(settings)}f", *chain.from_iterable(settings))
+    kernels().adam(tensors, _counts(parameters), len(parameters), floats, scale, torch.get_num_threads())
     torch.autograd.graph.increment_version(parameters)
 
 
-def _addresses(tensors: Sequence[Tensor]) -> bytes:
-    return words([x.data_ptr() for x in tensors])
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [x.data_ptr() for x in tensors]
 
 
-def _counts(tensors: Sequence[Tensor]) -> bytes:
-    return words([x.numel() for x in tensors])
+def _counts(tensors: Sequence[Tensor]) -> list[int]:
+    return [x.numel() for x in tensors]

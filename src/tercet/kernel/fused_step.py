@@ -1,7 +1,7 @@
 """All layers of a stack for few tokens in one call: `fused_step.h` works off a list of steps, written once a model.
 
-A token that is written passes through some twenty operations a layer, each of them short; called one by one from
-Python they take longer to call than to do.
+A decode step passes through some twenty operations a layer, each of them short; called one by one from Python they take
+longer to call than to do.
 """
 
 import struct
@@ -10,15 +10,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tercet.kernel.activations import ACTIVATIONS
-from tercet.kernel.compiled import library, words
+from tercet.kernel.activations import activation_numbers
+from tercet.kernel.build import kernels
+from tercet.kernel.signatures import pack_integers
 
 # As `fused_step.h` counts them.
-NORM, LINEAR, PLUS, TIMES, ROTATE, REMEMBER, LOOK_BACK, LOOK_ACROSS = range(8)
-WORDS = 12  # of a step: its kind, whether to wait, from, to, rows, width, and what only its kind has
+NORM, LINEAR, ADD, MULTIPLY, ROTATE, WRITE_KV, SELF_ATTEND, CROSS_ATTEND = range(8)
+INTEGERS = 12  # of a step: its kind, whether to wait, source, target, rows, width, and what only its kind has
 STREAM = -1  # the buffer that is handed in and comes back; others are named by the numbers a token has before them
 LANES = 8  # numbers that a head's width is a multiple of
-FEW_EACH = 8  # tokens of a row up to which its attention is the faster way
+MAX_TOKENS = 8  # of a row, up to which its attention is the faster way
 WORTH_SHARING = 1 << 20  # multiplications from which threads are worth their meetings
 
 Step = tuple[int, ...]
@@ -48,41 +49,42 @@ def linear(
     scale: Tensor | None,
     bias: Tensor | None,
     *,
-    activation: str | None = None,
+    activation: str = "none",
     add: bool = False,
     wait: bool = True,
 ) -> Step:
-    """(x @ weight.T) * scale + bias, added to the target or stored there, and bent."""
-    about = weight.data_ptr(), weight.element_size(), _address(scale), _address(bias)
-    return _step(LINEAR, source, target, *weight.shape, *about, ACTIVATIONS.index(activation), int(add), wait=wait)
+    """The activation of (x @ weight.T) * scale + bias, added to the target or stored there."""
+    addresses = weight.data_ptr(), weight.element_size(), _address(scale), _address(bias)
+    number = activation_numbers()[activation]
+    return _step(LINEAR, source, target, *weight.shape, *addresses, number, int(add), wait=wait)
 
 
-def plus(source: int, target: int, width: int) -> Step:
+def add(source: int, target: int, width: int) -> Step:
     """The target becomes its sum with the source."""
-    return _step(PLUS, source, target, 1, width)
+    return _step(ADD, source, target, 1, width)
 
 
-def times(source: int, target: int, width: int) -> Step:
+def multiply(source: int, target: int, width: int) -> Step:
     """The target becomes its product with the source, number by number."""
-    return _step(TIMES, source, target, 1, width)
+    return _step(MULTIPLY, source, target, 1, width)
 
 
-def turn(target: int, heads: int, width: int, *, wait: bool) -> Step:
+def rotate(target: int, heads: int, width: int, *, wait: bool) -> Step:
     """Rotary positions, in place."""
     return _step(ROTATE, target, target, heads, width, wait=wait)
 
 
-def remember(keys: int, values: int, layer: int, groups: int, width: int) -> Step:
-    """New keys and values take their columns in the layer's table."""
-    return _step(REMEMBER, keys, keys, 0, 0, layer, 0, groups, width, values)
+def write_kv(keys: int, values: int, layer: int, groups: int, width: int) -> Step:
+    """New keys and values take their columns in the layer's KV cache."""
+    return _step(WRITE_KV, keys, keys, 0, 0, layer, 0, groups, width, values)
 
 
-def look(queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, across: bool) -> Step:
-    """Attention to what is behind, or to the source."""
-    return _step(LOOK_ACROSS if across else LOOK_BACK, queries, target, 0, 0, layer, heads, groups, width)
+def attend(queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, cross: bool) -> Step:
+    """Self-attention to the KV cache, or cross-attention to the source's."""
+    return _step(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, 0, 0, layer, heads, groups, width)
 
 
-def table_of(keys: Tensor, values: Tensor) -> tuple[int, ...]:
+def kv_table(keys: Tensor, values: Tensor) -> tuple[int, ...]:
     """Of (B, G, S, K) each, the last axis without gaps."""
     return (keys.data_ptr(), values.data_ptr(), *keys.stride()[:3], *values.stride()[:3])
 
@@ -92,13 +94,12 @@ class Program:
 
     def __init__(self, steps: Sequence[Step], scratch: int) -> None:
         self.count, self.scratch = len(steps), scratch
-        self.steps = words([word for step in steps for word in step])
-        products = [step for step in steps if step[0] == LINEAR]
-        self.weights = sum(rows * width for _, _, _, _, rows, width, *_ in products)
+        self.steps = pack_integers([number for step in steps for number in step])
+        self.weights = sum(rows * width for kind, _, _, _, rows, width, *_ in steps if kind == LINEAR)
 
-    def takes(self, rows: int, each: int) -> bool:
+    def supports(self, rows: int, tokens: int) -> bool:
         """Whether so many tokens of so many rows go through it, and sooner than one layer after the other."""
-        return rows > 0 and 0 < each <= FEW_EACH
+        return rows > 0 and 0 < tokens <= MAX_TOKENS
 
     def run(
         self,
@@ -110,40 +111,34 @@ class Program:
         *,
         sources: int = 1,
         source_columns: int = 0,
-        real: Tensor | None = None,
+        source_mask: Tensor | None = None,
     ) -> None:
         """Change x (B, T, D) to what the layers make of it.
 
         Args:
             columns: (B, T) int64: where each token's keys and values go; it sees all up to there.
             capacity: the columns that may be seen; each table has one more.
-            rotation: (B, T, R) cosines and sines, where there is a step that turns.
-            tables: two for each layer: of what is behind, and of what it looks across at.
-            sources, source_columns: how many there are to look across at, and the columns of each.
-            real: (sources, source_columns) bool: which of them are real.
+            rotation: (B, T, R) cosines and sines, where there is a step that rotates.
+            tables: two for each layer: of self-attention's keys and values, and of cross-attention's.
+            sources, source_columns: how many there are for cross-attention, and the columns of each.
+            source_mask: (sources, source_columns) bool: which of them are real tokens.
         """
-        kernels = library()
-        assert kernels is not None
         rows, each, _ = x.shape
         tokens = rows * each
         threads = torch.get_num_threads() if tokens * self.weights >= WORTH_SHARING else 1
         cosines, sines = (None, None) if rotation is None else (table.contiguous() for table in rotation)
-        turned = 0 if cosines is None else cosines.shape[-1]
-        real = None if real is None else real.contiguous()
-        sizes = rows, each, capacity, turned, sources, source_columns, len(tables) // 2
-        scratch = x.new_empty(self.scratch * tokens)
-        flat = [word for table in tables for word in table]
-        kernels.fused_step(
-            self.steps, self.count, x.data_ptr(), scratch.data_ptr(), columns.contiguous().data_ptr(),
-            _address(cosines), _address(sines), _address(real),
-            words(sizes), words(flat),
-            threads,
+        rotated = 0 if cosines is None else cosines.shape[-1]
+        kernels().fused_step(
+            self.steps, self.count, x, x.new_empty(self.scratch * tokens), columns.contiguous(), cosines, sines,
+            None if source_mask is None else source_mask.contiguous(),
+            (rows, each, capacity, rotated, sources, source_columns, len(tables) // 2),
+            [number for table in tables for number in table], threads,
         )  # fmt: skip
 
 
 def _step(kind: int, source: int, target: int, rows: int, width: int, *more: int, wait: bool = True) -> Step:
-    words = (kind, int(wait), source, target, rows, width, *more)
-    return words + (0,) * (WORDS - len(words))
+    step = (kind, int(wait), source, target, rows, width, *more)
+    return step + (0,) * (INTEGERS - len(step))
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -12,7 +12,7 @@ from tercet.models.model import Model
 from tercet.models.specs import DecoderOnlySpec
 from tercet.models.stack import Stack
 from tercet.models.vocabulary import TokenEmbedding, Unembedding
-from tercet.nn.cache import Cache
+from tercet.nn.cache import StackCache
 from tercet.nn.init import initialise
 
 
@@ -40,22 +40,22 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         self,
         tokens: Int[Tensor, "B T"],
         *,
-        padding: Bool[Tensor, "B T"] | None = None,
+        token_mask: Bool[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        return self.logits(self.hidden(tokens, padding=padding, documents=documents))
+        return self.logits(self.hidden(tokens, token_mask=token_mask, documents=documents))
 
     def hidden(
         self,
         tokens: Int[Tensor, "B T"],
         *,
-        padding: Bool[Tensor, "B T"] | None = None,
+        token_mask: Bool[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
-        cache: Cache | None = None,
+        cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Hidden states after the last norm; see `Stack.forward` for the arguments."""
         self.check_length(tokens)
-        return self.stack(self.embedding(tokens), padding=padding, documents=documents, cache=cache)
+        return self.stack(self.embedding(tokens), token_mask=token_mask, documents=documents, cache=cache)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
         """Scores of the next token, in float32."""
@@ -63,7 +63,7 @@ class DecoderOnly(Model[DecoderOnlySpec]):
 
     def start(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], *, capacity: int
-    ) -> tuple[Float[Tensor, "B V"], Cache]:
+    ) -> tuple[Float[Tensor, "B V"], StackCache]:
         """Read the prompts.
 
         Args:
@@ -82,13 +82,13 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         hidden = self.hidden(tokens, cache=cache)  # (B, T, D)
         return self.logits(cache.read(hidden, lengths)), cache
 
-    def step(self, tokens: Int[Tensor, " B"], cache: Cache) -> Float[Tensor, "B V"]:
+    def step(self, tokens: Int[Tensor, " B"], cache: StackCache) -> Float[Tensor, "B V"]:
         """Append one token to each row; the logits of the one after it."""
         hidden = self.hidden(tokens[:, None], cache=cache)  # (B, 1, D)
         cache.advance(1)
         return self.logits(hidden[:, 0])
 
-    def read_ahead(self, tokens: Int[Tensor, "B T"], cache: Cache) -> Float[Tensor, "B T V"]:
+    def read_ahead(self, tokens: Int[Tensor, "B T"], cache: StackCache) -> Float[Tensor, "B T V"]:
         """The logits after each of the next tokens of each row, padded on the right with any id.
 
         They are not counted yet: `cache.advance` says how many of them stand, and the rest is never seen again.

@@ -15,7 +15,7 @@ from tercet.models.model import Model
 from tercet.models.specs import EncoderDecoderSpec
 from tercet.models.stack import Stack
 from tercet.models.vocabulary import TokenEmbedding, Unembedding
-from tercet.nn.cache import Cache
+from tercet.nn.cache import StackCache
 from tercet.nn.init import initialise
 
 
@@ -50,33 +50,39 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         source: Int[Tensor, "B S"],
         target: Int[Tensor, "B T"],
         *,
-        source_padding: Bool[Tensor, "B S"] | None = None,
-        target_padding: Bool[Tensor, "B T"] | None = None,
+        source_token_mask: Bool[Tensor, "B S"] | None = None,
+        target_token_mask: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Scores of the token after each target token, which sees those before it and the whole source."""
-        memory = self.encode(source, padding=source_padding)
-        return self.logits(self.hidden(target, memory, padding=target_padding, memory_padding=source_padding))
+        memory = self.encode(source, token_mask=source_token_mask)
+        return self.logits(
+            self.hidden(target, memory, token_mask=target_token_mask, memory_token_mask=source_token_mask)
+        )
 
     def encode(
-        self, source: Int[Tensor, "B S"], *, padding: Bool[Tensor, "B S"] | None = None
+        self, source: Int[Tensor, "B S"], *, token_mask: Bool[Tensor, "B S"] | None = None
     ) -> Float[Tensor, "B S D"]:
-        """The memory: what the decoder looks at. `padding` is True at real tokens."""
+        """The memory: what the decoder looks at. `token_mask` is True at real tokens."""
         self.check_length(source, "source")
-        return self.encoder(self.source_embedding(source), padding=padding)
+        return self.encoder(self.source_embedding(source), token_mask=token_mask)
 
     def hidden(
         self,
         target: Int[Tensor, "B T"],
         memory: Float[Tensor, "M S D"] | None,
         *,
-        padding: Bool[Tensor, "B T"] | None = None,
-        memory_padding: Bool[Tensor, "M S"] | None = None,
-        cache: Cache | None = None,
+        token_mask: Bool[Tensor, "B T"] | None = None,
+        memory_token_mask: Bool[Tensor, "M S"] | None = None,
+        cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """The decoder's hidden states after its last norm; no memory where the cache has its keys and values."""
         self.check_length(target, "target")
         return self.decoder(
-            self.embedding(target), padding=padding, memory=memory, memory_padding=memory_padding, cache=cache
+            self.embedding(target),
+            token_mask=token_mask,
+            memory=memory,
+            memory_token_mask=memory_token_mask,
+            cache=cache,
         )
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
@@ -89,15 +95,15 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         lengths: Int[Tensor, " B"],
         *,
         source: Int[Tensor, "B S"],
-        source_padding: Bool[Tensor, "B S"] | None = None,
+        source_token_mask: Bool[Tensor, "B S"] | None = None,
         capacity: int,
-    ) -> tuple[Float[Tensor, "B V"], Cache]:
+    ) -> tuple[Float[Tensor, "B V"], StackCache]:
         """Read the sources and the beginnings of their targets.
 
         Args:
             tokens: target beginnings, padded on the right with any id.
             lengths: real tokens of each, at least one.
-            source, source_padding: one source a row; True at its real tokens.
+            source, source_token_mask: one source a row; True at its real tokens.
             capacity: the most target tokens a row will hold.
 
         Returns:
@@ -110,16 +116,18 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         if len(source) != len(tokens):
             raise ValueError(
                 f"{len(source)} sources for {len(tokens)} target beginnings; there must be as many. "
-                "For several rows of each, start with one and let the cache spread"
+                "For several rows of each, start with one and call cache.expand_beams"
             )
-        memory = self.encode(source, padding=source_padding)
+        memory = self.encode(source, token_mask=source_token_mask)
         cache = self.decoder.new_cache(tokens.shape[0], capacity=capacity)
-        cache.memory_padding = source.new_ones(source.shape).bool() if source_padding is None else source_padding
-        hidden = self.hidden(tokens, memory, memory_padding=cache.memory_padding, cache=cache)
+        cache.memory_token_mask = (
+            source.new_ones(source.shape).bool() if source_token_mask is None else source_token_mask
+        )
+        hidden = self.hidden(tokens, memory, memory_token_mask=cache.memory_token_mask, cache=cache)
         return self.logits(cache.read(hidden, lengths)), cache
 
-    def step(self, tokens: Int[Tensor, " B"], cache: Cache) -> Float[Tensor, "B V"]:
+    def step(self, tokens: Int[Tensor, " B"], cache: StackCache) -> Float[Tensor, "B V"]:
         """Append one token to each row; the logits of the one after it."""
-        hidden = self.hidden(tokens[:, None], None, memory_padding=cache.memory_padding, cache=cache)  # (B, 1, D)
+        hidden = self.hidden(tokens[:, None], None, memory_token_mask=cache.memory_token_mask, cache=cache)  # (B, 1, D)
         cache.advance(1)
         return self.logits(hidden[:, 0])

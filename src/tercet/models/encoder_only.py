@@ -70,24 +70,24 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         self,
         tokens: Int[Tensor, "B T"],
         *,
-        padding: Bool[Tensor, "B T"] | None = None,
+        token_mask: Bool[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
         segments: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        return self.logits(self.hidden(tokens, padding=padding, documents=documents, segments=segments))
+        return self.logits(self.hidden(tokens, token_mask=token_mask, documents=documents, segments=segments))
 
     def hidden(
         self,
         tokens: Int[Tensor, "B T"],
         *,
-        padding: Bool[Tensor, "B T"] | None = None,
+        token_mask: Bool[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
         segments: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Hidden states after the last norm.
 
         Args:
-            padding: True at real tokens; padding may stand anywhere and changes nothing.
+            token_mask: True at real tokens; padding may stand anywhere and changes nothing.
             documents: a number for each position; tokens see their own document only, and count from its start.
             segments: which part of a pair each token belongs to; the first, 0, where nothing is said.
         """
@@ -97,9 +97,9 @@ class EncoderOnly(Model[EncoderOnlySpec]):
             x = x + self.segment_embedding(segments)
         elif segments is not None:
             raise ValueError("the model has no segments (n_segments=0); leave them out, or train one with n_segments=2")
-        return self.stack(x, padding=padding, documents=documents)
+        return self.stack(x, token_mask=token_mask, documents=documents)
 
-    def ready(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    def mlm_transform(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         """What the unembedding reads: the transform of the hidden states, or themselves where there is none."""
         if self.spec.masked_head is None:
             raise _no_head("masked_head", "it cannot score words; masked_head={} gives it one, to be trained")
@@ -107,27 +107,27 @@ class EncoderOnly(Model[EncoderOnlySpec]):
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
         """Scores of the token that stands at each place, in float32."""
-        ready = self.ready(hidden)
-        return self.unembedding(ready)
+        transformed = self.mlm_transform(hidden)  # first: it says what is missing
+        return self.unembedding(transformed)
 
     def pooled(
-        self, hidden: Float[Tensor, "B T D"], padding: Bool[Tensor, "B T"] | None = None
+        self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B D"]:
         """BERT's pooler on each row's first real token."""
         if not self.spec.pooler:
             raise _no_head("pooler", "pool its hidden states with tercet.nn.pool instead, by 'mean' or 'first'")
-        return self.pooler(pool(hidden, padding, "first"))
+        return self.pooler(pool(hidden, token_mask, "first"))
 
     def next_sentence_logits(
-        self, hidden: Float[Tensor, "B T D"], padding: Bool[Tensor, "B T"] | None = None
+        self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B 2"]:
         """Scores, in float32, of the second segment being what follows the first, and of its being drawn by chance."""
         if not self.spec.next_sentence:
             raise _no_head("next_sentence", "it was not trained on pairs of sentences; compare vectors instead")
-        return self.next_sentence(self.pooled(hidden, padding)).float()
+        return self.next_sentence(self.pooled(hidden, token_mask)).float()
 
     def classify(
-        self, hidden: Float[Tensor, "B T D"], padding: Bool[Tensor, "B T"] | None = None
+        self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B *T L"]:
         """A score for each label, in float32: of a text (B, L), or of each of its tokens (B, T, L)."""
         head = self.spec.classifier
@@ -136,7 +136,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         if head.over == "tokens":
             x = hidden
         else:
-            x = self.pooled(hidden, padding) if head.pooling == "pooler" else pool(hidden, padding, head.pooling)
+            x = self.pooled(hidden, token_mask) if head.pooling == "pooler" else pool(hidden, token_mask, head.pooling)
         return self.classifier(self.classifier_dropout(x)).float()
 
 

@@ -7,7 +7,7 @@ plain way.
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,56 +20,69 @@ from tercet.kernel.fused_step import (
     STREAM,
     Program,
     Step,
+    add,
+    attend,
+    kv_table,
     linear,
-    look,
+    multiply,
     norm,
-    plus,
-    remember,
-    table_of,
-    times,
-    turn,
+    rotate,
+    write_kv,
 )
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention
 from tercet.nn.block import Block
-from tercet.nn.cache import Cache, LayerCache
+from tercet.nn.cache import LayerCache, StackCache
 from tercet.nn.feedforward import ACTIVATIONS, FeedForward
 from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
-from tercet.nn.positions import ALiBiPositions, RotaryPositions, Rotation
+from tercet.nn.positions import ALiBiPositions, PositionScheme, RotaryPositions, Rotation
 from tercet.nn.residual import Residual
-
-if TYPE_CHECKING:
-    from tercet.models.stack import Stack
 
 KINDS = {Block, Residual, Attention, FeedForward, Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.Dropout, nn.ModuleList}
 NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
-def fused(stack: "Stack", x: Tensor, cache: Cache) -> "Fused | None":
+@runtime_checkable
+class Layers(Protocol):
+    """What is fused: a stack."""
+
+    @property
+    def spec(self) -> StackSpec: ...
+    @property
+    def blocks(self) -> nn.ModuleList: ...
+    @property
+    def position(self) -> PositionScheme: ...
+    @property
+    def final_norm(self) -> nn.Module: ...
+    @property
+    def training(self) -> bool: ...
+
+
+def fused(stack: Layers, x: Tensor, cache: StackCache) -> "Fused | None":
     """The layers of this stack as one call; None where that can't be, or does not pay."""
     first = cache.layers[0]
     if (
         torch.compiler.is_compiling()
         or x.device.type != "cpu"
-        or not x.dtype == first.own.keys.dtype == torch.float32
+        or not x.dtype == first.self_kv.keys.dtype == torch.float32
         or torch.is_grad_enabled()
         or torch.is_autocast_enabled("cpu")
         or stack.training
         or library() is None
     ):
         return None
-    found = _written.get(stack)
-    if found is None or found.outdated():
-        found = _written[stack] = Fused(stack)
+    layers = _written.get(stack)
+    if layers is None or layers.is_outdated():
+        layers = _written[stack] = Fused(stack)
     if (
-        found.program is None
-        or not found.program.takes(*x.shape[:2])
-        or found.heard()
-        or (found.across and first.cross.pair is None)
+        layers.program is None
+        or not layers.program.supports(*x.shape[:2])
+        or layers.has_hooks()
+        or (layers.has_cross and first.cross_kv.pair is None)
     ):
         return None
-    return found
+    return layers
 
 
 class Fused:
@@ -77,42 +90,44 @@ class Fused:
 
     Attributes:
         program: None where a part is of a kind that there is no step for.
-        across: whether it looks at a source.
+        has_cross: whether there is cross-attention.
     """
 
-    def __init__(self, stack: "Stack") -> None:
+    def __init__(self, stack: Layers) -> None:
         parts = [*stack.blocks.modules(), stack.final_norm]
         self._attentions = [part for part in parts if isinstance(part, Attention)]
         self._children = [(vars(part)["_modules"], list(vars(part)["_modules"].values())) for part in parts]
         self._activations = [(part, part.activation) for part in parts if isinstance(part, FeedForward)]
         self._hooks = [vars(part)[kind] for part in parts for kind in ("_forward_hooks", "_forward_pre_hooks")]
-        self._places = [
-            (place, name)
+        self._tensors = [
+            (tensors, name)
             for part in parts
-            for place in (vars(part)["_parameters"], vars(part)["_buffers"])
-            for name in place
+            for tensors in (vars(part)["_parameters"], vars(part)["_buffers"])
+            for name in tensors
         ]
-        self._addresses = self._where()
-        self.across = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
-        self.program = _write(stack) if _possible(stack, parts) else None
+        self._addresses = self._read_addresses()
+        self.has_cross = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
+        self.program = _write(stack) if _is_possible(stack, parts) else None
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether a part has been exchanged, or its weights lie elsewhere."""
         return (
             any(list(now.values()) != then for now, then in self._children)
             or any(part.activation is not then for part, then in self._activations)
-            or self._where() != self._addresses
+            or self._read_addresses() != self._addresses
         )
 
-    def heard(self) -> bool:
-        """Whether somebody listens to a part, who would hear nothing."""
+    def has_hooks(self) -> bool:
+        """Whether somebody hooked a part, or put another attention in its place, who would see nothing."""
         return any(self._hooks) or any("attend" in vars(part) for part in self._attentions)
 
-    def __call__(self, x: Tensor, rotation: Rotation | None, cache: Cache, memory_padding: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, rotation: Rotation | None, cache: StackCache, memory_token_mask: Tensor | None
+    ) -> Tensor:
         """As `Stack.forward`, from the first block to the last norm."""
         assert self.program is not None
         x = x.clone(memory_format=torch.contiguous_format)
-        pair = cache.layers[0].cross.pair
+        pair = cache.layers[0].cross_kv.pair
         self.program.run(
             x,
             cache.positions(x.shape[1]),
@@ -121,24 +136,24 @@ class Fused:
             list(chain.from_iterable(map(_tables, cache.layers))),
             sources=1 if pair is None else pair[0].shape[0],
             source_columns=0 if pair is None else pair[0].shape[2],
-            real=memory_padding,
+            source_mask=memory_token_mask,
         )
         return x
 
-    def _where(self) -> list[int]:
-        tensors = (place.get(name) for place, name in self._places)
+    def _read_addresses(self) -> list[int]:
+        tensors = (tensors.get(name) for tensors, name in self._tensors)
         return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
-_written: "WeakKeyDictionary[Stack, Fused]" = WeakKeyDictionary()
+_written: "WeakKeyDictionary[Layers, Fused]" = WeakKeyDictionary()
 
 
 def _tables(layer: LayerCache) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    pair = layer.cross.pair
-    return table_of(layer.own.keys, layer.own.values), NO_TABLE if pair is None else table_of(*pair)
+    pair = layer.cross_kv.pair
+    return kv_table(layer.self_kv.keys, layer.self_kv.values), NO_TABLE if pair is None else kv_table(*pair)
 
 
-def _possible(stack: "Stack", parts: Iterable[nn.Module]) -> bool:
+def _is_possible(stack: Layers, parts: Iterable[nn.Module]) -> bool:
     """Whether there are steps for all parts: of known kinds, and of the sizes that the spec says."""
     tensors = [tensor for part in parts for tensor in (*part.parameters(), *part.buffers())]
     return (
@@ -166,10 +181,10 @@ def _fits(spec: StackSpec, part: nn.Module) -> bool:
                 and all(_norm_fits(norm, width) for norm in norms)
             )
         case FeedForward():
-            wide = [part.up] if part.gate is None else [part.up, part.gate]
+            inputs = [part.up] if part.gate is None else [part.up, part.gate]
             return (
                 part.activation in NAMES
-                and all(_product_fits(linear, d_ff, d_model) for linear in wide)
+                and all(_product_fits(linear, d_ff, d_model) for linear in inputs)
                 and _product_fits(part.down, d_model, d_ff)
             )
         case Residual():
@@ -180,9 +195,11 @@ def _fits(spec: StackSpec, part: nn.Module) -> bool:
 
 
 def _product_fits(part: Linear, rows: int, width: int) -> bool:
-    wide = part.weight.dtype == torch.float32 or (part.quantized and part.weight.dtype in (torch.bfloat16, torch.int8))
+    has_kernel = part.weight.dtype == torch.float32 or (
+        part.quantized and part.weight.dtype in (torch.bfloat16, torch.int8)
+    )
     vectors = [vector for vector in (part.scale, part.bias) if vector is not None]
-    return wide and part.weight.shape == (rows, width) and all(_is_vector(vector, rows) for vector in vectors)
+    return has_kernel and part.weight.shape == (rows, width) and all(_is_vector(vector, rows) for vector in vectors)
 
 
 def _norm_fits(part: nn.Module, width: int) -> bool:
@@ -198,7 +215,7 @@ def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
     return spec.d_model, spec.inner_width, spec.head_width, spec.n_heads, spec.kv_heads
 
 
-def _write(stack: "Stack") -> Program:
+def _write(stack: Layers) -> Program:
     """The steps of all layers, in their order."""
     rotary = isinstance(stack.position, RotaryPositions)
     d_model, d_ff, width, heads, groups = _sizes(stack.spec)
@@ -207,8 +224,8 @@ def _write(stack: "Stack") -> Program:
     keys = queries + heads * width
     values = keys + groups * width
     mixed = values + groups * width
-    wide = mixed + heads * width
-    gated = wide + d_ff
+    hidden = mixed + heads * width
+    gated = hidden + d_ff
     steps: list[Step] = []
 
     def normalise(part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
@@ -217,52 +234,52 @@ def _write(stack: "Stack") -> Program:
             rms, bias = isinstance(part, RMSNorm), part.bias if isinstance(part, nn.LayerNorm) else None
             steps.append(norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
 
-    def product(part: Linear, source: int, target: int, **how: Any) -> None:
-        steps.append(linear(source, target, part.weight, part.scale, part.bias, **how))
+    def product(part: Linear, source: int, target: int, **options: Any) -> None:
+        steps.append(linear(source, target, part.weight, part.scale, part.bias, **options))
 
-    def attention(part: Attention, layer: int, source: int, target: int, add: bool, *, across: bool) -> None:
-        product(part.query, source, queries, wait=across)
-        if not across:
+    def attention(part: Attention, layer: int, source: int, target: int, direct: bool, *, cross: bool) -> None:
+        product(part.query, source, queries, wait=cross)
+        if not cross:
             product(part.key, source, keys, wait=False)
             product(part.value, source, values)
             normalise(part.key_norm, keys, keys, groups, wait=False)
         normalise(part.query_norm, queries, queries, heads)
-        if not across:
+        if not cross:
             if rotary:
-                steps.extend((turn(queries, heads, width, wait=False), turn(keys, groups, width, wait=True)))
-            steps.append(remember(keys, values, layer, groups, width))
-        steps.append(look(queries, mixed, layer, heads=heads, groups=groups, width=width, across=across))
-        product(part.out, mixed, target, add=add)
+                steps.extend((rotate(queries, heads, width, wait=False), rotate(keys, groups, width, wait=True)))
+            steps.append(write_kv(keys, values, layer, groups, width))
+        steps.append(attend(queries, mixed, layer, heads=heads, groups=groups, width=width, cross=cross))
+        product(part.out, mixed, target, add=direct)
 
-    def feedforward(part: FeedForward, source: int, target: int, add: bool) -> None:
-        bent = NAMES[part.activation]
+    def feedforward(part: FeedForward, source: int, target: int, direct: bool) -> None:
+        activation = NAMES[part.activation]
         if part.gate is None:
-            product(part.up, source, wide, activation=bent)
+            product(part.up, source, hidden, activation=activation)
         else:
-            product(part.gate, source, wide, activation=bent, wait=False)
+            product(part.gate, source, hidden, activation=activation, wait=False)
             product(part.up, source, gated)
-            steps.append(times(gated, wide, d_ff))
-        product(part.down, wide, target, add=add)
+            steps.append(multiply(gated, hidden, d_ff))
+        product(part.down, hidden, target, add=direct)
 
-    def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, across: bool = False) -> None:
+    def residual(part: Residual, layer: int, sublayer: Attention | FeedForward, *, cross: bool = False) -> None:
         normalise(part.before, STREAM, normed)
         source = STREAM if isinstance(part.before, nn.Identity) and not stack.spec.parallel else normed
         direct = isinstance(part.branch, nn.Identity)
         target = STREAM if direct else normed
         if isinstance(sublayer, Attention):
-            attention(sublayer, layer, source, target, direct, across=across)
+            attention(sublayer, layer, source, target, direct, cross=cross)
         else:
             feedforward(sublayer, source, target, direct)
         if not direct:
             normalise(part.branch, normed, normed)
-            steps.append(plus(normed, STREAM, d_model))
+            steps.append(add(normed, STREAM, d_model))
         normalise(part.after, STREAM, STREAM)
 
     for layer, block in enumerate(stack.blocks):
         assert isinstance(block, Block)
         residual(block.self_residual, layer, block.self_attention)
         if block.cross_attention is not None and block.cross_residual is not None:
-            residual(block.cross_residual, layer, block.cross_attention, across=True)
+            residual(block.cross_residual, layer, block.cross_attention, cross=True)
         residual(block.feedforward_residual, layer, block.feedforward)
     normalise(stack.final_norm, STREAM, STREAM)
     return Program(steps, scratch=gated + d_ff)

@@ -1,8 +1,8 @@
 """What happens inside a model: every tensor of a pass under its module's own name, and what follows if one is changed.
 
-    with record(model) as seen:
+    with record(model) as activations:
         logits = model(tokens)
-    seen["stack.blocks.0.self_attention.weights"]  # (B, H, T, S)
+    activations["stack.blocks.0.self_attention.weights"]  # (B, H, T, S)
 
 Each module's output stands under the module's name. Beside them there are, of
 
@@ -21,17 +21,15 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tercet.config import nearest
 from tercet.nn import Attention, FeedForward
-from tercet.nn.attention import attention_scores, attention_weights, causal_mask, weighted_values
+from tercet.nn.attention import Note, attend_by_hand
 from tercet.nn.positions import PositionScheme
 
 ATTENTION = ("q", "k", "v", "scores", "mask", "weights", "heads")
 COMPILED = "_compiled_call_impl"  # where torch keeps what `module.compile()` made
-Note = Callable[[str, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,7 @@ class Edit:
     heads: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
 
-    def applied(self, tensor: Tensor) -> Tensor:
+    def apply(self, tensor: Tensor) -> Tensor:
         """The tensor with the edit made.
 
         Raises:
@@ -105,22 +103,22 @@ def record(
     for edit in edits:
         if edit.name not in known:
             raise ValueError(f"the model has no {edit.name!r}{nearest(edit.name, known)}")
-    seen: dict[str, Tensor] = {}
+    activations: dict[str, Tensor] = {}
     waiting = {edit.name for edit in edits}
 
     def note(name: str, tensor: Tensor) -> Tensor:
         for edit in edits:
             if edit.name == name:
-                tensor = edit.applied(tensor)
+                tensor = edit.apply(tensor)
                 waiting.discard(name)
         if any(fnmatchcase(name, pattern) for pattern in only):
-            seen[name] = tensor.detach()
+            activations[name] = tensor.detach()
         return tensor
 
     with ExitStack() as undo:
         for name, part in model.named_modules():
             _listen(undo, name, part, note)
-        yield seen
+        yield activations
     if waiting:
         raise ValueError(f"no pass came by {', '.join(sorted(waiting))}, so the edit was not made")
 
@@ -170,26 +168,13 @@ def _replace(undo: ExitStack, part: nn.Module, method: str, by: Callable[..., An
 
 
 def _attend(
-    name: str,
-    note: Note,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Tensor:
-    """`attend_by_hand`, with a word about every step."""
-    q, k, v = note(f"{name}.q", q), note(f"{name}.k", k), note(f"{name}.v", v)
-    scores = note(f"{name}.scores", attention_scores(q, k, bias=bias))  # (B, H, T, S)
-    if mask is None:
-        mask = causal_mask(scores) if causal else torch.ones_like(scores[:1, :1], dtype=torch.bool)
-    mask = note(f"{name}.mask", mask)
-    weights = note(f"{name}.weights", attention_weights(scores, mask=mask))
-    weights = F.dropout(weights, dropout, training=dropout > 0)
-    return note(f"{name}.heads", weighted_values(weights, v))  # (B, H, T, K)
+    name: str, note: Note, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False,
+    **options: Any,
+) -> Tensor:  # fmt: skip
+    """`attend_by_hand`, which notes its steps; where all see all there is a mask that says so."""
+    if mask is None and not causal:
+        mask = torch.ones(1, 1, q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+    return attend_by_hand(q, k, v, mask=mask, causal=causal, note=lambda kind, x: note(f"{name}.{kind}", x), **options)
 
 
 def _embed(name: str, note: Note, embed: Callable[[Tensor], Tensor | None], positions: Tensor) -> Tensor | None:

@@ -10,7 +10,7 @@ from tercet.models.fused import fused
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention, Mask
 from tercet.nn.block import Block
-from tercet.nn.cache import Cache
+from tercet.nn.cache import StackCache
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.norm import NORMS
 
@@ -76,23 +76,23 @@ class Stack(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         *,
-        padding: Bool[Tensor, "B T"] | None = None,
+        token_mask: Bool[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
         memory: Float[Tensor, "N M D"] | None = None,
-        memory_padding: Bool[Tensor, "N M"] | None = None,
-        cache: Cache | None = None,
+        memory_token_mask: Bool[Tensor, "N M"] | None = None,
+        cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Run embedded tokens through all blocks.
 
         Args:
             x: embedded tokens, without their position.
-            padding: True at real tokens; padding may stand anywhere and changes nothing.
+            token_mask: True at real tokens; padding may stand anywhere and changes nothing.
             documents: a number for each position; tokens see their own document only, and count from its start.
-            memory, memory_padding: an encoder's output and its real tokens.
-            cache: what was worked out for earlier tokens; these are the next ones. Not with padding or documents.
+            memory, memory_token_mask: an encoder's output and its real tokens.
+            cache: what was worked out for earlier tokens; these are the next ones. Not with token_mask or documents.
         """
         if cache is None:
-            positions = _positions(x, padding, documents)  # (B or 1, T)
+            positions = _positions(x, token_mask, documents)  # (B or 1, T)
         else:
             # A full row may be stepped on with its neighbours: its answer means nothing, but no table may end early.
             positions = cache.positions(x.shape[1]).clamp(max=cache.capacity - 1)  # (B, T)
@@ -101,15 +101,15 @@ class Stack(nn.Module):
         x = self.dropout(x)
         rotation = self.position.rotation(positions)
         if cache is None:
-            keys, mask = positions, self._mask(x, padding, documents)
+            keys, mask = positions, self._mask(x, token_mask, documents)
         else:
-            whole = fused(self, x, cache)
-            if whole is not None:
-                return whole(x, rotation, cache, memory_padding)
+            all_layers = fused(self, x, cache)
+            if all_layers is not None:
+                return all_layers(x, rotation, cache, memory_token_mask)
             keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
             mask = cache.mask(positions)
         bias = self.position.bias(positions, keys)
-        memory_mask = None if memory_padding is None else memory_padding[:, None, None]
+        memory_mask = None if memory_token_mask is None else memory_token_mask[:, None, None]
         for i, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -123,10 +123,10 @@ class Stack(nn.Module):
             )
         return self.final_norm(x)
 
-    def new_cache(self, batch: int, *, capacity: int) -> Cache:
+    def new_cache(self, batch: int, *, capacity: int) -> StackCache:
         """Room for `capacity` tokens in each of `batch` rows, beside the weights and in their dtype."""
         spec, weight = self.spec, next(self.parameters())
-        return Cache(
+        return StackCache(
             n_layers=spec.n_layers,
             n_kv_heads=spec.kv_heads,
             d_head=spec.head_width,
@@ -136,26 +136,26 @@ class Stack(nn.Module):
             dtype=weight.dtype,
         )
 
-    def _mask(self, x: Tensor, padding: Tensor | None, documents: Tensor | None) -> Mask | None:
+    def _mask(self, x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Mask | None:
         """None where causality alone says it all: attention then keeps its fastest path."""
-        if padding is None and documents is None:
+        if token_mask is None and documents is None:
             return None
         length = x.shape[1]
         mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=x.device)
         mask = mask.tril() if self.causal else mask
-        if padding is not None:
-            mask = mask & padding[:, None, None, :]
+        if token_mask is not None:
+            mask = mask & token_mask[:, None, None, :]
         if documents is not None:
             mask = mask & (documents[:, None, :, None] == documents[:, None, None, :])
         return mask
 
 
-def _positions(x: Tensor, padding: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:
+def _positions(x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:
     """How many real tokens stand before each one: in its row, or in its document."""
-    if padding is None:
+    if token_mask is None:
         before = torch.arange(x.shape[1], device=x.device)[None]
     else:
-        before = padding.long().cumsum(1) - padding.long()
+        before = token_mask.long().cumsum(1) - token_mask.long()
     if documents is not None:
         starts = torch.ones_like(documents, dtype=torch.bool)
         starts[:, 1:] = documents[:, 1:] != documents[:, :-1]

@@ -11,7 +11,7 @@ from tercet.nn.attention import attend as attend
 from tercet.nn.attention import attend_by_hand as attend_by_hand
 from tercet.nn.attention import attend_fused as attend_fused
 from tercet.nn.block import Block as Block
-from tercet.nn.cache import Cache as Cache
+from tercet.nn.cache import StackCache as StackCache
 from tercet.nn.feedforward import ACTIVATIONS as ACTIVATIONS
 from tercet.nn.feedforward import FeedForward as FeedForward
 from tercet.nn.heads import Pooler as Pooler

@@ -8,6 +8,8 @@ Where we differ: a query that may see no key at all takes zeros, in both forms, 
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,20 +17,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from tercet.kernel import attend_whole, few_queries, seen_softmax, takes_queries, takes_softmax, takes_whole
-from tercet.nn.cache import KeysValues
+from tercet.nn import kernels
+from tercet.nn.cache import KVCache
 from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
 from tercet.nn.positions import Rotation, rotate
 
 Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
-
-
-# Keys up to which, on a CPU, the formula written out takes less time than PyTorch's kernel: in fp32 as it
-# comes, and where small products go through oneDNN (bf16, or fp32 let in), which that kernel is slow with
-# (docs/measurements/kernels.md).
-SHORT, SHORT_BY_ONEDNN = 128, 1024
+Note = Callable[[str, Tensor], Tensor]
 
 
 def attend(
@@ -41,7 +38,7 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
-    """The formula above, in the form that is faster here.
+    """The formula above, by the kernel that is fastest for it here.
 
     Args:
         mask: True where a query may see a key. Includes causality, if that is wanted beside it.
@@ -52,19 +49,9 @@ def attend(
     Raises:
         ValueError: on a mask that is not bool: a float one would be *added*, silently.
     """
-    if bias is None and not causal and not dropout and takes_queries(q, k, v):
-        _check(q.shape[-2], k.shape[-2], mask, causal)
-        return few_queries(q, k, v, mask)
-    if bias is None and not dropout and takes_whole(q, k, v):
-        _check(q.shape[-2], k.shape[-2], mask, causal)
-        return attend_whole(q, k, v, mask=mask, causal=causal)
-    # The compiler can't follow the question by what fp32 is multiplied; what it compiles takes the shorter bound.
-    compiling = torch.compiler.is_compiling()
-    as_it_comes = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
-    few = k.shape[-2] <= (SHORT if as_it_comes else SHORT_BY_ONEDNN) or q.shape[-2] == 1
-    by_hand = q.device.type == "cpu" and few and not torch.compiler.is_exporting()
-    form = attend_by_hand if by_hand else attend_fused
-    return form(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+    _check(q.shape[-2], k.shape[-2], mask, causal)
+    out = kernels.attention(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+    return attend_fused(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout) if out is None else out
 
 
 def attend_fused(
@@ -97,40 +84,43 @@ def attend_by_hand(
     bias: Bias | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    note: Note = lambda name, tensor: tensor,
 ) -> Float[Tensor, "B H T K"]:
-    """`attend`, written out. The reader reads this one; tests hold it equal to the fused form."""
-    weights = attention_weights(attention_scores(q, k, bias=bias), mask=mask, causal=causal)  # (B, H, T, S)
+    """`attend`, written out. The reader reads this one; tests hold it equal to the fused form.
+
+    Args:
+        note: is shown each tensor under its name, and gives what the pass goes on with in its place.
+    """
+    _check(q.shape[-2], k.shape[-2], mask, causal)
+    q, k, v = note("q", q), note("k", k), note("v", v)
+    scores = note("scores", attention_scores(q, k, bias=bias))  # (B, H, T, S)
+    mask = causal_mask(scores) if causal else mask
+    mask = None if mask is None else note("mask", mask)
+    weights = note("weights", attention_weights(scores, mask=mask))
     weights = F.dropout(weights, dropout, training=dropout > 0)
-    return weighted_values(weights, v)  # (B, H, T, K)
+    return note("heads", weighted_values(weights, v))  # (B, H, T, K)
 
 
 def attention_scores(
     q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G S K"], *, bias: Bias | None = None
 ) -> Float[Tensor, "B H T S"]:
     """q kᵀ / √K + bias: how alike each query and key are."""
-    scores = (q / math.sqrt(q.shape[-1])) @ _one_per_query_head(k, q.shape[1]).mT
+    scores = (q / math.sqrt(q.shape[-1])) @ _repeat_heads(k, q.shape[1]).mT
     return scores if bias is None else scores + bias
 
 
-def attention_weights(
-    scores: Float[Tensor, "B H T S"], *, mask: Mask | None = None, causal: bool = False
-) -> Float[Tensor, "B H T S"]:
+def attention_weights(scores: Float[Tensor, "B H T S"], *, mask: Mask | None = None) -> Float[Tensor, "B H T S"]:
     """The softmax of the scores: each row sums to one, or is zero where the query may see nothing."""
-    _check(scores.shape[-2], scores.shape[-1], mask, causal)
-    if takes_softmax(scores):
-        return seen_softmax(scores, mask=mask, causal=causal)
-    unseen = ~causal_mask(scores) if causal else None if mask is None else ~mask
-    if unseen is not None:
+    if mask is not None:
         # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
-        scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
-    # A row that sees nothing is zeros; by causality alone each sees itself.
-    return weights if causal or unseen is None else weights.masked_fill(unseen, 0.0)
+    return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
 def weighted_values(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B G S K"]) -> Float[Tensor, "B H T K"]:
     """For each query the mean of the values, by its weights."""
-    return weights.to(v.dtype) @ _one_per_query_head(v, weights.shape[1])
+    return weights.to(v.dtype) @ _repeat_heads(v, weights.shape[1])
 
 
 def causal_mask(scores: Float[Tensor, "B H T S"]) -> Bool[Tensor, "1 1 T S"]:
@@ -193,7 +183,7 @@ class Attention(nn.Module):
         bias: Bias | None = None,
         causal: bool = False,
         rotation: Rotation | None = None,
-        cache: KeysValues | None = None,
+        cache: KVCache | None = None,
     ) -> Float[Tensor, "Q T D"]:
         """Attend from `x` to `source`, or to `x` itself.
 
@@ -207,19 +197,18 @@ class Attention(nn.Module):
         source = x if source is None else source
         q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
         q = q if rotation is None else rotate(q, rotation)
-        k, v = (
-            self.keys_values(source, rotation) if cache is None else cache.keys_values(self, source, rotation)
-        )  # (B, G, S, K)
+        project = partial(self.keys_values, source, rotation)
+        k, v = project() if cache is None else cache.keys_values(project)  # (B, G, S, K)
         dropout = self.dropout if self.training else 0.0
         rows = len(q)
-        q = _together(q, len(k))  # beams of one source ask it together: its keys and values are read once
+        q = fold_beams(q, len(k))  # beams of one source ask it together: its keys and values are read once
         heads = self.attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
-        heads = _apart(heads, rows)  # (B, H, T, K)
+        heads = unfold_beams(heads, rows)  # (B, H, T, K)
         return self.out(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         """The function `attend`; a method, so that whoever looks inside can put the formula in its place."""
-        return attend(q, k, v, **how)
+        return attend(q, k, v, **options)
 
     def keys_values(
         self, source: Float[Tensor, "B S D"], rotation: Rotation | None = None
@@ -230,7 +219,7 @@ class Attention(nn.Module):
         return (k if rotation is None else rotate(k, rotation)), v
 
 
-def _together(q: Float[Tensor, "Q H T K"], sources: int) -> Float[Tensor, "B H N K"]:
+def fold_beams(q: Float[Tensor, "Q H T K"], sources: int) -> Float[Tensor, "B H N K"]:
     """The queries of all rows that share a source, side by side: Q = n B rows of T become B rows of N = n T."""
     if len(q) == sources:
         return q
@@ -239,13 +228,14 @@ def _together(q: Float[Tensor, "Q H T K"], sources: int) -> Float[Tensor, "B H N
     return q.unflatten(0, (sources, len(q) // sources)).transpose(1, 2).flatten(2, 3)
 
 
-def _apart(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q H T K"]:
+def unfold_beams(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q H T K"]:
+    """The heads of B rows of N = n T queries as those of `rows` = n B rows of T."""
     if rows == len(heads):
         return heads
     return heads.unflatten(2, (rows // len(heads), -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _one_per_query_head(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:
+def _repeat_heads(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:
     return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
 
 

@@ -64,19 +64,19 @@ class Block(nn.Module):
         memory_mask: Bool[Tensor, "N 1 1 M"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        own, cross = (None, None) if cache is None else (cache.own, cache.cross)
+        self_kv, cross_kv = (None, None) if cache is None else (cache.self_kv, cache.cross_kv)
 
-        def look_back(h: Tensor) -> Tensor:
-            return self.self_attention(h, mask=mask, bias=bias, causal=causal, rotation=rotation, cache=own)
+        def self_attend(h: Tensor) -> Tensor:
+            return self.self_attention(h, mask=mask, bias=bias, causal=causal, rotation=rotation, cache=self_kv)
 
-        def look_across(h: Tensor) -> Tensor:
+        def cross_attend(h: Tensor) -> Tensor:
             assert self.cross_attention is not None
-            if memory is None and (cross is None or cross.pair is None):
+            if memory is None and (cross_kv is None or cross_kv.pair is None):
                 raise ValueError("cross-attention has nothing to look at: give the memory, or a cache that has met it")
-            return self.cross_attention(h, memory, mask=memory_mask, cache=cross)
+            return self.cross_attention(h, memory, mask=memory_mask, cache=cross_kv)
 
         read = self.self_residual.before(x) if self.parallel else None
-        x = self.self_residual(x, look_back, read=read)
+        x = self.self_residual(x, self_attend, read=read)
         if self.cross_residual is not None:
-            x = self.cross_residual(x, look_across, read=read)
+            x = self.cross_residual(x, cross_attend, read=read)
         return self.feedforward_residual(x, self.feedforward, read=read)

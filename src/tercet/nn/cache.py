@@ -1,44 +1,41 @@
 """Decoding state: what attention has already worked out, kept outside the model.
 
 Self-attention's keys and values grow by a column a token; cross-attention's are projected from the encoder's output
-once and then only read. Both answer one question: `k, v = cache.keys_values(attention, source, rotation)`.
+once and then only read. Both answer one question: `k, v = cache.keys_values(project)`; `project` works out new ones.
 
 A column is a position: row b's next token goes to column `lengths[b]`, so rows of unequal length need no padding, and
 what stands to the right of a row's length is never seen. All sizes are static, so that a step compiles as one graph.
 """
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from tercet.nn.attention import Attention
-    from tercet.nn.positions import Rotation
-
 Pair = tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]
 
 
 @runtime_checkable
-class KeysValues(Protocol):
-    def keys_values(self, attention: "Attention", source: Tensor, rotation: "Rotation | None") -> Pair: ...
+class KVCache(Protocol):
+    def keys_values(self, project: Callable[[], Pair]) -> Pair: ...
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None: ...
 
 
-class GrowingKeysValues:
+class GrowingKVCache:
     """Self-attention: writes the new columns, answers with all of them."""
 
-    def __init__(self, owner: "Cache", keys: Tensor, values: Tensor) -> None:
+    def __init__(self, owner: "StackCache", keys: Tensor, values: Tensor) -> None:
         self.owner, self.keys, self.values = owner, keys, values
 
-    def keys_values(self, attention: "Attention", source: Tensor, rotation: "Rotation | None") -> Pair:
-        k, v = attention.keys_values(source, rotation)  # (B, G, T, K)
-        columns = self.owner.positions(source.shape[1])  # (B, T)
+    def keys_values(self, project: Callable[[], Pair]) -> Pair:
+        k, v = project()  # (B, G, T, K)
+        columns = self.owner.positions(k.shape[2])  # (B, T)
         rows = torch.arange(len(columns), device=columns.device)[:, None]  # (B, 1)
         self.keys[rows, :, columns] = k.transpose(1, 2).to(self.keys.dtype)
         self.values[rows, :, columns] = v.transpose(1, 2).to(self.values.dtype)
@@ -50,19 +47,18 @@ class GrowingKeysValues:
 
     def grow(self, columns: int) -> None:
         old = self.keys.shape[2] - 1  # without the spare one
-        keys, values = (F.pad(table[:, :, :old], (0, 0, 0, columns - old)) for table in (self.keys, self.values))
-        self.keys, self.values = keys, values
+        self.keys, self.values = (F.pad(x[:, :, :old], (0, 0, 0, columns - old)) for x in (self.keys, self.values))
 
 
-class FixedKeysValues:
+class StaticKVCache:
     """Cross-attention: projected at the first call, read at every other."""
 
     def __init__(self) -> None:
         self.pair: Pair | None = None
 
-    def keys_values(self, attention: "Attention", source: Tensor, rotation: "Rotation | None") -> Pair:
+    def keys_values(self, project: Callable[[], Pair]) -> Pair:
         if self.pair is None:
-            self.pair = attention.keys_values(source, rotation)
+            self.pair = project()
         return self.pair
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None:
@@ -72,11 +68,11 @@ class FixedKeysValues:
 
 @dataclass
 class LayerCache:
-    own: GrowingKeysValues
-    cross: FixedKeysValues
+    self_kv: GrowingKVCache
+    cross_kv: StaticKVCache
 
 
-class Cache:
+class StackCache:
     """The decoding state of a whole stack.
 
     Args:
@@ -98,15 +94,13 @@ class Cache:
     ) -> None:
         self.capacity = capacity
         self.lengths: Int[Tensor, " B"] = torch.zeros(batch, dtype=torch.long, device=device)
-        self.memory_padding: Bool[Tensor, "B M"] | None = None  # the source's real tokens, where there is a source
+        self.memory_token_mask: Bool[Tensor, "B M"] | None = None  # the source's real tokens, where there is a source
         self.shared = 1  # rows, next to each other, that look at one source
 
         def buffer() -> Tensor:
             return torch.zeros(batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
 
-        self.layers = [
-            LayerCache(GrowingKeysValues(self, buffer(), buffer()), FixedKeysValues()) for _ in range(n_layers)
-        ]
+        self.layers = [LayerCache(GrowingKVCache(self, buffer(), buffer()), StaticKVCache()) for _ in range(n_layers)]
 
     def positions(self, new: int) -> Int[Tensor, "B T"]:
         """Where the next `new` tokens of each row go; padding beyond the capacity goes to one spare column."""
@@ -125,6 +119,8 @@ class Cache:
     def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Count `lengths` tokens of each row as read; the hidden state of the last of them."""
         self.advance(lengths)
+        if hidden.shape[1] == 1:
+            return hidden[:, 0]
         return hidden[torch.arange(len(lengths), device=lengths.device), lengths - 1]
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None:
@@ -133,23 +129,23 @@ class Cache:
         Rows that share a source stay together: they change places among themselves, or all of them go. That is not
         checked, which would wait for the device: with as many rows as before, the sources are not touched.
         """
-        if self.memory_padding is not None and len(rows) % self.shared:
+        if self.memory_token_mask is not None and len(rows) % self.shared:
             raise ValueError(f"{self.shared} rows share a source, and stay or go together: {len(rows)} rows are named")
         if self.shared == 1 or len(rows) != len(self.lengths):
             sources = rows[:: self.shared] // self.shared
-            self.memory_padding = None if self.memory_padding is None else self.memory_padding[sources]
+            self.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[sources]
             for layer in self.layers:
-                layer.cross.reorder(sources)
+                layer.cross_kv.reorder(sources)
         self.lengths = self.lengths[rows]
         for layer in self.layers:
-            layer.own.reorder(rows)
+            layer.self_kv.reorder(rows)
 
-    def spread(self, n: int) -> None:
+    def expand_beams(self, n: int) -> None:
         """Each row becomes `n` rows next to each other; they share its source, kept once."""
         self.lengths = self.lengths.repeat_interleave(n)
         rows = torch.arange(len(self.lengths), device=self.lengths.device) // n
         for layer in self.layers:
-            layer.own.reorder(rows)
+            layer.self_kv.reorder(rows)
         self.shared *= n
 
     def grow(self, capacity: int) -> None:
@@ -159,10 +155,10 @@ class Cache:
                 f"capacity={capacity} is less than the {self.capacity} that there are; tokens would be lost"
             )
         for layer in self.layers:
-            layer.own.grow(capacity + 1)
+            layer.self_kv.grow(capacity + 1)
         self.capacity = capacity
 
-    def front(self, lengths: Int[Tensor, " R"], capacity: int) -> "Cache":
+    def view(self, lengths: Int[Tensor, " R"], capacity: int) -> "StackCache":
         """The first rows and columns, in the same memory, as a cache of their own; not with sources.
 
         Args:
@@ -172,8 +168,8 @@ class Cache:
         part = copy(self)
         part.lengths, part.capacity = lengths, capacity
         tables = [
-            [table[: len(lengths), :, : capacity + 1] for table in (layer.own.keys, layer.own.values)]
+            [table[: len(lengths), :, : capacity + 1] for table in (layer.self_kv.keys, layer.self_kv.values)]
             for layer in self.layers
         ]
-        part.layers = [LayerCache(GrowingKeysValues(part, *pair), FixedKeysValues()) for pair in tables]
+        part.layers = [LayerCache(GrowingKVCache(part, *pair), StaticKVCache()) for pair in tables]
         return part

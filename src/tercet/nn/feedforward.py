@@ -1,4 +1,4 @@
-"""The feed-forward network: each position by itself is widened, bent and narrowed again.
+"""The feed-forward network: each position by itself is widened, activated and narrowed again.
 
 plain:  down(act(up(x)))                  Vaswani et al. (2017), equation 2
 gated:  down(act(gate(x)) * up(x))        Shazeer, "GLU Variants Improve Transformer" (2020)
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tercet.kernel import bend, takes_bending
+from tercet.nn import kernels
 from tercet.nn.linear import Linear
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
@@ -27,7 +27,12 @@ def relu_squared(x: Tensor) -> Tensor:
 
 def _by_kernel(plain: Callable[[Tensor], Tensor], name: Activation) -> Callable[[Tensor], Tensor]:
     """The same function, by a kernel where there is one for these numbers."""
-    return lambda x: bend(x, name) if takes_bending(x) else plain(x)
+
+    def activate(x: Tensor) -> Tensor:
+        y = kernels.activation(x, name)
+        return plain(x) if y is None else y
+
+    return activate
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {

@@ -5,8 +5,8 @@
 
 Only the weights are kept so: they are widened before they are multiplied, and activations stay as they are
 ("weight-only" quantization). To write a token every weight is read once, so fewer bits are faster; with gradients, with
-many rows and on a GPU the formula is worked out as it stands here; or, to learn in bfloat16 on a CPU that has it, there
-and back by a kernel.
+many rows and on a GPU the formula is worked out as it stands here; or, to learn in bfloat16 on a CPU that has it, by a
+kernel.
 """
 
 from typing import Literal
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tercet.kernel import apply_linear, multiply_rows, takes_linear, takes_rows
+from tercet.nn import kernels
 
-Narrow = Literal["bf16", "int8"]
+WeightDtype = Literal["bf16", "int8"]
 
 
 class Linear(nn.Linear):
@@ -34,18 +34,17 @@ class Linear(nn.Linear):
         self.quantized = False
 
     def forward(self, input: Float[Tensor, "*B K"]) -> Float[Tensor, "*B N"]:
-        if takes_rows(input, self.weight):
-            return multiply_rows(input, self.weight, self.scale, self.bias)
-        if takes_linear(input, self.weight):
-            return apply_linear(input, self.weight, self.bias)
-        weight = self.widened(input.dtype) if self.quantized else self.weight
+        y = kernels.linear(input, self.weight, self.scale, self.bias)
+        if y is not None:
+            return y
+        weight = self.dequantize(input.dtype) if self.quantized else self.weight
         return F.linear(input, weight, self.bias)
 
     @torch.no_grad()
-    def quantize(self, narrow: Narrow) -> None:
+    def quantize(self, dtype: WeightDtype) -> None:
         """Keep the weight in fewer bits from now on. It is no parameter any more: it can't be trained."""
         weight = self.weight.float()
-        if narrow == "int8":
+        if dtype == "int8":
             self.scale = weight.abs().amax(1).clamp(min=torch.finfo(weight.dtype).tiny) / 127
             weight = (weight / self.scale[:, None]).round().to(torch.int8)
         else:
@@ -54,12 +53,12 @@ class Linear(nn.Linear):
         self.register_buffer("weight", weight)
         self.quantized = True
 
-    def widened(self, dtype: torch.dtype) -> Float[Tensor, "N K"]:
+    def dequantize(self, dtype: torch.dtype) -> Float[Tensor, "N K"]:
         """The weight that a quantized one stands for."""
         return self.weight.to(dtype) if self.scale is None else self.weight.to(dtype) * self.scale[:, None].to(dtype)
 
 
-def quantize(model: nn.Module, narrow: Narrow) -> None:
+def quantize(model: nn.Module, dtype: WeightDtype) -> None:
     """Keep the matrices of all linear layers in fewer bits; embeddings and vectors stay as they are.
 
     Raises:
@@ -69,4 +68,4 @@ def quantize(model: nn.Module, narrow: Narrow) -> None:
     if any(linear.quantized for linear in linears):
         raise ValueError("the model's weights are quantized already; load it anew")
     for linear in linears:
-        linear.quantize(narrow)
+        linear.quantize(dtype)

@@ -36,8 +36,8 @@ class StdLayerNorm(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        wide = x.float()  # as PyTorch's norms, under mixed precision too
-        centred = wide - wide.mean(-1, keepdim=True)
+        x32 = x.float()  # as PyTorch's norms, under mixed precision too
+        centred = x32 - x32.mean(-1, keepdim=True)
         variance = centred.square().sum(-1, keepdim=True) / (x.shape[-1] - 1)
         deviation = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()  # the root has no gradient at zero
         normed = (centred / (deviation + self.eps)).to(x.dtype) * self.weight.to(x.dtype)

@@ -14,18 +14,18 @@ Pooling = Literal["mean", "first"]
 
 
 def pool(
-    hidden: Float[Tensor, "B T D"], padding: Bool[Tensor, "B T"] | None = None, kind: Pooling = "mean"
+    hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None, kind: Pooling = "mean"
 ) -> Float[Tensor, "B D"]:
     """One vector for each row of hidden states.
 
     Args:
-        padding: True at real tokens, wherever they stand; a row without any gives zeros, or its first state.
+        token_mask: True at real tokens, wherever they stand; a row without any gives zeros, or its first state.
     """
-    if padding is None:
+    if token_mask is None:
         return hidden.mean(1) if kind == "mean" else hidden[:, 0]
     if kind == "first":
-        first = padding.long().argmax(1)  # (B,)
+        first = token_mask.long().argmax(1)  # (B,)
         return hidden[torch.arange(len(hidden), device=hidden.device), first]
-    real = padding[..., None]  # (B, T, 1)
+    real = token_mask[..., None]  # (B, T, 1)
     # What stands at padding is left out rather than multiplied by zero: it need not be a number.
     return hidden.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)

@@ -17,13 +17,13 @@ class CausalBatch(NamedTuple):
     """Attributes:
     inputs: (B, T) token ids.
     targets: (B, T) the id after each input, or IGNORED.
-    padding: (B, T) True at real inputs; None where all are.
+    token_mask: (B, T) True at real inputs; None where all are.
     documents: (B, T) number of each input's document; None where rows may look across.
     """
 
     inputs: Int[Tensor, "B T"]
     targets: Int[Tensor, "B T"]
-    padding: Bool[Tensor, "B T"] | None = None
+    token_mask: Bool[Tensor, "B T"] | None = None
     documents: Int[Tensor, "B T"] | None = None
 
 
@@ -62,7 +62,7 @@ def causal_logprobs(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, " N
 
 
 def _hidden(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, "B T D"]:
-    return model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)
+    return model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)
 
 
 def _apart(rows: TokenRows, targets: Tensor) -> tuple[Tensor | None, Tensor]:

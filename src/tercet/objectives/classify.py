@@ -15,23 +15,23 @@ from tercet.objectives.loss import IGNORED, Loss
 class LabelledBatch(NamedTuple):
     """Attributes:
     inputs: (B, T) token ids, from bos to eos.
-    padding: (B, T) True at real tokens; None where all are.
+    token_mask: (B, T) True at real tokens; None where all are.
     targets: (B,) the number of each text's label; over tokens (B, T), IGNORED on all but a word's first piece.
     """
 
     inputs: Int[Tensor, "B T"]
-    padding: Bool[Tensor, "B T"] | None
+    token_mask: Bool[Tensor, "B T"] | None
     targets: Int[Tensor, "*B"]
 
 
 def rows_to_classify(rows: LabelRows) -> LabelledBatch:
-    padding = None if rows.mask.all() else torch.from_numpy(rows.mask)
-    return LabelledBatch(torch.from_numpy(rows.tokens), padding, torch.from_numpy(rows.targets))
+    token_mask = None if rows.mask.all() else torch.from_numpy(rows.mask)
+    return LabelledBatch(torch.from_numpy(rows.tokens), token_mask, torch.from_numpy(rows.targets))
 
 
 def label_logits(model: EncoderOnly, batch: LabelledBatch) -> Float[Tensor, "N L"]:
     """A score for each label, in float32: of each text, or of every token of the batch."""
-    return model.classify(model.hidden(batch.inputs, padding=batch.padding), batch.padding).flatten(0, -2)
+    return model.classify(model.hidden(batch.inputs, token_mask=batch.token_mask), batch.token_mask).flatten(0, -2)
 
 
 def classify_loss(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tercet.kernel import cross_entropy_, linear_back, linear_there, takes_linear, takes_logits
+from tercet.kernel import cross_entropy_, linear_backward, linear_forward, supports_bf16_linear, supports_logits
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives.loss import IGNORED, Loss
 
@@ -62,7 +62,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         few = bias is None and len(hidden) <= n_rows and len(hidden) * weight.numel() <= FEW
-        few = few and takes_linear(hidden, weight, padded=True)
+        few = few and supports_bf16_linear(hidden, weight, padded=True)
         hidden = hidden.to(dtype).contiguous()
         weight = weight if few else weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
@@ -70,16 +70,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = plain = torch.zeros((), device=hidden.device)
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
-            scores = linear_there(hidden, weight, None) if few else F.linear(hidden[rows], weight, bias)
+            scores = linear_forward(hidden, weight, None) if few else F.linear(hidden[rows], weight, bias)
             real = scores[:, :vocab_size]
-            work = cross_entropy_ if takes_logits(real) else _cross_entropy_
+            work = cross_entropy_ if supports_logits(real) else _cross_entropy_
             totals, plains = work(real, targets[rows], smoothing=smoothing, softcap=softcap, learns=learns)
             total, plain = total + totals.sum(), plain + plains.sum()
             if learns:
                 gradient = scores  # which it has become
                 gradient[:, vocab_size:] = 0
                 if few:
-                    d_hidden, d_weight, _ = linear_back(gradient, hidden, weight, (True, True, False))
+                    d_hidden, d_weight, _ = linear_backward(gradient, hidden, weight, (True, True, False))
                 else:
                     torch.mm(gradient, weight, out=d_hidden[rows])
                     d_weight = _add_product(d_weight, gradient, hidden[rows])

@@ -25,14 +25,14 @@ class MaskedBatch(NamedTuple):
     inputs: (B, T) token ids, some of them hidden.
     places: (N,) where the tokens to predict stand in all B · T; 0 where N has more than are needed.
     targets: (N,) the tokens that stood there, or IGNORED.
-    padding: (B, T) True at real tokens; None where all are.
+    token_mask: (B, T) True at real tokens; None where all are.
     documents: (B, T) number of each token's document; None where rows may look across.
     """
 
     inputs: Int[Tensor, "B T"]
     places: Int[Tensor, " N"]
     targets: Int[Tensor, " N"]
-    padding: Bool[Tensor, "B T"] | None = None
+    token_mask: Bool[Tensor, "B T"] | None = None
     documents: Int[Tensor, "B T"] | None = None
 
 
@@ -77,13 +77,13 @@ def join_masked(batches: Sequence[MaskedBatch]) -> MaskedBatch:
         torch.where(batch.targets == IGNORED, 0, batch.places + start)
         for batch, start in zip(batches, before, strict=False)
     ]
-    padding = [torch.ones_like(b.inputs, dtype=torch.bool) if b.padding is None else b.padding for b in batches]
+    masks = [torch.ones_like(b.inputs, dtype=torch.bool) if b.token_mask is None else b.token_mask for b in batches]
     documents = [batch.documents for batch in batches if batch.documents is not None]
     return MaskedBatch(
         torch.cat([batch.inputs for batch in batches]),
         torch.cat(places),
         torch.cat([batch.targets for batch in batches]),
-        None if all(batch.padding is None for batch in batches) else torch.cat(padding),
+        None if all(batch.token_mask is None for batch in batches) else torch.cat(masks),
         torch.cat(documents) if documents else None,
     )
 
@@ -96,7 +96,7 @@ def special_tokens(tokenizer: Tokenizer) -> list[int]:
 
 def masked_states(model: EncoderOnly, batch: MaskedBatch) -> Float[Tensor, "N D"]:
     """The hidden states from which the targets are predicted."""
-    hidden = model.hidden(batch.inputs, padding=batch.padding, documents=batch.documents)  # (B, T, D)
+    hidden = model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)  # (B, T, D)
     return hidden.flatten(0, 1).index_select(0, batch.places)
 
 
@@ -105,7 +105,7 @@ def masked_loss(
 ) -> Loss:
     """`states` are the batch's `masked_states`, where they are known already."""
     states = masked_states(model, batch) if states is None else states
-    return negative_log_likelihood(model.ready(states), model.unembedding, batch.targets, smoothing=smoothing)
+    return negative_log_likelihood(model.mlm_transform(states), model.unembedding, batch.targets, smoothing=smoothing)
 
 
 def _needed(tokenizer: Tokenizer) -> tuple[int, int, int]:

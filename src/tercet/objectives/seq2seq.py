@@ -19,22 +19,22 @@ from tercet.objectives.loss import IGNORED, Loss
 class PairBatch(NamedTuple):
     """Attributes:
     source: (B, S) token ids.
-    source_padding: (B, S) True at real tokens; None where all are.
+    source_token_mask: (B, S) True at real tokens; None where all are.
     inputs: (B, T) the target from its `<bos>` on, padded on the right, where no real token looks.
     targets: (B, T) the id after each input, or IGNORED.
     """
 
     source: Int[Tensor, "B S"]
-    source_padding: Bool[Tensor, "B S"] | None
+    source_token_mask: Bool[Tensor, "B S"] | None
     inputs: Int[Tensor, "B T"]
     targets: Int[Tensor, "B T"]
 
 
 def pairs_to_learn(rows: PairRows) -> PairBatch:
     target, real = torch.from_numpy(rows.target), torch.from_numpy(rows.target_mask)
-    padding = None if rows.source_mask.all() else torch.from_numpy(rows.source_mask)
+    token_mask = None if rows.source_mask.all() else torch.from_numpy(rows.source_mask)
     targets = target[:, 1:].masked_fill(~real[:, 1:], IGNORED)
-    return PairBatch(torch.from_numpy(rows.source), padding, target[:, :-1], targets)
+    return PairBatch(torch.from_numpy(rows.source), token_mask, target[:, :-1], targets)
 
 
 def seq2seq_loss(model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
@@ -47,5 +47,5 @@ def seq2seq_logprobs(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, "
 
 
 def _hidden(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, "B T D"]:
-    memory = model.encode(batch.source, padding=batch.source_padding)  # (B, S, D)
-    return model.hidden(batch.inputs, memory, memory_padding=batch.source_padding)
+    memory = model.encode(batch.source, token_mask=batch.source_token_mask)  # (B, S, D)
+    return model.hidden(batch.inputs, memory, memory_token_mask=batch.source_token_mask)

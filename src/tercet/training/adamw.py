@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tercet.kernel import adam_, norm, takes_gradients
+from tercet.kernel import adam_, gradient_norm, supports_gradients
 
 
 class FusedAdamW(torch.optim.AdamW):
@@ -24,14 +24,14 @@ class FusedAdamW(torch.optim.AdamW):
         loss = evaluated(closure)
         scale, self.scale = self.scale, 1.0
         parameters = self.moved()
-        if not takes_gradients(parameters):
+        if not supports_gradients(parameters):
             super().step()
             return loss
         adam_(
             parameters,
             [cast(Tensor, p.grad) for p in parameters],
             *moments(self, parameters),
-            how=[how for group in self.param_groups for how in _how(group)],
+            settings=[how for group in self.param_groups for how in _how(group)],
             scale=scale,
         )
         return loss
@@ -72,8 +72,8 @@ def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: fl
     Returns:
         (): their norm before.
     """
-    if not isinstance(optimizer, FusedAdamW) or not takes_gradients(optimizer.moved()):
+    if not isinstance(optimizer, FusedAdamW) or not supports_gradients(optimizer.moved()):
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
-    found = norm([p.grad for p in parameters if p.grad is not None])
+    found = gradient_norm([p.grad for p in parameters if p.grad is not None])
     optimizer.scale = min(1.0, limit / (float(found) + 1e-6))
     return found

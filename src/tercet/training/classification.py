@@ -17,7 +17,7 @@ from tercet.data import Labelled, LabelsSpec, labelled_rows, prepare_labelled
 from tercet.data.batching import BATCH_TOKENS, share_rows
 from tercet.evaluate.labels import score_labels
 from tercet.models import EncoderOnly, EncoderOnlySpec
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, label_logits, move_batch, rows_to_classify
 from tercet.training.plan import plan_of
 from tercet.training.recipe import Recipe
@@ -95,7 +95,7 @@ class ClassifyTask:
         """Some validation texts, their labels and what the model says."""
         held_out, names = self.corpus.validation, np.array(self.corpus.labels)
         batch = self._batch(held_out, np.arange(min(SAMPLES, len(held_out))))
-        with at_rest(model.modules()):
+        with inference_mode(model.modules()):
             logits = label_logits(model, move_batch(batch, model))
         said = logits.argmax(-1).cpu().view_as(batch.targets)
         blocks = list[str]()

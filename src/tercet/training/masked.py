@@ -18,7 +18,7 @@ from tercet.data import DataSpec, prepare
 from tercet.data.rows import Blocks
 from tercet.evaluate.masked import FIXED, masked_windows, token_counts
 from tercet.models import EncoderOnly, EncoderOnlySpec
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.objectives import (
     IGNORED,
     Loss,
@@ -107,7 +107,7 @@ class MaskedTask:
         """Windows of the validation text, what is hidden in them, and what the model fills in."""
         batch = self._windows(self.chosen[:SAMPLES])
         inputs, places, targets = batch.inputs, batch.places, batch.targets
-        with at_rest(model.modules()):
+        with inference_mode(model.modules()):
             written = likeliest_tokens(model, masked_states(model, move_batch(batch, model))).cpu()
         used = targets != IGNORED
         filled, original = inputs.clone(), inputs.clone()
@@ -160,6 +160,6 @@ def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:
         batch.inputs[first:end],
         torch.where(targets == IGNORED, 0, places - first * length),
         targets,
-        None if batch.padding is None else batch.padding[first:end],
+        None if batch.token_mask is None else batch.token_mask[first:end],
         None if batch.documents is None else batch.documents[first:end],
     )

@@ -131,6 +131,12 @@ def _shard(model: AnyModel, mesh: Any) -> None:
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    for method in ("encode", "hidden", "logits", "ready", "classify"):  # ways into the model besides its forward
+    for method in (
+        "encode",
+        "hidden",
+        "logits",
+        "mlm_transform",
+        "classify",
+    ):  # ways into the model besides its forward
         if hasattr(model, method):
             register_fsdp_forward_method(model, method)

@@ -17,7 +17,7 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class LinearDecay:
     """A straight line from the end of the warm-up to the end."""
 
     kind: Literal["linear"] = "linear"
@@ -78,7 +78,7 @@ class InverseSquareRoot:
         return math.sqrt(warmup / (step + 1))
 
 
-Schedule = Constant | Linear | Cosine | WSD | Noam | InverseSquareRoot
+Schedule = Constant | LinearDecay | Cosine | WSD | Noam | InverseSquareRoot
 
 
 def rate_factor(schedule: Schedule, *, step: int, warmup: int, total: int) -> float:

@@ -101,7 +101,7 @@ class Reading(nn.Module):
         token_type_ids: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Tensor, ...]:
         real = attention_mask != 0  # (B, T)
-        hidden = self.model.hidden(input_ids, padding=real, segments=token_type_ids)  # (B, T, D)
+        hidden = self.model.hidden(input_ids, token_mask=real, segments=token_type_ids)  # (B, T, D)
         first = real.long().argmax(1)[:, None, None].expand(-1, 1, hidden.shape[-1])
         first = hidden.gather(1, first)  # (B, 1, D): what reads the first real token is given nothing else
         model, head = self.model, self.model.spec.classifier
@@ -122,7 +122,7 @@ class Encoding(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Int[Tensor, "B S"], attention_mask: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        return self.model.encode(input_ids, padding=attention_mask != 0)
+        return self.model.encode(input_ids, token_mask=attention_mask != 0)
 
 
 class Decoding(nn.Module):
@@ -134,7 +134,7 @@ class Decoding(nn.Module):
         self, decoder_input_ids: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], attention_mask: Int[Tensor, "B S"]
     ) -> Float[Tensor, "B T V"]:
         real = attention_mask != 0
-        return self.model.logits(self.model.hidden(decoder_input_ids, memory, memory_padding=real))
+        return self.model.logits(self.model.hidden(decoder_input_ids, memory, memory_token_mask=real))
 
 
 def _look(

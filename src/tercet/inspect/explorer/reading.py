@@ -12,7 +12,7 @@ from tercet.generation.protocol import device_of, parts_of
 from tercet.inspect.explorer.ask import Ask
 from tercet.inspect.sentence import Reading, Side, read
 from tercet.models import EncoderOnly
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 
 MOST_BYTES = 2**29  # of the passes that are kept; the last one is kept whatever it takes
 
@@ -64,7 +64,7 @@ class Pass:
         """The logits of the same tokens, by the model as it is at the time of the call."""
         model = self.trained.model
         rows = [torch.tensor([side.ids], device=device_of(model)) for side in self.reading.sides.values()]
-        with at_rest(parts_of(model)):
+        with inference_mode(parts_of(model)):
             return model(*rows)[0]
 
 

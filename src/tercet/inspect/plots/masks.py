@@ -139,8 +139,8 @@ def _draw(axes: Any, mask: WordMask) -> None:
 @torch.no_grad()
 def _record_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
     """Of each kind (B, T, S): what a translator's attentions were given, where each word is a token."""
-    source, source_padding = _number_words(sources)
-    target, target_padding = _number_words(targets)
+    source, source_token_mask = _number_words(sources)
+    target, target_token_mask = _number_words(targets)
     stack = StackSpec(d_model=2, n_layers=1, n_heads=1)
     spec = EncoderDecoderSpec(vocab_size=2, max_len=max(source.shape[1], target.shape[1]), encoder=stack, decoder=stack)
     model = EncoderDecoder(spec).eval()
@@ -150,7 +150,7 @@ def _record_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[s
         "cross": "decoder.blocks.0.cross_attention.mask",
     }
     with record(model, only=list(names.values())) as seen:
-        model(source, target, source_padding=source_padding, target_padding=target_padding)
+        model(source, target, source_token_mask=source_token_mask, target_token_mask=target_token_mask)
     shapes = {
         "encoder": (source.shape[1],) * 2,
         "decoder": (target.shape[1],) * 2,

@@ -19,8 +19,8 @@ from tercet.generation.reading import read
 from tercet.generation.sampling import Sampling
 from tercet.generation.stream import window_moved, window_start
 from tercet.models import DecoderOnly
-from tercet.models.rest import at_rest
-from tercet.nn.cache import Cache
+from tercet.models.inference import inference_mode
+from tercet.nn.cache import StackCache
 from tercet.serve.engine.cache_slots import CacheSlots
 from tercet.serve.engine.sampling import SampledToken, sample_rows, top_tokens
 
@@ -44,7 +44,8 @@ class BatchRow:
         self.generator = torch.Generator().manual_seed(sampling.seed)
         # Rows whose settings are equal but for these are sampled together.
         self.settings = replace(sampling, seed=0, stop=(), max_new_tokens=0)
-        self.chunked_cache: Cache | None = None  # of a prompt too long to be read at once, as far as it has been read
+        # Of a prompt too long to be read at once, as far as it has been read.
+        self.chunked_cache: StackCache | None = None
         self.n_prefilled = 0  # how many tokens that is
 
 
@@ -94,7 +95,7 @@ class RunningBatch:
                     rows.extend(batch)
                     logits.append(batch_logits)
 
-        with at_rest(self._parts):
+        with inference_mode(self._parts):
             budget = CHUNK_WHILE_DECODING if self.rows else CHUNK_WHILE_IDLE
             if self.rows:
                 attempt(list(self.rows), self._decode)
@@ -182,7 +183,7 @@ class RunningBatch:
     def _visible(self, row: BatchRow) -> list[int]:
         return row.ids[window_start(len(row.ids), self.model.max_len) :]
 
-    def _join(self, row: BatchRow, cache: Cache, number: int, length: int) -> None:
+    def _join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
         self._slots.join(cache, number, length)
         self.prefilling.remove(row)
         self.rows.append(row)

@@ -19,7 +19,7 @@ from tercet.encoding.embed import embed_rows
 from tercet.evaluate import classifier, encoder, language_model, masked_model, translator
 from tercet.generation import Beam, Sampling, Translation, translate
 from tercet.generation.sampling import DIVERGED
-from tercet.models.rest import at_rest
+from tercet.models.inference import inference_mode
 from tercet.nn.pooling import Pooling
 from tercet.serve.engine.sampling import TopTokens, top_tokens
 
@@ -106,7 +106,7 @@ class BatchTasks:
         model = language_model(self.trained)
         device = model.embedding.weight.device
         logprobs, likeliest = list[float](), list[TopTokens]()
-        with at_rest(model.modules()):
+        with inference_mode(model.modules()):
             hidden = model.hidden(torch.tensor([ids[:-1] or ids], device=device))[0]  # (T, D)
             targets = torch.tensor(ids[1:], device=device)
             for states, target in zip(

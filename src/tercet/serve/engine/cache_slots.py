@@ -2,7 +2,7 @@
 
 import torch
 
-from tercet.nn.cache import Cache
+from tercet.nn.cache import StackCache
 
 
 class CacheSlots:
@@ -19,11 +19,11 @@ class CacheSlots:
 
     MIN_COLUMNS = 64  # by which the tables grow at least; later they double
 
-    def __init__(self, tables: Cache, *, most: int) -> None:
+    def __init__(self, tables: StackCache, *, most: int) -> None:
         self.tables, self.most = tables, most
         self.lengths: list[int] = []  # tokens of each row that is here, in the order of their slots
 
-    def join(self, other: Cache, row: int, length: int) -> None:
+    def join(self, other: StackCache, row: int, length: int) -> None:
         """A row of another cache, of which the first `length` tokens are real, takes the next free slot."""
         if len(self.lengths) == len(self.tables.lengths):
             raise ValueError(f"all {len(self.lengths)} places are taken; one has to leave first")
@@ -39,11 +39,11 @@ class CacheSlots:
             self._copy(self.tables, last, slot, length)
             self.lengths[slot] = length
 
-    def rows(self) -> Cache:
+    def rows(self) -> StackCache:
         """All rows that are here, with a free column each, for a step; `advance` tells that it was taken."""
         capacity = max(self.lengths) + 1
         self._fit(capacity)
-        return self.tables.front(torch.tensor(self.lengths, device=self.tables.lengths.device), capacity)
+        return self.tables.view(torch.tensor(self.lengths, device=self.tables.lengths.device), capacity)
 
     def advance(self) -> None:
         """Each row holds one token more."""
@@ -55,9 +55,9 @@ class CacheSlots:
         if columns > self.tables.capacity:
             self.tables.grow(min(self.most, max(columns, self.MIN_COLUMNS, 2 * self.tables.capacity)))
 
-    def _copy(self, source: Cache, row: int, slot: int, length: int) -> None:
+    def _copy(self, source: StackCache, row: int, slot: int, length: int) -> None:
         for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
-            pairs = (mine.own.keys, theirs.own.keys), (mine.own.values, theirs.own.values)
+            pairs = (mine.self_kv.keys, theirs.self_kv.keys), (mine.self_kv.values, theirs.self_kv.values)
             for table, other in pairs:
                 table[slot, :, :length] = other[row, :, :length]
                 table[slot, :, length:] = 0.0

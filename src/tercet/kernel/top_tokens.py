@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library
+from tercet.kernel.build import kernels, library
 
 
-def takes_scores(scores: Tensor) -> bool:
+def supports_scores(scores: Tensor) -> bool:
     """Whether these scores are ones for the kernel."""
     return (
         not torch.compiler.is_compiling()
@@ -19,10 +19,10 @@ def takes_scores(scores: Tensor) -> bool:
     )
 
 
-def best_tokens(
+def top_tokens(
     scores: Tensor, totals: Tensor, count: int, *, never: Tensor, end: int, early: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all totals[n, h] + log softmax(scores[n h])[v] the `count` largest; ask `takes_scores` before.
+    """Of all totals[n, h] + log softmax(scores[n h])[v] the `count` largest; ask `supports_scores` before.
 
     Args:
         scores: (N H, V) float32.
@@ -34,15 +34,11 @@ def best_tokens(
         (N, count) each, the largest first and of equals the lowest (h, v): their sums, their h and their v. -inf where
         there are fewer; NaN where one of the sentence's scores is no number.
     """
-    kernels = library()
-    assert kernels is not None
     sentences, hypotheses = totals.shape
     values = scores.new_empty(sentences, count)
     parents, tokens = (torch.empty(sentences, count, dtype=torch.long) for _ in range(2))
-    totals, never, early = totals.contiguous(), never.contiguous(), early.contiguous()
-    kernels.best_tokens(
-        scores.data_ptr(), totals.data_ptr(), sentences, hypotheses, scores.shape[1], scores.stride(0), count,
-        never.data_ptr(), len(never), end, early.data_ptr(), values.data_ptr(), parents.data_ptr(), tokens.data_ptr(),
-        torch.get_num_threads(),
+    kernels().top_tokens(
+        scores, totals.contiguous(), sentences, hypotheses, scores.shape[1], scores.stride(0), count,
+        never.contiguous(), len(never), end, early.contiguous(), values, parents, tokens, torch.get_num_threads(),
     )  # fmt: skip
     return values, parents, tokens

@@ -95,8 +95,8 @@ inline __m512i pairs_along(const float* x, Index numbers) {
     return (__m512i)_mm512_cvtne2ps_pbh(numbers > WIDE ? read(x + WIDE) : all(0.0f), read(x));
 }
 
-// (WIDE, WIDE) of them, mirrored.
-inline void mirror(__m512i (&rows)[WIDE]) {
+// (WIDE, WIDE) of them, transposed.
+inline void transpose(__m512i (&rows)[WIDE]) {
     __m512i twos[WIDE], fours[WIDE];
 #pragma GCC unroll 8
     for (int i = 0; i < WIDE; i += 2) {
@@ -142,7 +142,7 @@ inline void pair_columns(const X* x, Index stride, Index count, Index whole, Ind
 #pragma GCC unroll 16
             for (Index i = 0; i < WIDE; i++)
                 pairs[i] = row + i < count ? pairs_along(x + (row + i) * stride + k, K - k) : _mm512_setzero_si512();
-            mirror(pairs);
+            transpose(pairs);
             for (Index p = 0; p < WIDE && k / 2 + p < K / 2; p++)
                 _mm512_storeu_si512(y + (k / 2 + p) * whole + row, pairs[p]);
         }

@@ -6,47 +6,21 @@ import ctypes
 import hashlib
 import os
 import shutil
-import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from tercet.kernel.signatures import SIGNATURES
 from tercet.places import cache_folder
 
-HERE = Path(__file__).parent
-SOURCE = HERE / "kernels.cpp"  # the headers beside it are its parts
+CPP = Path(__file__).parent / "cpp"
+SOURCE = CPP / "kernels.cpp"  # the headers beside it are its parts
 # OpenMP is compiled in and not linked: its calls then find the threads that PyTorch has, where a second library would
 # start as many again.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
-POINTER, NUMBER, THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-ROWS = [POINTER] * 5 + [NUMBER] * 3 + [THREADS]
-TARGETS = [POINTER, *[NUMBER] * 3, POINTER, *[ctypes.c_float] * 2, ctypes.c_int, *[POINTER] * 2, THREADS]
-ROW_BY_ROW = [POINTER] * 4 + [THREADS]
-FUNCTIONS = {
-    "linear_float32": ROWS,
-    "linear_bfloat16": ROWS,
-    "linear_int8": ROWS,
-    "few_queries": [POINTER] * 5 + [THREADS],
-    "best_tokens": [*[POINTER] * 2, *[NUMBER] * 5, POINTER, NUMBER, NUMBER, *[POINTER] * 4, THREADS],
-    "cross_entropy_float32": TARGETS,
-    "cross_entropy_bfloat16": TARGETS,
-    "whole_attention": [POINTER] * 4 + [THREADS],
-    "whole_attention_back": [POINTER] * 4 + [THREADS],
-    "linear_there": [POINTER] * 4 + [NUMBER] * 3 + [THREADS],
-    "linear_back": [POINTER] * 6 + [NUMBER] * 3 + [THREADS],
-    "adam": [*[POINTER] * 2, NUMBER, POINTER, ctypes.c_float, THREADS],
-    "norm": [*[POINTER] * 2, NUMBER, POINTER, THREADS],
-    "bend": [POINTER] * 3 + [NUMBER, ctypes.c_int, THREADS],
-    "softmax_float32": ROW_BY_ROW,
-    "softmax_bfloat16": ROW_BY_ROW,
-    "softmax_back_float32": ROW_BY_ROW,
-    "softmax_back_bfloat16": ROW_BY_ROW,
-    "fused_step": [POINTER, NUMBER, *[POINTER] * 8, THREADS],
-}
 
 
 @cache
@@ -55,18 +29,20 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get("TERCET_KERNEL") == "off":
         return None
     try:
-        kernels = ctypes.CDLL(str(_compiled()))
+        loaded = ctypes.CDLL(str(_compile()))
     except (OSError, subprocess.SubprocessError):
         return None
-    for name, arguments in FUNCTIONS.items():
-        function = getattr(kernels, name)
+    for name, arguments in SIGNATURES.items():
+        function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
-    return kernels
+    return loaded
 
 
-def words(numbers: Sequence[int]) -> bytes:
-    """Whole numbers as C reads them, 64 bits each; ctypes takes several times as long to make an array."""
-    return struct.pack(f"{len(numbers)}q", *numbers)
+def kernels() -> ctypes.CDLL:
+    """The compiled kernels, for those who know that there are some."""
+    loaded = library()
+    assert loaded is not None
+    return loaded
 
 
 def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:
@@ -76,7 +52,7 @@ def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:
     return mask.stride(0) if len(mask) > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0
 
 
-def takes(numbers: torch.Tensor, worth: int) -> bool:
+def supports_numbers(numbers: torch.Tensor, worth: int) -> bool:
     """Whether these numbers, float32 or bfloat16, are ones for a kernel that pays from so many on."""
     return (
         not torch.compiler.is_compiling()
@@ -96,11 +72,11 @@ def has_kernels() -> bool:
 @torch.compiler.assume_constant_result
 def multiplies_bfloat16() -> bool:
     """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
-    kernels = library()
-    return kernels is not None and bool(ctypes.c_int.in_dll(kernels, "MULTIPLIES_BFLOAT16").value)
+    loaded = library()
+    return loaded is not None and bool(ctypes.c_int.in_dll(loaded, "MULTIPLIES_BFLOAT16").value)
 
 
-def _compiled() -> Path:
+def _compile() -> Path:
     """The kernels for these sources, this compiler and this machine's CPU.
 
     Raises:
@@ -109,21 +85,21 @@ def _compiled() -> Path:
     compiler = shutil.which(os.environ.get("CXX") or "c++")
     if compiler is None:
         raise FileNotFoundError("no C++ compiler")
-    texts = [path.read_text() for path in sorted([SOURCE, *HERE.glob("*.h")])]
-    told = "\n".join([*texts, *FLAGS, compiler, torch.__version__, _cpu()])
+    sources = [path.read_text() for path in sorted([SOURCE, *CPP.glob("*.h")])]
+    identity = "\n".join([*sources, *FLAGS, compiler, torch.__version__, _cpu()])
     folder = cache_folder() / "kernels"
-    kept = folder / f"{hashlib.sha256(told.encode()).hexdigest()[:24]}.so"
-    if not kept.exists():
+    target = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.so"
+    if not target.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as made:  # beside its place: whole there, or not at all
-            parts = Path(made) / "kernels.o", Path(made) / "kernels.so"
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside its place: whole there, or not at all
+            compiled, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
             for command in (
-                [*FLAGS, "-c", str(SOURCE), "-o", str(parts[0])],
-                ["-shared", str(parts[0]), "-o", str(parts[1])],
+                [*FLAGS, "-c", str(SOURCE), "-o", str(compiled)],
+                ["-shared", str(compiled), "-o", str(linked)],
             ):
                 subprocess.run([compiler, *command], check=True, capture_output=True, timeout=120)
-            parts[1].replace(kept)
-    return kept
+            linked.replace(target)
+    return target
 
 
 def _cpu() -> str:

@@ -1,4 +1,5 @@
-// y = (x wT) * scale + bias for few rows of x: every weight is read once, in order, and meets all rows while it is in a register.
+// y = (x wT) * scale + bias for few rows of x: every weight is read once, in order, and meets all rows while it is in a
+// register.
 //
 // x (M, K) float; w (N, K) float, bfloat16 or int8; scale (N) and bias (N) float, or null; y (M, N) float.
 // Weights are widened to float on the way into the registers, so the arithmetic is that of float in all three cases.
@@ -39,8 +40,8 @@ struct Product {
             Floats wide[COLUMNS];
             for (int c = 0; c < COLUMNS; c++) wide[c] = widen(columns + c * K + k);
             for (int r = 0; r < ROWS; r++) {
-                const Floats part = load(rows + r * K + k);
-                for (int c = 0; c < COLUMNS; c++) sums[r][c] = multiply_add(part, wide[c], sums[r][c]);
+                const Floats numbers = load(rows + r * K + k);
+                for (int c = 0; c < COLUMNS; c++) sums[r][c] = multiply_add(numbers, wide[c], sums[r][c]);
             }
         }
         constexpr int ALL = ROWS * COLUMNS;
@@ -54,9 +55,9 @@ struct Product {
                 float sum = totals[r * COLUMNS + c];
                 for (Index j = k; j < K; j++) sum = __builtin_fmaf(rows[r * K + j], widen_one(columns[c * K + j]), sum);
                 const float scaled = scale ? sum * scale[n + c] : sum;
-                const float found = bias ? scaled + bias[n + c] : scaled;
+                const float value = bias ? scaled + bias[n + c] : scaled;
                 float& place = y[(m + r) * N + n + c];
-                place = add ? place + found : found;
+                place = add ? place + value : value;
             }
         }
     }
@@ -74,8 +75,8 @@ struct Product {
     }
 
     template <int MOST, int COLUMNS>
-    Part::Range some(Part part) const {
-        const auto [first, last] = part.of((N + COLUMNS - 1) / COLUMNS);
+    ThreadRange::Range tiles(ThreadRange range) const {
+        const auto [first, last] = range.of((N + COLUMNS - 1) / COLUMNS);
         for (Index block = first; block < last; block++) {
             Index n = block * COLUMNS;
             if (n + COLUMNS <= N)
@@ -87,7 +88,9 @@ struct Product {
     }
 
     // One thread's share: these columns of y.
-    Part::Range share(Part part) const { return M == 1 ? some<1, 8>(part) : M == 2 ? some<2, 4>(part) : some<4, 3>(part); }
+    ThreadRange::Range share(ThreadRange range) const {
+        return M == 1 ? tiles<1, 8>(range) : M == 2 ? tiles<2, 4>(range) : tiles<4, 3>(range);
+    }
 };
 
 }  // namespace

@@ -55,15 +55,15 @@ inline void narrow(Floats x, float* y) { *(Floats*)y = x; }
 template <typename T>
 inline Floats read(const T* row, Index i, Index count, float other) {
     if (i + LANES <= count) return widen(row + i);
-    Floats found = Floats{} + other;
-    for (Index lane = 0; i + lane < count; lane++) found[lane] = widen_one(row[i + lane]);
-    return found;
+    Floats numbers = Floats{} + other;
+    for (Index lane = 0; i + lane < count; lane++) numbers[lane] = widen_one(row[i + lane]);
+    return numbers;
 }
 template <typename T>
-inline void write(Floats found, T* row, Index i, Index count) {
-    if (i + LANES <= count) return narrow(found, row + i);
+inline void write(Floats numbers, T* row, Index i, Index count) {
+    if (i + LANES <= count) return narrow(numbers, row + i);
     T all[LANES];
-    narrow(found, all);
+    narrow(numbers, all);
     memcpy(row + i, all, (count - i) * sizeof(T));
 }
 
@@ -166,20 +166,20 @@ inline void write(T* y, Wide x, Index count) { write(x, y, 0, count); }
 
 inline Index up_to(Index count, Index step) { return (count + step - 1) / step * step; }
 
-// Room for numbers, from the beginning of a cache line: vectors that lie across two lines are read at half the speed.
+// A buffer of numbers, from the beginning of a cache line: vectors that lie across two lines are read at half the speed.
 template <typename X>
-struct Room {
-    std::vector<X> kept;
+struct AlignedBuffer {
+    std::vector<X> storage;
 
     X* of(Index count) {
         constexpr Index LINE = 64;
-        if (Index(kept.size()) < count + LINE) kept.resize(count + LINE);
-        return (X*)((uintptr_t(kept.data()) + LINE - 1) / LINE * LINE);
+        if (Index(storage.size()) < count + LINE) storage.resize(count + LINE);
+        return (X*)((uintptr_t(storage.data()) + LINE - 1) / LINE * LINE);
     }
 };
 
 // Which share of the work is a thread's.
-struct Part {
+struct ThreadRange {
     int thread, threads;
 
     struct Range {

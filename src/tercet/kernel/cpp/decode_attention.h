@@ -1,4 +1,5 @@
-// softmax(q kT / sqrt(K)) v for few queries: keys that a query may not see are not read, and nothing is written between.
+// softmax(q kT / sqrt(K)) v for few queries, as in a decode step: keys that a query may not see are not read, and nothing
+// is written between.
 //
 // q and y (M, H, K), k and v (sources, G, S, K): the last axis without gaps, the others by strides, which are counted in
 // elements. K is a multiple of 8. H is a multiple of G: heads next to each other share keys.
@@ -10,47 +11,47 @@
 
 namespace {
 
-struct Table {
+struct KVTable {
     float *keys, *values;
     Index key_strides[3], value_strides[3];  // from source to source, head to head, column to column
 };
 
-struct Attention {
+struct DecodeAttention {
     const float* q;
     float* y;
     Index M, H, G, K;
-    Index rows;             // queries next to each other that look at one source
-    Table table;
+    Index rows;             // queries next to each other that share one source
+    KVTable table;
     Index columns;          // of each source
-    const uint8_t* mask;    // which columns may be seen, or null
+    const uint8_t* mask;    // which columns may be visible, or null
     Index mask_strides[2];  // from source to source, query to query
     const Index* last;      // the last column that each query sees, or null
 
-    void visible(Index m, std::vector<int32_t>& seen) const {
-        seen.clear();
-        const uint8_t* may = mask ? mask + m / rows * mask_strides[0] + m % rows * mask_strides[1] : nullptr;
+    void list_visible(Index m, std::vector<int32_t>& visible) const {
+        visible.clear();
+        const uint8_t* allowed = mask ? mask + m / rows * mask_strides[0] + m % rows * mask_strides[1] : nullptr;
         const Index end = last && last[m] + 1 < columns ? last[m] + 1 : columns;
         for (Index s = 0; s < end; s++)
-            if (!may || may[s]) seen.push_back(int32_t(s));
+            if (!allowed || allowed[s]) visible.push_back(int32_t(s));
     }
 
     // One query and head; `weights` has room for as many numbers as there are keys, rounded up to LANES.
-    void one(Index m, Index h, const std::vector<int32_t>& seen, float* weights) const {
+    void attend_head(Index m, Index h, const std::vector<int32_t>& visible, float* weights) const {
         const float* query = q + (m * H + h) * K;
-        const Index source = m / rows, g = h / (H / G), n = Index(seen.size());
+        const Index source = m / rows, g = h / (H / G), n = Index(visible.size());
         const float* keys = table.keys + source * table.key_strides[0] + g * table.key_strides[1];
         const float* values = table.values + source * table.value_strides[0] + g * table.value_strides[1];
         float* out = y + (m * H + h) * K;
         const float scale = 1.0f / std::sqrt(float(K));
         Index scored = 0;
-        for (; scored + 4 <= n; scored += 4) score<4>(query, keys, seen.data() + scored, weights + scored);
-        for (; scored < n; scored++) score<1>(query, keys, seen.data() + scored, weights + scored);
+        for (; scored + 4 <= n; scored += 4) score<4>(query, keys, visible.data() + scored, weights + scored);
+        for (; scored < n; scored++) score<1>(query, keys, visible.data() + scored, weights + scored);
         for (Index i = n; i % LANES; i++) weights[i] = -INFINITY;
         Floats most = Floats{} - INFINITY;
         for (Index i = 0; i < n; i += LANES) {
-            const Floats found = load(weights + i) * scale;
-            *(Floats*)(weights + i) = found;
-            most = found > most ? found : most;
+            const Floats score = load(weights + i) * scale;
+            *(Floats*)(weights + i) = score;
+            most = score > most ? score : most;
         }
         const float top = largest(most);
         Floats total = {};
@@ -61,18 +62,18 @@ struct Attention {
         }
         const float share = n ? 1.0f / add_up(total) : 0.0f;  // who sees nothing takes zeros
         Index j = 0;
-        for (; j + 4 * LANES <= K; j += 4 * LANES) mean<4>(values + j, seen, weights, share, out + j);
-        for (; j < K; j += LANES) mean<1>(values + j, seen, weights, share, out + j);
+        for (; j + 4 * LANES <= K; j += 4 * LANES) mean<4>(values + j, visible, weights, share, out + j);
+        for (; j < K; j += LANES) mean<1>(values + j, visible, weights, share, out + j);
     }
 
     // The products of a query with COUNT of the keys that it sees.
     template <int COUNT>
-    void score(const float* query, const float* keys, const int32_t* seen, float* products) const {
+    void score(const float* query, const float* keys, const int32_t* visible, float* products) const {
         Floats sums[COUNT] = {};
         for (Index j = 0; j < K; j += LANES) {
-            const Floats part = load(query + j);
+            const Floats numbers = load(query + j);
             for (int i = 0; i < COUNT; i++)
-                sums[i] = multiply_add(part, load(keys + seen[i] * table.key_strides[2] + j), sums[i]);
+                sums[i] = multiply_add(numbers, load(keys + visible[i] * table.key_strides[2] + j), sums[i]);
         }
         if constexpr (COUNT == 4)
             add_up(sums[0], sums[1], sums[2], sums[3], products);
@@ -82,23 +83,23 @@ struct Attention {
 
     // PARTS vectors of the weighted mean of the values.
     template <int PARTS>
-    void mean(const float* values, const std::vector<int32_t>& seen, const float* weights, float share, float* out) const {
+    void mean(const float* values, const std::vector<int32_t>& visible, const float* weights, float share, float* out) const {
         Floats sums[PARTS] = {};
-        for (size_t i = 0; i < seen.size(); i++) {
-            const float* value = values + seen[i] * table.value_strides[2];
-            for (int part = 0; part < PARTS; part++)
-                sums[part] = multiply_add(Floats{} + weights[i], load(value + part * LANES), sums[part]);
+        for (size_t i = 0; i < visible.size(); i++) {
+            const float* value = values + visible[i] * table.value_strides[2];
+            for (int j = 0; j < PARTS; j++)
+                sums[j] = multiply_add(Floats{} + weights[i], load(value + j * LANES), sums[j]);
         }
-        for (int part = 0; part < PARTS; part++) *(Floats*)(out + part * LANES) = sums[part] * share;
+        for (int j = 0; j < PARTS; j++) *(Floats*)(out + j * LANES) = sums[j] * share;
     }
 
     // One thread's share.
-    void share(Part part, std::vector<int32_t>& seen, std::vector<float>& weights) const {
-        const auto [first, end] = part.of(M * H);
+    void share(ThreadRange range, std::vector<int32_t>& visible, std::vector<float>& weights) const {
+        const auto [first, end] = range.of(M * H);
         weights.resize(columns + LANES);
         for (Index i = first; i < end; i++) {
-            if (i == first || i % H == 0) visible(i / H, seen);
-            one(i / H, i % H, seen, weights.data());
+            if (i == first || i % H == 0) list_visible(i / H, visible);
+            attend_head(i / H, i % H, visible, weights.data());
         }
     }
 };

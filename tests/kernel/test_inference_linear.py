@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tercet.kernel import library, multiply_rows, takes_rows
+from tercet.kernel import library
+from tercet.kernel.inference_linear import inference_linear, supports_inference_linear
 from tercet.nn import Linear
 
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -49,7 +50,7 @@ def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: b
     exact = x.double() @ weight.double().T
     exact = exact if scale is None else exact * scale.double()
     exact = exact if bias is None else exact + bias.double()
-    found = multiply_rows(x, weight, scale, bias)
+    found = inference_linear(x, weight, scale, bias)
     torch.testing.assert_close(found.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)
 
 
@@ -59,9 +60,9 @@ def test_a_row_owes_nothing_to_its_neighbours(kind: str) -> None:
     """The same bits alone, and among any others: a batch does not change what is written."""
     x, (weight, scale) = torch.randn(60, 523), weights(kind, 263, 523)
     for few_or_many in ((1, 2, 3, 4, 5, 16), (17, 18, 31, 32, 33, 48, 60)):
-        together = multiply_rows(x[: few_or_many[-1]], weight, scale, None)
+        together = inference_linear(x[: few_or_many[-1]], weight, scale, None)
         for count in few_or_many:
-            assert torch.equal(multiply_rows(x[:count], weight, scale, None), together[:count])
+            assert torch.equal(inference_linear(x[:count], weight, scale, None), together[:count])
 
 
 @needs_kernel
@@ -73,35 +74,35 @@ def test_any_shape_of_rows_and_any_number_of_threads(rows: int) -> None:
         found = []
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            found.append(multiply_rows(x, weight, None, None))
+            found.append(inference_linear(x, weight, None, None))
     finally:
         torch.set_num_threads(threads)
     assert found[0].shape == (2, rows, 1, 701)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
     strided = torch.randn(401, 5).T
-    torch.testing.assert_close(multiply_rows(strided, weight, None, None), strided @ weight.T, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(inference_linear(strided, weight, None, None), strided @ weight.T, atol=1e-4, rtol=1e-4)
 
 
 @needs_kernel
 def test_it_takes_what_is_enough_to_do_without_gradients() -> None:
     large, small = torch.randn(1024, 256), torch.randn(100, 256)
     x = torch.randn(16, 256)
-    assert takes_rows(x, large)
-    assert not takes_rows(x, small)
-    assert takes_rows(torch.randn(17, 256), large)
-    assert takes_rows(torch.randn(164, 256), small)
-    assert not takes_rows(torch.randn(163, 256), small)
-    assert not takes_rows(torch.randn(0, 256), large)
-    assert not takes_rows(x.double(), large)
-    assert not takes_rows(x, large.T.contiguous().T)
-    assert not takes_rows(x, large.double())
+    assert supports_inference_linear(x, large)
+    assert not supports_inference_linear(x, small)
+    assert supports_inference_linear(torch.randn(17, 256), large)
+    assert supports_inference_linear(torch.randn(164, 256), small)
+    assert not supports_inference_linear(torch.randn(163, 256), small)
+    assert not supports_inference_linear(torch.randn(0, 256), large)
+    assert not supports_inference_linear(x.double(), large)
+    assert not supports_inference_linear(x, large.T.contiguous().T)
+    assert not supports_inference_linear(x, large.double())
     trained = nn.Parameter(large)
-    assert not takes_rows(x, trained)
+    assert not supports_inference_linear(x, trained)
     with torch.no_grad():
-        assert takes_rows(x, trained)
+        assert supports_inference_linear(x, trained)
         with torch.autocast("cpu", torch.bfloat16):
-            assert not takes_rows(x, trained)
+            assert not supports_inference_linear(x, trained)
 
 
 @needs_kernel
@@ -109,7 +110,9 @@ def test_a_linear_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = Linear(256, 1031), torch.randn(3, 1, 256)
     expected = nn.functional.linear(x, layer.weight, layer.bias)
     used = []
-    monkeypatch.setattr("tercet.nn.linear.multiply_rows", lambda *given: used.append(1) or multiply_rows(*given))
+    monkeypatch.setattr(
+        "tercet.kernel.dispatch.inference_linear", lambda *given: used.append(1) or inference_linear(*given)
+    )
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=1e-5)
     assert used == [1]

@@ -1,6 +1,7 @@
-"""The compiled softmax of attention is the formula's, there and back, whatever a query may see."""
+"""The compiled softmax of attention is the formula's, forward and backward, whatever a query may see."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -8,10 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import library, seen_softmax, softmax, takes_softmax
-from tercet.nn.attention import attend_by_hand, attention_weights
+from tercet.kernel import library
+from tercet.kernel.build import supports_numbers
+from tercet.kernel.masked_softmax import WORTH, masked_softmax
+from tercet.nn import attend
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _by_the_kernel() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tercet.kernel.masked_softmax.WORTH", 1)
+        yield
 
 
 def written_out(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
@@ -48,7 +58,8 @@ def test_it_is_the_softmax_of_what_is_seen(
     exact = scores.detach().clone().double().requires_grad_()
     expected = written_out(exact, mask, causal)
 
-    weights = seen_softmax(scores, mask=mask, causal=causal)
+    weights = masked_softmax(scores, mask=mask, causal=causal)
+    assert "tercet" in type(weights.grad_fn).__name__
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(weights.double(), expected.detach(), rtol=rounding, atol=1e-7)
     assert not weights[expected == 0].any()  # zero, not next to it
@@ -65,7 +76,7 @@ def test_what_is_not_a_number_is_told_where_it_is_seen(broken: float, place: int
     scores = torch.randn(1, 1, 10, 10)
     scores[0, 0, 9, place] = broken
     scores[0, 0, 3, 7] = broken  # not seen: it comes later
-    weights = seen_softmax(scores, mask=None, causal=True)
+    weights = masked_softmax(scores, mask=None, causal=True)
     assert weights.sum(-1).isfinite().flatten().tolist() == [True] * 9 + [False]
 
 
@@ -77,9 +88,9 @@ def test_attention_is_the_same_either_way(autocast: bool, sees: str, monkeypatch
     mask = torch.rand(2, 1, 11, 11) < 0.7 if sees == "mask" else None
     found: list[tuple[Tensor, ...]] = []
     for worth in (1, 10**9):
-        monkeypatch.setattr(softmax, "WORTH", worth)
+        monkeypatch.setattr("tercet.kernel.masked_softmax.WORTH", worth)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            out = attend_by_hand(q, k, v, mask=mask, causal=sees == "causal")
+            out = attend(q, k, v, mask=mask, causal=sees == "causal")
         slopes = torch.autograd.grad(out.float().square().sum(), (q, k, v))
         found.append((out.detach(), *slopes))
     for mine, plain in zip(*found, strict=True):
@@ -88,18 +99,18 @@ def test_attention_is_the_same_either_way(autocast: bool, sees: str, monkeypatch
 
 def test_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.zeros(4, 16, 128, 128)
-    assert takes_softmax(scores)
-    assert takes_softmax(scores.bfloat16())
-    assert not takes_softmax(scores[1:])  # too few: compiling it would take longer than it saves
-    assert not takes_softmax(scores.half())
-    weights = attention_weights(scores, causal=True)
-    monkeypatch.setattr(softmax, "WORTH", scores.numel() + 1)
-    torch.testing.assert_close(weights, attention_weights(scores, causal=True))
+    assert supports_numbers(scores, WORTH)
+    assert supports_numbers(scores.bfloat16(), WORTH)
+    assert not supports_numbers(scores[1:], WORTH)  # too few: compiling it would take longer than it saves
+    assert not supports_numbers(scores.half(), WORTH)
+    weights = masked_softmax(scores, mask=None, causal=True)
+    monkeypatch.setattr("tercet.kernel.masked_softmax.WORTH", scores.numel() + 1)
+    torch.testing.assert_close(weights, masked_softmax(scores, mask=None, causal=True))
 
 
 def test_a_second_derivative_is_refused_and_not_wrong() -> None:
     scores = torch.randn(1, 1, 4, 4, requires_grad=True)
-    weights = seen_softmax(scores, mask=None, causal=False)
+    weights = masked_softmax(scores, mask=None, causal=False)
     (gradient,) = torch.autograd.grad(weights.square().sum(), scores, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()

@@ -1,19 +1,19 @@
-"""Attention of few queries on a CPU: what a token that is written looks back at, in one call.
+"""Attention of few queries on a CPU, as in a decode step, in one call.
 
-Written out, the formula is ten operations over tables that are as wide as the longest row may get; `few_queries.h`
+Written out, the formula is ten operations over tables that are as wide as the longest row may get; `decode_attention.h`
 reads the keys and values that each query may see, once, and nothing else.
 """
 
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library, mask_strides, words
-from tercet.kernel.fused_step import LANES, table_of
+from tercet.kernel.build import kernels, library, mask_strides
+from tercet.kernel.fused_step import LANES, kv_table
 
 FEW = 8  # queries of a row up to which it is the faster way
 
 
-def takes_queries(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def supports_decode_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether this attention is one for the kernel: without gradients, on a CPU, few queries.
 
     Args:
@@ -33,8 +33,8 @@ def takes_queries(q: Tensor, k: Tensor, v: Tensor) -> bool:
     )
 
 
-def few_queries(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(q kT / sqrt(K)) v; ask `takes_queries` before.
+def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q kT / sqrt(K)) v; ask `supports_decode_attention` before.
 
     Args:
         q: (B, H, T, K) float32.
@@ -44,15 +44,10 @@ def few_queries(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     Returns:
         (B, H, T, K), in memory (B, T, H, K).
     """
-    kernels = library()
-    assert kernels is not None
-    batch, heads, queries, wide = q.shape
+    batch, heads, queries, d_head = q.shape
     q = q.transpose(1, 2).contiguous()
     y = torch.empty_like(q)  # (B, T, H, K)
     mask = None if mask is None else mask.contiguous()
-    sizes = (batch * queries, heads, k.shape[1], wide, queries, k.shape[2], *mask_strides(mask))
-    kernels.few_queries(
-        q.data_ptr(), words(table_of(k, v)), None if mask is None else mask.data_ptr(), y.data_ptr(),
-        words(sizes), torch.get_num_threads(),
-    )  # fmt: skip
+    sizes = (batch * queries, heads, k.shape[1], d_head, queries, k.shape[2], *mask_strides(mask))
+    kernels().decode_attention(q, kv_table(k, v), mask, y, sizes, torch.get_num_threads())
     return y.transpose(1, 2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tercet.config import UserError
 from tercet.generation import Beam, beam_search
 from tercet.generation import beam as module
-from tercet.kernel import best_tokens, library, takes_scores
+from tercet.kernel import library, supports_scores, top_tokens
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -37,7 +37,7 @@ def test_the_best_are_those_of_a_full_sort(
     totals = -torch.randint(5, (n, h)).float()
     totals[torch.rand(n, h) < 0.2] = -math.inf
     never, early, end = torch.randperm(v)[: min(2, v - 1)], torch.rand(n) < 0.4, int(torch.randint(v, ()))
-    values, parents, tokens = best_tokens(scores, totals, count, never=never, end=end, early=early)
+    values, parents, tokens = top_tokens(scores, totals, count, never=never, end=end, early=early)
 
     logprobs = scores.double().log_softmax(-1).unflatten(0, (n, h))
     logprobs[..., never] = -math.inf
@@ -60,7 +60,7 @@ def test_the_best_are_those_of_a_full_sort(
 def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_sentence(place: int, broken: float) -> None:
     scores = torch.rand(6, 200)
     scores[3, place] = broken
-    values, _, _ = best_tokens(
+    values, _, _ = top_tokens(
         scores, torch.zeros(3, 2), 4, never=torch.tensor([5]), end=0, early=torch.zeros(3, dtype=torch.bool)
     )
     assert values.isnan().all(-1).tolist() == [False, True, False]
@@ -71,7 +71,7 @@ def test_a_sentence_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
 
     def found(first: int, last: int) -> list[Any]:
         nothing = torch.zeros(0, dtype=torch.long), torch.zeros(last - first, dtype=torch.bool)
-        made = best_tokens(
+        made = top_tokens(
             scores[5 * first : 5 * last], totals[first:last], 10, never=nothing[0], end=0, early=nothing[1]
         )
         return [tensor.tolist() for tensor in made]
@@ -88,11 +88,11 @@ def test_a_sentence_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
 
 def test_it_takes_scores_on_a_cpu_in_float32() -> None:
     scores = torch.randn(4, 9)
-    assert takes_scores(scores)
-    assert takes_scores(scores[:, :7])
-    assert not takes_scores(scores.bfloat16())
-    assert not takes_scores(scores[:, ::2])
-    assert not takes_scores(scores.requires_grad_())
+    assert supports_scores(scores)
+    assert supports_scores(scores[:, :7])
+    assert not supports_scores(scores.bfloat16())
+    assert not supports_scores(scores[:, ::2])
+    assert not supports_scores(scores.requires_grad_())
 
 
 def test_beam_search_finds_the_same_with_it_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +103,13 @@ def test_beam_search_finds_the_same_with_it_and_without(monkeypatch: pytest.Monk
     prompts = [[1, 2, 3], [4], [5, 6]]
     how: dict[str, Any] = {"eos_id": 9, "forbidden": {0, 7}, "max_new_tokens": 12, "min_new_tokens": [0, 3, 6]}
     used: list[int] = []
-    monkeypatch.setattr(module, "best_tokens", lambda *given, **more: used.append(1) or best_tokens(*given, **more))
+    monkeypatch.setattr(module, "top_tokens", lambda *given, **more: used.append(1) or top_tokens(*given, **more))
     for beam in (Beam(size=1), Beam(size=4, n_best=4)):
         used.clear()
         with_it = beam_search(model, prompts, beam, **how)
         assert used
         with monkeypatch.context() as patch:
-            patch.setattr(module, "takes_scores", lambda scores: False)
+            patch.setattr(module, "supports_scores", lambda scores: False)
             without = beam_search(model, prompts, beam, **how)
         assert [[one.ids for one in found] for found in with_it] == [[one.ids for one in found] for found in without]
         for one, other in zip(chain(*with_it), chain(*without), strict=True):

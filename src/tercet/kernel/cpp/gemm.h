@@ -3,18 +3,18 @@
 #pragma once
 #include <vector>
 
-#include "few_rows.h"
+#include "gemv.h"
 
 namespace {
 
 constexpr Index FEW = 16;  // rows up to which the other way is the faster one
 
 struct Panels {
-    Room<float> x, w;
+    AlignedBuffer<float> x, w;
 };
 
-// (LANES, LANES) numbers, mirrored.
-inline void mirror(Floats (&rows)[LANES]) {
+// (LANES, LANES) numbers, transposed.
+inline void transpose(Floats (&rows)[LANES]) {
 #ifdef __AVX__
     __m256 twos[LANES], fours[LANES];
     for (int i = 0; i < LANES; i += 2) {
@@ -37,21 +37,21 @@ inline void mirror(Floats (&rows)[LANES]) {
 }
 
 template <typename W>
-struct ManyRows {
+struct Gemm {
     const Product<W>& p;
     Index row() const { return p.K + WIDE; }  // apart from each other in memory by no power of two
 
-    static constexpr Index TOGETHER = 512;              // rows that meet the weights while these are near
+    static constexpr Index BATCH = 512;              // rows that meet the weights while these are near
     static constexpr int MOST = WIDE > LANES ? 2 : 1;  // panels whose sums fit into the registers
 
     // Panels of WIDE rows of x, a number of each next to each other; zeros where there is no such row.
-    void lay_out(Index begin, Index end, float* panels) const {
+    void pack_rows(Index begin, Index end, float* panels) const {
         for (Index m = begin; m < up_to(end, WIDE); m += LANES) {
             float* panel = panels + (m - begin) / WIDE * WIDE * p.K + m % WIDE;
             for (Index k = 0; k < p.K; k += LANES) {
                 Floats rows[LANES];
                 for (int i = 0; i < LANES; i++) rows[i] = m + i < p.M ? read(p.x + (m + i) * p.K, k, p.K, 0) : Floats{};
-                mirror(rows);
+                transpose(rows);
                 for (int i = 0; i < LANES && k + i < p.K; i++) *(Floats*)(panel + (k + i) * WIDE) = rows[i];
             }
         }
@@ -81,27 +81,27 @@ struct ManyRows {
         const Floats scale = p.scale ? read(p.scale, n, p.N, 0) : Floats{} + 1;
         const Floats bias = p.bias ? read(p.bias, n, p.N, 0) : Floats{};
         for (int j = 0; j < PANELS; j++) {
-            float kept[LANES][WIDE];
-            for (int i = 0; i < LANES; i++) write(kept[i], sums[j][i]);
+            float lanes[LANES][WIDE];
+            for (int i = 0; i < LANES; i++) write(lanes[i], sums[j][i]);
             for (Index down = 0; down < WIDE; down += LANES) {
-                Floats turned[LANES];
-                for (int i = 0; i < LANES; i++) turned[i] = load(&kept[i][down]);
-                mirror(turned);
+                Floats transposed[LANES];
+                for (int i = 0; i < LANES; i++) transposed[i] = load(&lanes[i][down]);
+                transpose(transposed);
                 for (int i = 0; i < LANES && m + j * WIDE + down + i < p.M; i++) {
                     float* y = p.y + (m + j * WIDE + down + i) * p.N;
-                    const Floats found = turned[i] * scale + bias;
-                    write(p.add ? read(y, n, p.N, 0) + found : found, y, n, p.N);
+                    const Floats value = transposed[i] * scale + bias;
+                    write(p.add ? read(y, n, p.N, 0) + value : value, y, n, p.N);
                 }
             }
         }
     }
 
-    Part::Range share(Part part, Panels& panels) const {
-        const auto [first, last] = part.of((p.N + LANES - 1) / LANES);
-        float *x = panels.x.of(TOGETHER * p.K), *w = panels.w.of(LANES * row());
-        for (Index begin = 0; begin < p.M; begin += TOGETHER) {
-            const Index end = begin + TOGETHER < p.M ? begin + TOGETHER : p.M;
-            lay_out(begin, end, x);
+    ThreadRange::Range share(ThreadRange range, Panels& panels) const {
+        const auto [first, last] = range.of((p.N + LANES - 1) / LANES);
+        float *x = panels.x.of(BATCH * p.K), *w = panels.w.of(LANES * row());
+        for (Index begin = 0; begin < p.M; begin += BATCH) {
+            const Index end = begin + BATCH < p.M ? begin + BATCH : p.M;
+            pack_rows(begin, end, x);
             for (Index n = first * LANES; n < last * LANES; n += LANES) {
                 widen_rows(n, w);
                 Index m = begin;
@@ -116,8 +116,8 @@ struct ManyRows {
 
 // One thread's share of a product, by the way that suits it.
 template <typename W>
-Part::Range share(const Product<W>& product, Part part, Panels& panels) {
-    return product.M > FEW ? ManyRows<W>{product}.share(part, panels) : product.share(part);
+ThreadRange::Range share(const Product<W>& product, ThreadRange range, Panels& panels) {
+    return product.M > FEW ? Gemm<W>{product}.share(range, panels) : product.share(range);
 }
 
 }  // namespace

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tercet.kernel import few_queries, library, takes_queries
+from tercet.kernel import library
+from tercet.kernel.decode_attention import decode_attention, supports_decode_attention
 from tercet.nn.attention import attend, attend_by_hand
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -36,17 +37,19 @@ def test_it_is_the_formula(
     q = size * torch.randn(b, t, groups * each, width).transpose(1, 2)
     k, v = torch.randn(b, groups, s, width), torch.randn(b, s, groups, width).transpose(1, 2)
     allowed = masks(b, t, s)[mask]
-    assert takes_queries(q, k, v)
+    assert supports_decode_attention(q, k, v)
     expected = attend_by_hand(q.double(), k.double(), v.double(), mask=allowed)
     # The scores of large queries are large, and what is off by a share of them is off by as much in the exponent.
-    torch.testing.assert_close(few_queries(q, k, v, allowed).double(), expected, atol=2e-5 * max(1.0, size), rtol=1e-5)
+    torch.testing.assert_close(
+        decode_attention(q, k, v, allowed).double(), expected, atol=2e-5 * max(1.0, size), rtol=1e-5
+    )
 
 
 def test_what_a_query_may_not_see_is_not_read_and_who_sees_nothing_takes_zeros() -> None:
     q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
     k[:, :, 5:], v[:, :, 5:] = math.nan, math.inf
     mask = torch.arange(9).expand(2, 1, 1, 9) < torch.tensor([5, 0])[:, None, None, None]
-    found = few_queries(q, k, v, mask)
+    found = decode_attention(q, k, v, mask)
     torch.testing.assert_close(found[0], attend_by_hand(q[:1], k[:1, :, :5], v[:1, :, :5])[0], atol=1e-6, rtol=1e-5)
     assert torch.equal(found[1], torch.zeros(4, 1, 16))
 
@@ -54,35 +57,36 @@ def test_what_a_query_may_not_see_is_not_read_and_who_sees_nothing_takes_zeros()
 def test_what_is_not_a_number_is_not_hidden() -> None:
     q, k, v = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     k[0, 1, 3, 2] = math.nan
-    assert few_queries(q, k, v, None).isnan().flatten(1).tolist() == [[False] * 8 + [True] * 8]
+    assert decode_attention(q, k, v, None).isnan().flatten(1).tolist() == [[False] * 8 + [True] * 8]
 
 
 def test_a_row_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
     q, k, v = torch.randn(5, 4, 2, 32), torch.randn(5, 4, 301, 32), torch.randn(5, 4, 301, 32)
-    together, threads = few_queries(q, k, v, None), torch.get_num_threads()
-    assert torch.equal(few_queries(q[3:4], k[3:4], v[3:4], None), together[3:4])
+    together, threads = decode_attention(q, k, v, None), torch.get_num_threads()
+    assert torch.equal(decode_attention(q[3:4], k[3:4], v[3:4], None), together[3:4])
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            assert torch.equal(few_queries(q, k, v, None), together)
+            assert torch.equal(decode_attention(q, k, v, None), together)
     finally:
         torch.set_num_threads(threads)
 
 
 def test_it_takes_few_queries_without_gradients() -> None:
     q, k = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 9, 16)
-    assert takes_queries(q, k, k)
-    assert not takes_queries(torch.randn(1, 2, 9, 16), k, k)
-    assert not takes_queries(q.double(), k, k)
-    assert not takes_queries(q[..., :12], k[..., :12], k[..., :12])
-    assert not takes_queries(nn.Parameter(q), k, k)
-    assert not takes_queries(q, k.mT.contiguous().mT, k)
+    assert supports_decode_attention(q, k, k)
+    assert not supports_decode_attention(torch.randn(1, 2, 9, 16), k, k)
+    assert not supports_decode_attention(q.double(), k, k)
+    assert not supports_decode_attention(q[..., :12], k[..., :12], k[..., :12])
+    assert not supports_decode_attention(nn.Parameter(q), k, k)
+    assert not supports_decode_attention(q, k.mT.contiguous().mT, k)
 
 
 def test_attend_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     monkeypatch.setattr(
-        "tercet.nn.attention.few_queries", lambda q, k, v, mask: used.append(1) or few_queries(q, k, v, mask)
+        "tercet.kernel.dispatch.decode_attention",
+        lambda q, k, v, mask: used.append(1) or decode_attention(q, k, v, mask),
     )
     q, k, bias = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 3, 9)
     torch.testing.assert_close(attend(q, k, k), attend_by_hand(q, k, k), atol=1e-6, rtol=1e-5)

@@ -1,10 +1,11 @@
-// What a feed-forward network bends its numbers by, and the slopes of that, over vectors of either width.
+// The activations of a feed-forward network and their derivatives, over vectors of either width.
 #pragma once
 #include "vectors.h"
 
 namespace {
 
 enum Activation : Index { NONE, RELU, GELU, GELU_TANH, SILU, RELU_SQUARED };
+#define ACTIVATION_NAMES "none relu gelu gelu_tanh silu relu_squared"  // the same, as Python knows them
 
 template <typename V>
 V sigmoid(V x) {
@@ -22,8 +23,8 @@ struct Normal {
         const V t = 1.0f / ((x < 0 ? -x : x) * (0.3275911f * 0.70710678f) + 1.0f);
         V p = V{} + 1.061405429f;
         for (float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = multiply_add(p, t, V{} + c);
-        const V beyond = p * t * density * 0.5f;
-        below = x < 0 ? beyond : 1.0f - beyond;
+        const V tail = p * t * density * 0.5f;
+        below = x < 0 ? tail : 1.0f - tail;
     }
 };
 
@@ -40,7 +41,7 @@ V activated(V x, Activation activation) {
 }
 
 template <typename V>
-V slope(V x, Activation activation) {
+V derivative(V x, Activation activation) {
     switch (activation) {
         case GELU: {
             const Normal<V> normal(x);
@@ -64,15 +65,18 @@ inline void activate(float* row, Index count, Activation activation) {
     for (Index i = 0; i < count; i += LANES) write(activated(read(row, i, count, 0), activation), row, i, count);
 }
 
-// y = activated(x), or, where there are slopes, the slopes of x from those of y. All bfloat16.
+// y = activated(x), or, where there is grad_output, that of y, the gradient of x. All bfloat16.
 template <Activation ACTIVATION>
-void bend(const uint16_t* x, const uint16_t* slopes, uint16_t* y, Index first, Index last) {
+void activate(const uint16_t* x, const uint16_t* grad_output, uint16_t* y, Index first, Index last) {
     Index i = first;
-    for (; i + WIDE <= last; i += WIDE)
-        write(y + i, slopes ? read(slopes + i) * slope(read(x + i), ACTIVATION) : activated(read(x + i), ACTIVATION));
+    for (; i + WIDE <= last; i += WIDE) {
+        const Wide numbers = read(x + i);
+        write(y + i, grad_output ? read(grad_output + i) * derivative(numbers, ACTIVATION) : activated(numbers, ACTIVATION));
+    }
     for (; i < last; i += LANES) {
-        const Floats part = read(x, i, last, 0);
-        write(slopes ? read(slopes, i, last, 0) * slope(part, ACTIVATION) : activated(part, ACTIVATION), y, i, last);
+        const Floats numbers = read(x, i, last, 0);
+        write(grad_output ? read(grad_output, i, last, 0) * derivative(numbers, ACTIVATION) : activated(numbers, ACTIVATION),
+              y, i, last);
     }
 }
 

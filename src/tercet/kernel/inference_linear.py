@@ -1,14 +1,15 @@
-"""Rows by weights on a CPU: few at the speed at which the weights can be read, many at that of the arithmetic.
+"""A linear layer without gradients on a CPU: few rows at the speed at which weights can be read, many at that of the
+arithmetic.
 
 A token that is written is one row, and PyTorch's products are made for many: for one to sixteen rows they reach a half
-to a quarter of that speed, and do not know weights in int8. `few_rows.h` is made for few; `many_rows.h` for the beams
-of a batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (docs/measurements/kernels.md).
+to a quarter of that speed, and do not know weights in int8. `gemv.h` is made for few; `gemm.h` for the beams of a
+batch and for prompts, where PyTorch's first choice is half as fast on some CPUs (docs/measurements/kernels.md).
 """
 
 import torch
 from torch import Tensor
 
-from tercet.kernel.compiled import library
+from tercet.kernel.build import kernels, library
 
 FEW = 16  # rows up to which weights are read but once
 LARGE = 1 << 18  # weights from which it pays for few rows
@@ -16,7 +17,7 @@ MUCH = 1 << 22  # multiplications from which it pays for many
 NAMES = {torch.float32: "linear_float32", torch.bfloat16: "linear_bfloat16", torch.int8: "linear_int8"}
 
 
-def takes_rows(x: Tensor, weight: Tensor) -> bool:
+def supports_inference_linear(x: Tensor, weight: Tensor) -> bool:
     """Whether this product is one for the kernel: without gradients, on a CPU, enough to do."""
     rows = x.numel() // x.shape[-1]
     return (
@@ -33,21 +34,18 @@ def takes_rows(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def multiply_rows(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """`(x @ weight.T) * scale + bias`; ask `takes_rows` before.
+def inference_linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    """`(x @ weight.T) * scale + bias`; ask `supports_inference_linear` before.
 
     Args:
         x: (..., K) float32.
         weight: (N, K) float32, bfloat16 or int8.
         scale, bias: (N) float32.
     """
-    kernels = library()
-    assert kernels is not None
     x = x.contiguous()
-    rows, wide, long = x.numel() // x.shape[-1], x.shape[-1], len(weight)
-    y = x.new_empty(*x.shape[:-1], long)
-    getattr(kernels, NAMES[weight.dtype])(
-        x.data_ptr(), weight.data_ptr(), None if scale is None else scale.data_ptr(),
-        None if bias is None else bias.data_ptr(), y.data_ptr(), rows, wide, long, torch.get_num_threads(),
-    )  # fmt: skip
+    out_features, in_features = weight.shape
+    y = x.new_empty(*x.shape[:-1], out_features)
+    getattr(kernels(), NAMES[weight.dtype])(
+        x, weight, scale, bias, y, x.numel() // in_features, in_features, out_features, torch.get_num_threads()
+    )
     return y

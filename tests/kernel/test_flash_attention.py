@@ -1,4 +1,4 @@
-"""Attention over whole sequences in bfloat16 is the formula's, there and back, whatever a query may see."""
+"""Attention over whole sequences in bfloat16 is the formula's, forward and backward, whatever a query may see."""
 
 import math
 
@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import attend_whole, takes_whole, whole_attention
-from tercet.kernel.compiled import multiplies_bfloat16
-from tercet.nn import attention
+from tercet.kernel import dispatch
+from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel.flash_attention import flash_attention, supports_flash_attention
 from tercet.nn.attention import attend, attend_by_hand
 
 pytestmark = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
@@ -50,7 +50,7 @@ def test_it_is_the_formula_there_and_back(
     q, k, v = some(groups * each, t), some(groups, s), some(groups, s)
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     expected = attend_by_hand(*exact, mask=mask, causal=causal)
-    found = attend_whole(q, k, v, mask=mask, causal=causal)
+    found = flash_attention(q, k, v, mask=mask, causal=causal)
     assert (found.dtype, found.shape) == (torch.bfloat16, expected.shape)
     assert apart(found, expected.detach()) < 0.01
     slopes = torch.randn(found.shape).bfloat16()
@@ -71,7 +71,7 @@ def test_who_sees_nothing_takes_nothing() -> None:
     q, k, v = (torch.randn(1, 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
     mask = torch.ones(1, 1, 20, 20, dtype=torch.bool)
     mask[:, :, 7] = False
-    found = attend_whole(q, k, v, mask=mask, causal=False)
+    found = flash_attention(q, k, v, mask=mask, causal=False)
     gradients = torch.autograd.grad(found, (q, k, v), torch.ones_like(found))
     assert not found[:, :, 7].any()
     assert not gradients[0][:, :, 7].any()
@@ -83,7 +83,7 @@ def test_what_is_not_a_number_is_told_by_those_who_see_it(broken: float) -> None
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 40, 16).bfloat16() for _ in range(3))
     k[0, 0, 30] = broken
-    found = attend_whole(q, k, v, mask=None, causal=True)
+    found = flash_attention(q, k, v, mask=None, causal=True)
     assert found[0, 0, :30].isfinite().all()
     assert found[0, 0, 30:].isnan().any()
 
@@ -95,21 +95,21 @@ def test_threads_do_not_change_it() -> None:
     before = torch.get_num_threads()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        y = attend_whole(q, k, v, mask=None, causal=True)
+        y = flash_attention(q, k, v, mask=None, causal=True)
         found.append((y, *torch.autograd.grad(y, (q, k, v), torch.ones_like(y))))
     torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
 def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_attention, "WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
     taken: list[bool] = []
 
     def spy(q: Tensor, k: Tensor, v: Tensor) -> bool:
-        taken.append(takes_whole(q, k, v))
+        taken.append(supports_flash_attention(q, k, v))
         return taken[-1]
 
-    monkeypatch.setattr(attention, "takes_whole", spy)
+    monkeypatch.setattr(dispatch, "supports_flash_attention", spy)
     threads = torch.get_num_threads()
     narrow = [torch.randn(threads, 2, 20, 16).bfloat16() for _ in range(3)]
     wide = [x.float() for x in narrow]
@@ -128,13 +128,13 @@ def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     attend(*narrow, bias=torch.zeros(1, 2, 20, 20).bfloat16())
     assert len(taken) == 3
     attend(*(torch.randn(threads, 2, 20, 24).bfloat16() for _ in range(3)), causal=True)
+    assert taken[3:] == [False]
     with pytest.raises(ValueError, match="put causality into the mask"):
         attend(*narrow, mask=torch.ones(1, 1, 20, 20, dtype=torch.bool), causal=True)
-    assert taken[3:] == [False, True]
 
 
 def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_attention, "WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
     met: list[str] = []
 
     def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
@@ -142,7 +142,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
         return graph
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend_whole(q, k, v, mask=None, causal=True) if takes_whole(q, k, v) else q
+        return flash_attention(q, k, v, mask=None, causal=True) if supports_flash_attention(q, k, v) else q
 
     q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
     torch.compiler.reset()
@@ -152,7 +152,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
     slopes = torch.randn(found.shape).bfloat16()
     gradients = (torch.autograd.grad(y, (q, k, v), slopes) for y in (found, expected))
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
-    assert met[0].count("tercet.whole_attention.default") == 1
+    assert met[0].count("tercet.flash_attention.default") == 1
 
 
 def test_it_is_a_proper_operator() -> None:
@@ -161,4 +161,4 @@ def test_it_is_a_proper_operator() -> None:
     mask = torch.rand(threads, 1, 1, 20) < 0.8
     for arguments in ((q, k, v, None, True), (q, k, v, mask, False)):
         checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-        torch.library.opcheck(torch.ops.tercet.whole_attention.default, arguments, test_utils=checks)
+        torch.library.opcheck(torch.ops.tercet.flash_attention.default, arguments, test_utils=checks)

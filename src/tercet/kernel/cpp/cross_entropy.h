@@ -23,13 +23,13 @@ struct CrossEntropy {
         const Wide z = capped(read(at, count));
         return count < WIDE ? first(count, z, -INFINITY) : z;
     }
-    float one(T score) const { return capped(all(widen_one(score)))[0]; }
+    float logit(T score) const { return capped(all(widen_one(score)))[0]; }
 
     Wide capped(Wide score) const {
         if (!cap) return score;
         const Wide size = score < all(0) ? -score : score, small = exp(size * (-2.0f / cap));
-        const Wide bent = (1.0f - small) / (1.0f + small) * cap;
-        return score < all(0) ? -bent : bent;
+        const Wide bounded = (1.0f - small) / (1.0f + small) * cap;
+        return score < all(0) ? -bounded : bounded;
     }
 
     void row(Index n) const {
@@ -51,19 +51,19 @@ struct CrossEntropy {
             sums += exp(z);
             if (smoothing) distances += first(V - v, z, 0);
         }
-        const float sum = add_up(sums), lse = logf(sum), likely = one(row[targets[n]]) - top;
+        const float sum = add_up(sums), lse = logf(sum), likely = logit(row[targets[n]]) - top;
         plains[n] = lse - likely;
         totals[n] = smoothing ? (1 - smoothing) * plains[n] + smoothing * (lse - add_up(distances) / V) : plains[n];
         if (!learns) return;
 
         const float scale = 1.0f / sum, spread = smoothing / V;
         auto gradient = [&](Wide z) {
-            const Wide slope = exp(z - top) * scale - spread;
-            return cap ? slope * (1.0f - z * z * (1.0f / (cap * cap))) : slope;
+            const Wide grad_z = exp(z - top) * scale - spread;
+            return cap ? grad_z * (1.0f - z * z * (1.0f / (cap * cap))) : grad_z;
         };
-        const float aim = one(row[targets[n]]);
-        const float bend = cap ? 1.0f - aim * aim / (cap * cap) : 1.0f;
-        const float at_target = gradient(all(aim))[0] - (1.0f - smoothing) * bend;
+        const float aim = logit(row[targets[n]]);
+        const float cap_derivative = cap ? 1.0f - aim * aim / (cap * cap) : 1.0f;
+        const float at_target = gradient(all(aim))[0] - (1.0f - smoothing) * cap_derivative;
         for (Index v = 0; v < V; v += WIDE) write(row + v, gradient(scores_from(row + v, V - v)), V - v);
         write(row + targets[n], all(at_target), 1);
     }

@@ -1,4 +1,4 @@
-"""A model at rest: as it is used once it has been trained, or for a moment in between."""
+"""A model as it is used once it has been trained, or for a moment in between."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 
 @contextmanager
-def at_rest(parts: Iterable[nn.Module]) -> Generator[None]:
+def inference_mode(parts: Iterable[nn.Module]) -> Generator[None]:
     """Dropout off and no gradients within; each part gets its own mode back, also after an error.
 
     Held around single steps, never across a `yield`: whoever stops listening half-way, or trains between two tokens,

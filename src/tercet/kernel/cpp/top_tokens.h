@@ -15,7 +15,7 @@ inline bool any(Ints mask) {
 #endif
 }
 
-struct Best {
+struct TopTokens {
     const float* scores;  // (N H, V), rows `stride` apart
     const float* totals;  // (N H)
     Index H, V, stride, count;
@@ -39,38 +39,38 @@ struct Best {
         log_sum = logf(sum);
     }
 
-    bool may(Index n, Index v) const {
+    bool is_allowed(Index n, Index v) const {
         for (Index i = 0; i < nevers; i++)
             if (never[i] == v) return false;
         return !(early[n] && v == end);
     }
 
     void sentence(Index n) const {
-        float* best = values + n * count;
+        float* top_values = values + n * count;
         Index *parent = parents + n * count, *token = tokens + n * count;
-        for (Index i = 0; i < count; i++) best[i] = -INFINITY, parent[i] = token[i] = 0;
+        for (Index i = 0; i < count; i++) top_values[i] = -INFINITY, parent[i] = token[i] = 0;
         for (Index h = 0; h < H; h++) {
             const float* row = scores + (n * H + h) * stride;
             const float total = totals[n * H + h];
             float top, log_sum;
             measure(row, V, top, log_sum);
             if (log_sum != log_sum) {
-                for (Index i = 0; i < count; i++) best[i] = NAN;
+                for (Index i = 0; i < count; i++) top_values[i] = NAN;
                 return;
             }
-            auto meet = [&](Index v) {
+            auto consider = [&](Index v) {
                 const float value = ((row[v] - top) - log_sum) + total;
-                if (!(value > best[count - 1]) || !may(n, v)) return;
+                if (!(value > top_values[count - 1]) || !is_allowed(n, v)) return;
                 Index i = count - 1;  // behind its equals, which came before it
-                for (; i > 0 && value > best[i - 1]; i--)
-                    best[i] = best[i - 1], parent[i] = parent[i - 1], token[i] = token[i - 1];
-                best[i] = value, parent[i] = h, token[i] = v;
+                for (; i > 0 && value > top_values[i - 1]; i--)
+                    top_values[i] = top_values[i - 1], parent[i] = parent[i - 1], token[i] = token[i - 1];
+                top_values[i] = value, parent[i] = h, token[i] = v;
             };
             Index v = 0;
             for (; v + LANES <= V; v += LANES)
-                if (any(((load(row + v) - top) - log_sum) + total > Floats{} + best[count - 1]))
-                    for (Index lane = 0; lane < LANES; lane++) meet(v + lane);
-            for (; v < V; v++) meet(v);
+                if (any(((load(row + v) - top) - log_sum) + total > Floats{} + top_values[count - 1]))
+                    for (Index lane = 0; lane < LANES; lane++) consider(v + lane);
+            for (; v < V; v++) consider(v);
         }
     }
 };

@@ -1,4 +1,4 @@
-"""A linear layer that learns in bfloat16 is the formula, there and back, and its weights' slopes are not rounded."""
+"""A linear layer that learns in bfloat16 is the formula, forward and backward; weights' gradients are not rounded."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import apply_linear, linear, linear_back, linear_there, takes_linear
-from tercet.kernel.compiled import multiplies_bfloat16
+from tercet.kernel.bf16_linear import bf16_linear, linear_backward, linear_forward, supports_bf16_linear
+from tercet.kernel.build import multiplies_bfloat16
 from tercet.nn import Linear
 
 pytestmark = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
@@ -48,7 +48,7 @@ def test_it_is_the_formula_there_and_back(rows: int, wide: int, long: int, bias:
     x, weight, b = doubles(ours)
     assert x is not None
     assert weight is not None
-    expected, found = F.linear(x, weight, b), apply_linear(*ours)
+    expected, found = F.linear(x, weight, b), bf16_linear(*ours)
     assert (found.dtype, found.shape) == (torch.bfloat16, (rows, long))
     assert apart(found, expected) < 2**-8
     slopes = torch.randn(rows, long).bfloat16()
@@ -66,9 +66,9 @@ def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, 
     torch.manual_seed(0)
     every = some(40, 32, 48, bias=True)
     slopes = torch.randn(40, 48).bfloat16()
-    all_slopes = torch.autograd.grad(apply_linear(*every), [one for one in every if one is not None], slopes)
+    all_slopes = torch.autograd.grad(bf16_linear(*every), [one for one in every if one is not None], slopes)
     few = [one.detach().requires_grad_(want) for one, want in zip(every, wanted, strict=True) if one is not None]
-    y = apply_linear(few[0], few[1], few[2])
+    y = bf16_linear(few[0], few[1], few[2])
     assert y.requires_grad == any(wanted)
     if y.requires_grad:
         y.backward(slopes)
@@ -83,14 +83,14 @@ def test_weights_of_any_number_of_rows_are_padded_by_zeros(rows: int, wide: int,
     torch.manual_seed(seed)
     x, weight, _ = some(rows, wide, long, bias=False)
     x, weight, whole = x.detach(), weight.detach(), F.pad(weight.detach(), (0, 0, 0, -long % 16))
-    found = linear_there(x, weight, None)
-    assert torch.equal(found, apply_linear(x, whole, None))
+    found = linear_forward(x, weight, None)
+    assert torch.equal(found, bf16_linear(x, whole, None))
     slopes = F.pad(torch.randn(rows, long), (0, -long % 16)).bfloat16()
-    d_x, d_weight, _ = linear_back(slopes, x, weight, (True, True, False))
-    expected = linear_back(slopes, x, whole, (True, True, False))
+    d_x, d_weight, _ = linear_backward(slopes, x, weight, (True, True, False))
+    expected = linear_backward(slopes, x, whole, (True, True, False))
     assert torch.equal(d_x, expected[0])
     assert torch.equal(d_weight, expected[1][:long])
-    assert not takes_linear(x, weight) or long % 16 == 0
+    assert not supports_bf16_linear(x, weight) or long % 16 == 0
 
 
 def test_threads_do_not_change_it() -> None:
@@ -100,7 +100,7 @@ def test_threads_do_not_change_it() -> None:
     before = torch.get_num_threads()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        y = apply_linear(*ours)
+        y = bf16_linear(*ours)
         found.append((y, *torch.autograd.grad(y, [one for one in ours if one is not None], torch.ones_like(y))))
     torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
@@ -109,9 +109,9 @@ def test_threads_do_not_change_it() -> None:
 def test_axes_in_front_and_gaps_between_rows_are_as_if_there_were_none() -> None:
     torch.manual_seed(0)
     x, weight, bias = some(48, 32, 64, bias=True)
-    flat = apply_linear(x, weight, bias)
-    deep = apply_linear(x.view(4, 3, 4, 32), weight, bias)
-    across = apply_linear(x.mT.contiguous().mT, weight, bias)
+    flat = bf16_linear(x, weight, bias)
+    deep = bf16_linear(x.view(4, 3, 4, 32), weight, bias)
+    across = bf16_linear(x.mT.contiguous().mT, weight, bias)
     assert torch.equal(deep.flatten(0, 2), flat)
     assert torch.equal(across, flat)
     slopes = torch.randn(48, 64).bfloat16()
@@ -123,7 +123,7 @@ def test_axes_in_front_and_gaps_between_rows_are_as_if_there_were_none() -> None
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(linear, "WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.bf16_linear.WORTH", 1)
     layer, x = Linear(32, 48, bias=bias), torch.randn(2, 20, 32)
     exact = layer.double()(x.double())
     layer.float()
@@ -136,12 +136,12 @@ def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Mon
             narrow = Linear(other.shape[-1], 48 if other.shape[-1] == 32 else 40)
             assert "tercet" not in type(narrow(other).grad_fn).__name__
         assert layer.double()(x.double()).dtype == torch.float64  # as it is in mixed precision
-        assert not takes_linear(x, layer.float().weight.bfloat16())
-        assert not takes_linear(x, layer.weight.mT.contiguous().mT)
-        monkeypatch.setattr(linear, "WORTH", 40 * 32 * 48 + 1)
-        assert not takes_linear(x, layer.weight)
+        assert not supports_bf16_linear(x, layer.float().weight.bfloat16())
+        assert not supports_bf16_linear(x, layer.weight.mT.contiguous().mT)
+        monkeypatch.setattr("tercet.kernel.bf16_linear.WORTH", 40 * 32 * 48 + 1)
+        assert not supports_bf16_linear(x, layer.weight)
     with torch.autocast("cpu", torch.float16):
-        assert not takes_linear(x, layer.weight)
+        assert not supports_bf16_linear(x, layer.weight)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -163,8 +163,8 @@ def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(
         met.append(graph.print_readable(print_output=False))
         return graph
 
-    found = torch.compile(apply_linear, fullgraph=True, dynamic=dynamic, backend=look)(*ours)
-    expected = apply_linear(*ours)
+    found = torch.compile(bf16_linear, fullgraph=True, dynamic=dynamic, backend=look)(*ours)
+    expected = bf16_linear(*ours)
     assert torch.equal(found, expected)
     slopes = torch.randn(found.shape).bfloat16()
     given = [one for one in ours if one.requires_grad]
@@ -178,7 +178,7 @@ def test_it_is_a_proper_operator(bias: bool) -> None:
     x, weight, b = some(40, 32, 48, bias=bias)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
     b = None if b is None else b.detach()
-    torch.library.opcheck(linear_there, (x.detach(), weight.detach(), b), test_utils=checks)
+    torch.library.opcheck(linear_forward, (x.detach(), weight.detach(), b), test_utils=checks)
     for wanted in ((True, True, True), (False, True, False), (True, False, False)):
         arguments = torch.randn(40, 48).bfloat16(), x.detach(), weight.detach(), wanted
-        torch.library.opcheck(linear_back, arguments, test_utils=checks[:2])
+        torch.library.opcheck(linear_backward, arguments, test_utils=checks[:2])

@@ -15,19 +15,19 @@ struct Pieces {
 
     static Index of(Index numbers) { return (numbers + SIZE - 1) / SIZE; }
     Index count() const {
-        Index found = 0;
-        for (Index i = 0; i < tensors; i++) found += of(counts[i]);
-        return found;
+        Index total = 0;
+        for (Index i = 0; i < tensors; i++) total += of(counts[i]);
+        return total;
     }
     // `work(tensor, from, numbers)` for the pieces first to last.
     template <typename Work>
     void each(Index first, Index last, Work work) const {
         for (Index i = 0; i < tensors && last > 0; i++) {
-            const Index own = of(counts[i]);
-            for (Index piece = std::max<Index>(first, 0); piece < std::min(own, last); piece++)
+            const Index pieces = of(counts[i]);
+            for (Index piece = std::max<Index>(first, 0); piece < std::min(pieces, last); piece++)
                 work(i, piece * SIZE, std::min(SIZE, counts[i] - piece * SIZE));
-            first -= own;
-            last -= own;
+            first -= pieces;
+            last -= pieces;
         }
     }
 };

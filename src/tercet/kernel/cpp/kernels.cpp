@@ -1,0 +1,258 @@
+// What Python calls.
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include <numeric>
+
+#include "adam.h"
+#include "bf16_linear.h"
+#include "cross_entropy.h"
+#include "decode_attention.h"
+#include "flash_attention.h"
+#include "fused_step.h"
+#include "gemm.h"
+#include "masked_softmax.h"
+#include "top_tokens.h"
+
+namespace {
+
+constexpr Index WORTH_SHARING = 1 << 17;  // multiplications from which threads are worth waking
+
+// `work(range)` for each thread's range.
+template <typename Work>
+void parallel_for(int threads, const Work& work) {
+#ifdef _OPENMP
+    if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+        work(ThreadRange{omp_get_thread_num(), omp_get_num_threads()});
+        return;
+    }
+#endif
+    work(ThreadRange{0, 1});
+}
+
+template <typename W>
+void linear(const float* x, const W* w, const float* scale, const float* bias, float* y, Index M, Index K, Index N,
+            int threads) {
+    const Product<W> product{x, w, scale, bias, y, M, K, N, false};
+    parallel_for(M * N * K > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        Panels panels;
+        share(product, range, panels);
+    });
+}
+
+template <typename T>
+void cross_entropy(Index N, const CrossEntropy<T>& rows, int threads) {
+    constexpr Index EXPONENTIAL = 16;  // multiplications, two of them for each score
+    parallel_for(N > 1 && 2 * EXPONENTIAL * N * rows.V > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        const auto [first, last] = range.of(N);
+        for (Index n = first; n < last; n++) rows.row(n);
+    });
+}
+
+// sizes: rows, H, T, S, causal, the mask's strides.
+KeyMask key_mask_of(const Index* sizes, const uint8_t* mask) {
+    return {sizes[1], sizes[2], sizes[3], sizes[4] != 0, mask, {sizes[5], sizes[6]}};
+}
+
+template <typename T>
+void softmax(const T* scores, T* weights, const uint8_t* mask, const Index* sizes, int threads) {
+    const KeyMask key_mask = key_mask_of(sizes, mask);
+    parallel_for(sizes[0] * key_mask.S > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        std::vector<float> buffer(key_mask.S + LANES);
+        const auto [first, last] = range.of(sizes[0]);
+        for (Index row = first; row < last; row++) softmax_row(scores, weights, key_mask, row, buffer);
+    });
+}
+
+template <typename T>
+void softmax_backward(const T* weights, const T* grad_weights, T* grad_scores, const Index* sizes, int threads) {
+    const KeyMask key_mask = key_mask_of(sizes, nullptr);
+    parallel_for(sizes[0] * key_mask.S > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        const auto [first, last] = range.of(sizes[0]);
+        for (Index row = first; row < last; row++) softmax_backward_row(weights, grad_weights, grad_scores, key_mask, row);
+    });
+}
+
+#ifdef __AVX512BF16__
+// Of each tensor its address and four strides, the last of which is 1.
+Rows rows(const Index* tensor) { return {(Half*)tensor[0], {tensor[1], tensor[2], tensor[3]}}; }
+
+// tensors: q, k, v, y. sizes: B, H, G, T, S, K, causal, the mask's strides.
+FlashAttention attention_of(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes) {
+    const Index B = sizes[0], H = sizes[1], G = sizes[2], T = sizes[3], S = sizes[4], K = sizes[5];
+    return {B, H, G, T, S, K, {H, T, S, sizes[6] != 0, mask, {sizes[7], sizes[8]}},
+            rows(tensors), rows(tensors + 5), rows(tensors + 10), rows(tensors + 15), logsumexp};
+}
+#endif
+
+KVTable kv_table(const Index* table) {
+    return {(float*)table[0], (float*)table[1], {table[2], table[3], table[4]}, {table[5], table[6], table[7]}};
+}
+
+}  // namespace
+
+extern "C" {
+void linear_float32(const float* x, const float* w, const float* s, const float* b, float* y, Index M, Index K, Index N,
+                    int threads) {
+    linear(x, w, s, b, y, M, K, N, threads);
+}
+void linear_bfloat16(const float* x, const uint16_t* w, const float* s, const float* b, float* y, Index M, Index K,
+                     Index N, int threads) {
+    linear(x, w, s, b, y, M, K, N, threads);
+}
+void linear_int8(const float* x, const int8_t* w, const float* s, const float* b, float* y, Index M, Index K, Index N,
+                 int threads) {
+    linear(x, w, s, b, y, M, K, N, threads);
+}
+
+// sizes: M, H, G, K, rows, columns, the mask's strides. table: addresses and strides of keys and values.
+void decode_attention(const float* q, const Index* table, const uint8_t* mask, float* y, const Index* sizes, int threads) {
+    const Index M = sizes[0], H = sizes[1], K = sizes[3], columns = sizes[5];
+    const DecodeAttention attention{q, y, M, H, sizes[2], K, sizes[4], kv_table(table), columns, mask,
+                                    {sizes[6], sizes[7]}, nullptr};
+    parallel_for(M * H * columns * K > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        std::vector<int32_t> visible;
+        std::vector<float> weights;
+        attention.share(range, visible, weights);
+    });
+}
+
+void top_tokens(const float* scores, const float* totals, Index N, Index H, Index V, Index stride, Index count,
+                 const Index* never, Index nevers, Index end, const uint8_t* early, float* values, Index* parents,
+                 Index* tokens, int threads) {
+    const TopTokens top{scores, totals, H, V, stride, count, never, nevers, end, early, values, parents, tokens};
+    parallel_for(N > 1 && N * H * V > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        const auto [first, last] = range.of(N);
+        for (Index n = first; n < last; n++) top.sentence(n);
+    });
+}
+
+void cross_entropy_float32(float* scores, Index N, Index V, Index stride, const Index* targets, float smoothing, float cap,
+                           int learns, float* totals, float* plains, int threads) {
+    cross_entropy<float>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
+}
+void cross_entropy_bfloat16(uint16_t* scores, Index N, Index V, Index stride, const Index* targets, float smoothing,
+                            float cap, int learns, float* totals, float* plains, int threads) {
+    cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
+}
+
+#ifdef __AVX512BF16__
+extern const int MULTIPLIES_BFLOAT16 = 1;
+void flash_attention_forward(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
+                             int threads) {
+    const FlashAttention attention = attention_of(tensors, mask, logsumexp, sizes);
+    parallel_for(threads, [&](ThreadRange range) {
+        thread_local FlashAttention::Scratch scratch;
+        const auto [first, last] = range.of(attention.B * attention.H);
+        for (Index i = first; i < last; i++) attention.forward(i / attention.H, i % attention.H, scratch);
+    });
+}
+// tensors: q, k, v, y, the gradient of y, and where those of q, k and v go.
+void flash_attention_backward(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
+                              int threads) {
+    const FlashAttention attention = attention_of(tensors, mask, logsumexp, sizes);
+    const Rows dy = rows(tensors + 20), dq = rows(tensors + 25), dk = rows(tensors + 30), dv = rows(tensors + 35);
+    parallel_for(threads, [&](ThreadRange range) {
+        thread_local FlashAttention::Scratch scratch;
+        const auto [first, last] = range.of(attention.B * attention.G);
+        for (Index i = first; i < last; i++) attention.backward(i / attention.G, i % attention.G, dy, dq, dk, dv, scratch);
+    });
+}
+
+// Packed and multiplied by the same threads, who wait for each other in between.
+void linear_forward(const uint16_t* x, const float* w, const float* bias, uint16_t* y, Index N, Index K, Index M,
+                  int threads) {
+    thread_local Linear::PackedWeights buffers;
+    const Linear linear{N, K, M, x, w};
+    Linear::PackedWeights& packed = buffers.of(K * linear.padded, 0, 0);
+    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    parallel_for(threads, [&](ThreadRange range) { linear.pack_weights(range, packed); });
+    parallel_for(threads, [&](ThreadRange range) { linear.forward(range, packed, bias, y); });
+}
+void linear_backward(const uint16_t* dy, const uint16_t* x, const float* w, uint16_t* dx, float* dw, float* db, Index N,
+                 Index K, Index M, int threads) {
+    thread_local Linear::PackedWeights buffers;
+    const Linear linear{N, K, M, x, w};
+    const Index most = std::min(up_to(N, 2), Linear::BATCH);
+    Linear::PackedWeights& packed = buffers.of(K * linear.padded, K * most, linear.padded * most);
+    const Linear::Gradients gradients{dy, dx, dw, db};
+    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    for (Index first = 0; first < N; first += most) {
+        const Index count = std::min(most, N - first);
+        parallel_for(threads, [&](ThreadRange range) { linear.pack_operands(range, packed, gradients, first, count); });
+        parallel_for(threads, [&](ThreadRange range) { linear.backward(range, packed, gradients, first, count); });
+    }
+}
+#else
+extern const int MULTIPLIES_BFLOAT16 = 0;
+void linear_forward(const uint16_t*, const float*, const float*, uint16_t*, Index, Index, Index, int) {}
+void linear_backward(const uint16_t*, const uint16_t*, const float*, uint16_t*, float*, float*, Index, Index, Index, int) {}
+void flash_attention_forward(const Index*, const uint8_t*, float*, const Index*, int) {}
+void flash_attention_backward(const Index*, const uint8_t*, float*, const Index*, int) {}
+#endif
+
+extern const char* const ACTIVATIONS = ACTIVATION_NAMES;
+void activate(const uint16_t* x, const uint16_t* grad_output, uint16_t* y, Index count, Index activation, int threads) {
+    parallel_for(count > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        const auto [first, last] = range.of(count);
+        switch (activation) {
+            case RELU: return activate<RELU>(x, grad_output, y, first, last);
+            case GELU: return activate<GELU>(x, grad_output, y, first, last);
+            case GELU_TANH: return activate<GELU_TANH>(x, grad_output, y, first, last);
+            case SILU: return activate<SILU>(x, grad_output, y, first, last);
+            case RELU_SQUARED: return activate<RELU_SQUARED>(x, grad_output, y, first, last);
+        }
+    });
+}
+
+void softmax_float32(const float* scores, float* weights, const uint8_t* mask, const Index* sizes, int threads) {
+    softmax(scores, weights, mask, sizes, threads);
+}
+void softmax_bfloat16(const uint16_t* scores, uint16_t* weights, const uint8_t* mask, const Index* sizes, int threads) {
+    softmax(scores, weights, mask, sizes, threads);
+}
+void softmax_backward_float32(const float* weights, const float* grad_weights, float* grad_scores,
+                              const Index* sizes, int threads) {
+    softmax_backward(weights, grad_weights, grad_scores, sizes, threads);
+}
+void softmax_backward_bfloat16(const uint16_t* weights, const uint16_t* grad_weights, uint16_t* grad_scores,
+                               const Index* sizes, int threads) {
+    softmax_backward(weights, grad_weights, grad_scores, sizes, threads);
+}
+
+// tensors: parameters, gradients, both moments and steps, so many addresses of each. settings: each parameter's.
+void adam(const Index* tensors, const Index* counts, Index count, const Adam* settings, float scale, int threads) {
+    const Pieces pieces{counts, count};
+    const auto of = [&](int kind, Index i) { return (float*)tensors[kind * count + i]; };
+    for (Index i = 0; i < count; i++) *of(4, i) += 1;
+    parallel_for(pieces.count() > 1 ? threads : 1, [&](ThreadRange range) {
+        const auto [first, last] = range.of(pieces.count());
+        pieces.each(first, last, [&](Index i, Index from, Index numbers) {
+            settings[i].step(of(0, i) + from, of(1, i) + from, of(2, i) + from, of(3, i) + from, numbers, *of(4, i), scale);
+        });
+    });
+}
+void gradient_norm(const Index* tensors, const Index* counts, Index count, double* norm, int threads) {
+    const Pieces pieces{counts, count};
+    std::vector<double> sums(pieces.count());
+    parallel_for(pieces.count() > 1 ? threads : 1, [&](ThreadRange range) {
+        const auto [first, last] = range.of(pieces.count());
+        double* sum = sums.data() + first;
+        pieces.each(first, last, [&](Index i, Index from, Index numbers) {
+            *sum++ = squares((const float*)tensors[i] + from, numbers);
+        });
+    });
+    *norm = std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
+}
+
+// tables: for each layer self-attention's and cross-attention's.
+void fused_step(const Step* steps, Index count, float* x, float* scratch, const Index* columns, const float* cosines,
+                const float* sines, const uint8_t* source_mask, const Index* sizes, const Index* tables, int threads) {
+    const Tokens tokens{sizes[0], sizes[1], columns, sizes[2], cosines, sines, sizes[3], sizes[4], sizes[5], source_mask};
+    std::vector<Layer> layers;
+    for (Index i = 0; i < sizes[6]; i++) layers.push_back({kv_table(tables + 16 * i), kv_table(tables + 16 * i + 8)});
+    const Run run{steps, count, x, scratch, tokens, layers.data(), tokens.rows * tokens.each};
+    parallel_for(threads, [&](ThreadRange range) { run.share(range); });
+}
+}

@@ -1,0 +1,125 @@
+"""Attention over whole sequences, forward and backward, where the CPU multiplies bfloat16: the (T, S) scores are never
+written, nor is what causality hides worked out. PyTorch's kernel for CPUs takes several times as long in bfloat16, and
+the formula written out is a dozen passes over the largest tensor of a layer.
+
+As Dao et al., "FlashAttention" (2022) have it on a GPU: the backward pass works the weights out once more.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.build import kernels, mask_strides, multiplies_bfloat16
+from tercet.kernel.operators import differentiable, operator
+
+WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
+STEP = 16  # the width of a head is a multiple of it
+
+
+def supports_flash_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether this attention is one for the kernel: bfloat16, or what is to be multiplied in it, on such a CPU.
+
+    Args:
+        q: (B, H, T, K).
+        k, v: (B, G, S, K).
+    """
+    batch, heads, queries, d_head = q.shape
+    return (
+        not torch.compiler.is_exporting()
+        and q.device.type == "cpu"
+        and batch * heads * queries * k.shape[2] >= WORTH
+        and _product_dtype(q) == torch.bfloat16
+        and d_head % STEP == 0
+        and d_head == v.shape[-1]
+        and batch * k.shape[1] >= _threads()
+        and multiplies_bfloat16()
+    )
+
+
+def flash_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
+    """softmax(q kT / sqrt(K)) v; ask `supports_flash_attention` before.
+
+    Args:
+        q: (B, H, T, K).
+        k, v: (B, G, S, K); heads next to each other share one of the G.
+        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+        causal: query t sees keys 0..t, and there is no mask.
+
+    Returns:
+        (B, H, T, K) bfloat16, in memory (B, T, H, K).
+    """
+    q, k, v = (_contiguous_rows(x.to(torch.bfloat16)) for x in (q, k, v))
+    return _differentiable(q, k, v, None if mask is None else mask.contiguous(), causal)[0]
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    return _empty_by_tokens(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@operator("flash_attention", _fake)
+def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    """What the queries take, and the logarithms of their softmax's sums."""
+    y, logsumexp = _fake(q, k, v, mask, causal)
+    _call("flash_attention_forward", (q, k, v, y), mask, logsumexp, causal)
+    return y, logsumexp
+
+
+def _fake_backward(
+    grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logsumexp: Tensor, mask: Tensor | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _empty_by_tokens(q), _empty_by_tokens(k), _empty_by_tokens(v)
+
+
+@operator("flash_attention_backward", _fake_backward)
+def _backward(
+    grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logsumexp: Tensor, mask: Tensor | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad_output = _contiguous_rows(grad_output)
+    gradients = _empty_by_tokens(q), _empty_by_tokens(k), _empty_by_tokens(v)
+    _call("flash_attention_backward", (q, k, v, y, grad_output, *gradients), mask, logsumexp, causal)
+    return gradients
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, mask, ctx.causal = inputs
+    ctx.save_for_backward(q, k, v, *output, mask)
+
+
+def _gradients(ctx: Any, grad_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, y, logsumexp, mask = ctx.saved_tensors
+    return *_backward(grad_output, q, k, v, y, logsumexp, mask, ctx.causal), None, None
+
+
+_differentiable = differentiable(_forward, _setup_context, _gradients)
+
+
+def _contiguous_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+@torch.compiler.assume_constant_result
+def _threads() -> int:
+    return torch.get_num_threads()
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """In which it would be multiplied; float64 stays what it is in mixed precision, too."""
+    mixed = torch.is_autocast_enabled("cpu") and x.dtype != torch.float64
+    return torch.get_autocast_dtype("cpu") if mixed else x.dtype
+
+
+def _empty_by_tokens(like: Tensor) -> Tensor:
+    """(B, H, T, K) that lies in memory as (B, T, H, K)."""
+    _, heads, tokens, d_head = like.shape
+    return like.new_empty_strided(like.shape, (tokens * heads * d_head, d_head, heads * d_head, 1))
+
+
+def _call(name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logsumexp: Tensor, causal: bool) -> None:
+    q, k = tensors[:2]
+    batch, heads, queries, d_head = q.shape
+    sizes = (batch, heads, k.shape[1], queries, k.shape[2], d_head, int(causal), *mask_strides(mask))
+    addresses = [number for x in tensors for number in (x.data_ptr(), *x.stride())]
+    getattr(kernels(), name)(addresses, mask, logsumexp, sizes, torch.get_num_threads())

@@ -1,0 +1,85 @@
+"""The softmax of attention over what each query may see. By a kernel on a CPU, forward and backward, a row is read once
+each way, where masking, widening, PyTorch's softmax and narrowing are ten passes over the largest tensor of a layer.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tercet.kernel.build import kernels, mask_strides, supports_numbers
+from tercet.kernel.operators import differentiable, operator
+
+WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
+
+
+def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
+    """Weights that sum to one over the keys that a query sees, and are zero elsewhere.
+
+    Args:
+        scores: (B, H, T, S).
+        mask: (B or 1, 1, T or 1, S) bool: True where a query may see a key. One that sees none takes zeros.
+        causal: query t sees keys 0..t, and there is no mask.
+
+    Returns:
+        (B, H, T, S), of the scores' type.
+    """
+    if supports_numbers(scores, WORTH):
+        return _differentiable(scores.contiguous(), None if mask is None else mask.contiguous(), causal)
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    hidden = None if mask is None else ~mask
+    if hidden is not None:
+        # The lowest finite number, not -inf: a row of -inf would have NaN gradients even where it is overwritten.
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    weights = scores.float().softmax(-1).to(scores.dtype)  # in float32: bf16 loses the softmax's tail
+    # A row that sees nothing is zeros; by causality alone each sees itself.
+    return weights if causal or hidden is None else weights.masked_fill(hidden, 0.0)
+
+
+def _fake(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    return torch.empty_like(scores)
+
+
+@operator("masked_softmax", _fake)
+def _forward(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    weights = torch.empty_like(scores)
+    _call("softmax", scores, weights, mask, sizes=_sizes(scores, mask, causal))
+    return weights
+
+
+def _fake_backward(grad_output: Tensor, weights: Tensor, causal: bool) -> Tensor:
+    return torch.empty_like(weights)
+
+
+@operator("masked_softmax_backward", _fake_backward)
+def _backward(grad_output: Tensor, weights: Tensor, causal: bool) -> Tensor:
+    grad_scores = torch.empty_like(weights)
+    grad_output = grad_output.to(weights.dtype).contiguous()
+    _call("softmax_backward", weights, grad_output, grad_scores, sizes=_sizes(weights, None, causal))
+    return grad_scores
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.causal = inputs[2]
+    ctx.save_for_backward(output)
+
+
+@once_differentiable
+def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
+    (weights,) = ctx.saved_tensors
+    return _backward(grad_output, weights, ctx.causal), None, None
+
+
+_differentiable = differentiable(_forward, _setup_context, _gradients)
+
+
+def _sizes(scores: Tensor, mask: Tensor | None, causal: bool) -> tuple[int, ...]:
+    batch, heads, queries, keys = scores.shape
+    return (batch * heads * queries, heads, queries, keys, int(causal), *mask_strides(mask))
+
+
+def _call(name: str, first: Tensor, second: Tensor, third: Tensor | None, *, sizes: tuple[int, ...]) -> None:
+    function = getattr(kernels(), f"{name}_{str(first.dtype).removeprefix('torch.')}")
+    function(first, second, third, sizes, torch.get_num_threads())

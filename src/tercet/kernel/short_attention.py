@@ -1,0 +1,38 @@
+"""Attention over few keys on a CPU: PyTorch's products with a masked softmax between them. PyTorch's fused kernel works
+by blocks that such a text does not fill."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tercet.kernel.masked_softmax import masked_softmax
+
+# Keys up to which it takes less time than the fused kernel (docs/measurements/kernels.md): in fp32 as it comes, and
+# where small products go through oneDNN (bf16, or fp32 let in), which the fused kernel is slow with.
+SHORT, SHORT_BY_ONEDNN = 128, 1024
+
+
+def supports_short_attention(q: Tensor, k: Tensor) -> bool:
+    """Whether attention of these queries, (B, H, T, K), to these keys, (B, G, S, K), is faster this way."""
+    # The compiler can't follow the question by what fp32 is multiplied; what it compiles takes the shorter bound.
+    compiling = torch.compiler.is_compiling()
+    as_it_comes = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
+    is_short = k.shape[-2] <= (SHORT if as_it_comes else SHORT_BY_ONEDNN) or q.shape[-2] == 1
+    return q.device.type == "cpu" and is_short and not torch.compiler.is_exporting()
+
+
+def short_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """softmax(q kT / sqrt(K) + bias) v; arguments and result as those of `dispatch.attention`."""
+    heads = q.shape[1]
+    scores = (q / math.sqrt(q.shape[-1])) @ _repeat_heads(k, heads).mT  # (B, H, T, S)
+    weights = masked_softmax(scores if bias is None else scores + bias, mask=mask, causal=causal)
+    weights = F.dropout(weights, dropout, training=dropout > 0)
+    return weights.to(v.dtype) @ _repeat_heads(v, heads)  # (B, H, T, K)
+
+
+def _repeat_heads(x: Tensor, heads: int) -> Tensor:
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

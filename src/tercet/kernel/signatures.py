@@ -1,0 +1,56 @@
+"""What the C++ functions take, in one table: from it ctypes knows how to hand over tensors and numbers."""
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+
+class Address:
+    """A tensor, or None, as the address of its numbers."""
+
+    @classmethod
+    def from_param(cls, tensor: Tensor | None) -> ctypes.c_void_p | None:
+        return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())
+
+
+class Integers:
+    """Whole numbers of 64 bits each; ctypes takes several times as long to make an array."""
+
+    @classmethod
+    def from_param(cls, numbers: Sequence[int]) -> bytes:
+        return pack_integers(numbers)
+
+
+def pack_integers(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"{len(numbers)}q", *numbers)
+
+
+POINTER, SIZE, FLOAT, FLAG, THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int, ctypes.c_int
+LINEAR = [*[Address] * 5, *[SIZE] * 3, THREADS]
+CROSS_ENTROPY = [Address, *[SIZE] * 3, Address, *[FLOAT] * 2, FLAG, *[Address] * 2, THREADS]
+SOFTMAX = [*[Address] * 3, Integers, THREADS]
+FLASH_ATTENTION = [Integers, *[Address] * 2, Integers, THREADS]
+SIGNATURES: dict[str, list[Any]] = {
+    "linear_float32": LINEAR,
+    "linear_bfloat16": LINEAR,
+    "linear_int8": LINEAR,
+    "decode_attention": [Address, Integers, *[Address] * 2, Integers, THREADS],
+    "top_tokens": [*[Address] * 2, *[SIZE] * 5, Address, *[SIZE] * 2, *[Address] * 4, THREADS],
+    "cross_entropy_float32": CROSS_ENTROPY,
+    "cross_entropy_bfloat16": CROSS_ENTROPY,
+    "flash_attention_forward": FLASH_ATTENTION,
+    "flash_attention_backward": FLASH_ATTENTION,
+    "linear_forward": [*[Address] * 4, *[SIZE] * 3, THREADS],
+    "linear_backward": [*[Address] * 6, *[SIZE] * 3, THREADS],
+    "adam": [*[Integers] * 2, SIZE, POINTER, FLOAT, THREADS],
+    "gradient_norm": [*[Integers] * 2, SIZE, POINTER, THREADS],
+    "activate": [*[Address] * 3, SIZE, SIZE, THREADS],
+    "softmax_float32": SOFTMAX,
+    "softmax_bfloat16": SOFTMAX,
+    "softmax_backward_float32": SOFTMAX,
+    "softmax_backward_bfloat16": SOFTMAX,
+    "fused_step": [POINTER, SIZE, *[Address] * 6, *[Integers] * 2, THREADS],
+}

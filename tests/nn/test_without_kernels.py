@@ -1,0 +1,38 @@
+"""The parts need nothing of the kernel room: with it deleted they import, and their own tests pass."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py"}
+
+
+@pytest.mark.timeout(600)
+def test_with_the_kernel_room_deleted_the_parts_pass_their_tests(tmp_path: Path) -> None:
+    package = tmp_path / "tercet"
+    shutil.copytree(ROOT / "src/tercet/nn", package / "nn", ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "__init__.py").write_text("")
+    tests = [str(path) for path in sorted((ROOT / "tests/nn").glob("test_*.py")) if path.name not in NEEDS_MODELS]
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK, *tests], env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=570,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+CHECK = f"""
+import importlib.util, sys
+import pytest
+assert importlib.util.find_spec("tercet.kernel") is None
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", {str(ROOT)!r}, *sys.argv[1:]]))
+"""
+
+
+def test_one_file_alone_meets_the_kernel_room() -> None:
+    names = [path.name for path in (ROOT / "src/tercet/nn").glob("*.py") if "tercet.kernel" in path.read_text()]
+    assert names == ["kernels.py"]

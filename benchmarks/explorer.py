@@ -25,9 +25,9 @@ import torch
 import uvicorn
 
 from tercet.checkpoint import Trained, load_model
+from tercet.explorer import Answers, opening_query
+from tercet.explorer.server import application
 from tercet.generation import Sampling, generate
-from tercet.inspect.explorer import Answers, opening
-from tercet.inspect.explorer.server import application
 from tercet.models import DecoderOnly
 
 FIRST_PAINT, LOOK_SECONDS, LOOK_BYTES, SLIDER = 2.0, 1.0, 2_000_000, 50.0  # what they are to be, at most
@@ -135,7 +135,7 @@ def in_browser(trained: Trained, times: int) -> dict[str, float] | None:
     paints, views, sliders = [], [], []
     with sync_playwright() as playwright:
         for _ in range(times):
-            with served(Answers(trained, start=opening(trained))) as address:
+            with served(Answers(trained, start=opening_query(trained))) as address:
                 browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
                 page = browser.new_page(viewport={"width": 1280, "height": 720})
                 began = time.perf_counter()

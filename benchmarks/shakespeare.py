@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from tercet.checkpoint import load_model
+from tercet.checkpoint.metrics import read_metrics
 from tercet.config import assignment, merge
 from tercet.data import prepare
 from tercet.evaluate import score
-from tercet.inspect.metrics import read_metrics
 from tercet.training import load_recipe, read_recipe, train
 
 SEEDS = (1337, 1338, 1339)

@@ -49,6 +49,7 @@ from tercet.evaluate import (
     translation_scores,
     translator,
 )
+from tercet.explorer import explore
 from tercet.generation import (
     Beam,
     Draft,
@@ -60,8 +61,7 @@ from tercet.generation import (
     stream_text,
     translate,
 )
-from tercet.inspect.explorer import explore
-from tercet.inspect.sentence import Reading, read
+from tercet.inspect.recording import Recording, read
 from tercet.models import AnyModel
 from tercet.nn.linear import WeightDtype, quantize
 from tercet.serve.engine import Engine as Engine
@@ -248,7 +248,7 @@ class Run:
             return translation_scores(self.trained, **settings).scores
         return scores_of(self.trained, text_to_score(self.trained, data), **settings)
 
-    def read(self, text: str = "", **how: Any) -> Reading:
+    def read(self, text: str = "", **how: Any) -> Recording:
         """One text through the model, and every tensor on the way; the keywords are those of `tercet.inspect.read`."""
         return read(self.trained, text, **how)
 

@@ -13,7 +13,7 @@ from weights_of_others import minilm
 
 from tercet.checkpoint import load_model
 from tercet.cli.main import main
-from tercet.inspect.explorer import Answers
+from tercet.explorer import Answers
 
 SIZES = {"vocab_size": 23, "pad_token_id": 0, "bos_token_id": None}
 

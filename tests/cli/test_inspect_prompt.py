@@ -70,9 +70,9 @@ def test_one_object_with_the_table_and_the_path(runs: dict[str, str], capsys) ->
     assert [token["text"] for token in path["sides"]["stack"]] == list("abca")
     assert path["lens"]["names"] == ["stack.dropout", *(f"stack.blocks.{i}" for i in range(3))]
     assert [[len(cell) for cell in row] for row in path["lens"]["rows"]] == [[3] * 4] * 4
-    reading = read(load_model(runs["gpt"]), "abca")
-    assert reading.logits is not None
-    for row, logits in zip(path["lens"]["rows"], reading.logits, strict=True):
+    recording = read(load_model(runs["gpt"]), "abca")
+    assert recording.logits is not None
+    for row, logits in zip(path["lens"]["rows"], recording.logits, strict=True):
         assert row[-1][0]["id"] == int(logits.argmax())
         assert row[-1][0]["probability"] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-6)
     losses = path["loss"]["tokens"]
@@ -116,13 +116,13 @@ def test_the_parts_of_a_logit(runs: dict[str, str], capsys) -> None:
     answer = json.loads(asked(capsys, runs["gpt"], "--prompt", "abca", "--attribution", "b", "--at", "1", "--json"))
     found = answer["attribution"]
     assert (found["row"], found["text"]) == (1, "b")
-    reading = read(load_model(runs["gpt"]), "abca")
-    assert reading.logits is not None
+    recording = read(load_model(runs["gpt"]), "abca")
+    assert recording.logits is not None
     assert sum(found["values"]) == pytest.approx(found["logit"], abs=1e-6)
-    assert found["logit"] == pytest.approx(float(reading.logits[1, TOKENIZER.encode("b")[0]]), abs=1e-4)
+    assert found["logit"] == pytest.approx(float(recording.logits[1, TOKENIZER.encode("b")[0]]), abs=1e-4)
     out = asked(capsys, runs["gpt"], "--prompt", "abca", "--attribution")
     assert "at row 3 (a), as a sum over the parts" in out
-    assert f"{float(reading.logits[3].max()):+.3f}" in out
+    assert f"{float(recording.logits[3].max()):+.3f}" in out
 
 
 def test_a_single_token_has_no_loss_yet(runs: dict[str, str], capsys) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tercet.checkpoint import Card, save_model
+from tercet.checkpoint.metrics import COLUMNS
 from tercet.cli.main import main
-from tercet.inspect.metrics import COLUMNS
 from tercet.models import (
     AnyModel,
     DecoderOnly,

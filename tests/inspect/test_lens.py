@@ -10,7 +10,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from small import PLACEMENTS, V, encoder, model, translator
 
-from tercet.inspect import read_off, stream_names
+from tercet.inspect import logit_lens, stream_names
+from tercet.inspect.lens import find_top_tokens, lens_top_tokens
 from tercet.models import EncoderDecoder, MaskedHead, record
 
 HEAD = {"masked_head": MaskedHead(transform=True, bias=True), "n_segments": 2, "embedding_norm": True}
@@ -36,8 +37,8 @@ def test_after_the_last_block_it_is_the_model(placement: str, norm: str) -> None
         pair = isinstance(one, EncoderDecoder)
         seen, logits = recorded(one, (torch.randint(V, (3, 5)), text) if pair else (text,))
         names = stream_names(one)["decoder" if pair else "stack"]
-        assert torch.equal(read_off(one, seen[names[-1]]), logits)
-        earlier = [read_off(one, seen[name]) for name in names[:-1]]
+        assert torch.equal(logit_lens(one, seen[names[-1]]), logits)
+        earlier = [logit_lens(one, seen[name]) for name in names[:-1]]
         assert all(each.shape == logits.shape and not torch.allclose(each, logits, atol=1e-2) for each in earlier)
         assert not logits.isnan().any()
 
@@ -62,14 +63,31 @@ def test_at_the_bottom_of_a_model_without_positions_it_is_a_table_of_bigrams() -
         one.stack.position.table.weight.zero_()
     seen, _ = recorded(one, (tokens,))
     wanted = one.unembedding(one.stack.final_norm(one.embedding.weight[:5]))
-    torch.testing.assert_close(read_off(one, seen["stack.dropout"])[0], wanted)
+    torch.testing.assert_close(logit_lens(one, seen["stack.dropout"])[0], wanted)
 
 
 def test_an_encoder_that_scores_no_words_has_no_lens() -> None:
     one = encoder(spec={"masked_head": None})
     with pytest.raises(ValueError, match="no masked_head: it cannot score words"):
-        read_off(one, torch.zeros(1, 7, 24))
+        logit_lens(one, torch.zeros(1, 7, 24))
 
 
 def test_it_makes_no_graph() -> None:
-    assert not read_off(model(), torch.zeros(1, 7, 24)).requires_grad
+    assert not logit_lens(model(), torch.zeros(1, 7, 24)).requires_grad
+
+
+@pytest.mark.parametrize("rows", [3, 64])  # fewer and more at once than the text has
+def test_the_top_tokens_are_those_of_the_lens_at_every_block(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tercet.inspect.lens.ROWS", rows)
+    one = model()
+    with record(one) as activations:
+        logits = one(torch.randint(V, (1, 7)))
+    lens = lens_top_tokens(one, activations, 3)
+    assert list(lens) == stream_names(one)["stack"]
+    for name, top in lens.items():
+        best = logit_lens(one, activations[name])[0].softmax(-1).topk(3)
+        assert top.ids == best.indices.tolist()
+        torch.testing.assert_close(top.probabilities, best.values)
+    last = find_top_tokens(logits[0], 3)
+    assert last.ids == lens["stack.blocks.1"].ids
+    assert len(find_top_tokens(logits[0], 10_000).ids[0]) == V  # all that there are

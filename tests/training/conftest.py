@@ -8,7 +8,7 @@ import jaxtyping
 import pytest
 from tiny_runs import TINY
 
-from tercet.inspect import plots
+from tercet import plots
 from tercet.training import train
 
 

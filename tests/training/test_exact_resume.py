@@ -26,7 +26,7 @@ from tiny_runs import (
 )
 
 from tercet.checkpoint import load_model
-from tercet.inspect.metrics import read_metrics
+from tercet.checkpoint.metrics import read_metrics
 from tercet.training import Recipe, train
 from tercet.training.after_step import Checkpoints
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from tiny_runs import TEXT, figures, resume_state, tiny_recipe, weights
 
+from tercet.checkpoint.metrics import COLUMNS, read_metrics
 from tercet.config import UserError
-from tercet.inspect.metrics import COLUMNS, read_metrics
-from tercet.inspect.plots import plot_loss, save
+from tercet.plots import plot_loss, save
 from tercet.training import read_recipe, train
 from tercet.training.metrics import Metrics
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from tercet.checkpoint.metrics import read_metrics
 from tercet.config import merge
-from tercet.inspect.metrics import read_metrics
 from tercet.training import Interrupted, Recipe, parse_recipe
 
 TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8))

@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tercet.cli.parser import Verbs
+from tercet.cli import evaluate, generate, train
+from tercet.cli.parser import Parser, Verbs
 
 PROMPT = "The "
 
@@ -19,17 +20,21 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.cli import main
-
+    parser = Parser(prog="tercet")
+    verbs = parser.add_subparsers(parser_class=Parser)
+    for verb in (train, generate, evaluate):
+        verb.register(verbs)
     out = str(args.out)
+    sampling = ["--prompt", PROMPT, "--temperature", "0.8", "--top-p", "0.95", "--max-new-tokens", "120"]
     steps = (
-        ["train", "demo", "--out", out],
-        ["generate", out, "--prompt", PROMPT, "--temperature", "0.8", "--top-p", "0.95", "--max-new-tokens", "120"],
-        ["evaluate", out],
+        (train, ["train", "demo", "--out", out]),
+        (generate, ["generate", out, *sampling]),
+        (evaluate, ["evaluate", out]),
     )
-    for step in steps:
+    for verb, step in steps:
         print(f"\n$ tercet {' '.join(step)}", file=sys.stderr, flush=True)
-        code = main.main(step)
+        code = verb.run(parser.parse_args(step))
+        sys.stdout.flush()
         if code:
             return code
     print("\nNow your own text: tercet train demo --data my_texts/ --out runs/mine")

@@ -94,12 +94,12 @@ def _register_diagrams(pictures: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.inspect.pictures import check_picture
+    from tercet.plots.picture_file import check_picture
 
     check_picture(args.out, "--out")
     _check(args)
 
-    from tercet.inspect.pictures import save
+    from tercet.plots.picture_file import save
 
     try:
         figure, numbers = DRAWINGS[args.picture](args)
@@ -120,8 +120,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _draw_positions(args: argparse.Namespace) -> Drawing:
-    from tercet.inspect.plots import plot_position_schemes
-    from tercet.inspect.plots.position_scheme import initial_scheme
+    from tercet.plots import plot_position_schemes
+    from tercet.plots.position_scheme import initial_scheme
 
     specs = _parse_positions(args.scheme or ("sinusoidal", "learned", "rotary", "alibi"), args.base)
     sizes = {"d_model": args.d_model, "n_heads": args.n_heads, "length": args.length}
@@ -149,7 +149,7 @@ def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position
 
 
 def _draw_schedules(args: argparse.Namespace) -> Drawing:
-    from tercet.inspect.plots import plot_schedules
+    from tercet.plots import plot_schedules
     from tercet.training.schedules import InverseSquareRoot, Noam, Schedule, rate_factor
 
     if args.warmup < 0:
@@ -183,7 +183,7 @@ def _parse_pair(text: str) -> tuple[int, int]:
 
 
 def _draw_masks(args: argparse.Namespace) -> Drawing:
-    from tercet.inspect.plots.masks import plot_masks, record_pair_masks, record_sentence_masks
+    from tercet.plots.masks import plot_masks, record_pair_masks, record_sentence_masks
 
     if args.sentence and (args.source or args.target):
         raise ValueError("give either sentences, or --source and --target")
@@ -210,7 +210,7 @@ def _split_words(sentences: list[str]) -> list[list[str]]:
 
 
 def _draw_smoothing(args: argparse.Namespace) -> Drawing:
-    from tercet.inspect.plots.smoothing import compute_smoothing, plot_smoothing
+    from tercet.plots.smoothing import compute_smoothing, plot_smoothing
 
     smoothing = compute_smoothing(vocab_size=args.vocabulary, target=args.target, epsilon=args.epsilon)
     return plot_smoothing(smoothing), smoothing.as_dict()
@@ -220,7 +220,7 @@ def _draw_model(args: argparse.Namespace) -> Drawing:
     from dataclasses import asdict
 
     from tercet.cli.inspect import describe_sizes, find
-    from tercet.inspect.diagrams import describe_model, plot_model
+    from tercet.plots.diagrams import describe_model, plot_model
 
     spec, most = find(args.model, settle=False)
     diagram = describe_model(spec, batch=args.batch, length=args.length, source_length=args.source_length)
@@ -234,7 +234,7 @@ def _draw_attention(args: argparse.Namespace) -> Drawing:
     from dataclasses import asdict
 
     from tercet.cli.inspect import find
-    from tercet.inspect.diagrams import describe_attention, plot_attention_shapes
+    from tercet.plots.diagrams import describe_attention, plot_attention_shapes
 
     sizes = {"batch": args.batch, "length": args.length, "source_length": args.source_length}
     diagram = describe_attention(find(args.model, settle=False)[0], which=args.which, **sizes)

@@ -48,7 +48,7 @@ def register(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.inspect import as_dict, as_table, model_table
+    from tercet.inspect import model_table, render_table, table_to_dict
 
     _check(args)
     trained = _trained(args.model) if args.prompt is not None or args.heads else None
@@ -62,30 +62,30 @@ def run(args: argparse.Namespace) -> int:
             table = model_table(spec)
         except ValueError as error:
             raise UserError(f"{args.model}: {error}") from None
-        answer = as_dict(table) | {"vocab_size_at_most": vocabulary} | answer
-        tables.append(as_table(table))
+        answer = table_to_dict(table) | {"vocab_size_at_most": vocabulary} | answer
+        tables.append(render_table(table))
         if vocabulary is not None:
             tables.append(describe_sizes(vocabulary))
     if args.json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return 0
-    for number, one in enumerate(tables):
+    for number, rendered in enumerate(tables):
         if number:
             print()
-        show(one)
+        show(rendered)
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
-    alone = {
+    about_prompt = {
         "--target": args.target, "--top": args.top, "--ablate": args.ablate, "--attribution": args.attribution,
         "--at": args.at,
     }  # fmt: skip
-    given = [flag for flag, value in alone.items() if value is not None]
-    if given and args.prompt is None:
-        raise UserError(f'{given[0]} is about the path of a text; give one with --prompt "TEXT"')
+    flags = [flag for flag, value in about_prompt.items() if value is not None]
+    if flags and args.prompt is None:
+        raise UserError(f'{flags[0]} is about the path of a text; give one with --prompt "TEXT"')
     if args.at is not None and args.attribution is None:
         raise UserError("--at is the row that --attribution looks at; give both")
     if args.top is not None and args.top < 1:
@@ -104,30 +104,33 @@ def _trained(name: str) -> "Trained":
 
 def _look(args: argparse.Namespace, trained: "Trained", answer: dict[str, Any], tables: "list[RenderableType]") -> None:
     """The parts that need a trained model: into `answer` for programs, into `tables` for people."""
-    from tercet.inspect import path_view as view
-    from tercet.inspect import paths
+    from tercet.inspect.attribution_table import attribution_to_dict, render_attribution
+    from tercet.inspect.edit_effect import effect_to_dict, parse_edit, read_with_edits, render_effect
+    from tercet.inspect.head_table import render_heads
+    from tercet.inspect.heads import ablate_heads, heads_to_dicts, score_heads
+    from tercet.inspect.lens_table import lens_table, lens_to_dict, render_lens
 
-    rises = None
+    rises: dict[str, tuple[float, ...]] = {}
     if args.prompt is not None:
-        edits = [paths.edit_of(trained, text) for text in args.ablate or ()]
-        before, after = paths.read_twice(trained, args.prompt, target=args.target, edits=edits)
-        found = [paths.path_of(trained, reading, top=args.top or 1) for reading in (before, after)]
-        answer["prompt"] = {"text": args.prompt} | view.path_as_dict(found[1])
+        edits = [parse_edit(trained, text) for text in args.ablate or ()]
+        recordings = read_with_edits(trained, args.prompt, target=args.target, edits=edits)
+        before, after = (lens_table(trained, recording, top=args.top or 1) for recording in recordings)
+        answer["prompt"] = {"text": args.prompt} | lens_to_dict(after)
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        tables.append(view.path_as_table(found[1], width=width, before=found[0] if edits else None))
+        tables.append(render_lens(after, width=width, before=before if edits else None))
         if edits:
-            changed = paths.largest_change(before, after)
-            answer["ablated"] = view.change_as_dict(args.ablate, found[0], found[1], changed)
-            tables.append(view.change_as_text(answer["ablated"]))
+            answer["ablated"] = effect_to_dict(args.ablate, before, after)
+            tables.append(render_effect(answer["ablated"]))
         if args.heads:
-            rises = paths.rises_of(trained, before, edits=edits)
+            rises = ablate_heads(trained, before.recording, edits=edits)
         if args.attribution is not None:
-            row, token, shares = paths.shares_of(trained, after, row=args.at, text=args.attribution or None)
-            answer["attribution"] = view.shares_as_dict(row, after.side, token, shares)
-            tables.append(view.shares_as_table(answer["attribution"], after.side))
+            text = args.attribution or None
+            answer["attribution"] = attribution_to_dict(trained, after.recording, row=args.at, text=text)
+            tables.append(render_attribution(answer["attribution"], after.recording))
     if args.heads:
-        answer["heads"] = view.heads_as_dict(paths.scores_of(trained), rises)
-        tables.append(view.heads_as_table(answer["heads"]))
+        scores = score_heads(trained)
+        answer["heads"] = heads_to_dicts(list(rises or scores.previous), scores, rises)
+        tables.append(render_heads(answer["heads"]))
 
 
 def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | None]":

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = list(PICTURES) if args.what == "all" else [args.what]
     _check_out(args)
 
-    from tercet.inspect.plots import NothingToDraw, save
+    from tercet.plots import NothingToDraw, save
 
     source = _Source(args)
     pictures: dict[str, str] = {}
@@ -107,7 +107,7 @@ def _check(args: argparse.Namespace) -> None:
 def _check_out(args: argparse.Namespace) -> None:
     """What can be known of the place before any work is done."""
     from tercet.config import UserError
-    from tercet.inspect.pictures import check_picture
+    from tercet.plots.picture_file import check_picture
 
     if args.out is None or args.out.is_dir():
         return
@@ -141,7 +141,7 @@ class _Source:
 
     @property
     def draw(self) -> "dict[str, Callable[[], Figure]]":
-        from tercet.inspect import plots
+        from tercet import plots
 
         args = self.args
         return {
@@ -157,7 +157,7 @@ class _Source:
     def trained(self) -> "Trained":
         """Raises NothingToDraw for a run that has not saved a model yet."""
         from tercet.checkpoint import load_model
-        from tercet.inspect.plots import NothingToDraw
+        from tercet.plots import NothingToDraw
 
         folder = Path(self.args.run)
         begun = (folder / "metrics.csv").is_file() and not (folder / "config.json").exists()
@@ -176,7 +176,7 @@ class _Source:
         Raises:
             NothingToDraw: for a model that was not trained there.
         """
-        from tercet.inspect.plots import NothingToDraw
+        from tercet.plots import NothingToDraw
 
         folder = Path(self.args.run)
         places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
@@ -191,8 +191,8 @@ class _Source:
 
     def _attention(self) -> "Figure":
         from tercet.config import UserError
-        from tercet.inspect.plots import NothingToDraw, plot_attention
-        from tercet.inspect.plots.maps import check_layer
+        from tercet.plots import NothingToDraw, plot_attention
+        from tercet.plots.attention_maps import check_layer
 
         args = self.args
         text = SENTENCE if args.prompt is None else args.prompt

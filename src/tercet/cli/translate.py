@@ -19,7 +19,7 @@ from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, sear
 if TYPE_CHECKING:
     from tercet.checkpoint import Trained
     from tercet.generation import Beam, Sampling, SourceDecoder, Translation
-    from tercet.inspect.attention import Look
+    from tercet.inspect.cross_attention import CrossAttentionMap
     from tercet.models import EncoderDecoder
 
 POOL = 1024  # lines read before any is translated: sorted by length, they fill the batches
@@ -67,23 +67,26 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.inspect.attention import check_picture, draw_attention
-
     search = search_of(args)
     _check(args)
     if args.attention is not None:
-        check_picture(args.attention)
+        from tercet.plots.cross_attention import FLAG
+        from tercet.plots.picture_file import check_picture
+
+        check_picture(args.attention, FLAG)
     with ExitStack() as files:
         lines = _with_prefixes(args, files)
         writer = _Writer.load(args, search)
-        looks = list["Look"]()
+        maps = list["CrossAttentionMap"]()
         for translations in writer.translate(_few(lines) if args.attention is not None else lines):
-            for rank, (translation, look) in enumerate(translations):
-                print(writer.shown(translation, look, rank))
-                if look is not None and rank == 0:
-                    looks.append(look)
+            for rank, (translation, attention) in enumerate(translations):
+                print(writer.shown(translation, attention, rank))
+                if attention is not None and rank == 0:
+                    maps.append(attention)
     if args.attention is not None:
-        draw_attention(looks, args.attention)
+        from tercet.plots.cross_attention import draw_cross_attention
+
+        draw_cross_attention(maps, args.attention)
     if not args.quiet:
         print(f"tercet: {writer.summary()}", file=sys.stderr)
     return 0
@@ -132,7 +135,7 @@ def _side_by_side(lines: Iterator[str], prefixes: Iterator[str], path: Path) -> 
 def _few(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """The lines, if there are no more than can be drawn."""
     from tercet.config import UserError
-    from tercet.inspect.attention import MOST_SENTENCES
+    from tercet.plots.cross_attention import MOST_SENTENCES
 
     few = list(islice(lines, MOST_SENTENCES + 1))
     if len(few) > MOST_SENTENCES:
@@ -181,8 +184,10 @@ class _Writer:
             return self.models[0]
         return Ensemble(self.models, self.args.combine or "linear")
 
-    def translate(self, lines: Iterator[tuple[str, str]]) -> "Iterator[list[tuple[Translation, Look | None]]]":
-        """For each line its translations, with what was looked at where that is asked for; a pool at a time."""
+    def translate(
+        self, lines: Iterator[tuple[str, str]]
+    ) -> "Iterator[list[tuple[Translation, CrossAttentionMap | None]]]":
+        """For each line its translations, with their cross-attention where that is asked for; a pool at a time."""
         from tercet.config import UserError
         from tercet.generation import translate
 
@@ -202,22 +207,24 @@ class _Writer:
                 self.lines += 1
                 self.cut += answer[0].truncated
                 self.unfinished += answer[0].finish == "length"
-                yield [(one, self._look(one, prefix)) for one in answer]
+                yield [(one, self._read_attention(one, prefix)) for one in answer]
             sys.stdout.flush()
             self.seconds += time.perf_counter() - began
 
-    def _look(self, translation: "Translation", prefix: str) -> "Look | None":
-        from tercet.inspect.attention import look
+    def _read_attention(self, translation: "Translation", prefix: str) -> "CrossAttentionMap | None":
+        from tercet.inspect.cross_attention import read_cross_attention
 
         if not self.args.alignment and self.args.attention is None:
             return None
         first = self.trained[0]
-        return look(self.models, first.tokenizer, translation, source_tokenizer=first.source_tokenizer, prefix=prefix)
+        return read_cross_attention(
+            self.models, first.tokenizer, translation, source_tokenizer=first.source_tokenizer, prefix=prefix
+        )
 
-    def shown(self, translation: "Translation", look: "Look | None", rank: int) -> str:
+    def shown(self, translation: "Translation", attention: "CrossAttentionMap | None", rank: int) -> str:
         """One line of output."""
         number, score = self.lines - 1, f"{translation.score:.4f}"
-        aligned = look.pharaoh if look is not None and self.args.alignment else None
+        aligned = attention.pharaoh if attention is not None and self.args.alignment else None
         if self.args.json:
             told = {
                 "input": number,

@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from tercet.config import UserError
 from tercet.inspect.lens import stacks_of
+from tercet.inspect.recording import Recording
 from tercet.models import AnyModel, EncoderOnly
 from tercet.nn import Attention, Block, Residual
 from tercet.nn.norm import StdLayerNorm
@@ -44,12 +46,12 @@ class Attribution:
 
 @torch.no_grad()
 def attribute(
-    model: AnyModel, seen: Mapping[str, Tensor], *, position: int, ids: Sequence[int], row: int = 0
+    model: AnyModel, activations: Mapping[str, Tensor], *, position: int, ids: Sequence[int], row: int = 0
 ) -> Attribution:
     """The logits of `ids` at one position as sums over the parts of the model.
 
     Args:
-        seen: a recording of the whole pass.
+        activations: a recording of the whole pass.
         row: of the batch.
 
     Raises:
@@ -63,18 +65,18 @@ def attribute(
             "read the lens instead"
         )
     name, stack = list(stacks_of(model).items())[-1]
-    rows, length = seen[f"{name}.dropout"].shape[:2]
+    rows, length = activations[f"{name}.dropout"].shape[:2]
     _check("row", [row], rows)
     _check("position", [position], length)
     _check("id", ids, model.vocab_size)
 
     def at(tensor: str) -> Tensor:
-        return _exact(seen[tensor].expand(rows, length, -1)[row, position])  # (D)
+        return _exact(activations[tensor].expand(rows, length, -1)[row, position])  # (D)
 
     parts: Parts = {"embedding": at("embedding")}
-    if "segment_embedding" in seen:
+    if "segment_embedding" in activations:
         parts["segment"] = at("segment_embedding")
-    if f"{name}.position.embed" in seen:
+    if f"{name}.position.embed" in activations:
         parts["position"] = at(f"{name}.position.embed")
     parts = _normed(stack.embedding_norm, parts)
     _settle(parts, at(f"{name}.dropout"))
@@ -83,7 +85,7 @@ def attribute(
         inside = f"{name}.blocks.{i}"
 
         def spoken(attention: Attention, called: str, kind: str, i: int = i, inside: str = inside) -> Parts:
-            heads = _exact(seen[f"{inside}.{called}.heads"][row, :, position])  # (H, K)
+            heads = _exact(activations[f"{inside}.{called}.heads"][row, :, position])  # (H, K)
             weight = _exact(attention.out.weight).unflatten(1, heads.shape)  # (D, H, K)
             said = dict(zip(_heads(i, kind, len(heads)), torch.einsum("dhk,hk->hd", weight, heads), strict=True))
             bias = getattr(attention.out, "bias", None)
@@ -107,6 +109,18 @@ def attribute(
         shares["unembedding bias"] = _exact(model.unembedding.bias[list(ids)])
     shares["rest"] = rest
     return Attribution(names=tuple(shares), values=torch.stack(list(shares.values())))
+
+
+def attribute_logit(model: AnyModel, recording: Recording, *, row: int, token: int) -> Attribution:
+    """`attribute` of one token's logit at a row of what was read.
+
+    Raises:
+        UserError: where it cannot be attributed.
+    """
+    try:
+        return attribute(model, recording.activations, position=row, ids=[token])
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _heads(block: int, kind: str, count: int) -> list[str]:

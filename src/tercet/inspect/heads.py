@@ -8,15 +8,20 @@ Olsson et al., "In-context Learning and Induction Heads" (2022). The first two a
 nothing but the repetition helps to guess; no token stands twice in what is repeated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tercet.checkpoint import Trained
+from tercet.config import UserError
 from tercet.generation.protocol import device_of, parts_of
 from tercet.inspect.lens import stacks_of
+from tercet.inspect.losses import mean_loss, token_losses
+from tercet.inspect.recording import Recording, compute_logits
 from tercet.models import AnyModel, Edit, EncoderDecoder, record
 from tercet.models.inference import inference_mode
 from tercet.nn import Attention
@@ -64,7 +69,7 @@ def head_scores(
         size = model.source_embedding.num_embeddings
         own = source_ids if source_ids is not None else ids if model.spec.source_vocab_size is None else range(size)
         texts.insert(0, _twice(own, min(length, len(own)), rows, generator))
-    with inference_mode(parts_of(model)), record(model, only=["*.self_attention.weights"]) as seen:
+    with inference_mode(parts_of(model)), record(model, only=["*.self_attention.weights"]) as activations:
         device = device_of(model)
         if isinstance(model, EncoderDecoder):
             model.hidden(texts[1].to(device), model.encode(texts[0].to(device)))
@@ -74,11 +79,27 @@ def head_scores(
     for name, stack in stacks_of(model).items():
         for i in range(len(stack.blocks)):
             attention = f"{name}.blocks.{i}.self_attention"
-            weights = seen[f"{attention}.weights"].float()  # (B, H, T, T)
+            weights = activations[f"{attention}.weights"].float()  # (B, H, T, T)
             scores.previous[attention] = _mean_on(weights, -1)
             if stack.causal:
                 scores.induction[attention] = _mean_on(weights[:, :, length:], 1)
     return scores
+
+
+def score_heads(trained: Trained) -> HeadScores:
+    """`head_scores` on tokens that stand for text.
+
+    Raises:
+        UserError: where the context is too short to see repetition.
+    """
+    ids, source_ids = (
+        sorted(set(range(tokenizer.vocab_size)) - tokenizer.special_ids)
+        for tokenizer in (trained.tokenizer, trained.source_tokenizer)
+    )
+    try:
+        return head_scores(trained.model, ids=ids, source_ids=source_ids)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def ablations(
@@ -102,6 +123,48 @@ def ablations(
         for name, part in model.named_modules()
         if isinstance(part, Attention)
     }
+
+
+def ablate_heads(
+    trained: Trained, recording: Recording, *, edits: Sequence[Edit] = (), original_ids: Sequence[int] | None = None
+) -> dict[str, tuple[float, ...]]:
+    """`ablations` by the mean loss of what was read; nothing where it has none.
+
+    Args:
+        original_ids: as in `token_losses`.
+    """
+
+    def mean(logits: Float[Tensor, "T V"]) -> float | None:
+        return mean_loss(token_losses(recording, logits, original_ids=original_ids))
+
+    if recording.logits is None or mean(recording.logits) is None:
+        return {}
+
+    def loss() -> float:
+        value = mean(compute_logits(trained.model, recording))
+        assert value is not None  # as many rows have a loss as before
+        return value
+
+    return ablations(trained.model, loss, edits=edits)
+
+
+def heads_to_dicts(
+    names: Sequence[str], scores: HeadScores, rises: Mapping[str, Sequence[float]]
+) -> list[dict[str, Any]]:
+    """For programs: of each attention what is known of its heads; None for what was not measured."""
+
+    def listed(values: Tensor | None) -> list[float] | None:
+        return None if values is None else values.tolist()
+
+    return [
+        {
+            "name": name,
+            "previous": listed(scores.previous.get(name)),
+            "induction": listed(scores.induction.get(name)),
+            "ablation": list(rises[name]) if name in rises else None,
+        }
+        for name in names
+    ]
 
 
 def _twice(ids: Sequence[int], length: int, rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:

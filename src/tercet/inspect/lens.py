@@ -7,11 +7,16 @@ exactly, for they are made by the same parts: the final norm is met once, and wh
 none; BERT's words are scored through its transform. Earlier blocks were not trained to be read: theirs may mean little.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tercet.models import AnyModel, EncoderDecoder, Stack
+
+ROWS = 64  # tokens whose logits over the whole vocabulary are in memory together
 
 
 def stacks_of(model: AnyModel) -> dict[str, Stack]:
@@ -30,7 +35,7 @@ def stream_names(model: AnyModel) -> dict[str, list[str]]:
 
 
 @torch.no_grad()
-def read_off(model: AnyModel, stream: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+def logit_lens(model: AnyModel, stream: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
     """The logits if the last stack ended with `stream`, one of the tensors that `stream_names` names.
 
     Raises:
@@ -38,3 +43,43 @@ def read_off(model: AnyModel, stream: Float[Tensor, "B T D"]) -> Float[Tensor, "
     """
     stack = list(stacks_of(model).values())[-1]
     return model.logits(stack.final_norm(stream))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopTokens:
+    """The likeliest tokens of each row, the likeliest first."""
+
+    ids: list[list[int]]
+    probabilities: Float[Tensor, "T k"]
+
+
+@torch.no_grad()
+def find_top_tokens(logits: Float[Tensor, "T V"], count: int) -> TopTokens:
+    """The `count` likeliest tokens of each row by the softmax of its logits; all, where there are fewer."""
+    return _concatenate([_find_in_rows(rows, count) for rows in logits.split(ROWS)])
+
+
+@torch.no_grad()
+def lens_top_tokens(model: AnyModel, activations: Mapping[str, Tensor], count: int) -> dict[str, TopTokens]:
+    """The logit lens of a recording: by each name of the last stack's stream the `count` likeliest tokens of each row.
+
+    A few rows at a time: the logits of all layers and tokens at once would be layers x tokens x vocabulary.
+    """
+    names = list(stream_names(model).values())[-1]
+    return {
+        name: _concatenate(
+            [_find_in_rows(logit_lens(model, rows)[0], count) for rows in activations[name].split(ROWS, dim=1)]
+        )
+        for name in names
+    }
+
+
+def _find_in_rows(logits: Float[Tensor, "R V"], count: int) -> TopTokens:
+    top = logits.float().softmax(-1).topk(min(count, logits.shape[-1]))
+    return TopTokens(ids=top.indices.tolist(), probabilities=top.values)
+
+
+def _concatenate(parts: list[TopTokens]) -> TopTokens:
+    return TopTokens(
+        ids=[row for part in parts for row in part.ids], probabilities=torch.cat([part.probabilities for part in parts])
+    )

@@ -32,14 +32,14 @@ from tercet.nn import Attention, Block
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LayerRow:
     """One layer, or the same layer of all blocks together.
 
     Attributes:
         name: as in the weights file; `blocks.*` where it is in every block of a stack.
         kind: the module's class.
         count: how many there are.
-        shape: of one's output for one sequence: (T, width).
+        shape: of each one's output for one sequence: (T, width).
         parameters: of all of them; 0 for a matrix counted above.
         tied_to: the layer that has the same matrix.
         flops: of all of them, forward, for one token, or one pair of them.
@@ -55,7 +55,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemoryCost:
     """Bytes. Training holds weights, gradients and AdamW's two moments in float32; activations come on top, and are not
     counted. `cache_per_token` is what decoding keeps of each token of each row, `cache_per_source_token` of each token
     of a source, once for all the rows that share it; 0 where there is no source. An encoder keeps nothing."""
@@ -81,14 +81,14 @@ class ModelTable:
     flops_forward, flops_training: per unit.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[LayerRow, ...]
     length: int
     unit: Literal["token", "token pair"]
     parameters: int
     multiplied: int
     flops_forward: int
     flops_training: int
-    memory: Memory
+    memory: MemoryCost
 
 
 def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> ModelTable:
@@ -127,7 +127,7 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
         multiplied=multiplied,
         flops_forward=sum(row.flops for row in rows),
         flops_training=6 * multiplied + 12 * length * sum(part.n_heads * part.d_head for part in attentions),
-        memory=Memory(
+        memory=MemoryCost(
             weights_float32=4 * parameters,
             weights_bfloat16=2 * parameters,
             gradients=4 * parameters,
@@ -182,8 +182,8 @@ def _meets_all(shape: tuple[int, ...]) -> bool:
     return len(shape) > 1
 
 
-def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> tuple[Row, ...]:
-    rows: dict[tuple[str, str, tuple[int, ...]], Row] = {}
+def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> tuple[LayerRow, ...]:
+    rows: dict[tuple[str, str, tuple[int, ...]], LayerRow] = {}
     owner: dict[int, str] = {}
     for name, part in model.named_modules():
         own = list(part.parameters(recurse=False))
@@ -191,7 +191,7 @@ def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> 
             continue
         fresh = [parameter for parameter in own if owner.setdefault(id(parameter), name) == name]
         tied = [owner[id(parameter)] for parameter in own if owner[id(parameter)] != name]
-        row = Row(
+        row = LayerRow(
             name=re.sub(r"\.\d+\.", ".*.", name),
             kind=type(part).__name__,
             count=1,
@@ -201,8 +201,7 @@ def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> 
             tied_to=tied[0] if tied else None,
         )
         key = row.name, row.kind, row.shape
-        before = rows.get(key)
-        rows[key] = row if before is None else _together(before, row)
+        rows[key] = _add_up(rows[key], row) if key in rows else row
     return tuple(rows.values())
 
 
@@ -215,10 +214,10 @@ def _flops(part: nn.Module, length: int) -> int:
     return 0
 
 
-def _together(one: Row, other: Row) -> Row:
+def _add_up(row: LayerRow, other: LayerRow) -> LayerRow:
     return replace(
-        one,
-        count=one.count + other.count,
-        parameters=one.parameters + other.parameters,
-        flops=one.flops + other.flops,
+        row,
+        count=row.count + other.count,
+        parameters=row.parameters + other.parameters,
+        flops=row.flops + other.flops,
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint import write_atomically
+from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.config import Plain, merge, nested
 from tercet.evaluate.held_out import HeldOutScores, score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
-from tercet.inspect.metrics import read_metrics, training_time
 from tercet.training.grid import VariedKey, check_seeds, folder_names
 from tercet.training.sweep import SweepRun, check_sweep, plan_sweep, train_sweep
 
@@ -62,7 +62,7 @@ class ComparedRuns:
         Raises:
             NothingToDraw: where no run noted a loss.
         """
-        from tercet.inspect.plots.variants import VariantCurves, plot_variants
+        from tercet.plots.variants import VariantCurves, plot_variants
 
         curves = [
             VariantCurves(
@@ -77,7 +77,7 @@ class ComparedRuns:
 
     def save(self) -> None:
         """Write table and picture into the folder."""
-        from tercet.inspect.plots import NothingToDraw, save
+        from tercet.plots import NothingToDraw, save
 
         self.folder.mkdir(parents=True, exist_ok=True)
         told = self.to_dict()

@@ -14,7 +14,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger
 
 from tercet.checkpoint import write_atomically
-from tercet.inspect.metrics import COLUMNS, read_metrics
+from tercet.checkpoint.metrics import COLUMNS, read_metrics
 
 
 class Metrics(Logger):

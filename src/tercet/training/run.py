@@ -92,8 +92,8 @@ def read_recipe(run: Path | str) -> Recipe:
 
 
 def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quiet: bool) -> None:
-    from tercet.inspect.metrics import read_metrics
-    from tercet.inspect.plots import NothingToDraw, plot_loss, save
+    from tercet.checkpoint.metrics import read_metrics
+    from tercet.plots import NothingToDraw, plot_loss, save
     from tercet.training.fit import fit
     from tercet.training.machine import multiplying, rank
     from tercet.training.module import Diverged

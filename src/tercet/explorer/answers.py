@@ -1,0 +1,180 @@
+"""Answers to the page's queries: each a plain JSON object, computed from one forward pass."""
+
+from functools import cached_property
+from threading import RLock
+from typing import Any
+
+import torch
+
+from tercet.checkpoint import Trained
+from tercet.config import Plain, UserError, nearest
+from tercet.explorer.beam_tree import beam_tree
+from tercet.explorer.blocks import block
+from tercet.explorer.overview import logits_of_row, overview
+from tercet.explorer.passes import Pass, PassCache
+from tercet.explorer.queries import (
+    QUERIES,
+    AnyQuery,
+    AttributionQuery,
+    BeamsQuery,
+    BlockQuery,
+    HeadsQuery,
+    LogitsQuery,
+    ModelQuery,
+    OverviewQuery,
+    Query,
+    SampleQuery,
+    parse_query,
+    query_to_plain,
+)
+from tercet.generation import distribution, draw
+from tercet.inspect.attribution import attribute_logit
+from tercet.inspect.heads import HeadScores, ablate_heads, heads_to_dicts, score_heads
+from tercet.inspect.lens import stacks_of
+from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly, Stack
+from tercet.nn import Attention
+
+
+class Answers:
+    """What is known of one model. The model is asked from one thread at a time.
+
+    Args:
+        start: what the page opens with.
+    """
+
+    def __init__(self, trained: Trained, *, start: Query | None = None) -> None:
+        self.trained, self.start = trained, Query() if start is None else start
+        self.passes = PassCache(trained)
+        self.lock = RLock()  # held while the model is asked
+
+    def answer(self, name: str, body: Any) -> Plain:
+        """The answer to the query `name`, whose body is as the page sends it.
+
+        Raises:
+            UserError: where the query cannot be parsed or answered, with the remedy.
+        """
+        if name not in QUERIES:
+            raise UserError(f"nothing is called {name!r} here{nearest(name, QUERIES)}")
+        return self.answer_query(parse_query(QUERIES[name], body))
+
+    def answer_query(self, query: AnyQuery) -> Plain:
+        """The answer to a query that has been parsed."""
+        with self.lock:
+            match query:
+                case ModelQuery():
+                    return self.model()
+                case OverviewQuery():
+                    return overview(self.passes(query.ask), query.at)
+                case BlockQuery():
+                    kind = "float32" if query.parameters else None
+                    return block(self.passes(query.ask), query.name, parameters=kind)
+                case LogitsQuery():
+                    return logits_of_row(self.passes(query.ask), query.at)
+                case SampleQuery():
+                    return self.sample(query)
+                case AttributionQuery():
+                    return self.attribution(query)
+                case HeadsQuery():
+                    return self.heads(self.passes(query.ask))
+                case BeamsQuery():
+                    return beam_tree(self.passes(query.ask), query.size)
+
+    def model(self) -> Plain:
+        model, tokenizer, card = self.trained.model, self.trained.tokenizer, self.trained.card
+        folder = self.trained.folder.absolute()
+        run = folder.parent if folder.name in ("best", "last") else folder
+        masks = isinstance(model, EncoderOnly) and model.spec.masked_head is not None
+        classifies = isinstance(model, EncoderOnly) and model.spec.classifier is not None
+        head = model.spec.masked_head if isinstance(model, EncoderOnly) else None
+        return {
+            "name": card.name or run.name,
+            "folder": run.name,
+            "family": model.spec.family,
+            "vocab_size": model.vocab_size,
+            "max_len": model.max_len,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "mask_id": tokenizer.mask_id if isinstance(model, EncoderOnly) else None,
+            "eos_id": tokenizer.eos_id,
+            "tokenizer": tokenizer.kind,
+            "can": {
+                "sample": isinstance(model, DecoderOnly | EncoderDecoder),
+                "mask": masks and tokenizer.mask_id is not None,
+                "translate": isinstance(model, EncoderDecoder),
+                "classify": classifies,
+            },
+            "linear_head": head is None or not head.transform,  # else a score is no sum over the parts
+            "stacks": [_sizes(name, stack) for name, stack in stacks_of(model).items()],
+            "about": {
+                "data": card.data_name,
+                "steps": card.step,
+                "tokens_seen": card.tokens_seen,
+                "metrics": card.metrics,
+            },
+            "start": query_to_plain(self.start),
+            "live": True,
+        }
+
+    def sample(self, query: SampleQuery) -> Plain:
+        """A token by the sampler's own distribution and draw."""
+        forward_pass = self.passes(query.ask)
+        recording = forward_pass.recording
+        if recording.logits is None:
+            raise UserError(f"{self.trained.folder} scores no words, so none can be drawn")
+        sampling = query.sampling.sampling
+        with torch.inference_mode():
+            probabilities = distribution(recording.logits[forward_pass.row(query.at)][None], sampling)
+            token = int(draw(probabilities, [torch.Generator().manual_seed(sampling.seed)]))
+        tokenizer = recording.side.tokenizer
+        return {
+            "id": token,
+            "text": tokenizer.tokens([token])[0],
+            "special": token in tokenizer.special_ids,
+            "probability": float(probabilities[0, token]),
+        }
+
+    def attribution(self, query: AttributionQuery) -> Plain:
+        forward_pass = self.passes(query.ask)
+        recording, row = forward_pass.recording, forward_pass.row(query.at)
+        attribution = attribute_logit(self.trained.model, recording, row=row, token=query.id)
+        assert recording.logits is not None  # else there is nothing to attribute
+        logit = float(recording.logits[row, query.id])
+        return {"names": list(attribution.names), "values": attribution.values[:, 0].tolist(), "logit": logit}
+
+    def heads(self, forward_pass: Pass) -> Plain:
+        """What each head does in general, and how much worse this text is predicted without it."""
+        attentions = [name for name, part in self.trained.model.named_modules() if isinstance(part, Attention)]
+        original_ids = forward_pass.query.original_ids
+        rises = ablate_heads(self.trained, forward_pass.recording, edits=forward_pass.edits, original_ids=original_ids)
+        return {"rows": heads_to_dicts(attentions, self._scores, rises), "loss": forward_pass.loss}
+
+    @cached_property
+    def _scores(self) -> HeadScores:
+        """On random tokens, so the same for every text; none where the context is too short to see repetition."""
+        try:
+            return score_heads(self.trained)
+        except UserError:
+            return HeadScores(previous={}, induction={})
+
+
+def _sizes(name: str, stack: Stack) -> Plain:
+    spec = stack.spec
+    return {
+        "name": name,
+        "n_layers": spec.n_layers,
+        "n_heads": spec.n_heads,
+        "n_kv_heads": spec.kv_heads,
+        "d_model": spec.d_model,
+        "d_head": spec.head_width,
+        "d_ff": spec.inner_width,
+        "placement": spec.placement,
+        "parallel": spec.parallel,
+        "final_norm": spec.has_final_norm,
+        "norm": spec.norm,
+        "norm_eps": spec.norm_eps,
+        "qk_norm": spec.qk_norm,
+        "position": spec.position.kind,
+        "activation": spec.activation,
+        "gated": spec.gated,
+        "causal": stack.causal,
+        "cross": any(isinstance(part, Attention) and "cross" in part_name for part_name, part in stack.named_modules()),
+    }

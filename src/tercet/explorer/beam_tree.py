@@ -1,0 +1,70 @@
+"""A beam search as a tree: the hypotheses that it ended with, which share their beginnings."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from tercet.config import Plain, UserError
+from tercet.explorer.passes import Pass
+from tercet.generation import Beam, beam_search
+from tercet.generation.beam import Hypothesis
+from tercet.models import EncoderDecoder, record
+
+MOST = 20
+
+
+def beam_tree(forward_pass: Pass, width: int) -> Plain:
+    """The tree of what a search of `width` hypotheses writes for the source of the pass.
+
+    Raises:
+        UserError: for a model that does not translate, a width out of range, or an edit of single positions.
+    """
+    trained = forward_pass.trained
+    model, tokenizer = trained.model, trained.tokenizer
+    if not isinstance(model, EncoderDecoder):
+        raise UserError(f"beams are for translators; {trained.folder} reads one text alone")
+    if not 1 <= width <= MOST:
+        raise UserError(f"size={width}: a search keeps 1 to {MOST} hypotheses")
+    if any(ablation.positions is not None for ablation in forward_pass.query.edits):
+        raise UserError("a search reads one token at a time, so single positions cannot be switched off in it")
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    assert bos is not None  # the pass could not have been read without them
+    assert eos is not None
+    source = list(forward_pass.recording.sides["encoder"].ids)
+    search = Beam(size=width, n_best=width)
+    with ExitStack() as edited:
+        if forward_pass.edits:
+            edited.enter_context(record(model, edits=forward_pass.edits, only=()))
+        hypotheses = beam_search(
+            model,
+            [[bos]],
+            search,
+            eos_id=eos,
+            forbidden=frozenset(
+                token for token in (*tokenizer.special_ids, tokenizer.pad_id, tokenizer.unk_id) if token is not None
+            )
+            - {eos},
+            sources=[source],
+            max_new_tokens=search.longest(len(source)),
+        )[0]
+    return {"nodes": build_tree(hypotheses, tokenizer.tokens), "search": search.name}
+
+
+def build_tree(hypotheses: Sequence[Hypothesis], texts_of: Callable[[Sequence[int]], list[str]]) -> list[Plain]:
+    """A node for each different beginning, parents first."""
+    nodes: list[Plain] = []
+    places: dict[tuple[int, ...], int] = {}
+    for rank, hypothesis in enumerate(hypotheses):
+        total, parent = 0.0, -1
+        texts = texts_of(hypothesis.ids)
+        for n, (token, logprob) in enumerate(zip(hypothesis.ids, hypothesis.logprobs, strict=True), 1):
+            total += logprob
+            prefix = hypothesis.ids[:n]
+            if prefix not in places:
+                places[prefix] = len(nodes)
+                node = {"parent": parent, "id": token, "text": texts[n - 1], "logprob": logprob, "total": total}
+                nodes.append({**node, "score": None, "finish": None, "best": False})
+            parent = places[prefix]
+            nodes[parent]["best"] |= rank == 0
+        if parent >= 0:
+            nodes[parent] |= {"score": hypothesis.score, "finish": hypothesis.finish}
+    return nodes

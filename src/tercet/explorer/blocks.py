@@ -1,0 +1,110 @@
+"""One block of a pass, whole: every tensor in it, and the weights that made them."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tercet.config import Plain, UserError, nearest
+from tercet.explorer.overview import LENS_TOKENS, NEXT_TOKENS
+from tercet.explorer.packing import Kind, pack, size
+from tercet.explorer.passes import Pass
+from tercet.inspect.lens import stacks_of, stream_names
+from tercet.models import AnyModel, EncoderDecoder
+from tercet.models.vocabulary import Unembedding
+
+EXACT = 1_000_000  # characters up to which the numbers of a block are given as they are, beyond it in 65,535 steps
+
+
+def block_names(model: AnyModel) -> list[str]:
+    """What may be asked for: each stack, for what lies around its blocks, and each block."""
+    return [
+        name
+        for stack, part in stacks_of(model).items()
+        for name in (stack, *(f"{stack}.blocks.{i}" for i in range(len(part.blocks))))
+    ]
+
+
+def block(forward_pass: Pass, name: str, *, parameters: Kind | None = None) -> Plain:
+    """The tensors of one block, or those around the blocks of a stack; `same` names those that another one is as well.
+
+    Args:
+        parameters: how to pack the weights that belong to them, if they are wanted.
+
+    Raises:
+        UserError: where the model has no such block, with the nearest name.
+    """
+    model, activations = forward_pass.trained.model, forward_pass.recording.activations
+    if name not in block_names(model):
+        raise UserError(f"the model has no block {name!r}{nearest(name, block_names(model))}")
+    around = name in stacks_of(model)
+    if around:
+        source, names = _embedding(model, name), _around(forward_pass, name)
+    else:
+        stack = name.partition(".")[0]
+        stream = stream_names(model)[stack]
+        source = stream[stream.index(name) - 1]
+        names = [source, *(known for known in activations if known == name or known.startswith(f"{name}."))]
+    same = _find_shared({tensor: activations[tensor] for tensor in names})
+    own = {tensor: activations[tensor] for tensor in names if tensor not in same}
+    exact = sum(size(tensor.shape, "float32") for tensor in own.values()) <= EXACT
+    answer: Plain = {
+        "name": name,
+        "input": source,
+        "tensors": {known: pack(tensor[0], "float32" if exact else "uint16") for known, tensor in own.items()},
+        "same": same,
+        "parameters": {} if parameters is None else packed_parameters(model, name, parameters),
+    }
+    if around and name == forward_pass.recording.stack and forward_pass.recording.logits is not None:
+        answer["unembedding"] = _unembedding(forward_pass)
+    return answer
+
+
+def _find_shared(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The names of tensors that an earlier one is as well, such as what a dropout at rest leaves: sent once."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    owners = {name: first.setdefault((tensor.data_ptr(), tensor.shape), name) for name, tensor in tensors.items()}
+    return {name: owner for name, owner in owners.items() if owner != name}
+
+
+def parameters_of(model: AnyModel, name: str) -> dict[str, Tensor]:
+    """The weights that belong to a block, or around the blocks of a stack; embeddings are not among them."""
+    if name in stacks_of(model):
+        prefixes = [f"{name}.embedding_norm.", f"{name}.final_norm."]
+        prefixes += ["transform."] if name == list(stacks_of(model))[-1] else []
+    else:
+        prefixes = [f"{name}."]
+    return {known: weight for known, weight in model.named_parameters() if known.startswith(tuple(prefixes))}
+
+
+def packed_parameters(model: AnyModel, name: str, kind: Kind) -> dict[str, Plain]:
+    return {known: pack(weight, kind) for known, weight in parameters_of(model, name).items()}
+
+
+def _embedding(model: AnyModel, stack: str) -> str:
+    return "source_embedding" if isinstance(model, EncoderDecoder) and stack == "encoder" else "embedding"
+
+
+def _around(forward_pass: Pass, stack: str) -> list[str]:
+    """In the order of the pass."""
+    model, activations = forward_pass.trained.model, forward_pass.recording.activations
+    names = [_embedding(model, stack), "segment_embedding"]
+    names += [f"{stack}.{part}" for part in ("position.embed", "embedding_norm", "dropout", "final_norm")]
+    names += [known for known in activations if known == "transform" or known.startswith("transform.")]
+    return [name for name in names if name in activations]
+
+
+def _unembedding(forward_pass: Pass) -> Plain:
+    """The rows of the unembedding for the tokens that are shown: the likeliest ones of each place."""
+    logits, part = forward_pass.recording.logits, forward_pass.trained.model.unembedding
+    assert logits is not None
+    assert isinstance(part, Unembedding)
+    likely = logits[forward_pass.at].topk(min(NEXT_TOKENS, logits.shape[-1])).indices.tolist()
+    lens_ids = logits.topk(min(LENS_TOKENS, logits.shape[-1])).indices.unique().tolist()
+    ids = sorted({*likely, *lens_ids})
+    return {
+        "ids": ids,
+        "rows": pack(part.weight[ids]),
+        "bias": None if part.bias is None else pack(part.bias[ids]),
+        "softcap": part.softcap,
+    }

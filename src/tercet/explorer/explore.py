@@ -1,0 +1,48 @@
+"""From a model to its page: served, or written to a file."""
+
+import sys
+from pathlib import Path
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError
+from tercet.explorer.answers import Answers
+from tercet.explorer.export import check_page, write_page
+from tercet.explorer.opening_query import opening_query
+
+MISSING = (
+    "tercet explore needs starlette and uvicorn: pip install 'tercet[explore]'; or write a page with --export PAGE.html"
+)
+
+
+def explore(
+    trained: Trained,
+    prompt: str | None = None,
+    *,
+    target: str | None = None,
+    export: str | Path | None = None,
+    host: str,
+    port: int,
+    browse: bool = False,
+) -> None:
+    """See `Run.explore`."""
+    if export is not None:
+        check_page(Path(export))
+        serve = None
+    else:
+        try:
+            from tercet.explorer.server import serve
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+                raise
+            raise UserError(MISSING) from None
+    answers = Answers(trained, start=opening_query(trained, prompt, target=target))
+    if answers.passes(answers.start).recording.truncated:  # a text that cannot be read is told now, not by the page
+        print(
+            f"tercet: the text is longer than the model takes, and was cut to {trained.model.max_len:,} tokens",
+            file=sys.stderr,
+        )
+    if serve is not None:
+        serve(answers, host=host, port=port, browse=browse)
+        return
+    n_bytes = write_page(answers, Path(str(export)))
+    print(f"tercet: wrote {export}, {n_bytes / 1e6:.1f} MB", file=sys.stderr)

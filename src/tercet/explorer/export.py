@@ -1,0 +1,174 @@
+"""The page as one file that opens from disk: its modules, its styles and the answers stand in it, and it asks no one.
+
+    {"answers": {'api/look {"ask":{...},"at":null}': {...}}}
+
+An answer stands under the path and the body that the page would have sent. With the answers of the blocks stand the
+weights that made them, where they fit, so that whoever has the file can work everything out again.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint import write_atomically
+from tercet.config import Plain, UserError, plain
+from tercet.explorer.answers import Answers
+from tercet.explorer.blocks import block_names, packed_parameters, parameters_of
+from tercet.explorer.packing import Kind, size
+from tercet.explorer.page_files import page_files
+from tercet.explorer.queries import (
+    QUERIES,
+    AnyQuery,
+    AttributionQuery,
+    BeamsQuery,
+    BlockQuery,
+    HeadsQuery,
+    LogitsQuery,
+    ModelQuery,
+    OverviewQuery,
+    Query,
+    query_to_plain,
+)
+from tercet.models import EncoderDecoder
+
+MOST = 40_000_000  # characters; what is larger, a browser opens slowly
+LOGITS = 8_000_000  # of these for the logits of all rows
+# The file may do nothing but run what stands in it.
+POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def write_page(answers: Answers, path: Path, query: Query | None = None) -> int:
+    """Write the page to `path`, whole or not at all; how many bytes it has.
+
+    Raises:
+        UserError: as `export_page`, and where the file cannot be written.
+    """
+    check_page(path)
+    data = export_page(answers, query).encode()
+    write_atomically(path, data)
+    return len(data)
+
+
+def check_page(path: Path) -> None:
+    """UserError where no page can be written there: told before the work."""
+    if not path.parent.is_dir():
+        raise UserError(f"--export {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UserError(f"--export {path} is a folder; give the name of a file, such as {path / 'page.html'}")
+
+
+def export_page(answers: Answers, query: Query | None = None) -> str:
+    """The page with everything that it can show of one text.
+
+    Args:
+        query: the text; what the page opens with by default.
+
+    Raises:
+        UserError: where it would be too large, or the text cannot be read.
+    """
+    with answers.lock:
+        return assemble_page(dict(_answer_all(answers, answers.start if query is None else query)))
+
+
+def assemble_page(answers: dict[str, Plain]) -> str:
+    """The page's files as one, with these answers."""
+    files = page_files()
+    modules = {f"tercet/{name}": _data_url(text) for name, text in files.items() if name.endswith(".js")}
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+    page = _replace_once(
+        files["index.html"],
+        r'<script type="importmap">.*?</script>',
+        f'{policy}\n<script type="importmap">{json.dumps({"imports": modules})}</script>',
+    )
+    for style in (name for name in files if name.endswith(".css")):
+        page = _replace_once(
+            page, rf'<link rel="stylesheet" href="{re.escape(style)}">', f"<style>\n{files[style]}</style>"
+        )
+    return _replace_once(
+        page,
+        r'<script type="module" src="main\.js"></script>',
+        f'<script type="application/json" id="answers">{_json({"answers": answers})}</script>\n'
+        '<script type="module">import "tercet/main.js";</script>',
+    )
+
+
+def canonical(body: Any) -> str:
+    """The one way to write a body: keys sorted, no spaces."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def key_of(query: AnyQuery) -> str:
+    """Under what an answer stands: the query as the page sends it."""
+    name = next(name for name, kind in QUERIES.items() if isinstance(query, kind))
+    body = plain(query)
+    if isinstance(query, BlockQuery):
+        del body["parameters"]  # the page asks for none, and shows none
+    return f"api/{name} {canonical(body)}"
+
+
+def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
+    """Every answer about one text, by its key."""
+    model = answers.trained.model
+    room = MOST
+
+    def answer(query: AnyQuery) -> tuple[str, Plain]:
+        nonlocal room
+        content = answers.answer_query(query)
+        room -= len(_json(content))
+        if room < 0:
+            raise UserError(
+                f"the page would hold more than {MOST / 10**6:g} MB, for it keeps every number of every block; "
+                "give a shorter text"
+            )
+        return key_of(query), content
+
+    key, about = answer(ModelQuery())
+    yield key, {**about, "live": False, "start": query_to_plain(query)}
+    yield answer(OverviewQuery(ask=query))
+    forward_pass = answers.passes(query)
+    ask, at, logits = forward_pass.query, forward_pass.at, forward_pass.recording.logits
+    key, overview = answer(OverviewQuery(ask=ask))
+    yield key, overview
+    yield answer(HeadsQuery(ask=ask))
+    if isinstance(model, EncoderDecoder):
+        yield answer(BeamsQuery(ask=ask))
+    if overview["top"] is not None:
+        with suppress(UserError):  # where the head is not linear
+            yield answer(AttributionQuery(ask=ask, at=at, id=overview["top"]["ids"][at][0]))
+    blocks = [answer(BlockQuery(ask=ask, name=name)) for name in block_names(model)]
+    if logits is not None and size(logits.shape, "float32") <= min(LOGITS, room):
+        for row in range(len(logits)):
+            yield answer(LogitsQuery(ask=ask, at=row))
+    kind = _choose_kind(answers, room)
+    for key, block in blocks:
+        weights = {} if kind is None else packed_parameters(model, block["name"], kind)
+        yield key, {**block, "parameters": weights}
+
+
+def _choose_kind(answers: Answers, room: int) -> Kind | None:
+    """How the weights are packed to fit into the room that is left, if they do."""
+    model = answers.trained.model
+    shapes = [weight.shape for name in block_names(model) for weight in parameters_of(model, name).values()]
+    kinds: tuple[Kind, ...] = ("float32", "uint16")
+    return next((kind for kind in kinds if sum(size(shape, kind) + 200 for shape in shapes) <= room), None)
+
+
+def _json(data: Any) -> str:
+    """As it may stand in a page: no token can end the script that it is in."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _data_url(text: str) -> str:
+    return f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode('ascii')}"
+
+
+def _replace_once(page: str, pattern: str, by: str) -> str:
+    count = len(re.findall(pattern, page, flags=re.DOTALL))
+    if count != 1:
+        raise ValueError(f"index.html has {pattern} {count} times; the page can be saved if it is there once")
+    return re.sub(pattern, lambda _: by, page, flags=re.DOTALL)

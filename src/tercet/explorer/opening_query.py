@@ -1,0 +1,111 @@
+"""What the page opens with where no text is given: a line that the model has not learnt, or else a plain sentence."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError, parse
+from tercet.data import (
+    DataSpec,
+    LabelsSpec,
+    PairsSpec,
+    prepare,
+    prepare_labelled,
+    prepare_pairs,
+)
+from tercet.explorer.queries import Query
+from tercet.models import EncoderDecoder, EncoderOnly
+from tercet.tokens import Tokenizer
+
+SENTENCE = "The cat sat on the mat."
+MOST = 32  # tokens of a line; the rest is left out, for a page that can be overlooked
+FEW = 6
+
+
+def opening_query(trained: Trained, text: str | None = None, *, target: str | None = None) -> Query:
+    """What to read first.
+
+    Args:
+        text: in place of a line of the validation part, read as it stands.
+        target: what a translator's decoder reads.
+    """
+    if text is not None:
+        return Query(text=text, target=target)
+    tokenizer, room = trained.source_tokenizer, trained.model.max_len
+    ids = (
+        _encode_readable(tokenizer, _read_held_out_line(trained))
+        or _encode_readable(tokenizer, SENTENCE)
+        or _any_tokens(tokenizer)
+    )
+    ids = ids[: max(1, min(MOST, room - 2))]
+    if isinstance(trained.model, EncoderOnly):
+        return _with_mask(trained, ids)
+    shown = tokenizer.decode(ids)
+    again = tokenizer.encode(shown) if shown else []
+    if isinstance(trained.model, EncoderDecoder):
+        return Query(text=shown, target=target, ids=None if again == ids else tuple(tokenizer.frame(ids, max_len=room)))
+    return Query(text=shown, target=target, ids=None if again == ids else tuple(ids))
+
+
+def _with_mask(trained: Trained, ids: list[int]) -> Query:
+    """The text between bos and eos with one token of it masked, in the middle, if there is a mask."""
+    tokenizer = trained.tokenizer
+    frame = [token for token in (tokenizer.bos_id, tokenizer.eos_id) if token is not None]
+    if len(frame) < 2 or trained.model.max_len < len(ids) + 2:
+        return Query(text=tokenizer.decode(ids))
+    row = [frame[0], *ids, frame[1]]
+    if tokenizer.mask_id is None or getattr(trained.model.spec, "masked_head", None) is None:
+        return Query(text=tokenizer.decode(ids), ids=tuple(row))
+    words = [place for place, text in enumerate(tokenizer.tokens(ids)) if text.strip().isalpha()] or [0]
+    place = 1 + min(words, key=lambda word: abs(word - len(ids) // 2))
+    masked = [*row[:place], tokenizer.mask_id, *row[place + 1 :]]
+    text = tokenizer.decode(masked[1:-1], skip_special=False)
+    return Query(text=text, ids=tuple(masked), original_ids=tuple(row))
+
+
+def _encode_readable(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Its ids; none where the tokenizer does not know some of it."""
+    with suppress(UserError):
+        ids = tokenizer.encode(text)
+        return [] if tokenizer.unk_id in ids else ids
+    return []
+
+
+def _any_tokens(tokenizer: Tokenizer) -> list[int]:
+    ordinary = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids]
+    return ordinary[-FEW:] or [0]
+
+
+def _read_held_out_line(trained: Trained) -> str:
+    """The first line of the validation part, if it is on this machine and can still be read; else nothing."""
+    data: dict[str, Any] = trained.card.recipe.get("data") or {}
+    with suppress(UserError), _offline():
+        if isinstance(trained.model, EncoderDecoder):
+            pairs = prepare_pairs(
+                parse(PairsSpec, data), tokenizer=trained.tokenizer, source_tokenizer=trained.source_tokenizer
+            )
+            return next((source for source, _ in pairs.validation_texts), "")
+        if "over" in data:
+            labelled = prepare_labelled(parse(LabelsSpec, data), tokenizer=trained.tokenizer).validation
+            ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
+        else:
+            ids = prepare(parse(DataSpec, data), tokenizer=trained.tokenizer).validation[: 50 * MOST]
+        lines = trained.tokenizer.decode(ids.tolist()).splitlines()
+        return next((line.strip() for line in lines if len(line.split()) > 1), "")
+    return ""
+
+
+@contextmanager
+def _offline() -> Generator[None]:
+    """Named datasets are not downloaded within: a page opens without the network."""
+    before = os.environ.get("TERCET_OFFLINE")
+    os.environ["TERCET_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TERCET_OFFLINE"]
+        else:
+            os.environ["TERCET_OFFLINE"] = before

@@ -1,0 +1,206 @@
+// What a change changes: a pass beside the same one without its edits, and one pane beside the other.
+
+import { element, percent, shown } from "tercet/draw.js";
+import { best, logitsAt, shareOf } from "tercet/probabilities.js";
+import { asking } from "tercet/prompt.js";
+
+/** @typedef {import("tercet/draw.js").Change} Change */
+/** @typedef {import("tercet/draw.js").Edit} Edit */
+/** @typedef {import("tercet/pane.js").Loaded} Loaded */
+/** @typedef {import("tercet/state.js").State} State */
+
+const PARTS = { self_attention: "attention", cross_attention: "cross-attention", feedforward: "MLP" };
+
+/** What an edit sets to zero, in words. @param {Edit} edit */
+export function inWords({ name, heads, positions }) {
+  const match =
+    /^(stack|encoder|decoder)\.blocks\.(\d+)(?:\.(self_attention|cross_attention|feedforward)(\.heads)?)?$/.exec(name);
+  const rows = positions === null ? "" : `, row ${positions.join(", ")}`;
+  const which = heads === null ? "" : `head ${heads.join(", ")}`;
+  if (match === null) return name + (which && `, ${which}`) + rows;
+  const [, stack, block, part] = match;
+  const where = `${stack === "stack" ? "" : `${stack} `}block ${block}`;
+  if (part === undefined) return `${where}, stream${rows}`;
+  const kind = PARTS[/** @type {keyof typeof PARTS} */ (part)];
+  if (which === "") return `${where}, ${kind}${rows}`;
+  return `${where}, ${part === "cross_attention" ? `${kind} ` : ""}${which}${rows}`;
+}
+
+/** Each head and each row of an edit by itself, so that each can be taken back. @param {Edit} edit @returns {Edit[]} */
+function singly(edit) {
+  if (edit.heads !== null) return edit.heads.map((head) => ({ ...edit, heads: [head] }));
+  if (edit.positions !== null) return edit.positions.map((row) => ({ ...edit, positions: [row] }));
+  return [edit];
+}
+
+/** @param {Edit[]} edits @param {Edit} gone @returns {Edit[]} */
+function without(edits, gone) {
+  return edits.flatMap((edit) => {
+    if (edit.name !== gone.name) return [edit];
+    const heads = edit.heads?.filter((head) => !gone.heads?.includes(head)) ?? null;
+    const positions =
+      edit.heads === null ? (edit.positions?.filter((row) => !gone.positions?.includes(row)) ?? null) : edit.positions;
+    if (heads === null && positions === null) return [];
+    return heads?.length === 0 || positions?.length === 0 ? [] : [{ ...edit, heads, positions }];
+  });
+}
+
+const fine = (/** @type {number} */ share) => `${(100 * share).toFixed(2)}%`;
+const nats = (/** @type {number} */ loss) => loss.toFixed(4);
+const signed = (/** @type {number} */ value, digits = 4) =>
+  `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+
+/** What is set to zero, and what came of it. @param {Change} change */
+export function editLine(change) {
+  const chips = element("div", { class: "chips", role: "group", "aria-label": "Set to zero" });
+  const outcome = element("p", { class: "outcome" });
+  const box = element("section", { class: "edits", "aria-label": "What is set to zero", hidden: true }, chips, outcome);
+  let asked = 0;
+
+  /** @param {Loaded} pane @param {State} state */
+  async function update(pane, state) {
+    const mine = ++asked;
+    const edits = state.panes[pane.index]?.edits ?? [];
+    box.hidden = edits.length === 0;
+    if (box.hidden) return;
+    const all = edits.flatMap(singly);
+    chips.replaceChildren(
+      element("span", { class: "name" }, "Set to zero"),
+      ...all.map((edit) =>
+        element(
+          "button",
+          {
+            type: "button",
+            class: "chip",
+            "data-key": `edit:${edit.name}:${edit.heads ?? ""}:${edit.positions ?? ""}`,
+            "aria-label": `${inWords(edit)}; click to let it be again`,
+            title: `${edit.name}\nclick to let it be again`,
+            onclick: () => change(asking(state, pane.index, { edits: without(edits, edit) })),
+          },
+          inWords(edit),
+          element("span", { "aria-hidden": "true" }, " ×"),
+        ),
+      ),
+      element(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          "data-key": "edits:none",
+          hidden: all.length < 2,
+          onclick: () => change(asking(state, pane.index, { edits: [] })),
+        },
+        "take all back",
+      ),
+    );
+    const said = await outcomeOf(pane, state).catch(() => []);
+    if (mine === asked) outcome.replaceChildren(...said);
+  }
+
+  return { element: box, update };
+}
+
+/** @param {Loaded} pane @param {State} state @returns {Promise<(string | Node)[]>} */
+async function outcomeOf(pane, state) {
+  const { look, base } = pane;
+  if (base === null) return [];
+  /** @type {(string | Node)[]} */
+  const said = [];
+  if (look.loss && base.loss) {
+    const change = look.loss.mean - base.loss.mean;
+    said.push(
+      "mean loss ",
+      nats(base.loss.mean),
+      " → ",
+      element("b", {}, nats(look.loss.mean)),
+      " nats (",
+      element("b", { class: change > 0 ? "worse" : "better" }, signed(change)),
+      ")",
+    );
+  }
+  const at = state.at ?? look.at;
+  const id = base.top?.ids[at]?.[0];
+  if (base.top && id !== undefined) {
+    const before = base.top.probabilities.get(at, 0);
+    const row = await logitsAt(pane, at);
+    if (row !== null) {
+      const now = best(row);
+      const text = base.texts[id] ?? look.texts[id] ?? `id ${id}`;
+      said.push(
+        said.length > 0 ? " · " : "",
+        `row ${at}: ‘${shown(text)}’ `,
+        fine(before),
+        " → ",
+        element("b", {}, fine(shareOf(row, id).share)),
+      );
+      if (now.id !== id) said.push(`; now ‘${shown(now.text)}’ ${fine(now.share)}`);
+    }
+  }
+  return said;
+}
+
+/** Two panes in numbers. */
+export function differences() {
+  const box = element("section", { class: "differences", "aria-label": "The two beside each other", hidden: true });
+  let asked = 0;
+
+  /** @param {Loaded[]} panes @param {State} state */
+  async function update(panes, state) {
+    const mine = ++asked;
+    box.hidden = state.panes.length < 2;
+    const [a, b] = panes;
+    if (box.hidden || a === undefined || b === undefined) return;
+    const rows = await Promise.all(
+      [a, b].map(async (pane) => {
+        const last = (pane.look.sides.at(-1)?.tokens.length ?? 1) - 1;
+        const at = Math.min(state.at ?? pane.look.at, last);
+        return { at, row: await logitsAt(pane, at).catch(() => null) };
+      }),
+    );
+    if (mine !== asked) return;
+    const lines = [];
+    if (a.look.loss && b.look.loss) {
+      lines.push([
+        "mean loss, nats",
+        nats(a.look.loss.mean),
+        nats(b.look.loss.mean),
+        signed(b.look.loss.mean - a.look.loss.mean),
+      ]);
+    }
+    const [left, right] = rows;
+    if (left?.row && right?.row) {
+      const [first, second] = [best(left.row), best(right.row)];
+      const cross = shareOf(right.row, first.id).share;
+      const where = left.at === right.at ? `row ${left.at}` : `rows ${left.at} and ${right.at}`;
+      lines.push([
+        `most likely, ${where}`,
+        `‘${shown(first.text)}’ ${percent(first.share)}`,
+        `‘${shown(second.text)}’ ${percent(second.share)}`,
+        first.id === second.id ? "the same" : "another",
+      ]);
+      lines.push([
+        `probability of ‘${shown(first.text)}’`,
+        percent(first.share),
+        percent(cross),
+        `${signed(100 * (cross - first.share), 1)} points`,
+      ]);
+    }
+    const head = ["", "A", "B", "B − A"].map((name) => element("th", { scope: "col" }, name));
+    box.replaceChildren(
+      element(
+        "table",
+        {},
+        element("thead", {}, element("tr", {}, ...head)),
+        element(
+          "tbody",
+          {},
+          ...lines.map(([name = "", ...cells]) =>
+            element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", {}, cell))),
+          ),
+        ),
+      ),
+    );
+  }
+
+  return { element: box, update };
+}

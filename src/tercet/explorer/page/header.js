@@ -1,0 +1,91 @@
+// The bar above all: what the model is, and the buttons that are about the whole page.
+
+import { element } from "tercet/draw.js";
+import { compare } from "tercet/pane.js";
+import { save } from "tercet/save.js";
+import { nextTheme } from "tercet/state.js";
+
+/** @typedef {import("tercet/main.js").Page} Page */
+
+/** @param {Page} page @param {HTMLDialogElement} help */
+export function header(page, help) {
+  const { model, source } = page;
+  const button = (
+    /** @type {string} */ key,
+    /** @type {() => void} */ onclick,
+    /** @type {Record<string, unknown>} */ more,
+    /** @type {string} */ text = "",
+  ) => element("button", { type: "button", "data-key": key, onclick, ...more }, text);
+  const theme = button("theme", () => page.change({ theme: nextTheme(page.state) }), {});
+  const two = button(
+    "compare",
+    () => compare(page),
+    { hidden: !source.live, title: "two texts side by side (c)" },
+    "Compare",
+  );
+  const walk = button(
+    "tour",
+    () => page.change({ tour: page.state.tour === null ? 0 : null }),
+    { class: "primary", title: "every part explained with your own numbers (g)" },
+    "Tour",
+  );
+  const keep = button(
+    "save",
+    () => void save(page, busy),
+    { hidden: !source.live, title: "this page as one file, with all its numbers" },
+    "Save page",
+  );
+  const keys = button(
+    "help",
+    () => help.showModal(),
+    { "aria-label": "Keyboard and help", title: "keyboard (?)" },
+    "?",
+  );
+
+  /** @param {boolean} on */
+  function busy(on) {
+    keep.disabled = on;
+    keep.textContent = on ? "Saving …" : "Save page";
+  }
+
+  return {
+    element: element(
+      "header",
+      { class: "top" },
+      element("div", { class: "model" }, element("h1", {}, model.name), element("p", {}, about(model))),
+      element("div", { class: "buttons" }, walk, two, keep, theme, keys),
+    ),
+    update() {
+      const { state } = page;
+      theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[state.theme] ?? "";
+      theme.setAttribute("aria-label", `Theme: ${state.theme}`);
+      theme.title = `colours: ${state.theme === "auto" ? "as the system is" : state.theme} (t)`;
+      two.setAttribute("aria-pressed", String(state.panes.length > 1));
+      walk.setAttribute("aria-pressed", String(state.tour !== null));
+    },
+  };
+}
+
+/** What the model is, in one line. @param {import("tercet/source.js").Model} model @returns {string} */
+function about(model) {
+  const family = {
+    "decoder-only": "decoder-only (GPT)",
+    "encoder-only": "encoder-only (BERT)",
+    "encoder-decoder": "encoder-decoder (translator)",
+  };
+  const depths = model.stacks.map((one) => one.n_layers).join(" + ");
+  const many = [...new Set(model.stacks.map((one) => one.n_heads))].join(" and ");
+  const { data, steps } = /** @type {{data?: unknown, steps?: unknown}} */ (model.about);
+  return [
+    family[/** @type {keyof typeof family} */ (model.family)] ?? model.family,
+    `${model.parameters.toLocaleString("en")} parameters`,
+    `${depths} blocks × ${many} heads`,
+    `width ${model.stacks[0]?.d_model}`,
+    `${model.vocab_size.toLocaleString("en")} tokens`,
+    `context ${model.max_len}`,
+    typeof data === "string" && data !== "" ? `trained on ${data}` : "",
+    typeof steps === "number" && steps > 0 ? `${steps.toLocaleString("en")} steps` : "",
+  ]
+    .filter((one) => one !== "")
+    .join(" · ");
+}

@@ -1,0 +1,179 @@
+// A pane: one text, the pass of the model that it asks for, and what is drawn of it.
+
+import { editLine } from "tercet/compare.js";
+import { element, percent, shown } from "tercet/draw.js";
+import { probabilityPanel } from "tercet/probabilities.js";
+import { continued, promptBox } from "tercet/prompt.js";
+import { same } from "tercet/state.js";
+import { views } from "tercet/views.js";
+
+/** @typedef {import("tercet/draw.js").Ask} Ask */
+/** @typedef {import("tercet/main.js").Page} Page */
+/** @typedef {import("tercet/source.js").Source} Source */
+/** @typedef {import("tercet/state.js").State} State */
+/** texts: of every id that has been seen.
+ * @typedef {import("tercet/draw.js").Pane & {source: Source, texts: Map<number, string>}} Loaded */
+/** @typedef {{index: number, loaded: Loaded | null, ask: Ask | null, error: string | null, asked: number,
+ *             element: HTMLElement, prompt: ReturnType<typeof promptBox>, edits: ReturnType<typeof editLine>,
+ *             view: HTMLElement, probabilities: ReturnType<typeof probabilityPanel>, alert: HTMLElement}} Shown */
+
+/** @param {Page} page @param {number} index @returns {Shown} */
+export function paneBox(page, index) {
+  const { model, change, say } = page;
+  const prompt = promptBox(model, { change, append: (at, kind) => append(page, at, kind), index });
+  const edits = editLine(change);
+  const probabilities = probabilityPanel(model, change, say);
+  const alert = element("p", { class: "problem", role: "alert", hidden: true });
+  const view = element("div", { class: "view" });
+  const name = index === 0 ? "A" : "B";
+  const close = { type: "button", class: "quiet", "data-key": "close", onclick: () => compare(page) };
+  const label = element(
+    "header",
+    { class: "pane-name" },
+    element("b", {}, name),
+    index === 0 ? null : element("button", close, "close"),
+  );
+  const body = element("div", { class: "body" }, view, probabilities.element);
+  const box = element(
+    "section",
+    { class: "pane", "data-pane": index, "aria-label": `Text ${name}` },
+    label,
+    prompt.element,
+    alert,
+    edits.element,
+    body,
+  );
+  return {
+    index,
+    loaded: null,
+    ask: null,
+    error: null,
+    asked: 0,
+    element: box,
+    prompt,
+    edits,
+    view,
+    probabilities,
+    alert,
+  };
+}
+
+/** The pass that the pane's text asks for. @param {Page} page @param {Shown} one */
+export async function load(page, one) {
+  const { source, texts } = page;
+  const ask = page.state.panes[one.index];
+  if (ask === undefined || (one.ask !== null && same(one.ask, ask) && one.error === null)) return;
+  const mine = ++one.asked;
+  one.ask = ask;
+  one.element.setAttribute("aria-busy", "true");
+  if (one.loaded === null) one.prompt.update(null, page.state);
+  try {
+    const look = await source.look(ask);
+    const base = look.ask.edits.length === 0 ? null : await source.look({ ...look.ask, edits: [] });
+    if (mine !== one.asked) return; // something else was asked for meanwhile
+    for (const [id, text] of Object.entries(look.texts)) texts.set(Number(id), text);
+    for (const side of look.sides) for (const token of side.tokens) texts.set(token.id, token.text);
+    one.loaded = { index: one.index, ask: look.ask, look, base, source, texts };
+    fail(one, null);
+    page.say(summary(one.loaded));
+    page.redraw(new Set(["pass"]));
+  } catch (error) {
+    if (mine !== one.asked) return;
+    one.prompt.update(null, page.state);
+    fail(one, /** @type {Error} */ (error).message);
+  }
+  one.element.removeAttribute("aria-busy");
+}
+
+/** One line about what went wrong, above what was there before. @param {Shown} one @param {string | null} error */
+function fail(one, error) {
+  one.error = error;
+  one.alert.hidden = error === null;
+  one.alert.textContent = error ?? "";
+}
+
+/** What a new pass brought, for who does not see it. @param {Loaded} pane */
+function summary({ look, base }) {
+  const tokens = look.sides.map((side) => side.tokens.length).join(" and ");
+  const id = look.top?.ids[look.at]?.[0];
+  const likely =
+    id === undefined || look.top === null
+      ? ""
+      : `; most likely at row ${look.at}: ${shown(look.texts[id] ?? "")}, ` +
+        `${percent(look.top.probabilities.get(look.at, 0))}`;
+  const cost =
+    base?.loss && look.loss ? `; mean loss ${base.loss.mean.toFixed(3)} to ${look.loss.mean.toFixed(3)}` : "";
+  return `${tokens} tokens read${likely}${cost}`;
+}
+
+/** The state with rows that this pane has; the other one may be longer.
+ * @param {State} state @param {Loaded} pane @returns {State} */
+export function seenBy(state, { look }) {
+  const rows = look.sides.at(-1)?.tokens.length ?? 0;
+  const keys = Math.max(...look.sides.map((side) => side.tokens.length));
+  return {
+    ...state,
+    at: state.at !== null && state.at >= rows ? null : state.at,
+    column: state.column !== null && state.column >= keys ? null : state.column,
+  };
+}
+
+/** @param {Page} page @param {Shown} one */
+export function draw(page, one) {
+  const pane = one.loaded;
+  if (pane === null) return;
+  const seen = seenBy(page.state, pane);
+  one.prompt.update(pane, seen);
+  void one.edits.update(pane, seen);
+  one.view.style.minHeight = `${one.view.offsetHeight}px`; // or the page would jump while the parts come in
+  try {
+    const view = views[/** @type {import("tercet/views.js").View} */ (page.state.view)];
+    one.view.replaceChildren(view.draw(pane, seen, page.change));
+  } catch (error) {
+    console.error(error);
+    const text = `this view could not be drawn: ${/** @type {Error} */ (error).message}`;
+    one.view.replaceChildren(element("p", { class: "problem", role: "alert" }, text));
+  }
+  setTimeout(() => (one.view.style.minHeight = ""), 400);
+  void one.probabilities.update(pane, seen);
+}
+
+/** Go on writing at the end. @param {Page} page @param {number} index @param {"likely" | "sample"} kind */
+export async function append(page, index, kind) {
+  const { source, model } = page;
+  const one = page.panes[index];
+  const pane = one?.loaded ?? null;
+  const side = pane?.look.sides.at(-1);
+  if (one === undefined || pane === null || side === undefined) return;
+  if (!source.live || one.element.hasAttribute("aria-busy")) return;
+  const at = side.tokens.length - 1;
+  const mine = one.asked;
+  one.element.setAttribute("aria-busy", "true");
+  try {
+    const { temperature, top_k, top_p, min_p, seed } = page.state;
+    const drawn =
+      kind === "sample" ? await source.sample(pane.ask, at, { temperature, top_k, top_p, min_p, seed }) : null;
+    if (mine === one.asked) one.element.removeAttribute("aria-busy");
+    const id = drawn?.id ?? pane.look.top?.ids[at]?.[0];
+    if (id === undefined || one.loaded !== pane) return;
+    const next = kind === "sample" ? { seed: seed + 1 } : {};
+    if (model.can.translate && id === model.eos_id) {
+      page.change(next);
+      return page.say("the model ends the sentence here");
+    }
+    page.change({ ...continued(pane, page.state, at, id), ...next });
+  } catch (error) {
+    if (mine === one.asked) one.element.removeAttribute("aria-busy");
+    fail(one, /** @type {Error} */ (error).message);
+  }
+}
+
+/** Two panes in place of one, or one in place of two. @param {Page} page */
+export function compare(page) {
+  const { state, panes, change } = page;
+  const first = panes[0]?.loaded;
+  const copy = state.panes[0];
+  if (state.panes.length > 1 || copy === undefined) return change({ panes: state.panes.slice(0, 1) });
+  change({ panes: [copy, { ...copy, target_ids: copy.target_ids ?? first?.ask.target_ids ?? null }] });
+  requestAnimationFrame(() => requestAnimationFrame(() => panes[1]?.prompt.focus()));
+}

@@ -1,0 +1,323 @@
+// What the model expects at the chosen row: the whole vocabulary's probabilities, and what the sampler's settings make
+// of them. Moving a setting asks no one: the logits are here, and filters.js works as the sampler does.
+
+import { element, number, percent, shown } from "tercet/draw.js";
+import { PLAIN, distribution, entropy, rank } from "tercet/filters.js";
+import { continued, originalAt, replaced } from "tercet/prompt.js";
+
+/** @typedef {import("tercet/draw.js").Change} Change */
+/** @typedef {import("tercet/filters.js").Distribution} Distribution */
+/** @typedef {import("tercet/filters.js").Ranking} Ranking */
+/** @typedef {import("tercet/pane.js").Loaded} Loaded */
+/** @typedef {import("tercet/state.js").State} State */
+/** @typedef {import("tercet/source.js").Model} Model */
+/** @typedef {{ranking: Ranking, plain: Distribution, texts: Record<string, string>}} Row one row's logits, in order */
+
+const SHOWN = 20;
+const FINE = 100; // steps of the slider of top-k, which grows by factors
+
+/** @type {WeakMap<object, Row>} */
+const ranked = new WeakMap();
+
+/**
+ * @param {{logits: import("tercet/draw.js").Tensor | null, texts: Record<string, string>}} answer
+ * @returns {Row | null}
+ */
+export function rowOf(answer) {
+  if (answer.logits === null) return null;
+  const known = ranked.get(answer);
+  if (known !== undefined) return known;
+  const ranking = rank(answer.logits.data);
+  const row = { ranking, plain: distribution(ranking, PLAIN), texts: answer.texts };
+  ranked.set(answer, row);
+  return row;
+}
+
+/**
+ * The chosen row's logits, from where they are.
+ * @param {Loaded} pane @param {number} at @returns {Promise<Row | null>}
+ */
+export async function logitsAt(pane, at) {
+  if (pane.look.top === null) return null;
+  return rowOf(at === pane.look.at && pane.look.logits !== null ? pane.look : await pane.source.logits(pane.ask, at));
+}
+
+/** The share of the most likely token, and which it is. @param {Row} row */
+export function best(row) {
+  const id = /** @type {number} */ (row.ranking.ids[0]);
+  return { id, text: row.texts[id] ?? `id ${id}`, share: /** @type {number} */ (row.plain.probabilities[0]) };
+}
+
+/** The probability of one token. @param {Row} row @param {number} id */
+export function shareOf(row, id) {
+  const place = row.ranking.ids.indexOf(id);
+  return { place, share: row.plain.probabilities[place] ?? 0 };
+}
+
+/** @param {Model} model @param {Change} change @param {(text: string) => void} say */
+export function probabilityPanel(model, change, say) {
+  let asked = 0;
+  /** @type {{pane: Loaded, at: number, row: Row | null} | null} */
+  let current = null;
+  /** @type {State | null} */
+  let state = null;
+  const title = element("h2", {});
+  const facts = element("p", { class: "facts" });
+  const truth = element("p", { class: "truth" });
+  const list = element("ol", { class: "candidates", "aria-label": "The most likely tokens" });
+  const controls = controlBox(model, change);
+  const box = element(
+    "aside",
+    { class: "probabilities", "aria-label": "Probabilities" },
+    title,
+    controls.element,
+    facts,
+    truth,
+    list,
+  );
+
+  /** @param {Loaded} pane @param {State} now */
+  async function update(pane, now) {
+    state = now;
+    const side = pane.look.sides.at(-1);
+    const at = Math.min(now.at ?? pane.look.at, (side?.tokens.length ?? 1) - 1);
+    const token = side?.tokens[at];
+    const text = `‘${shown(token?.text ?? "")}’`;
+    title.replaceChildren(
+      model.can.mask ? "What may stand here" : "What comes next",
+      element("small", {}, `${model.can.mask ? "at" : "after"} row ${at}, ${text}`),
+    );
+    controls.update(now);
+    if (current?.pane === pane && current.at === at) return draw();
+    const mine = ++asked;
+    box.setAttribute("aria-busy", "true");
+    try {
+      const row = await logitsAt(pane, at);
+      if (mine !== asked) return; // another row was asked for meanwhile
+      current = { pane, at, row };
+      draw();
+    } catch (error) {
+      if (mine !== asked) return;
+      current = null;
+      list.replaceChildren();
+      truth.replaceChildren();
+      facts.replaceChildren(element("span", { role: "alert", class: "problem" }, /** @type {Error} */ (error).message));
+    }
+    box.removeAttribute("aria-busy");
+  }
+
+  /** Everything that the settings move. */
+  function draw() {
+    if (current === null || state === null) return;
+    const { pane, at, row } = current;
+    if (row === null) {
+      facts.replaceChildren("This model scores no words; it has no such head.");
+      return list.replaceChildren();
+    }
+    const made = distribution(row.ranking, state);
+    const size = row.ranking.ids.length;
+    const bits = entropy(made).toFixed(2);
+    const whole = entropy(row.plain).toFixed(2);
+    facts.replaceChildren(
+      "kept ",
+      element("b", { class: "kept" }, made.kept.toLocaleString("en")),
+      ` of ${size.toLocaleString("en")} tokens`,
+      element("br"),
+      "entropy ",
+      element("b", { class: "entropy" }, bits),
+      ` bits${bits === whole ? "" : ` (model: ${whole})`}`,
+    );
+    truth.replaceChildren(...told(pane, at, row));
+    const high = Math.max(made.probabilities[0] ?? 0, row.plain.probabilities[0] ?? 0, 1e-9);
+    list.classList.toggle("plain", controls.plain(state));
+    const focus = list.contains(document.activeElement) ? document.activeElement?.getAttribute("data-key") : null;
+    const items = [];
+    for (let place = 0; place < Math.min(SHOWN, size); place++) items.push(candidate(pane, at, row, made, place, high));
+    list.replaceChildren(...items);
+    if (focus) list.querySelector(`[data-key="${focus}"]`)?.dispatchEvent(new Event("refocus"));
+  }
+
+  /**
+   * @param {Loaded} pane @param {number} at @param {Row} row @param {Distribution} made @param {number} place
+   * @param {number} high
+   */
+  function candidate(pane, at, row, made, place, high) {
+    const id = /** @type {number} */ (row.ranking.ids[place]);
+    const plain = row.plain.probabilities[place] ?? 0;
+    const kept = place < made.kept;
+    const share = kept ? (made.probabilities[place] ?? 0) : 0;
+    const text = shown(row.texts[id] ?? `id ${id}`);
+    const does = model.can.mask ? "put it here" : `append it after row ${at}`;
+    const now = kept ? `${number(100 * share)} %` : "filtered out";
+    const label = `‘${text}’, id ${id}: ${now}; the model's own ${number(100 * plain)} %`;
+    const button = element(
+      "button",
+      {
+        type: "button",
+        class: kept ? "candidate" : "candidate out",
+        "data-key": `candidate:${id}`,
+        disabled: !pane.source.live,
+        "aria-label": `${label}; ${does}`,
+        title: `${label}\nclick: ${does}`,
+        onclick: () => {
+          if (state === null) return;
+          if (model.can.mask) return change(replaced(pane, state, at, id));
+          if (model.can.translate && id === model.eos_id) return say("the model ends the sentence here");
+          change(continued(pane, state, at, id));
+        },
+      },
+      element("span", { class: "text" }, text),
+      element(
+        "span",
+        { class: "bar", "aria-hidden": "true" },
+        placed("share", "width", share / high),
+        placed("mark", "left", plain / high),
+      ),
+      element("span", { class: "percent" }, kept ? percent(share) : "–"),
+    );
+    button.addEventListener("refocus", () => button.focus({ preventScroll: true }));
+    return element("li", {}, button);
+  }
+
+  return { element: box, update };
+}
+
+/**
+ * A stretch of a bar. Set so, and not in the markup, it needs no leave of the page's policy.
+ * @param {string} kind @param {"width" | "left"} side @param {number} share
+ */
+function placed(kind, side, share) {
+  const made = element("span", { class: kind });
+  made.style[side] = `${100 * share}%`;
+  return made;
+}
+
+/**
+ * What really stands there, where it is known.
+ * @param {Loaded} pane @param {number} at @param {Row} row @returns {(string | Node)[]}
+ */
+function told(pane, at, row) {
+  const { model } = pane.source;
+  const tokens = pane.look.sides.at(-1)?.tokens ?? [];
+  const here = tokens[at];
+  const id = !model.can.mask ? tokens[at + 1]?.id : here?.id === model.mask_id ? originalAt(pane, at) : here?.id;
+  if (id === null || id === undefined) return [];
+  const { place, share } = shareOf(row, id);
+  const text = pane.texts.get(id) ?? row.texts[id] ?? `id ${id}`;
+  const what = model.can.mask ? (here?.id === model.mask_id ? "Hidden here" : "Read here") : "Read next";
+  return [`${what}: `, element("b", {}, `‘${shown(text)}’`), `, ${percent(share)}, place ${place + 1}`];
+}
+
+/** The sampler's settings, each as a slider and a number. @param {Model} model @param {Change} change */
+function controlBox(model, change) {
+  const size = model.vocab_size;
+  const toK = (/** @type {number} */ at) => (at >= FINE ? null : Math.max(1, Math.round(size ** (at / FINE))));
+  const fromK = (/** @type {number | null} */ k) => (k === null ? FINE : (FINE * Math.log(k)) / Math.log(size));
+  const same = (/** @type {number} */ value) => value;
+  const rows = [
+    control(
+      "temperature",
+      "Temperature",
+      "0 takes the most likely token, 1 is the model's own, above 1 is wilder",
+      { min: 0, max: 2, step: 0.05 },
+      same,
+      (value) => value ?? 1,
+      { min: 0, max: 100 },
+      (value) => value ?? 1,
+    ),
+    control(
+      "top_k",
+      "Top-k",
+      "only the k most likely tokens; empty: all",
+      { min: 0, max: FINE, step: 1 },
+      toK,
+      fromK,
+      { min: 1, max: size, step: 1 },
+      (value) => (value === null ? null : Math.min(Math.max(Math.round(value), 1), size)),
+    ),
+    control(
+      "top_p",
+      "Top-p",
+      "the fewest tokens whose probabilities reach p together; empty: all",
+      { min: 0.01, max: 1, step: 0.01 },
+      (value) => (value >= 1 ? null : value),
+      (value) => value ?? 1,
+      { min: 0.01, max: 1 },
+      (value) => (value === null || value >= 1 || value <= 0 ? null : value),
+    ),
+    control(
+      "min_p",
+      "Min-p",
+      "only tokens at least p times as likely as the most likely one; empty: all",
+      { min: 0, max: 0.5, step: 0.005 },
+      (value) => (value <= 0 ? null : value),
+      (value) => value ?? 0,
+      { min: 0, max: 1 },
+      (value) => (value === null || value <= 0 ? null : value),
+    ),
+  ];
+  const plain = (/** @type {State} */ now) =>
+    Object.entries(PLAIN).every(([key, value]) => now[/** @type {keyof State} */ (key)] === value);
+  const reset = element(
+    "button",
+    {
+      type: "button",
+      class: "quiet",
+      "data-key": "plain",
+      onclick: () => change({ ...PLAIN }),
+    },
+    "as the model says",
+  );
+  const box = element(
+    "fieldset",
+    { class: "controls" },
+    element("legend", {}, "Sampling"),
+    ...rows.map((row) => row.element),
+    reset,
+  );
+
+  /**
+   * @param {"temperature" | "top_k" | "top_p" | "min_p"} key @param {string} name @param {string} tip
+   * @param {Record<string, number>} range
+   * @param {(value: number) => number | null} from @param {(value: number | null) => number} to
+   * @param {Record<string, number>} limits @param {(value: number | null) => number | null} valid
+   */
+  function control(key, name, tip, range, from, to, limits, valid) {
+    const slider = element("input", { type: "range", ...range, "data-key": key, "aria-label": name });
+    const exact = element("input", {
+      type: "number",
+      step: "any",
+      ...limits,
+      "data-key": `${key}:number`,
+      "aria-label": `${name}, as a number`,
+      placeholder: "off",
+      inputmode: "decimal",
+    });
+    slider.addEventListener("input", () => change({ [key]: from(slider.valueAsNumber) }));
+    exact.addEventListener("input", () => {
+      const value = exact.value.trim() === "" ? null : exact.valueAsNumber;
+      if (value !== null && !(value >= (limits.min ?? 0) && value <= (limits.max ?? Infinity))) return;
+      change({ [key]: valid(value) });
+    });
+    const row = element("label", { class: "control", title: tip }, element("span", {}, name), slider);
+    /** @param {State} now */
+    const update = (now) => {
+      const value = now[key];
+      slider.value = String(to(value));
+      const text = value === null ? "off" : String(value);
+      slider.setAttribute("aria-valuetext", text);
+      if (document.activeElement !== exact) exact.value = value === null ? "" : String(+value.toPrecision(6));
+    };
+    return { element: element("div", { class: "control-row" }, row, exact), update };
+  }
+
+  return {
+    element: box,
+    /** @param {State} now */
+    update(now) {
+      for (const row of rows) row.update(now);
+      reset.disabled = plain(now);
+    },
+    plain,
+  };
+}

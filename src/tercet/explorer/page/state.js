@@ -1,0 +1,198 @@
+// What the page shows, as one plain object, and its way into the address and back, so that a link is a view.
+//
+//     #text=First+Citizen&view=maps&layer=2&head=3      what is as at the start is left out
+//     #b.text=...                                       the second pane, where two are compared
+
+/** @typedef {import("tercet/draw.js").Ask} Ask */
+/** @typedef {import("tercet/draw.js").Edit} Edit */
+/** @typedef {import("tercet/source.js").Model} Model */
+/** @typedef {{panes: Ask[], view: string, stack: string, layer: number | null, part: string | null, head: number,
+ *             at: number | null, column: number | null, temperature: number, top_k: number | null,
+ *             top_p: number | null, min_p: number | null, seed: number, tour: number | null, theme: string}} State */
+
+export const VIEWS = ["flow", "maps", "lens", "heads", "beams"];
+const THEMES = ["auto", "light", "dark"];
+const STACKS = ["stack", "encoder", "decoder"];
+const USUAL = ["stack", "decoder"]; // whose tokens have logits
+const PARTS = ["self", "cross", "mlp", "start", "end"];
+const START = "\0"; // a text that no one can type: whatever the page opens with
+const LONGEST = 20_000; // characters of a text, and tokens of a row, that an address may hold
+
+/** @type {Readonly<State>} */
+export const initial = Object.freeze({
+  panes: [],
+  view: "flow",
+  stack: "",
+  layer: null,
+  part: null,
+  head: 0,
+  at: null,
+  column: null,
+  temperature: 1,
+  top_k: null,
+  top_p: null,
+  min_p: null,
+  seed: 0,
+  tour: null,
+  theme: "auto",
+});
+
+/** @type {Readonly<Ask>} */
+export const nothing = Object.freeze({
+  text: "",
+  target: null,
+  ids: null,
+  target_ids: null,
+  original_ids: null,
+  edits: [],
+});
+
+const count = (/** @type {string | null} */ text, most = 2 ** 31) =>
+  text !== null && /^\d{1,12}$/.test(text) && Number(text) <= most ? Number(text) : null;
+
+const share = (/** @type {string | null} */ text, /** @type {number} */ most) =>
+  text !== null && text.trim() !== "" && Number(text) >= 0 && Number(text) <= most ? Number(text) : null;
+
+const among = (/** @type {string | null} */ text, /** @type {string[]} */ all) =>
+  text !== null && all.includes(text) ? text : null;
+
+/** @param {string | null} text as `1.22.3` */
+function row(text) {
+  if (text === null || text.length > 8 * LONGEST || !/^\d+(\.\d+)*$/.test(text)) return null;
+  const ids = text.split(".").map(Number);
+  return ids.length <= LONGEST && ids.every(Number.isSafeInteger) ? ids : null;
+}
+
+/**
+ * @param {string | null} text as `stack.blocks.1.self_attention.heads~h0.3,stack.blocks.2.feedforward`
+ * @returns {Edit[]}
+ */
+function edits(text) {
+  const found = [];
+  for (const one of (text ?? "").slice(0, LONGEST).split(",")) {
+    const match = /^([a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:~h([\d.]+))?(?:~p([\d.]+))?$/i.exec(one);
+    if (match === null) continue;
+    const [, name = "", heads = null, positions = null] = match;
+    found.push({ name, heads: row(heads), positions: row(positions) });
+  }
+  return found;
+}
+
+/** @param {Edit} edit */
+function edited({ name, heads, positions }) {
+  return name + (heads === null ? "" : `~h${heads.join(".")}`) + (positions === null ? "" : `~p${positions.join(".")}`);
+}
+
+/** @param {URLSearchParams} of @param {string} prefix @returns {Ask | null} */
+function ask(of, prefix) {
+  const get = (/** @type {string} */ key) => of.get(prefix + key);
+  if (get("text") === null && row(get("ids")) === null) {
+    const changes = edits(get("edits"));
+    return changes.length === 0 ? null : { ...nothing, text: START, edits: changes };
+  }
+  return {
+    text: (get("text") ?? "").slice(0, LONGEST),
+    target: get("target")?.slice(0, LONGEST) ?? null,
+    ids: row(get("ids")),
+    target_ids: row(get("target_ids")),
+    original_ids: row(get("original_ids")),
+    edits: edits(get("edits")),
+  };
+}
+
+/** What the address says; what it does not say, or says wrongly, is as at the start. @returns {State} */
+export function readUrl(hash = location.hash) {
+  const of = new URLSearchParams(hash.replace(/^#/, ""));
+  const first = ask(of, "");
+  const second = ask(of, "b.");
+  return {
+    panes: second !== null ? [first ?? { ...nothing, text: START }, second] : first !== null ? [first] : [],
+    view: among(of.get("view"), VIEWS) ?? initial.view,
+    stack: among(of.get("stack"), STACKS) ?? initial.stack,
+    layer: count(of.get("layer"), 10_000),
+    part: among(of.get("part"), PARTS),
+    head: count(of.get("head"), 10_000) ?? initial.head,
+    at: count(of.get("at"), LONGEST),
+    column: count(of.get("column"), LONGEST),
+    temperature: share(of.get("temperature"), 100) ?? initial.temperature,
+    top_k: count(of.get("top_k")) || null,
+    top_p: share(of.get("top_p"), 1) || null,
+    min_p: share(of.get("min_p"), 1),
+    seed: count(of.get("seed")) ?? initial.seed,
+    tour: count(of.get("tour"), 1000),
+    theme: among(of.get("theme"), THEMES) ?? initial.theme,
+  };
+}
+
+/**
+ * The part of an address behind `#` that says this state.
+ * @param {State} state @param {Ask} start what the page opens with
+ */
+export function hashOf(state, start) {
+  const of = new URLSearchParams();
+  state.panes.forEach((one, i) => {
+    if (i === 0 && same(one, start)) return;
+    const prefix = i === 0 ? "" : "b.";
+    of.set(`${prefix}text`, one.text);
+    if (one.target !== null) of.set(`${prefix}target`, one.target);
+    for (const key of /** @type {const} */ (["ids", "target_ids", "original_ids"])) {
+      const ids = one[key];
+      if (ids !== null) of.set(prefix + key, ids.join("."));
+    }
+    if (one.edits.length > 0) of.set(`${prefix}edits`, one.edits.map(edited).join(","));
+  });
+  for (const [key, value] of Object.entries(state)) {
+    if (
+      key === "panes" ||
+      value === null ||
+      (key === "stack" && USUAL.includes(String(value))) ||
+      value === initial[/** @type {keyof State} */ (key)]
+    )
+      continue;
+    of.set(key, String(value));
+  }
+  return of.toString().replaceAll("%2C", ",").replaceAll("%7E", "~");
+}
+
+/**
+ * Keep the state in the address; `step` says whether going back in the browser should undo this.
+ * @param {State} state @param {Ask} start @param {boolean} step
+ */
+export function writeUrl(state, start, step) {
+  const hash = hashOf(state, start);
+  if (hash === location.hash.replace(/^#/, "")) return;
+  const url = hash === "" ? location.pathname + location.search : `#${hash}`;
+  if (step) history.pushState(null, "", url);
+  else history.replaceState(null, "", url);
+}
+
+/** @param {Ask} a @param {Ask} b */
+export const same = (a, b) => JSON.stringify(Object.entries(a).sort()) === JSON.stringify(Object.entries(b).sort());
+
+/**
+ * The state with what the model does not have brought back to what it has.
+ * @param {State} state @param {Model} model @returns {State}
+ */
+export function settled(state, model) {
+  const stack = model.stacks.find((one) => one.name === state.stack) ?? model.stacks.at(-1);
+  if (stack === undefined) throw new Error("the model has no stack");
+  const panes = state.panes.map((one) => (one.text === START ? { ...model.start, edits: one.edits } : one));
+  return {
+    ...state,
+    panes: panes.length === 0 ? [model.start] : panes,
+    view: state.view === "beams" && !model.can.translate ? initial.view : state.view,
+    stack: stack.name,
+    layer: state.layer === null || state.layer >= stack.n_layers ? null : state.layer,
+    part: state.part === "cross" && !stack.cross ? null : state.part,
+    head: state.head >= stack.n_heads ? 0 : state.head,
+  };
+}
+
+/** The keys whose values differ. @param {State} state @param {State} before @returns {string[]} */
+export const changedKeys = (state, before) =>
+  /** @type {(keyof State)[]} */ (Object.keys(state)).filter(
+    (key) => JSON.stringify(state[key]) !== JSON.stringify(before[key]),
+  );
+
+/** The theme that follows this one. @param {State} state */
+export const nextTheme = (state) => THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length];

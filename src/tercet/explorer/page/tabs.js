@@ -1,0 +1,45 @@
+// The row of tabs: one for each view of the model.
+
+import { element } from "tercet/draw.js";
+import { views, viewsOf } from "tercet/views.js";
+
+/** @typedef {import("tercet/main.js").Page} Page */
+
+/** @param {Page} page */
+export function tabRow(page) {
+  const names = viewsOf(page.model);
+  const all = names.map((name) =>
+    element(
+      "button",
+      {
+        type: "button",
+        role: "tab",
+        "data-key": `view:${name}`,
+        "aria-controls": "workspace",
+        title: views[name].tip,
+        onclick: () => page.change({ view: name }),
+      },
+      views[name].name,
+    ),
+  );
+  const row = element("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, ...all);
+  row.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
+    const to =
+      all[(all.indexOf(/** @type {HTMLButtonElement} */ (event.target)) + (step ?? 0) + all.length) % all.length];
+    if (step === undefined || to === undefined) return;
+    event.preventDefault();
+    to.focus();
+    to.click();
+  });
+  return {
+    element: element("nav", { "aria-label": "Views" }, row),
+    update() {
+      names.forEach((name, i) => {
+        all[i]?.setAttribute("aria-selected", String(page.state.view === name));
+        all[i]?.setAttribute("tabindex", page.state.view === name ? "0" : "-1");
+      });
+    },
+  };
+}

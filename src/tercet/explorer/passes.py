@@ -1,0 +1,117 @@
+"""The forward passes that queries are about: each run once, and the last few kept."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError
+from tercet.explorer.queries import Query
+from tercet.inspect.losses import mean_loss, token_losses
+from tercet.inspect.recording import Recording, Side, read
+from tercet.models import Edit, EncoderOnly
+
+MOST_BYTES = 2**29  # of the passes that are kept; the last one is kept whatever it takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One text through the model.
+
+    Attributes:
+        query: with the ids that were read filled in, so that asking again reads the same.
+    """
+
+    trained: Trained
+    query: Query
+    recording: Recording
+
+    @property
+    def edits(self) -> list[Edit]:
+        return [ablation.edit for ablation in self.query.edits]
+
+    @property
+    def at(self) -> int:
+        """The row that is of interest first: the last token, or of an encoder the first mask."""
+        return len(self.recording.side.ids) - 1 if self.recording.causal else self.recording.masked_row or 0
+
+    def row(self, at: int | None) -> int:
+        """`at`, if there is such a row; `self.at` by default."""
+        length = len(self.recording.side.ids)
+        if at is None:
+            return self.at
+        if not 0 <= at < length:
+            raise UserError(f"at={at}: there is no such row; there are {length}, 0 to {length - 1}")
+        return at
+
+    @cached_property
+    def losses(self) -> list[float | None]:
+        """Of each row in nats; None where nothing was to be predicted."""
+        if self.recording.logits is None:
+            return [None] * len(self.recording.side.ids)
+        return token_losses(self.recording, self.recording.logits, original_ids=self.query.original_ids)
+
+    @property
+    def loss(self) -> float | None:
+        return mean_loss(self.losses)
+
+
+class PassCache:
+    """Runs the pass that a query means, or remembers it."""
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
+        self._passes: OrderedDict[Query, Pass] = OrderedDict()
+
+    def __call__(self, query: Query) -> Pass:
+        """The pass that `query` means.
+
+        Raises:
+            UserError: where it cannot be read so, as in `read`, or an edit does not fit.
+        """
+        if query not in self._passes:
+            self._remember(query, _run(self.trained, query))
+        self._passes.move_to_end(query)
+        return self._passes[query]
+
+    def _remember(self, query: Query, new: Pass) -> None:
+        # The ids alone do not say that something was cut off before them.
+        by_ids = replace(new, recording=replace(new.recording, truncated=False))
+        self._passes |= {new.query: by_ids, query: new}
+        # Most stand there twice.
+        while len(self._passes) > 2 and sum(map(_count_bytes, self._passes.values())) > 2 * MOST_BYTES:
+            self._passes.popitem(last=False)
+
+
+def _run(trained: Trained, query: Query) -> Pass:
+    try:
+        recording = read(
+            trained,
+            query.text,
+            target=query.target,
+            ids=query.ids,
+            target_ids=query.target_ids,
+            edits=[ablation.edit for ablation in query.edits],
+        )
+    except ValueError as error:  # an edit that does not fit
+        raise UserError(str(error)) from None
+    if query.original_ids is not None:
+        _check_originals(trained, recording.side, query.original_ids)
+    resolved = replace(query, ids=recording.ids, target_ids=recording.target_ids)
+    return Pass(trained=trained, query=resolved, recording=recording)
+
+
+def _check_originals(trained: Trained, side: Side, original_ids: Sequence[int]) -> None:
+    if side.tokenizer.mask_id is None or not isinstance(trained.model, EncoderOnly):
+        raise UserError("original_ids say what stood behind the masks, and this model reads no masks; leave them out")
+    if len(original_ids) != len(side.ids):
+        raise UserError(f"{len(original_ids)} original_ids for {len(side.ids)} ids; give one for each")
+    size = side.tokenizer.vocab_size
+    beyond = [number for number in original_ids if not 0 <= number < size]
+    if beyond:
+        raise UserError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {size - 1}")
+
+
+def _count_bytes(forward_pass: Pass) -> int:
+    return sum(tensor.nbytes for tensor in forward_pass.recording.activations.values())

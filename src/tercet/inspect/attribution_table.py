@@ -1,0 +1,72 @@
+"""Which parts of a model speak for a token, as a table on the terminal."""
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError
+from tercet.inspect.attribution import attribute_logit
+from tercet.inspect.recording import Recording
+from tercet.inspect.token_text import label_with_spaces
+from tercet.tokens import Tokenizer
+
+MOST_PARTS = 12  # that have a line each
+
+
+def attribution_to_dict(trained: Trained, recording: Recording, *, row: int | None, text: str | None) -> dict[str, Any]:
+    """For programs: the parts of a token's logit.
+
+    Args:
+        row: the last by default; in a masked language model the first mask.
+        text: the token; the likeliest by default.
+
+    Raises:
+        UserError: for a row or a token that is not there, and a model whose logits are no sum.
+    """
+    side = recording.side
+    if recording.logits is None:
+        raise UserError(f"{trained.folder} scores no words, so there is no logit to attribute")
+    if row is None:
+        row = len(side.ids) - 1 if recording.masked_row is None else recording.masked_row
+    if not 0 <= row < len(side.ids):
+        raise UserError(f"there is no row {row}; the {len(side.ids)} tokens are rows 0 to {len(side.ids) - 1}")
+    token = int(recording.logits[row].argmax()) if text is None else _find_token(side.tokenizer, text)
+    attribution = attribute_logit(trained.model, recording, row=row, token=token)
+    return {
+        "row": row,
+        "id": token,
+        "text": side.tokenizer.tokens([token])[0],
+        "names": attribution.names,
+        "values": attribution.values[:, 0].tolist(),
+        "logit": float(attribution.logits[0]),
+    }
+
+
+def render_attribution(attribution: dict[str, Any], recording: Recording) -> Group:
+    """What `attribution_to_dict` gave: the largest parts, the rest in one line."""
+    pairs = sorted(zip(attribution["names"], attribution["values"], strict=True), key=lambda pair: -abs(pair[1]))
+    table = Table("part", "share", box=None, padding=(0, 2, 0, 0))
+    table.columns[1].justify = "right"
+    for name, value in pairs[:MOST_PARTS]:
+        table.add_row(name, f"{value:+.3f}")
+    if len(pairs) > MOST_PARTS:
+        table.add_row(f"{len(pairs) - MOST_PARTS} more", f"{sum(value for _, value in pairs[MOST_PARTS:]):+.3f}")
+    table.add_section()
+    table.add_row("logit", f"{attribution['logit']:+.3f}")
+    row, token = attribution["row"], label_with_spaces(attribution["text"])
+    where = f"row {row} ({label_with_spaces(recording.side.texts[row])})"
+    return Group(Text(f"the logit of {token} at {where}, as a sum over the parts"), table)
+
+
+def _find_token(tokenizer: Tokenizer, text: str) -> int:
+    """The id of a token as it is shown, else of a text that is one token."""
+    texts = tokenizer.tokens(range(tokenizer.vocab_size))
+    if text in texts:
+        return texts.index(text)
+    ids = tokenizer.encode(text)
+    if len(ids) != 1:
+        raise UserError(f"{text!r} is {len(ids)} tokens: {', '.join(map(repr, tokenizer.tokens(ids)))}; give one token")
+    return ids[0]

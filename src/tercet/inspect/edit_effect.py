@@ -1,0 +1,86 @@
+"""What an edit changes: one text read as it is and again with tensors set to zero, and the difference in words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from rich.text import Text
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError
+from tercet.inspect.lens import stacks_of
+from tercet.inspect.lens_table import LensTable
+from tercet.inspect.recording import Recording, read
+from tercet.inspect.token_text import label_with_spaces
+from tercet.models import Edit
+
+
+def parse_edit(trained: Trained, text: str) -> Edit:
+    """What `NAME`, `NAME:3,5` (heads), or for short `1.3` (block 1, head 3 of the last side) sets to zero.
+
+    Raises:
+        UserError: where it is none of them.
+    """
+    block, dot, head = text.partition(".")
+    if dot and block.isdecimal() and head.isdecimal():
+        name, stack = list(stacks_of(trained.model).items())[-1]
+        if int(block) >= len(stack.blocks):
+            raise UserError(f"--ablate {text}: there is no block {block}; there are {len(stack.blocks)}, from 0")
+        return Edit(name=f"{name}.blocks.{int(block)}.self_attention.heads", heads=(int(head),))
+    name, colon, heads = text.partition(":")
+    if colon and not all(part.isdecimal() for part in heads.split(",")):
+        raise UserError(f"--ablate {text}: after the colon come heads, such as {name}:3 or {name}:3,5")
+    return Edit(name=name, heads=tuple(map(int, heads.split(","))) if colon else None)
+
+
+def read_with_edits(
+    trained: Trained, text: str, *, target: str | None = None, edits: Sequence[Edit] = ()
+) -> tuple[Recording, Recording]:
+    """The text read as it is, and the same tokens with the edits made: a translator does not write another sentence.
+
+    Raises:
+        UserError: for a text that cannot be read, and edits that do not fit.
+    """
+    before = read(trained, text, target=target)
+    if not edits:
+        return before, before
+    try:
+        return before, read(trained, ids=before.ids, target_ids=before.target_ids, edits=edits)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+@torch.inference_mode()
+def effect_to_dict(edits: Sequence[str], before: LensTable, after: LensTable) -> dict[str, Any]:
+    """For programs: the loss before and after, and the row and token whose probability changed most.
+
+    Args:
+        edits: as they were written.
+    """
+    most_changed: dict[str, Any] | None = None
+    if before.recording.logits is not None and after.recording.logits is not None:
+        old, new = before.recording.logits.softmax(-1), after.recording.logits.softmax(-1)  # (T, V)
+        row, token = divmod(int((new - old).abs().argmax()), old.shape[-1])
+        text = before.recording.side.tokenizer.tokens([token])[0]
+        probability, becomes = float(old[row, token]), float(new[row, token])
+        most_changed = {"row": row, "id": token, "text": text, "probability": probability, "becomes": becomes}
+    return {
+        "edits": list(edits),
+        "loss_before": before.loss,
+        "loss_after": after.loss,
+        "most_changed": most_changed,
+    }
+
+
+def render_effect(effect: dict[str, Any]) -> Text:
+    """What `effect_to_dict` gave, in a sentence."""
+    sentence = f"with {', '.join(effect['edits'])} at zero"
+    if effect["loss_before"] is not None:
+        rise = effect["loss_after"] - effect["loss_before"]
+        sentence += f" the loss goes from {effect['loss_before']:.4f} to {effect['loss_after']:.4f} ({rise:+.4f})"
+    most = effect["most_changed"]
+    if most is not None:
+        joint = "; most changes" if effect["loss_before"] is not None else " most changes"
+        sentence += f"{joint} {label_with_spaces(most['text'])} at row {most['row']}, "
+        sentence += f"{most['probability']:.3f} to {most['becomes']:.3f}"
+    return Text(sentence)

@@ -1,0 +1,146 @@
+"""The logit lens of one text on the terminal: of each token what the model would say after each block, and the loss.
+
+    table = lens_table(trained, recording, top=3)
+    table.lens["stack.blocks.1"].ids[row], table.losses[row]
+
+The last block's tokens are the model's own. In a causal stack a row's are for the token after it, and its loss is that
+of the one that came; in an encoder they are for the row's own place.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tercet.checkpoint import Trained
+from tercet.inspect.lens import TopTokens, lens_top_tokens
+from tercet.inspect.losses import mean_loss, token_losses
+from tercet.inspect.recording import Recording, Side
+from tercet.inspect.token_text import label_with_spaces
+
+WIDEST = 12  # the most characters of a token that are shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class LensTable:
+    """Attributes:
+    lens: by each name of the stream, from the embedding to the last block; none where no words are scored.
+    losses: of each row in nats; None where nothing was to be predicted.
+    """
+
+    recording: Recording
+    lens: dict[str, TopTokens]
+    losses: list[float | None]
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of what is known."""
+        return mean_loss(self.losses)
+
+    def cells(self, row: int) -> list[list[tuple[int, str, float]]]:
+        """For each name of the stream the likeliest tokens at this row: id, text, probability."""
+        tokenizer = self.recording.side.tokenizer
+        return [
+            list(zip(top.ids[row], tokenizer.tokens(top.ids[row]), top.probabilities[row].tolist(), strict=True))
+            for top in self.lens.values()
+        ]
+
+
+def lens_table(trained: Trained, recording: Recording, *, top: int = 1) -> LensTable:
+    """What was read, with the `top` likeliest tokens of each block."""
+    if recording.logits is None:
+        return LensTable(recording=recording, lens={}, losses=[None] * len(recording.side.ids))
+    lens = lens_top_tokens(trained.model, recording.activations, top)
+    return LensTable(recording=recording, lens=lens, losses=token_losses(recording, recording.logits))
+
+
+def lens_to_dict(table: LensTable) -> dict[str, Any]:
+    """What `json.dumps` takes."""
+    recording = table.recording
+    rows = [
+        [[{"id": i, "text": text, "probability": p} for i, text, p in cell] for cell in table.cells(row)]
+        for row in range(len(recording.side.ids))
+    ]
+    return {
+        "sides": {name: _tokens_to_dicts(side) for name, side in recording.sides.items()},
+        "truncated": recording.truncated,
+        "lens": {"names": list(table.lens), "rows": rows if table.lens else []},
+        "loss": None if table.loss is None else {"mean": table.loss, "tokens": table.losses},
+    }
+
+
+def render_lens(table: LensTable, *, width: int, before: LensTable | None = None) -> Group:
+    """A row for each token of the last side, a column for each block, as many of the last ones as fit into `width`.
+
+    Args:
+        before: the same without the edits that this one was made with.
+    """
+    side, names = table.recording.side, list(table.lens)
+    has_loss = table.loss is not None
+    headings = ["row", "token", "id", *(["loss"] if has_loss else []), *(["before"] if has_loss and before else [])]
+    cells = [
+        [[f"{_shorten(text)} {probability:.2f}" for _, text, probability in cell] for cell in table.cells(row)]
+        for row in range(len(side.ids))
+    ]
+    widths = [max(len(line) for row in cells for line in row[i]) + 2 for i in range(len(names))]
+    room = width - 6 - (WIDEST + 2) - 9 * (len(headings) - 2)
+    shown = max(1, sum(sum(widths[i:]) <= room for i in range(len(widths)))) if widths else 0
+    hidden = len(names) - shown
+    grid = Table(*headings, *map(_heading, names[hidden:]), box=None, padding=(0, 2, 0, 0))
+    for number in (0, *range(2, len(headings))):
+        grid.columns[number].justify = "right"
+    for column in grid.columns:
+        column.no_wrap = True
+    for row, (number, text) in enumerate(zip(side.ids, side.texts, strict=True)):
+        losses = [_format_nats(table.losses[row])] if has_loss else []
+        losses += [_format_nats(before.losses[row])] if has_loss and before else []
+        blocks = ["\n".join(cell) for cell in cells[row][hidden:]]
+        grid.add_row(*map(Text, [str(row), _shorten(text), str(number), *losses, *blocks]))
+    return Group(*_describe_sources(table.recording), grid, Text(""), Text(_notes(table, hidden)))
+
+
+def _describe_sources(recording: Recording) -> list[Text]:
+    """What the other stacks read, a line each."""
+    lines: list[Text] = []
+    for name, side in list(recording.sides.items())[:-1]:
+        tokens = [f"{label_with_spaces(text)} {number}" for text, number in zip(side.texts, side.ids, strict=True)]
+        lines += [Text(f"the {name} reads {len(tokens)} tokens, with their ids: " + ", ".join(tokens)), Text("")]
+    return lines
+
+
+def _notes(table: LensTable, hidden: int) -> str:
+    notes: list[str] = []
+    if table.recording.truncated:
+        notes.append("the text is longer than the context; a part of it was left out")
+    if not table.lens:
+        notes.append("the model scores no words, so there are no guesses")
+    else:
+        where = "comes after the token" if table.recording.causal else "stands there"
+        notes.append(f"what {where}, if the model ended with that block; the last block's is what it says")
+    if hidden:
+        notes.append(
+            f"what stands before {_heading(list(table.lens)[hidden])} does not fit; widen the terminal to see it"
+        )
+    if table.loss is not None:
+        notes.append(f"loss of what came: {table.loss:.4f} nats/token")
+    return "\n".join(notes)
+
+
+def _tokens_to_dicts(side: Side) -> list[dict[str, Any]]:
+    return [{"id": number, "text": text} for number, text in zip(side.ids, side.texts, strict=True)]
+
+
+def _shorten(token: str) -> str:
+    text = label_with_spaces(token)
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+
+def _format_nats(loss: float | None) -> str:
+    return "" if loss is None else f"{loss:.3f}"
+
+
+def _heading(name: str) -> str:
+    last = name.rpartition(".")[2]
+    return f"block {last}" if last.isdecimal() else "embedding"

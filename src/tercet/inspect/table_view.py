@@ -1,0 +1,66 @@
+"""A `ModelTable` for programs, as plain dictionaries, and for people, as a table on the terminal."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from tercet.inspect.table import ModelTable
+
+PREFIXES = ["", "k", "M", "G", "T", "P"]
+
+
+def table_to_dict(table: ModelTable) -> dict[str, Any]:
+    """What `json.dumps` takes."""
+    return asdict(table)
+
+
+def render_table(table: ModelTable) -> Group:
+    """What rich prints: the layers, then what the whole costs."""
+    layers = Table("layer", "module", "output", "parameters", f"FLOPs/{table.unit}", box=None)
+    for row in table.rows:
+        shape = " x ".join(map(str, row.shape))
+        kind = row.kind if row.count == 1 else f"{row.count} x {row.kind}"
+        own = f"{row.parameters:,}" if row.parameters else ""
+        parameters = " + ".join(part for part in (f"= {row.tied_to}" if row.tied_to else "", own) if part)
+        layers.add_row(row.name, kind, shape, parameters, _short(row.flops) if row.flops else "")
+    layers.add_section()
+    layers.add_row("total", "", "", f"{table.parameters:,}", _short(table.flops_forward))
+    layers.columns[0].overflow = "fold"  # a name is told whole, on a narrow terminal in two lines
+    layers.columns[3].justify = layers.columns[4].justify = "right"
+    memory = table.memory
+    costs = Table("cost", "", box=None)
+    costs.add_row(f"training, FLOPs/{table.unit}", f"{_short(table.flops_training)}  (6 N + 12 L d T)")
+    costs.add_row("weights", _both(memory.weights_float32, memory.weights_bfloat16))
+    costs.add_row("gradients, AdamW", f"{_bytes(memory.gradients)}, {_bytes(memory.optimizer)}")
+    costs.add_row("training", f"{_bytes(memory.training)}, and the activations")
+    pairs = table.unit == "token pair"
+    cache = _both(memory.cache_per_token_float32, memory.cache_per_token_bfloat16)
+    if memory.cache_per_token_float32:
+        costs.add_row("cache per target token" if pairs else "cache per token", cache)
+    if pairs:
+        source = _both(memory.cache_per_source_token_float32, memory.cache_per_source_token_bfloat16)
+        costs.add_row("cache per source token", source)
+    attentions = sum(row.count for row in table.rows if row.kind == "Attention")
+    length = f"T = {table.length:,}{' on each side' if pairs else ''}"
+    multiplied = f"N = {table.multiplied:,} multiplied, L = {attentions} attentions"
+    assumed = "attention as if not causal" if memory.cache_per_token_float32 else "every place scored, masked or not"
+    costs.caption = f"{multiplied}, {length}; {assumed}"
+    return Group(layers, "", costs)
+
+
+def _short(number: int) -> str:
+    """Three figures: 85.1 M."""
+    power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
+    return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
+
+
+def _both(float32: int, bfloat16: int) -> str:
+    return f"{_bytes(float32)} float32, {_bytes(bfloat16)} bfloat16"
+
+
+def _bytes(number: int) -> str:
+    """In powers of 1024: 475 MiB."""
+    power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
+    return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"

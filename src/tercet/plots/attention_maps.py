@@ -1,0 +1,204 @@
+"""Attention maps of one text: all heads of all blocks as small squares, or those of one block large with their tokens.
+
+A row is the token that looks, a column the token looked at, and a row sums to one. What a token may not see is grey.
+Colours grow with the square root of the share, so that a look spread over a hundred tokens is still seen.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from numpy import ma
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError
+from tercet.inspect.recording import Recording, Side, read
+from tercet.inspect.token_text import label_token, label_with_spaces
+from tercet.plots.figure import MIDDLE, SMALL, add_title, new_figure
+from tercet.plots.picture_file import disable_mathtext, thin_labels
+from tercet.plots.positions import choose_stacks
+
+KINDS = {
+    ("stack", "self"): "self-attention",
+    ("encoder", "self"): "encoder: the source looks at itself",
+    ("decoder", "self"): "decoder: the translation looks back at itself",
+    ("decoder", "cross"): "across: the translation looks at the source",
+}
+TICKS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+MOST_LABELS = 40  # of an axis
+SHORT = 100  # letters of the text in a title
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionMaps:
+    """The attention weights of one kind.
+
+    Attributes:
+        weights: of each block, from 0, those of its heads (H, T, S), masked where a token may not look.
+        queries: (T) the tokens that look.
+        keys: (S) those looked at.
+    """
+
+    about: str
+    weights: list[ma.MaskedArray]
+    queries: list[str]
+    keys: list[str]
+
+
+def plot_attention(
+    trained: Trained, text: str, *, target: str | None = None, stack: str | None = None, layer: int | None = None
+) -> Figure:
+    """The attention maps of one text.
+
+    Args:
+        target: what a translator's decoder reads; what it would write itself by default.
+        stack: `encoder` or `decoder` of a translator; both, and what lies between them, by default.
+        layer: only this block's heads, large; blocks are counted from 0.
+
+    Raises:
+        UserError: as `read` does, and for a stack or block that the model does not have.
+    """
+    check_layer(trained, stack=stack, layer=layer)
+    recording = read(trained, text, target=target, only=["*.weights", "*.mask"])
+    kinds = [maps for maps in attention_maps(recording, stack=stack) if layer is None or layer < len(maps.weights)]
+    name = trained.card.name or trained.folder.name
+    if layer is None:
+        return _overview(kinds, f"{name}: attention of every head", _texts(recording))
+    return _heads(kinds, layer, f"{name}: attention of block {layer}", _texts(recording))
+
+
+def check_layer(trained: Trained, *, stack: str | None, layer: int | None) -> None:
+    """UserError where the model has no such block, or no such stack."""
+    depths = {name: len(part.blocks) for name, part in choose_stacks(trained, stack).items()}
+    if layer is not None and not 0 <= layer < max(depths.values()):
+        blocks = ", ".join(f"{'' if name == 'stack' else f'{name} '}0 to {n - 1}" for name, n in depths.items())
+        raise UserError(f"--layer {layer}: {trained.folder} has no such block; its blocks are {blocks}")
+
+
+def attention_maps(recording: Recording, *, stack: str | None = None) -> list[AttentionMaps]:
+    """What was recorded of each kind of attention, in the order in which the model does them."""
+    maps: list[AttentionMaps] = []
+    for (where, kind), about in KINDS.items():
+        if where not in recording.sides or stack not in (None, where):
+            continue
+        names: list[str] = []
+        while (name := f"{where}.blocks.{len(names)}.{kind}_attention") + ".weights" in recording.activations:
+            names.append(name)
+        weights: list[ma.MaskedArray] = []
+        for name in names:
+            heads = recording.activations[f"{name}.weights"][0].float().cpu()  # (H, T, S)
+            mask = recording.activations[f"{name}.mask"][0].cpu().expand_as(heads)
+            weights.append(ma.masked_array(heads.numpy(), ~mask.numpy()))
+        queries = [label_token(token) for token in recording.sides[where].texts]
+        keys = [label_token(token) for token in recording.sides["encoder"].texts] if kind == "cross" else queries
+        maps.append(AttentionMaps(about=about, weights=weights, queries=queries, keys=keys))
+    return maps
+
+
+def _texts(recording: Recording) -> str:
+    parts = [f"{'' if name == 'stack' else f'{name} reads: '}{_text(side)}" for name, side in recording.sides.items()]
+    return "\n".join([*parts, *(["it was cut to what the model takes"] if recording.truncated else [])])
+
+
+def _text(side: Side) -> str:
+    """What was read, as a text on one line; which tokens it is made of stands beside the large maps."""
+    text, n = (
+        label_with_spaces(" ".join(side.tokenizer.decode(side.ids, skip_special=False).split())).replace("␣", " "),
+        len(side.ids),
+    )
+    return f"{text if len(text) <= SHORT else f'{text[: SHORT - 1]}…'}  ({n} {'token' if n == 1 else 'tokens'})"
+
+
+def _overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure:
+    """A grid of squares for each kind: a row is a block, a column a head."""
+    heads = [len(maps.weights[0]) for maps in kinds]
+    deepest = max(len(maps.weights) for maps in kinds)
+    side = min(1.5, max(0.75, 11 / sum(heads)))
+    figure = new_figure(
+        max(5.5, side * sum(heads) + 0.5 * len(kinds) + 1), max(3.2, side * deepest + 1.2 + 0.25 * len(kinds))
+    )
+    parts = figure.subfigures(1, len(kinds), squeeze=False, width_ratios=heads)[0]
+    image: Any = None
+    for number, (part, maps, n_heads) in enumerate(zip(parts, kinds, heads, strict=True)):
+        grid = part.subplots(deepest, n_heads, squeeze=False)
+        for layer, row in enumerate(grid):
+            for head, axes in enumerate(row):
+                if layer >= len(maps.weights):
+                    axes.set_axis_off()
+                    continue
+                image = _map(axes, maps.weights[layer][head])
+                axes.set(xticks=[], yticks=[])
+                if layer == 0:
+                    axes.set_title(f"head {head}", fontsize=SMALL - (n_heads > 8), pad=3)
+                if head == 0:
+                    axes.set_ylabel(f"block {layer}", fontsize=SMALL)
+        if len(kinds) > 1:
+            add_title(part, maps.about, size=MIDDLE)
+        if number == len(kinds) - 1:
+            _bar(part, image, grid)
+    return _titled(figure, title, texts, grey=_grey(kinds))
+
+
+def _heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Figure:
+    """A row of large squares for each kind, with tokens along their sides."""
+    widest = max(len(maps.keys) for maps in kinds)
+    across = max(len(maps.weights[layer]) for maps in kinds)
+    columns = math.ceil(across / math.ceil(across / 4))
+    side = min(5.0, max(2.4, 0.17 * widest))
+    lines = [math.ceil(len(maps.weights[layer]) / columns) for maps in kinds]
+    margin = 0.07 * max(len(text) for maps in kinds for text in (*maps.queries, *maps.keys))
+    figure = new_figure(
+        columns * (side + 0.4) + margin + 1.2, sum(lines) * (side + 0.5) + len(kinds) * (margin + 0.4) + 1.0
+    )
+    parts = figure.subfigures(len(kinds), 1, squeeze=False, height_ratios=lines)[:, 0]
+    for part, maps, n_lines in zip(parts, kinds, lines, strict=True):
+        grid = part.subplots(n_lines, columns, squeeze=False, sharex=True, sharey=True)
+        image: Any = None
+        for head, axes in enumerate(grid.flat):
+            if head >= len(maps.weights[layer]):
+                axes.set_axis_off()
+                continue
+            image = _map(axes, maps.weights[layer][head])
+            axes.set_title(f"block {layer}, head {head}", fontsize=MIDDLE)
+            axes.set_xticks(*thin_labels(maps.keys, MOST_LABELS), rotation=90)
+            axes.set_yticks(*thin_labels(maps.queries, MOST_LABELS))
+            axes.tick_params(length=0, labelsize=SMALL)
+            disable_mathtext([*axes.get_xticklabels(), *axes.get_yticklabels()])
+        part.supxlabel("token looked at", fontsize=MIDDLE)
+        part.supylabel("token that looks", fontsize=MIDDLE)
+        if len(kinds) > 1:
+            add_title(part, maps.about, size=10)
+        _bar(part, image, grid)
+    return _titled(figure, title, texts, grey=_grey(kinds))
+
+
+def _map(axes: Any, weights: np.ndarray) -> Any:
+    colors = colormaps["Blues"].with_extremes(bad="#ebebeb")
+    image = axes.imshow(weights, cmap=colors, norm=PowerNorm(0.5, vmin=0, vmax=1), aspect="auto")
+    for edge in axes.spines.values():
+        edge.set(color="#b0b0b0", linewidth=0.6)
+    return image
+
+
+def _grey(kinds: list[AttentionMaps]) -> bool:
+    return any(ma.getmaskarray(weights).any() for maps in kinds for weights in maps.weights)
+
+
+def _bar(part: Any, image: Any, grid: np.ndarray) -> None:
+    bar = part.colorbar(image, ax=grid.ravel().tolist(), fraction=0.03, ticks=TICKS, aspect=30)
+    bar.ax.set_yticklabels([f"{tick:g}" for tick in TICKS])
+    bar.set_label("share of the look", fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL)
+
+
+def _titled(figure: Figure, title: str, texts: str, *, grey: bool) -> Figure:
+    hint = (
+        "a row is a token that looks, and sums to 1; a column one that is looked at; first tokens above and to the left"
+    )
+    unseen = "; grey: may not be seen" if grey else ""
+    add_title(figure, f"{title}\n{texts}\n{hint}{unseen}", size=MIDDLE)
+    return figure

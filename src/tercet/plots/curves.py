@@ -1,0 +1,171 @@
+"""`loss.png`: losses against steps, on a logarithmic scale, and BLEU or accuracy against minutes."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+from tercet.checkpoint.metrics import Columns, read_metrics
+from tercet.plots.figure import DARK, LINES, PALE, RED, new_figure
+from tercet.plots.picture_file import NothingToDraw, disable_mathtext
+
+Points = Sequence[tuple[float, float]]
+
+# What is drawn beside the losses: the first group that there is, with its axis and of what it is.
+SCORES = {
+    "BLEU": ({"val/bleu": "BLEU"}, "BLEU of greedy translations of the validation part"),
+    "share": ({"val/accuracy": "accuracy", "val/f1": "F1"}, "right predictions on the validation part"),
+}
+FEW = 30  # points that are marked one by one
+
+
+def plot_loss(metrics: Path, *, title: str) -> Figure:
+    """The `train/loss` and `val/loss` of a metrics.csv; with several epochs, each epoch's mean as well.
+
+    Where there is a BLEU or an accuracy, it is drawn beside them, against minutes.
+
+    Raises:
+        NothingToDraw: where no loss was logged yet.
+    """
+    columns = read_metrics(metrics)
+    scored = bool(_scores(columns))
+    figure = new_figure(13 if scored else 8, 5)
+    panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
+    _draw_losses(panels[0], columns, f"{title}: loss", metrics)
+    if scored:
+        _draw_score(panels[1], columns)
+    return figure
+
+
+def plot_score(metrics: Path, *, title: str) -> Figure:
+    """BLEU, or accuracy and F1, against the minutes of training.
+
+    Raises:
+        NothingToDraw: for a run that is judged by its loss alone.
+    """
+    columns = read_metrics(metrics)
+    if not _scores(columns):
+        raise NothingToDraw(f"{metrics} has no BLEU, accuracy or F1: this run is judged by its loss; plot loss instead")
+    figure = new_figure(8, 5)
+    _draw_score(figure.subplots(), columns, f"{title}: ")
+    return figure
+
+
+def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
+    train, validation = columns["train/nll"] or columns["train/loss"], columns["val/loss"]  # both without smoothing
+    drawn = [loss for _, loss in (*train, *validation) if 0 < loss < math.inf]
+    if not drawn:
+        raise NothingToDraw(f"{path} has no loss above 0 yet; train on, then plot again")
+    if train:
+        _line(axes, train, PALE, 0.8, f"training, each logged batch; last {train[-1][1]:.4g}")
+    means = _epoch_means(train, dict(columns["epoch"]))
+    if len(means) > 2:
+        _line(axes, means, DARK, 1.6, "training, mean of each epoch")
+    finite = [point for point in validation if math.isfinite(point[1])]
+    if finite:
+        step, best = min(finite, key=lambda point: point[1])
+        _line(axes, validation, RED, 1.6, f"validation, lowest {best:.4f} at step {step:,}; last {finite[-1][1]:.4f}")
+    if entropy := [point for point in columns["val/unigram_entropy"] if 0 < point[1] < math.inf]:
+        words = f"counting words (entropy of single tokens), {entropy[-1][1]:.4g}"
+        axes.axhline(entropy[-1][1], color="#7f7f7f", linewidth=1, linestyle="--", label=words)
+        drawn.append(entropy[-1][1])
+    unit = "label" if columns["val/f1"] else "token"
+    axes.set(xlabel="optimizer step", ylabel=f"loss (nats a {unit}, logarithmic scale)")
+    disable_mathtext([axes.set_title(title)])
+    axes.set_yscale("log")
+    if min(drawn) == max(drawn):
+        axes.set_ylim(drawn[0] / 1.5, drawn[0] * 1.5)
+    axes.yaxis.set_major_locator(loss_ticks(min(drawn), max(drawn)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    whole_steps(axes)
+    axes.grid(which="major", color=LINES)
+    axes.legend()
+
+
+def loss_ticks(low: float, high: float) -> Locator:
+    """Few enough to be read, and more than one, over a hundredth of the scale as over six decades of it."""
+    if high < 3 * low:
+        return MaxNLocator(nbins=8, steps=[1, 2, 5, 10])
+    decades = math.log10(high / low)
+    return LogLocator(
+        subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 2 else (1.0, 2.0, 5.0) if decades < 4 else (1.0,)
+    )
+
+
+def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
+    group = _scores(columns)
+    names, about = SCORES[group]
+    seconds, top = _finite(columns["seconds"]), 0.0
+    for (name, word), color in zip(names.items(), (DARK, RED), strict=False):
+        scores = [(step, score) for step, score in columns[name] if math.isfinite(score) and step in seconds]
+        if not scores:
+            continue
+        step, best = max(scores, key=lambda point: point[1])
+        top = max(top, best)
+        last = f"{word}, highest {best:.4g} at step {step:,}; last {scores[-1][1]:.4g}"
+        _line(axes, [(seconds[step] / 60, score) for step, score in scores], color, 1.6, last)
+    axes.set(xlabel="minutes of training", ylabel=group)
+    disable_mathtext([axes.set_title(title + about)])
+    axes.set_ylim(0, max(1e-3, 1.08 * top))
+    axes.set_xlim(left=0)
+    axes.grid(color=LINES)
+    axes.legend(loc="lower right")
+
+
+def _scores(columns: Columns) -> str:
+    """Which group of scores there is: "" for none, as where no time was noted beside them."""
+    seconds = _finite(columns["seconds"])
+    return next(
+        (
+            group
+            for group, (names, _) in SCORES.items()
+            if any(math.isfinite(score) and step in seconds for name in names for step, score in columns[name])
+        ),
+        "",
+    )
+
+
+def _finite(points: Sequence[tuple[int, float]]) -> dict[int, float]:
+    return {step: value for step, value in points if math.isfinite(value)}
+
+
+def _line(axes: Axes, points: Points, color: str, width: float, label: str) -> None:
+    marker = "o" if len(points) <= FEW or width > 1 else None
+    x, y = [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]  # a gap, and no edge
+    axes.plot(x, y, color=color, linewidth=width, marker=marker, markersize=3, label=label)
+
+
+def whole_steps(axes: Axes) -> None:
+    """Steps are counted: 1,000 and no 2.5."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _epoch_means(train: Sequence[tuple[int, float]], epochs: dict[int, float]) -> list[tuple[int, float]]:
+    """The mean loss of each finished epoch, at its last step.
+
+    `epochs` counts, as metrics.csv does, how often the data were seen before a step; how far a step goes, the last two
+    that were logged tell.
+    """
+    groups: dict[int, list[tuple[int, float]]] = {}
+    for step, loss in train:
+        if math.isfinite(epochs.get(step, math.nan)):
+            groups.setdefault(int(epochs[step]), []).append((step, loss))
+    finished = list(groups.values())
+    if not _ends_an_epoch([point for point in epochs.items() if math.isfinite(point[1])]):
+        finished = finished[:-1]
+    return [(points[-1][0], sum(loss for _, loss in points) / len(points)) for points in finished]
+
+
+def _ends_an_epoch(epochs: Points) -> bool:
+    """Whether the last step that was logged, which begins at the last of `epochs`, also ends that epoch."""
+    if len(epochs) < 2:
+        return False
+    (before, began), (last, begins) = epochs[-2:]
+    ends = begins + 1.01 * (begins - began) / (last - before)  # a hundredth of a step is room for rounding
+    return ends >= int(begins) + 1

@@ -1,0 +1,198 @@
+"""One attention from its input, below, to its output, above: each tensor with its shape, as `record` notes it.
+
+q, k, v = x into heads;  scores = q kᵀ / √K;  weights = softmax(scores + mask);  heads = weights v;  out = heads joined
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import nn
+
+from tercet.models import AnySpec, EncoderDecoder
+from tercet.models.stack import Stack
+from tercet.nn import Attention, Block
+from tercet.nn.linear import Linear
+from tercet.nn.positions import ALiBi, NoPosition, Position, Rotary
+from tercet.plots.diagrams.boxes import Box, Shape, format_position, format_sizes, has_bias
+from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
+from tercet.plots.diagrams.description import ACROSS, ALL, CAUSAL, build_on_meta, resolve_sizes
+
+WIDE, APART, GAP = 2.3, 2.75, 0.42  # inches: a box, from one column's middle to the next's, an arrow
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionDiagram:
+    """Attributes:
+    name: the module's, as in the weights file, `*` for the number of the block.
+    about: in words, which attention it is.
+    inputs: what queries are made of, and what keys and values are: one and the same in self-attention.
+    columns: of query, key and value the boxes from bottom to top, the last of which gives (B, heads, tokens, K).
+    scores, weights, heads, joined, out: the boxes above them.
+    letters: what the letters of the shapes mean.
+    """
+
+    name: str
+    about: str
+    inputs: tuple[Box, ...]
+    columns: dict[str, tuple[Box, ...]]
+    scores: Box
+    weights: Box
+    heads: Box
+    joined: Box
+    out: Box
+    letters: dict[str, str]
+
+
+def describe_attention(
+    spec: AnySpec, *, which: str | None = None, batch: int | None = None, length: int | None = None,
+    source_length: int | None = None,
+) -> AttentionDiagram:  # fmt: skip
+    """The attention of a block; all blocks' are alike.
+
+    Args:
+        which: of a translator: `encoder`, `decoder` or `cross`, the first by default.
+        batch, length, source_length: numbers for the letters B, T and S of the shapes; S is as T by default.
+
+    Raises:
+        ValueError: for an attention that the model does not have, and as `describe_model` does.
+    """
+    model, _ = build_on_meta(spec)
+    letters, b, t, s = resolve_sizes(spec, batch, length, source_length)
+    if isinstance(model, EncoderDecoder):
+        kinds = {
+            "encoder": (model.encoder, "self"),
+            "decoder": (model.decoder, "self"),
+            "cross": (model.decoder, "cross"),
+        }
+        which = which or "encoder"
+    else:
+        kinds = {"self": (model.stack, "self")}
+        which = which or "self"
+    if which not in kinds:
+        raise ValueError(f"which={which!r}: the {spec.family} family has {' and '.join(kinds)}; choose one of them")
+    stack, kind = kinds[which]
+    block = stack.blocks[0]
+    assert isinstance(block, Block)
+    part = block.self_attention if kind == "self" else block.cross_attention
+    assert part is not None
+    side = "stack" if which == "self" else "encoder" if which == "encoder" else "decoder"
+    queries, keys = (s, s) if which == "encoder" else (t, s if kind == "cross" else t)
+    position = stack.spec.position if kind == "self" else NoPosition()
+    if which != "cross" and isinstance(model, EncoderDecoder):
+        letters.pop("T" if which == "encoder" else "S", None)
+    return AttentionDiagram(
+        name=f"{side}.blocks.*.{kind}_attention",
+        about={"self": "self-attention", "encoder": "the encoder's self-attention",
+               "decoder": "the decoder's self-attention", "cross": "the decoder's cross-attention"}[which],
+        **_describe_steps(part, stack, position, kind=kind, b=(b,), queries=(queries,), keys=(keys,)),
+        letters=letters,
+    )  # fmt: skip
+
+
+def plot_attention_shapes(diagram: AttentionDiagram, *, name: str = "") -> Figure:
+    """Draw one attention, each tensor with its shape.
+
+    Args:
+        name: of the model, for the title.
+    """
+    canvas = Canvas()
+    places = {"query": -APART, "key": 0.0, "value": APART}
+    wide, (query, key, value) = 2 * APART + WIDE, places.values()
+    middles = [0.0] if len(diagram.inputs) == 1 else [query, (key + value) / 2]
+    sizes = [wide] if len(diagram.inputs) == 1 else [WIDE, APART + WIDE]
+    floor = max(
+        canvas.draw_box(step, x, 0, width) for step, x, width in zip(diagram.inputs, middles, sizes, strict=True)
+    )
+    tops: dict[str, float] = {}
+    last: dict[str, Box] = {}
+    for column, x in places.items():
+        y, before = floor, diagram.inputs[0 if column == "query" else -1]
+        for step in diagram.columns[column]:
+            y = canvas.draw_box(step, x, _draw_arrow(canvas, x, y, before), WIDE)
+            before = step
+        tops[column], last[column] = y, before
+    level = max(tops["query"], tops["key"])
+    for column in ("query", "key"):
+        _draw_arrow(canvas, places[column], tops[column], last[column], to=level + GAP)
+    middle = (query + key) / 2
+    y = canvas.draw_box(diagram.scores, middle, level + GAP, APART + WIDE)
+    y = canvas.draw_box(diagram.weights, middle, _draw_arrow(canvas, middle, y, diagram.scores), APART + WIDE)
+    if diagram.weights.dropout:
+        canvas.draw_arrow((middle, y), (middle, y + 0.1), head=False)
+        y = canvas.draw_chip(f"dropout {diagram.weights.dropout:g}", middle, y + 0.1)
+    top = _draw_arrow(canvas, middle, y, diagram.weights)
+    _draw_arrow(canvas, value, tops["value"], last["value"], to=top)
+    y = canvas.draw_box(diagram.heads, 0.0, top, wide)
+    y = canvas.draw_box(diagram.joined, 0.0, _draw_arrow(canvas, 0.0, y, diagram.heads), wide)
+    y = canvas.draw_box(diagram.out, 0.0, _draw_arrow(canvas, 0.0, y, diagram.joined), wide)
+    _draw_arrow(canvas, 0.0, y, diagram.out)
+    left, bottom, high = canvas.left, canvas.bottom, canvas.top + 0.35
+    canvas.draw_text(diagram.about, left, high, size=TITLE, color=SOFT, align="left")
+    canvas.draw_text(name or "Attention", left, high + 0.25, size=13, weight="bold", align="left")
+    canvas.draw_text(format_letters(diagram.letters), left, bottom - 0.25, color=SOFT, align="left")
+    return canvas.finish()
+
+
+def _describe_steps(
+    part: Attention, stack: Stack, position: Position, *, kind: str, b: Shape, queries: Shape, keys: Shape
+) -> dict[str, Any]:
+    width, n_heads, n_groups, d_head = stack.spec.d_model, part.n_heads, part.n_kv_heads, part.d_head
+    q_shape, k_shape = (*b, n_heads, *queries, d_head), (*b, n_groups, *keys, d_head)
+    scores_shape = (*b, n_heads, *queries, *keys)
+    inputs = [Box(kind="input", title="x", details=("hidden states",), shape=(*b, *queries, width))]
+    if kind == "cross":
+        memory = "the encoder's output"
+        inputs.append(Box(kind="input", title="memory", details=(memory,), shape=(*b, *keys, width)))
+    columns: dict[str, tuple[Box, ...]] = {}
+    for name, linear, norm, shape in (
+        ("query", part.query, part.query_norm, q_shape),
+        ("key", part.key, part.key_norm, k_shape),
+        ("value", part.value, None, k_shape),
+    ):
+        turns = isinstance(position, Rotary) and name != "value"
+        columns[name] = _describe_column(name, linear, norm, shape, position if turns else None)
+    shares = "" if n_groups == n_heads else f"{n_heads // n_groups} query heads share each key/value head"
+    bias = format_position(position) if isinstance(position, ALiBi) else ""
+    sees = ACROSS if kind == "cross" else CAUSAL if stack.causal else ALL
+    return {
+        "inputs": tuple(inputs),
+        "columns": columns,
+        "scores": Box(kind="product", title=f"q kᵀ / √{d_head}", name="scores", shape=scores_shape,
+                       details=tuple(text for text in (shares, bias) if text)),
+        "weights": Box(kind="softmax", title="Mask, then softmax over the keys", name="weights", shape=scores_shape,
+                        details=(f"{sees}; padding is seen by no one", "each query's weights sum to 1"),
+                        dropout=part.dropout),
+        "heads": Box(kind="product", title="weights · v", name="heads", shape=q_shape,
+                      details=("of each query and head the mean of the values, by its weights",)),
+        "joined": Box(kind="pool", title="Concatenate the heads", shape=(*b, *queries, n_heads * d_head)),
+        "out": _describe_linear("Output projection", part.out, (*b, *queries, width)),
+    }  # fmt: skip
+
+
+def _describe_column(
+    name: str, linear: Linear, norm: nn.Module | None, shape: Shape, position: Position | None
+) -> tuple[Box, ...]:
+    """A projection, split into heads, and what is done to each head."""
+    batch, heads, tokens, width = shape
+    assert isinstance(heads, int)
+    assert isinstance(width, int)
+    flat = _describe_linear(f"{name.capitalize()} projection", linear, (batch, tokens, heads * width))
+    steps = [flat, Box(kind="pool", title=f"Split into {heads} heads of {width}", name=name[0], shape=shape)]
+    if norm is not None and not isinstance(norm, nn.Identity):
+        steps.append(Box(kind="norm", title="RMS norm", name=f"{name}_norm", details=("of each head",), shape=shape))
+    if position is not None:
+        steps.append(Box(kind="position", title="Rotation", details=(format_position(position),), shape=shape))
+    return tuple(steps)
+
+
+def _describe_linear(title: str, part: Linear, shape: Shape) -> Box:
+    bias = "with bias" if has_bias(part) else "no bias"
+    return Box(kind="linear", title=title, details=(f"{format_sizes(part)}, {bias}",), shape=shape)
+
+
+def _draw_arrow(canvas: Canvas, x: float, y: float, step: Box, *, to: float | None = None) -> float:
+    to = y + GAP if to is None else to
+    canvas.draw_arrow((x, y), (x, to))
+    canvas.draw_text(format_shape(step.shape), x + 0.07, min(y + GAP, to) - GAP / 2, color=SOFT, align="left")
+    return to

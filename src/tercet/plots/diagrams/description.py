@@ -1,0 +1,302 @@
+"""What a diagram of a model shows, as data: read off the modules that the spec is built into.
+
+The model is built on the meta device, which has shapes and no numbers, so a large one costs nothing. What the data do
+not say yet (a vocabulary that is learnt from them, labels) stays a letter.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from tercet.models import AnyModel, AnySpec, EncoderDecoder, EncoderDecoderSpec, EncoderOnly, EncoderOnlySpec, build
+from tercet.models.stack import Stack
+from tercet.models.vocabulary import TokenEmbedding
+from tercet.nn import Block, Residual
+from tercet.plots.diagrams.boxes import (
+    ACTIVATION_TITLES,
+    Box,
+    Shape,
+    Size,
+    has_bias,
+    read_attention,
+    read_feedforward,
+    read_linear,
+    read_norm,
+    read_position,
+)
+
+CAUSAL = "causal mask: sees itself and earlier tokens"
+ALL = "sees all tokens"
+ACROSS = "queries see all tokens of the source"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A sublayer's way from what it reads to where it is added to the stream; `body.dropout` acts after the norm."""
+
+    body: Box
+    norm: Box | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sublayer:
+    """x + its branches, with norms around: one branch, or several that read the same input (parallel)."""
+
+    before: Box | None
+    branches: tuple[Branch, ...]
+    after: Box | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackDiagram:
+    """A stack and what leads into it.
+
+    Attributes:
+        name: `encoder`, `decoder`, or `stack` where there is one only.
+        added: what is added to the embeddings, in this order.
+        dropout: on their sum, after the norm.
+    """
+
+    name: str
+    tokens: Box
+    embedding: Box
+    added: tuple[Box, ...]
+    embedding_norm: Box | None
+    dropout: float
+    n_layers: int
+    sublayers: tuple[Sublayer, ...]
+    final_norm: Box | None
+    shape: Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDiagram:
+    """Attributes:
+    parameters: tied ones once; None where the data decide on them.
+    sides: the encoder and the decoder, or the one stack.
+    heads: what reads the last hidden states, each from bottom to top.
+    letters: what the letters of the shapes mean.
+    """
+
+    family: str
+    parameters: int | None
+    sides: tuple[StackDiagram, ...]
+    heads: tuple[tuple[Box, ...], ...]
+    letters: dict[str, str]
+
+
+def describe_model(
+    spec: AnySpec, *, batch: int | None = None, length: int | None = None, source_length: int | None = None
+) -> ModelDiagram:
+    """Describe the model that a spec is built into, as boxes with shapes.
+
+    Args:
+        batch, length, source_length: numbers for the letters B, T and S of the shapes; S is as T by default.
+
+    Raises:
+        ValueError: for sizes below 1 or beyond the context, a source length without a source, and a spec whose sizes do
+            not fit together.
+    """
+    model, known = build_on_meta(spec)
+    letters, b, t, s = resolve_sizes(spec, batch, length, source_length)
+    tokens: Size = spec.vocab_size or "V"
+    if isinstance(model, EncoderDecoder):
+        assert isinstance(spec, EncoderDecoderSpec)
+        own = tokens if spec.share_embeddings or spec.vocab_size else "V of the source"
+        own = own if spec.source_vocab_size is None else spec.source_vocab_size
+        sides = (
+            _describe_side(
+                model, model.encoder, "encoder", _describe_embedding(model, "source_embedding", (b, s), own)
+            ),
+            _describe_side(model, model.decoder, "decoder", _describe_embedding(model, "embedding", (b, t), tokens)),
+        )
+    else:
+        sides = (_describe_side(model, model.stack, "stack", _describe_embedding(model, "embedding", (b, t), tokens)),)
+    letters |= {} if spec.vocab_size else {"V": "tokens of the vocabulary"}
+    if isinstance(spec, EncoderOnlySpec) and spec.classifier is not None and not spec.classifier.labels:
+        letters["L"] = "labels"
+    return ModelDiagram(
+        family=spec.family,
+        parameters=sum(parameter.numel() for parameter in model.parameters()) if known else None,
+        sides=sides,
+        heads=_describe_heads(model, spec, b, t, tokens),
+        letters=letters,
+    )
+
+
+def build_on_meta(spec: AnySpec) -> tuple[AnyModel, bool]:
+    """The model without numbers, and whether all its sizes are the spec's: the data may still have to say some."""
+    full = replace(spec, vocab_size=spec.vocab_size or 1)
+    if isinstance(full, EncoderOnlySpec) and full.classifier is not None and not full.classifier.labels:
+        full = replace(full, classifier=replace(full.classifier, labels=("label",)))
+    with torch.device("meta"):
+        return build(full), full == spec
+
+
+def resolve_sizes(
+    spec: AnySpec, batch: int | None, length: int | None, source_length: int | None
+) -> tuple[dict[str, str], Size, Size, Size]:
+    """What the letters mean that are left, and B, T and S as numbers where they are given."""
+    has_source = isinstance(spec, EncoderDecoderSpec)
+    if source_length is not None and not has_source:
+        raise ValueError(f"source_length={source_length} is for a translator; the {spec.family} family reads one text")
+    for name, size in (("batch", batch), ("length", length), ("source_length", source_length)):
+        if size is not None and size < 1:
+            raise ValueError(f"{name}={size} must be at least 1")
+        if size is not None and name != "batch" and size > spec.max_len:
+            raise ValueError(f"{name}={size} does not fit into the context of max_len={spec.max_len} tokens")
+    letters = {"B": "batch size", "T": "tokens of the target" if has_source else "tokens of a text"}
+    letters |= {"S": "tokens of the source"} if has_source else {}
+    source_length = length if source_length is None else source_length
+    sizes: dict[str, Size | None] = {"B": batch, "T": length, "S": source_length}
+    left = {letter: words for letter, words in letters.items() if sizes[letter] is None}
+    b, t, s = (letter if size is None else size for letter, size in sizes.items())
+    return left, b, t, s
+
+
+def _describe_side(model: AnyModel, stack: Stack, name: str, embedding: Box) -> StackDiagram:
+    spec, wide = stack.spec, embedding.shape
+    added = [read_position(stack, name, wide)]
+    if isinstance(model, EncoderOnly) and model.spec.n_segments:
+        rows = f"{model.spec.n_segments} × {spec.d_model}"
+        segment = Box(
+            kind="embedding", title="Segment embedding", name="segment_embedding", details=(rows,), shape=wide
+        )
+        added.insert(0, segment)
+    what = {"encoder": "Source tokens", "decoder": "Target tokens"}.get(name, "Tokens")
+    return StackDiagram(
+        name=name,
+        tokens=Box(kind="input", title=what, details=("ids of the vocabulary",), shape=wide[:-1]),
+        embedding=embedding,
+        added=tuple(step for step in added if step is not None),
+        embedding_norm=read_norm(stack.embedding_norm, f"{name}.embedding_norm", wide),
+        dropout=stack.dropout.p,
+        n_layers=len(stack.blocks),
+        sublayers=_describe_sublayers(stack, name, wide),
+        final_norm=read_norm(stack.final_norm, f"{name}.final_norm", wide),
+        shape=wide,
+    )
+
+
+def _describe_embedding(model: AnyModel, name: str, shape: Shape, tokens: Size) -> Box:
+    """Args:
+    shape: of what it reads.
+    tokens: of the vocabulary.
+    """
+    part = model.get_submodule(name)
+    assert isinstance(part, TokenEmbedding)
+    rows, width = part.weight.shape
+    padding = f" ({tokens} tokens)" if isinstance(tokens, int) and rows != tokens else ""
+    details = [f"{rows if isinstance(tokens, int) else tokens} × {width}{padding}"]
+    if part.scale != 1.0:
+        details.append(f"times √{width} = {part.scale:.4g}")
+    if name == "source_embedding" and part.weight is model.embedding.weight:
+        details.append("the same matrix as the target's")
+    elif hasattr(model, "unembedding") and model.unembedding.weight is part.weight:
+        details.append("the same matrix scores the tokens")
+    return Box(kind="embedding", title="Token embedding", name=name, details=tuple(details), shape=(*shape, width))
+
+
+def _describe_sublayers(stack: Stack, name: str, shape: Shape) -> tuple[Sublayer, ...]:
+    block = stack.blocks[0]
+    assert isinstance(block, Block)
+    prefix, spec = f"{name}.blocks.*", stack.spec
+    sees = CAUSAL if stack.causal else ALL
+    own = read_attention(block.self_attention, f"{prefix}.self_attention", shape, sees=sees, position=spec.position)
+    title = "Masked multi-head self-attention" if stack.causal else "Multi-head self-attention"
+    parts: list[tuple[Residual, str, Box]] = [(block.self_residual, "self_residual", replace(own, title=title))]
+    if block.cross_attention is not None and block.cross_residual is not None:
+        across = read_attention(block.cross_attention, f"{prefix}.cross_attention", shape, sees=ACROSS, position=None)
+        parts.append((block.cross_residual, "cross_residual", replace(across, title="Multi-head cross-attention")))
+    network = read_feedforward(block.feedforward, spec, f"{prefix}.feedforward", shape)
+    parts.append((block.feedforward_residual, "feedforward_residual", network))
+    each = [
+        Sublayer(
+            before=read_norm(residual.before, f"{prefix}.{part}.before", shape),
+            branches=(
+                Branch(
+                    body=replace(body, dropout=residual.dropout.p),
+                    norm=read_norm(residual.branch, f"{prefix}.{part}.branch", shape),
+                ),
+            ),
+            after=read_norm(residual.after, f"{prefix}.{part}.after", shape),
+        )
+        for residual, part, body in parts
+    ]
+    if not block.parallel:
+        return tuple(each)
+    branches = tuple(branch for sublayer in each for branch in sublayer.branches)
+    return (Sublayer(before=each[0].before, branches=branches, after=each[-1].after),)
+
+
+def _describe_heads(model: AnyModel, spec: AnySpec, b: Size, t: Size, tokens: Size) -> tuple[tuple[Box, ...], ...]:
+    if isinstance(model, EncoderOnly):
+        assert isinstance(spec, EncoderOnlySpec)
+        return _describe_encoder_heads(model, spec, b, t, tokens)
+    return (_describe_scores(model, model.unembedding, (b, t, tokens)),)
+
+
+def _describe_encoder_heads(
+    model: EncoderOnly, spec: EncoderOnlySpec, b: Size, t: Size, tokens: Size
+) -> tuple[tuple[Box, ...], ...]:
+    heads: list[tuple[Box, ...]] = []
+    width = spec.stack.d_model
+    if spec.masked_head is not None:
+        steps: list[Box] = []
+        if spec.masked_head.transform:
+            act = ACTIVATION_TITLES[spec.stack.activation]
+            steps.append(
+                read_linear(
+                    model.transform.dense, "transform.dense", (b, t, width), title="Dense layer", more=(f"then {act}",)
+                )
+            )
+            norm = read_norm(model.transform.norm, "transform.norm", (b, t, width))
+            steps += [] if norm is None else [norm]
+        heads.append((*steps, *_describe_scores(model, model.unembedding, (b, t, tokens))))
+    pooled: tuple[Box, ...] = ()
+    if spec.pooler:
+        first = Box(kind="pool", title="First token", shape=(b, width))
+        pooled = (
+            first,
+            read_linear(model.pooler.dense, "pooler.dense", (b, width), title="Pooler", more=("then tanh",)),
+        )
+    by_pooler = spec.classifier is not None and spec.classifier.over == "texts" and spec.classifier.pooling == "pooler"
+    if spec.next_sentence:
+        follows = read_linear(model.next_sentence, "next_sentence", (b, 2), title="Next sentence or not")
+        heads.append((*pooled, follows))
+    elif pooled and not by_pooler:
+        heads.append(pooled)
+    if spec.classifier is not None:
+        count: Size = len(spec.classifier.labels) or "L"
+        texts = spec.classifier.over == "texts"
+        steps = list(pooled) if by_pooler else []
+        if texts and not by_pooler:
+            words = {"mean": "Mean of all real tokens", "first": "First token"}.get(
+                str(spec.classifier.pooling), "Pool"
+            )
+            steps.append(Box(kind="pool", title=words, shape=(b, width)))
+        bias = "with bias" if has_bias(model.classifier) else "no bias"
+        rate = spec.classifier.dropout
+        details = (f"{width} → {count}, {bias}", *([f"dropout {rate:g} on what it reads"] if rate else []))
+        shape: Shape = (b, count) if texts else (b, t, count)
+        steps.append(Box(kind="linear", title="Classifier", name="classifier", details=details, shape=shape))
+        heads.append(tuple(steps))
+    return tuple(heads)
+
+
+def _describe_scores(model: AnyModel, part: nn.Linear, shape: Shape) -> tuple[Box, ...]:
+    width, tokens = part.in_features, shape[-1]
+    bias = "with bias" if has_bias(part) else "no bias"
+    details = [f"{width} → {tokens}, {bias}"]
+    if isinstance(tokens, int) and part.out_features != tokens:
+        details.append(f"{part.out_features} rows; those beyond the vocabulary get no score")
+    if part.weight is model.embedding.weight:
+        details.append("the matrix of the token embedding")
+    softcap = model.spec.logit_softcap
+    if softcap is not None:
+        details.append(f"then {softcap:g} · tanh(score / {softcap:g})")
+    return (
+        Box(kind="linear", title="Linear layer to logits", name="unembedding", details=tuple(details), shape=shape),
+        Box(kind="outside", title="Softmax", details=("in the loss, and where tokens are chosen",), shape=shape),
+    )

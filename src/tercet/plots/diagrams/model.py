@@ -1,0 +1,175 @@
+"""A model from its tokens, below, to its scores, above, as the papers draw it."""
+
+from matplotlib.figure import Figure
+
+from tercet.plots.diagrams.boxes import Box
+from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
+from tercet.plots.diagrams.description import ModelDiagram, StackDiagram, Sublayer
+
+WIDE, BESIDE = 3.3, 2.0  # inches: a box, and one whose vectors are added from beside
+GAP, WIDER = 0.3, 0.42  # inches: an arrow, and one that leaves a block
+PARALLEL = 2.5  # inches: a box of several that read the same input
+GUTTER = 1.5  # inches between the frames of the encoder and the decoder
+EDGE = 0.45  # inches from the boxes of a block to its frame, where the stream goes around them
+HEADS = 3.6  # inches from one head to the next
+
+
+def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figure:
+    """Draw a described model, from its tokens, below, to its scores, above.
+
+    Args:
+        name: of the model, for the title.
+        note: what else is to be said, on a line below.
+    """
+    canvas = Canvas()
+    halves = [max(map(_measure_half_width, side.sublayers)) + EDGE for side in diagram.sides]
+    middle = halves[0] + GUTTER + halves[-1] if len(halves) > 1 else 0.0  # of the last column; the first one's is at 0
+    ends: list[float] = []
+    crossings: list[tuple[float, float]] = []
+    for number, side in enumerate(diagram.sides):
+        outer = 1 if number else -1
+        end, crossing = _draw_side(canvas, side, number * middle, outer)
+        ends.append(end)
+        crossings += crossing
+    if crossings:
+        _draw_memory(canvas, ends[0], halves[0] + GUTTER / 2, crossings, format_shape(diagram.sides[0].shape))
+    _draw_heads(canvas, diagram, middle, ends[-1])
+    about = [diagram.family]
+    if diagram.parameters is not None:
+        about.append(f"{diagram.parameters:,} parameters")
+    left, bottom = canvas.left, canvas.bottom
+    top = canvas.top + 0.35
+    canvas.draw_text(" · ".join(about), left, top, size=TITLE, color=SOFT, align="left")
+    canvas.draw_text(name or diagram.family, left, top + 0.25, size=13, weight="bold", align="left")
+    for number, line in enumerate(line for line in (format_letters(diagram.letters), note) if line):
+        canvas.draw_text(line, left, bottom - 0.25 - 0.17 * number, color=SOFT, align="left")
+    return canvas.finish()
+
+
+def _draw_side(canvas: Canvas, side: StackDiagram, x: float, outer: int) -> tuple[float, list[tuple[float, float]]]:
+    """A stack from its tokens on; where it ends, and where what crosses over enters it."""
+    y = canvas.draw_box(side.tokens, x, 0, WIDE)
+    y = _draw_arrow(canvas, x, y, side.tokens)
+    y = canvas.draw_box(side.embedding, x, y, WIDE)
+    shape = side.embedding
+    for number, step in enumerate(side.added):
+        y = _draw_arrow(canvas, x, y, shape, gap=WIDER if number else GAP)
+        middle = y + 0.1
+        away = x + outer * (0.95 + BESIDE / 2)  # beside the shapes and the dropout
+        canvas.draw_box(step, away, middle - 0.25, BESIDE)
+        canvas.draw_arrow((away - outer * BESIDE / 2, middle), (x + outer * 0.1, middle))
+        y = canvas.draw_plus(x, y)
+    if side.embedding_norm is not None:
+        y = canvas.draw_box(side.embedding_norm, x, _draw_arrow(canvas, x, y, shape), WIDE)
+    y = _draw_dropout(canvas, side.dropout, x, y)
+    y = _draw_arrow(canvas, x, y, shape)
+    floor, crossings = y, []
+    half = max(_measure_half_width(sublayer) for sublayer in side.sublayers)
+    for sublayer in side.sublayers:
+        y, crossing = _draw_sublayer(canvas, sublayer, x, y, outer, side)
+        crossings += [(crossing_x, crossing_y) for crossing_x, crossing_y in crossing]
+    ceiling = y + 0.12
+    canvas.draw_frame(x - half - EDGE, floor, 2 * (half + EDGE), ceiling - floor, fill="#f6f7f9", behind=True)
+    times = x + outer * (half + 0.6)
+    canvas.draw_text(f"{side.n_layers} ×", times, (floor + ceiling) / 2, size=14, weight="bold",
+                 align="left" if outer > 0 else "right")  # fmt: skip
+    if side.final_norm is not None:
+        y = canvas.draw_box(side.final_norm, x, _draw_arrow(canvas, x, y, shape, gap=WIDER), WIDE)
+    return y, crossings
+
+
+def _draw_sublayer(
+    canvas: Canvas, sublayer: Sublayer, x: float, y: float, outer: int, side: StackDiagram
+) -> tuple[float, list[tuple[float, float]]]:
+    split = y + 0.12
+    half = _measure_half_width(sublayer)
+    canvas.draw_arrow((x, y), (x, split), head=False)
+    y = split
+    stream = side.embedding
+    if sublayer.before is not None:
+        y = _draw_arrow(canvas, x, y, stream)
+        y = canvas.draw_box(sublayer.before, x, y, WIDE)
+    places, width = _place_branches(sublayer, x)
+    if len(places) > 1:
+        canvas.draw_arrow((x, y), (x, y + 0.14), head=False)
+        y += 0.14
+        canvas.draw_arrow((min(places), y), (max(places), y), head=False)
+    tops: list[float] = []
+    crossings: list[tuple[float, float]] = []
+    # What crosses over comes from the left, and so stands there.
+    branches = sorted(sublayer.branches, key=lambda branch: not branch.body.name.endswith("cross_attention"))
+    for branch, place in zip(branches, places, strict=True):
+        low = _draw_arrow(canvas, place, y, stream)
+        top = canvas.draw_box(branch.body, place, low, width)
+        if branch.body.name.endswith("cross_attention"):
+            crossings.append((place - width / 2, (low + top) / 2))
+        if branch.norm is not None:
+            top = canvas.draw_box(branch.norm, place, _draw_arrow(canvas, place, top, branch.body), width)
+        tops.append(_draw_dropout(canvas, branch.body.dropout, place, top))
+    top = max(tops)
+    if len(places) > 1:
+        top += 0.25
+        for place, low in zip(places, tops, strict=True):
+            beside = 0.1 if place > x else -0.1
+            ends = [(x, top)] if place == x else [(place, top + 0.1), (x + beside, top + 0.1)]
+            canvas.draw_arrow((place, low), *ends)
+        top = canvas.draw_plus(x, top)
+    top = _draw_arrow(canvas, x, top, stream)
+    around = x + outer * (half + 0.25)
+    canvas.draw_arrow((x, split), (around, split), (around, top + 0.1), (x + outer * 0.1, top + 0.1))
+    y = canvas.draw_plus(x, top)
+    if sublayer.after is not None:
+        y = canvas.draw_box(sublayer.after, x, _draw_arrow(canvas, x, y, stream), WIDE)
+    return y, crossings
+
+
+def _draw_memory(canvas: Canvas, end: float, gutter: float, crossings: list[tuple[float, float]], shape: str) -> None:
+    """From the top of the encoder through the gutter to where the decoder looks at it."""
+    ((x, y),) = crossings
+    canvas.draw_arrow((0, end), (0, end + WIDER), (gutter, end + WIDER), (gutter, y), (x, y))
+    canvas.draw_text(f"memory {shape}", gutter / 2 + 0.05, end + WIDER + 0.1, color=SOFT)
+
+
+def _draw_heads(canvas: Canvas, diagram: ModelDiagram, x: float, y: float) -> None:
+    hidden = diagram.sides[-1]
+    last = hidden.final_norm or hidden.embedding
+    places = [x + (n - (len(diagram.heads) - 1) / 2) * HEADS for n in range(len(diagram.heads))]
+    if len(places) > 1:
+        canvas.draw_arrow((x, y), (x, y + 0.25), head=False)
+        y += 0.25
+        canvas.draw_arrow((min(places), y), (max(places), y), head=False)
+    for place, head in zip(places, diagram.heads, strict=True):
+        top, before, gap = y, last, WIDER
+        for step in head:
+            top = canvas.draw_box(step, place, _draw_arrow(canvas, place, top, before, gap=gap), WIDE)
+            before, gap = step, GAP
+        _draw_arrow(canvas, place, top, before)
+    if not places:
+        _draw_arrow(canvas, x, y, last, gap=WIDER)
+
+
+def _draw_arrow(canvas: Canvas, x: float, y: float, step: Box, *, gap: float = GAP) -> float:
+    """An arrow upwards with the shape of what `step` gives; where it ends."""
+    canvas.draw_arrow((x, y), (x, y + gap))
+    canvas.draw_shape(step.shape, x, y + gap / 2)
+    return y + gap
+
+
+def _draw_dropout(canvas: Canvas, rate: float, x: float, y: float) -> float:
+    if not rate:
+        return y
+    canvas.draw_arrow((x, y), (x, y + 0.1), head=False)
+    return canvas.draw_chip(f"dropout {rate:g}", x, y + 0.1)
+
+
+def _place_branches(sublayer: Sublayer, x: float) -> tuple[list[float], float]:
+    """The middles of a sublayer's boxes, and how wide they are."""
+    count = len(sublayer.branches)
+    if count == 1:
+        return [x], WIDE
+    return [x + (n - (count - 1) / 2) * (PARALLEL + 0.15) for n in range(count)], PARALLEL
+
+
+def _measure_half_width(sublayer: Sublayer) -> float:
+    places, width = _place_branches(sublayer, 0.0)
+    return max(places) + width / 2

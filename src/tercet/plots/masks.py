@@ -1,0 +1,172 @@
+"""Who may see whom: the masks of a reader's own sentences, as a model makes them.
+
+Nothing is drawn by hand. The sentences go through a model of one small block, which is recorded, and what its attention
+was given is what the picture shows. Its weights do not matter: a mask follows from lengths and from the kind of stack.
+
+    encoder   every real token sees every real token; padding is seen by no one
+    decoder   token t sees tokens 0..t, and no padding ("look-ahead mask")
+    cross     every token of the target sees every real token of the source
+
+Targets to learn from are padded on the right, where no real token looks, and so need no padding mask; here it is given,
+as it is where padding may stand elsewhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from torch import Tensor
+
+from tercet.inspect.token_text import label_token
+from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec, record
+from tercet.plots.figure import MIDDLE, SMALL, add_title, new_figure
+from tercet.plots.picture_file import disable_mathtext
+
+PAD = "<pad>"
+SEEN, HIDDEN = "#9ec3e6", "#f4f4f4"
+WRITTEN = 24  # words of a side up to which each square says what is added to its score
+ABOUT = {
+    "encoder": "encoder: sees all real tokens",
+    "decoder": "decoder: sees no later token",
+    "cross": "across: the target sees the source",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordMask:
+    """A mask with its words.
+
+    Attributes:
+        kind: `encoder`, `decoder` or `cross`.
+        queries: (T) the words that look.
+        keys: (S) the words looked at.
+        allowed: (T, S) True where a query may see a key.
+    """
+
+    kind: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    allowed: np.ndarray
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "queries": self.queries, "keys": self.keys, "allowed": self.allowed.tolist()}
+
+
+def record_sentence_masks(sentences: Sequence[Sequence[str]], *, kind: str) -> list[WordMask]:
+    """The self-attention mask of each sentence, all of them padded to the longest, in an `encoder` or a `decoder`."""
+    masks = _record_masks(sentences, sentences)[kind]
+    rows = _pad(sentences)
+    return [WordMask(kind=kind, queries=row, keys=row, allowed=mask) for row, mask in zip(rows, masks, strict=True)]
+
+
+def record_pair_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[WordMask]]:
+    """The three masks of each pair in a translator: the source on itself, the target on itself, the target on the
+    source.
+
+    Raises:
+        ValueError: where there are not as many sources as targets.
+    """
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets; a pair has one of each")
+    recorded = _record_masks(sources, targets)
+    sides = {
+        "encoder": (_pad(sources), _pad(sources)),
+        "decoder": (_pad(targets), _pad(targets)),
+        "cross": (_pad(targets), _pad(sources)),
+    }
+    return [
+        [
+            WordMask(kind=kind, queries=queries[n], keys=keys[n], allowed=recorded[kind][n])
+            for kind, (queries, keys) in sides.items()
+        ]
+        for n in range(len(sources))
+    ]
+
+
+def plot_masks(grid: Sequence[Sequence[WordMask]]) -> Figure:
+    """A row of panels for each row of masks: words that look on the left, words looked at above."""
+    longest = max(len(word) for row in grid for mask in row for word in (*mask.queries, *mask.keys))
+    size = max(len(side) for row in grid for mask in row for side in (mask.queries, mask.keys))
+    edge = max(2.4, min(7.0, 0.42 * size))
+    margin = 0.085 * longest + 0.3
+    columns = max(map(len, grid))
+    shares = [len(mask.keys) for mask in max(grid, key=len)]  # so that squares of all panels are of one size
+    width = sum(shares) / size * edge + columns * margin
+    figure = new_figure(max(5.0, width), len(grid) * (edge + margin + 0.3) + 0.8)
+    panels = figure.subplots(len(grid), columns, squeeze=False, width_ratios=shares)
+    for line, row in zip(panels, grid, strict=True):
+        for axes, mask in zip(line, row, strict=False):
+            _draw(axes, mask)
+        for axes in line[len(row) :]:
+            axes.set_axis_off()
+    handles = [
+        Patch(facecolor=SEEN, edgecolor="#b0b0b0", label="allowed: 0 is added to the score"),
+        Patch(facecolor=HIDDEN, edgecolor="#b0b0b0", label="hidden: −∞ is added to the score"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=SMALL, frameon=False)
+    add_title(figure, "Masks: a row is a word that looks, a column a word that is looked at", size=MIDDLE + 1)
+    return figure
+
+
+def _draw(axes: Any, mask: WordMask) -> None:
+    axes.imshow(mask.allowed, cmap=ListedColormap([HIDDEN, SEEN]), vmin=0, vmax=1)
+    n_queries, n_keys = mask.allowed.shape
+    axes.set_xticks(range(n_keys), [label_token(word) for word in mask.keys], rotation=90)
+    axes.set_yticks(range(n_queries), [label_token(word) for word in mask.queries])
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=MIDDLE)
+    disable_mathtext([*axes.get_xticklabels(), *axes.get_yticklabels()])
+    axes.set_xticks(np.arange(0.5, n_keys - 1), minor=True)
+    axes.set_yticks(np.arange(0.5, n_queries - 1), minor=True)
+    axes.grid(which="minor", color="white", linewidth=1.5)
+    axes.tick_params(which="minor", length=0)
+    for edge in axes.spines.values():
+        edge.set(color="#b0b0b0", linewidth=0.6)
+    if max(n_queries, n_keys) <= WRITTEN:
+        for query, key in np.ndindex(mask.allowed.shape):
+            allowed = mask.allowed[query, key]
+            axes.text(
+                key, query, "0" if allowed else "−∞", ha="center", va="center", fontsize=SMALL,
+                color="#1f3a56" if allowed else "#8a8a8a",
+            )  # fmt: skip
+    axes.set_xlabel(ABOUT[mask.kind], fontsize=MIDDLE)
+
+
+@torch.no_grad()
+def _record_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+    """Of each kind (B, T, S): what a translator's attentions were given, where each word is a token."""
+    source, source_token_mask = _number_words(sources)
+    target, target_token_mask = _number_words(targets)
+    stack = StackSpec(d_model=2, n_layers=1, n_heads=1)
+    spec = EncoderDecoderSpec(vocab_size=2, max_len=max(source.shape[1], target.shape[1]), encoder=stack, decoder=stack)
+    model = EncoderDecoder(spec).eval()
+    names = {
+        "encoder": "encoder.blocks.0.self_attention.mask",
+        "decoder": "decoder.blocks.0.self_attention.mask",
+        "cross": "decoder.blocks.0.cross_attention.mask",
+    }
+    with record(model, only=list(names.values())) as activations:
+        model(source, target, source_token_mask=source_token_mask, target_token_mask=target_token_mask)
+    shapes = {
+        "encoder": (source.shape[1],) * 2,
+        "decoder": (target.shape[1],) * 2,
+        "cross": (target.shape[1], source.shape[1]),
+    }
+    return {kind: activations[name][:, 0].expand(len(source), *shapes[kind]).numpy() for kind, name in names.items()}
+
+
+def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor | None]:
+    """(B, T) ids, which do not matter, and True at real tokens; None where there is no padding, as in training."""
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    real = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T)
+    return real.long(), None if real.all() else real
+
+
+def _pad(sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    longest = max(map(len, sentences))
+    return [(*sentence, *[PAD] * (longest - len(sentence))) for sentence in sentences]

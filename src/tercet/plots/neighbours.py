@@ -1,0 +1,239 @@
+"""Which tokens a model holds for alike: the nearest by the cosine of their embeddings, beside a map of the vocabulary.
+
+The map is the vocabulary's first tokens seen along the two directions in which their embeddings differ most (principal
+components, by singular value decomposition). Where a tokenizer was learnt, the first are about the most frequent.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError, nearest
+from tercet.inspect.token_text import label_with_spaces
+from tercet.models import EncoderDecoder
+from tercet.plots.figure import DARK, MIDDLE, PALE, RED, SMALL, add_title, new_figure
+from tercet.plots.picture_file import NothingToDraw, disable_mathtext, ignore_missing_glyphs
+from tercet.plots.positions import choose_stacks
+from tercet.tokens import Tokenizer
+
+ON_MAP = 400  # points of the map
+CHOSEN, NEAR = 8, 6  # rows of the table by itself, and neighbours in each
+MOST = 24  # rows that can be read
+AMONG = 1000  # tokens from which the rows are chosen
+
+
+def plot_neighbours(trained: Trained, tokens: Sequence[str] | None = None, *, stack: str | None = None) -> Figure:
+    """The table of nearest tokens, and the map.
+
+    Args:
+        tokens: what the rows are; by default the tokens that have the nearest neighbours.
+        stack: the translator's side whose vocabulary is shown; the decoder's by default.
+
+    Raises:
+        NothingToDraw: for a vocabulary of one token.
+        UserError: for a token that is not in the vocabulary, and a stack that the model does not have.
+    """
+    tokenizer, table = embeddings(trained, stack)
+    texts = tokenizer.tokens(range(tokenizer.vocab_size))
+    if len(texts) < 2:
+        raise NothingToDraw(f"{trained.folder} has a vocabulary of one token, which has no neighbours")
+    if tokens is not None and not 1 <= len(tokens) <= MOST:
+        raise UserError(f"the picture has room for 1 to {MOST} tokens, and there are {len(tokens)}; give fewer")
+    ids = (
+        choose_telling_tokens(tokenizer, table) if tokens is None else [find_token(tokenizer, word) for word in tokens]
+    )
+    neighbours = nearest_tokens(table, ids, NEAR)
+    figure = new_figure(14, max(6.0, 0.42 * len(ids) + 1.5))
+    side = f", {stack}" if stack else ""
+    name = trained.card.name or trained.folder.name
+    add_title(figure, f"{name}: what the token embeddings hold for alike{side}")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+    _draw_table(left, [label_with_spaces(texts[token]) for token in ids], neighbours, texts)
+    _draw_map(figure, right, tokenizer, table, ids, texts)
+    return figure
+
+
+def embeddings(trained: Trained, stack: str | None = None) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
+    """A vector for each token of the vocabulary, without the rows that fill the table up, and whose they are."""
+    choose_stacks(trained, stack)
+    model, tokenizer = trained.model, trained.tokenizer
+    part = model.embedding
+    if isinstance(model, EncoderDecoder) and stack == "encoder":
+        part, tokenizer = model.source_embedding, trained.source_tokenizer
+    return tokenizer, part.weight.detach()[: tokenizer.vocab_size].float().cpu()
+
+
+def nearest_tokens(table: Float[Tensor, "V D"], ids: Sequence[int], most: int) -> list[list[tuple[int, float]]]:
+    """For each id the other tokens of the greatest cosine, greatest first."""
+    unit = F.normalize(table, dim=-1)
+    cosines = unit[list(ids)] @ unit.T  # (N, V)
+    cosines[range(len(ids)), list(ids)] = -torch.inf
+    values, others = cosines.topk(min(most, len(table) - 1), dim=-1)
+    return [list(zip(*row, strict=True)) for row in zip(others.tolist(), values.tolist(), strict=True)]
+
+
+def choose_telling_tokens(tokenizer: Tokenizer, table: Float[Tensor, "V D"]) -> list[int]:
+    """Of the first words of the vocabulary those with the nearest neighbours, none of them another's neighbour.
+
+    Tokens that are seldom met are all pushed the same way and lie together without meaning anything by it; so only
+    those are taken that lie far from the middle of the vocabulary, a quarter of the words.
+    """
+    unit = F.normalize(table, dim=-1)
+    words = torch.tensor(first_tokens(tokenizer, AMONG))
+    away = (unit[words] - unit.mean(0)).norm(dim=-1)
+    words = words[away >= away.quantile(0.75)] if len(words) > 4 * CHOSEN else words
+    cosines = unit[words] @ unit.T  # (N, V)
+    cosines[range(len(words)), words] = -torch.inf
+    near = cosines.topk(min(NEAR, len(table) - 1), dim=-1)
+    chosen: list[int] = []
+    taken = set[int]()
+    for place in near.values.mean(-1).argsort(descending=True, stable=True).tolist():
+        if len(chosen) < CHOSEN and int(words[place]) not in taken:
+            chosen.append(int(words[place]))
+            taken |= {chosen[-1], *near.indices[place].tolist()}
+    return chosen
+
+
+def find_token(tokenizer: Tokenizer, word: str) -> int:
+    """The id of one token, as it is read in a text, or as it is called in the vocabulary.
+
+    Raises:
+        UserError: where it is no single token, with the tokens that it is read as.
+    """
+    texts = tokenizer.tokens(range(tokenizer.vocab_size))
+    try:
+        ids = tokenizer.encode(word)
+    except UserError:
+        ids = []
+    if len(ids) == 1 and ids[0] != tokenizer.unk_id:
+        return ids[0]
+    if word in texts:
+        return texts.index(word)
+    known = len(ids) > 1 and tokenizer.unk_id not in ids
+    read_as = f"; it is read as {' + '.join(map(label_with_spaces, tokenizer.tokens(ids)))}" if known else ""
+    names = {label_with_spaces(text) for text in texts}
+    hint = nearest(word, names) if not known else ""
+    raise UserError(
+        f"--token {word!r} is no token of the vocabulary{read_as}{hint if len(hint) < 200 else ''}; give one token"
+    )
+
+
+def first_tokens(tokenizer: Tokenizer, most: int) -> list[int]:
+    """The vocabulary's first tokens that stand for text; where there are many of letters, those of two or more."""
+    texts = tokenizer.tokens(range(tokenizer.vocab_size))
+    real = [token for token in range(len(texts)) if token not in tokenizer.special_ids and texts[token]]
+    words = [
+        token for token in real if len(texts[token].strip().strip("#")) > 1 and texts[token].strip("# ▁").isalpha()
+    ]
+    return (words if len(words) >= min(most, ON_MAP) // 4 else real or list(range(len(texts))))[:most]
+
+
+def components(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N 2"], list[float]]:
+    """Each row along the two directions of the greatest variance, and the share of the variance that each holds.
+
+    A direction and its opposite are the same; of the two it is the one whose greatest number is positive.
+    """
+    centred = rows.double() - rows.double().mean(0)
+    _, strengths, directions = torch.linalg.svd(centred, full_matrices=False)
+    wide = directions[:2]
+    signs = wide.gather(1, wide.abs().argmax(1, keepdim=True)).sign()
+    shares = strengths.square() / strengths.square().sum().clamp(min=1e-300)
+    return (centred @ (wide * signs).T).float(), shares[:2].tolist()
+
+
+def _draw_table(axes: Axes, names: list[str], neighbours: list[list[tuple[int, float]]], texts: list[str]) -> None:
+    cosines = torch.tensor([[cosine for _, cosine in row] for row in neighbours])
+    axes.imshow(cosines.numpy(), cmap="Blues", vmin=0, vmax=1.7, aspect="auto")  # ink stays readable on the darkest
+    for row, line in enumerate(neighbours):
+        for column, (token, cosine) in enumerate(line):
+            name = _short(label_with_spaces(texts[token]))
+            size = MIDDLE * min(1.0, 11 / len(name))
+            disable_mathtext([axes.text(column, row - 0.12, name, ha="center", va="center", fontsize=size)])
+            axes.text(column, row + 0.27, f"{cosine:.2f}", ha="center", va="center", fontsize=7, color="#222222")
+    axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=10, fontweight="bold")
+    disable_mathtext(axes.get_yticklabels())
+    axes.set_xticks(range(cosines.shape[1]), [f"{number + 1}." for number in range(cosines.shape[1])])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xticks([place - 0.5 for place in range(1, cosines.shape[1])], minor=True)
+    axes.set_yticks([place - 0.5 for place in range(1, len(names))], minor=True)
+    axes.grid(which="minor", color="white", linewidth=2)
+    axes.tick_params(which="minor", length=0)
+    axes.xaxis.tick_top()
+    axes.set_title("nearest tokens, with the cosine similarity", fontsize=10)
+
+
+def _draw_map(
+    picture: Figure, axes: Axes, tokenizer: Tokenizer, table: Tensor, ids: Sequence[int], texts: list[str]
+) -> None:
+    places = list(dict.fromkeys([*ids, *first_tokens(tokenizer, ON_MAP)]))
+    points, shares = components(table[places])
+    x, y = (points[:, 0].tolist(), points[:, 1].tolist() if points.shape[1] > 1 else [0.0] * len(points))
+    axes.scatter(x, y, s=5, color=PALE, linewidths=0)
+    axes.scatter(x[: len(ids)], y[: len(ids)], s=16, color=RED, linewidths=0, label="the tokens of the table")
+    axes.margins(0.06)
+    labels = [f"component {number} ({share:.1%} of the variance)" for number, share in enumerate([*shares, 0.0][:2], 1)]
+    axes.set(xlabel=labels[0], ylabel=labels[1], xticks=[], yticks=[])
+    axes.set_title(
+        f"map of {len(places)} of {tokenizer.vocab_size:,} tokens; labels that would overlap are left out", fontsize=10
+    )
+    axes.legend(fontsize=SMALL, loc="best")
+    with ignore_missing_glyphs():
+        picture.draw_without_rendering()  # where the points come to lie is known once all else has its place
+    free = _LabelSpace(picture, axes)
+    for number, token in enumerate(places):
+        chosen = number < len(ids)
+        label, size = _short(label_with_spaces(texts[token])), MIDDLE if chosen else 7
+        if (at := free.place(x[number], y[number], label, size, far=chosen)) is not None:
+            words = axes.annotate(
+                label, (x[number], y[number]), xytext=at, textcoords="offset points", va="center",
+                arrowprops={"arrowstyle": "-", "color": RED, "linewidth": 0.6} if chosen else None,
+                fontsize=size, color=RED if chosen else DARK, fontweight="bold" if chosen else "normal",
+            )  # fmt: skip
+            disable_mathtext([words])
+
+
+class _LabelSpace:
+    """What of the map is covered by labels, in points from its corner."""
+
+    def __init__(self, picture: Figure, axes: Axes) -> None:
+        self.axes, self.scale = axes, 72 / picture.dpi
+        (left, bottom), (right, top) = axes.bbox.get_points() * self.scale
+        self.inside = left, bottom, right, top
+        self.covered: list[tuple[float, float, float, float]] = []
+
+    def place(self, x: float, y: float, label: str, size: float, *, far: bool) -> tuple[float, float] | None:
+        """An offset at which a label covers no other; None where there is none. `far` goes on looking further away."""
+        left, bottom = self.axes.transData.transform((x, y)) * self.scale
+        width, height = 0.68 * size * len(label), 1.25 * size
+        offsets = [(3.0, 0.0), (-3.0 - width, 0.0), (-width / 2, height * 0.8), (-width / 2, -height * 0.8)]
+        for ring in range(1, 16) if far else ():
+            around = [math.tau * turn / 16 for turn in range(16)]
+            reach = 1.2 * ring * height
+            offsets += [(reach * math.cos(turn) - width / 2, reach * math.sin(turn)) for turn in around]
+        for dx, dy in offsets:
+            box = (left + dx, bottom + dy - height / 2, left + dx + width, bottom + dy + height / 2)
+            if self._free(box):
+                self.covered.append(box)
+                return dx, dy
+        return offsets[0] if far else None
+
+    def _free(self, box: tuple[float, float, float, float]) -> bool:
+        low_x, low_y, high_x, high_y = self.inside
+        if box[0] < low_x or box[1] < low_y or box[2] > high_x or box[3] > high_y:
+            return False
+        return not any(
+            box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+            for other in self.covered
+        )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 14 else f"{text[:13]}…"

@@ -1,0 +1,69 @@
+"""A picture's file and its words: where it may go, the same bytes each time, and labels drawn as they are."""
+
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.config import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURES = (".png", ".svg", ".pdf")
+DPI = 120
+
+
+class NothingToDraw(UserError):
+    """The model, or its folder, has not what this picture shows."""
+
+
+def check_picture(path: Path, flag: str) -> None:
+    """UserError where no picture can be drawn there: told before the work."""
+    if path.suffix not in PICTURES:
+        raise UserError(f"{flag} {path}: a picture's name ends in {', '.join(PICTURES)}")
+    if not path.parent.is_dir():
+        raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
+
+
+def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, as_text: bool = False) -> None:
+    """Write a picture of the kind that the name says; the same figure gives the same bytes.
+
+    Args:
+        as_text: whether words in an SVG stay words, which can be searched and copied, and not the outlines of letters.
+
+    Raises:
+        UserError: for a path that cannot be written.
+    """
+    import matplotlib as mpl
+
+    check_picture(path, flag)
+    settings: Any = {"svg.hashsalt": "tercet", **({"svg.fonttype": "none"} if as_text else {})}
+    dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {"Software": None})
+    try:
+        with ignore_missing_glyphs(), mpl.rc_context(settings):
+            figure.savefig(path, dpi=dpi, metadata=dated)
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot write it: {error.strerror or error}") from None
+
+
+@contextmanager
+def ignore_missing_glyphs() -> Generator[None]:
+    """A box stands for a character that the font does not have; nothing is said about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*missing from font.*")
+        yield
+
+
+def thin_labels(texts: Sequence[str], most: int) -> tuple[list[int], list[str]]:
+    """The places of at most `most` labels, evenly apart, and what they say; numbered where some are left out."""
+    every = max(1, -(-len(texts) // most))
+    places = list(range(0, len(texts), every))
+    return places, [texts[place] if every == 1 else f"{place} {texts[place]}" for place in places]
+
+
+def disable_mathtext(labels: Sequence[Any]) -> None:
+    """Texts of matplotlib that are tokens: a $ is a $."""
+    for label in labels:
+        label.set_parse_math(False)

@@ -1,0 +1,210 @@
+"""How a model tells where a token stands: its position scheme, asked as the model asks it.
+
+learned, sinusoidal   the vectors that are added, and the cosine of any two of them
+rotary                the angles by which pairs of a head's numbers are turned, and how far apart they repeat
+alibi                 what is added to a score at each distance, in each head, and to all scores of the first head
+
+A scheme is that of a trained model, or one by itself, before any training.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from matplotlib import colormaps
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from torch import Tensor
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError, nearest
+from tercet.inspect.lens import stacks_of
+from tercet.models import Stack
+from tercet.nn.positions import Position
+from tercet.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, new_figure
+from tercet.plots.picture_file import NothingToDraw
+from tercet.plots.position_scheme import MOST, DrawnScheme
+
+NARROW = 256  # dimensions beside each other that half a sheet has room for
+
+
+def choose_stacks(trained: Trained, stack: str | None = None) -> dict[str, Stack]:
+    """The stacks of a model by name, or the one that is asked for.
+
+    Raises:
+        UserError: for a stack that the model does not have.
+    """
+    stacks = stacks_of(trained.model)
+    if stack is not None and stack not in stacks:
+        raise UserError(f"--stack {stack}: {trained.folder} has no such stack{nearest(stack, stacks)}")
+    return stacks if stack is None else {stack: stacks[stack]}
+
+
+def plot_positions(trained: Trained, *, stack: str | None = None) -> Figure:
+    """The position scheme of a stack, or of each one below the other.
+
+    Raises:
+        NothingToDraw: for a model without positions.
+        UserError: for a stack that it does not have.
+    """
+    chosen = {name: part for name, part in choose_stacks(trained, stack).items() if part.spec.position.kind != "none"}
+    if not chosen:
+        raise NothingToDraw(
+            f"{trained.folder} has no position scheme (position: none): nothing tells its tokens where they stand"
+        )
+    chosen = _together(chosen)
+    length = trained.model.max_len
+    schemes = {
+        "" if name == "stack" else f"{name}: ": DrawnScheme(
+            spec=part.spec.position, module=part.position, d_head=part.spec.head_width, length=length
+        )
+        for name, part in chosen.items()
+    }
+    title = f"{trained.card.name or trained.folder.name}: how the model tells positions apart"
+    return _plot(schemes, title, context="the context")
+
+
+def plot_position_schemes(schemes: Sequence[DrawnScheme]) -> Figure:
+    """Schemes by themselves, one below the other."""
+    names = [f"{_format_spec(scheme.spec)}: " if len(schemes) > 1 else "" for scheme in schemes]
+    title = (
+        f"{_format_spec(schemes[0].spec)}: how positions are told apart" if len(schemes) == 1 else "Position schemes"
+    )
+    return _plot(dict(zip(names, schemes, strict=True)), title, context="the length")
+
+
+def _format_spec(spec: Position) -> str:
+    """The kind, with the settings that are not the defaults."""
+    changes = [
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in vars(spec).items()
+        if value != getattr(type(spec)(), name)
+    ]
+    return f"{spec.kind} ({', '.join(changes)})" if changes else spec.kind
+
+
+def _together(chosen: dict[str, Stack]) -> dict[str, Stack]:
+    """Two stacks that tell positions in one and the same way, drawn once."""
+    ways = {(s.position, s.d_model, s.head_width, s.n_heads) for s in (stack.spec for stack in chosen.values())}
+    if len(chosen) > len(ways) == 1 and not any(list(stack.position.parameters()) for stack in chosen.values()):
+        return {" and ".join(chosen): next(iter(chosen.values()))}
+    return chosen
+
+
+def _plot(schemes: dict[str, DrawnScheme], title: str, *, context: str) -> Figure:
+    wide = any(scheme.vectors is not None and scheme.vectors.shape[1] > NARROW for scheme in schemes.values())
+    figure = new_figure(16 if wide else 11, 5 * len(schemes))
+    add_title(figure, title)
+    parts = figure.subfigures(len(schemes), 1, squeeze=False)[:, 0]
+    for part, (name, scheme) in zip(parts, schemes.items(), strict=True):
+        if (vectors := scheme.vectors) is not None:
+            _vectors(part, name, scheme, vectors)
+        elif (angles := scheme.angles) is not None:
+            _angles(part, name, scheme, angles, context)
+        elif (bias := scheme.bias) is not None:
+            _penalties(part, name, scheme, bias)
+    return figure
+
+
+def _vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Tensor) -> None:
+    rows, width = vectors.shape
+    left, right = figure.subplots(1, 2, width_ratios=(2.2 if width > NARROW else 1, 1))
+    most = float(vectors.abs().max())
+    strength = max(
+        min(most, 5 * float(vectors.square().mean().sqrt())), 1e-12
+    )  # a few great numbers outshine no others
+    end = rows - 0.5
+    image = left.imshow(
+        vectors.numpy(),
+        cmap="RdBu_r",
+        vmin=-strength,
+        vmax=strength,
+        aspect="auto",
+        extent=(-0.5, width - 0.5, end, -0.5),
+    )
+    kind = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}[scheme.spec.kind]
+    if scheme.begins and list(scheme.module.parameters()):
+        kind += ", before it is learnt,"
+    _label(left, "dimension of the vector", "position", f"{name}{kind} for each position{_beginning(scheme.length)}")
+    _bar(figure, image, left, "value added to the embedding", extend="both" if most > strength else "neither")
+    alike = F.normalize(vectors, dim=-1)
+    image = right.imshow(
+        (alike @ alike.T).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", extent=(-0.5, end, end, -0.5)
+    )  # fmt: skip
+    _label(right, "position", "position", f"{name}how alike the vectors of two positions are")
+    _bar(figure, image, right, "cosine similarity")
+
+
+def _angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor, context: str) -> None:
+    wavelengths, length = scheme.wavelengths, scheme.length
+    left, right = figure.subplots(1, 2)
+    image = left.imshow(
+        cos.numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", interpolation="nearest",
+        extent=(-0.5, cos.shape[1] - 0.5, len(cos) - 0.5, -0.5),
+    )  # fmt: skip
+    rest = scheme.d_head - 2 * len(wavelengths)
+    unturned = f"; {rest} of {scheme.d_head} numbers are not turned" if rest else ""
+    _label(
+        left,
+        f"pair of a head's numbers{unturned}",
+        "position",
+        f"{name}the angle that turns each pair{_beginning(length)}",
+    )
+    _bar(figure, image, left, "cosine of the angle")
+    right.plot(
+        range(len(wavelengths)), wavelengths, color=DARK, marker="o", markersize=3, linewidth=1.2, label="wavelength"
+    )
+    right.axhline(length, color=RED, linestyle="--", linewidth=1, label=f"{context}: {length:,} tokens")
+    right.set_yscale("log")
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    right.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    right.grid(color=LINES)
+    right.legend(fontsize=SMALL)
+    short = int((np.array(wavelengths) <= length).sum())
+    about = f"{short} of {len(wavelengths)} pairs turn full circle within {context}"
+    _label(right, "pair", "tokens for a full turn (logarithmic scale)", about)
+
+
+def _penalties(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
+    """A line a head for what each distance costs, beside what the first head adds to its scores."""
+    axes, map_axes = figure.subplots(1, 2)
+    lines = bias[:, 0]  # (H, P) of the first query, whose distance to key s is s
+    colors = colormaps["viridis"](np.linspace(0, 0.88, len(lines)))
+    for head, (line, color) in enumerate(zip(lines, colors, strict=True)):
+        slope = float(line[1]) if len(line) > 1 else 0.0
+        style = ("-", "--", ":")[head % 3]
+        axes.plot(
+            range(len(line)), line.numpy(), color=color, linestyle=style, label=f"head {head}: {slope:.4g} a token"
+        )
+    axes.grid(color=LINES)
+    axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16), loc="lower left")
+    _label(
+        axes, "distance to the token looked at (tokens)", "added to the score", f"{name}the penalty of distance (ALiBi)"
+    )
+    image = map_axes.imshow(bias[0].numpy(), cmap="Blues_r", aspect="auto", vmax=0)
+    _label(
+        map_axes,
+        "key's position",
+        "query's position",
+        f"{name}what head 0 adds to its scores{_beginning(scheme.length)}",
+    )
+    _bar(figure, image, map_axes, "added to the score")
+
+
+def _label(axes: Any, x: str, y: str, title: str) -> None:
+    axes.set_xlabel(x, fontsize=MIDDLE)
+    axes.set_ylabel(y, fontsize=MIDDLE)
+    axes.set_title(title, fontsize=10)
+    axes.tick_params(labelsize=SMALL)
+
+
+def _bar(figure: SubFigure, image: Any, axes: Any, words: str, *, extend: Any = "neither") -> None:
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, extend=extend)
+    bar.set_label(words, fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL)
+
+
+def _beginning(length: int) -> str:
+    return "" if length <= MOST else f" (the first {MOST} of {length:,})"

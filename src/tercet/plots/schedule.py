@@ -1,0 +1,96 @@
+"""The learning rate of each step: as it was logged, how it rose in the warm-up and how it fell; or as schedules say."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
+
+from tercet.checkpoint.metrics import read_metrics
+from tercet.plots.curves import FEW, whole_steps
+from tercet.plots.figure import DARK, GREY, LINES, RED, SMALL, add_title, new_figure
+from tercet.plots.picture_file import NothingToDraw, disable_mathtext
+
+LOGGED = ("lr", "momentum")  # and what begins with one of them and a slash: one of several groups
+NAMES = {"lr": "learning rate"}
+STYLES = ("-", "--", ":", "-.")
+COLORS = (DARK, RED, GREY, "#2e8b78")
+
+
+def plot_schedule(metrics: Path, *, title: str) -> Figure:
+    """A panel for learning rates, and one for momenta where they were logged.
+
+    Raises:
+        NothingToDraw: where no rate was logged yet.
+    """
+    columns = read_metrics(metrics)
+    groups = {
+        kind: {
+            name: finite
+            for name, points in columns.items()
+            if name.partition("/")[0] == kind and (finite := [point for point in points if math.isfinite(point[1])])
+        }
+        for kind in LOGGED
+    }
+    groups = {kind: curves for kind, curves in groups.items() if curves}
+    if "lr" not in groups:
+        raise NothingToDraw(f"{metrics} has no learning rate yet; train on, then plot again")
+    figure = new_figure(8, 4.5 * len(groups))
+    for axes, (kind, curves) in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups.items(), strict=True):
+        for number, (name, points) in enumerate(curves.items()):
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            marker = "o" if len(points) <= FEW else None
+            top = f"highest {max(values):.4g}, last {values[-1]:.4g}"
+            axes.plot(
+                steps, values, color=DARK, linestyle=STYLES[number % len(STYLES)], linewidth=1.6,
+                marker=marker, markersize=3, label=f"{NAMES.get(name, name)}: {top}",
+            )  # fmt: skip
+        if kind == "lr":
+            _mark_phases(axes, next(iter(curves.values())))
+        _finish(axes, NAMES.get(kind, kind))
+        axes.legend(loc="lower center")
+    add_title(figure, f"{title}: learning rate of each step")
+    return figure
+
+
+def plot_schedules(rates: Mapping[str, Sequence[float]], *, title: str = "Learning-rate schedules") -> Figure:
+    """Schedules beside each other, before any run.
+
+    Args:
+        rates: by what is said of a schedule, the learning rate of each step, from step 1 on.
+    """
+    figure = new_figure(8, 4.5)
+    axes = figure.subplots()
+    for number, (name, curve) in enumerate(rates.items()):
+        color, style = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
+        highest = max(curve)
+        peak = f"highest {highest:.4g} at step {curve.index(highest) + 1:,}"
+        axes.plot(
+            range(1, len(curve) + 1), curve, color=color, linestyle=style, linewidth=1.6,
+            marker="o" if len(curve) <= FEW else None, markersize=3, label=f"{name}: {peak}",
+        )  # fmt: skip
+    _finish(axes, NAMES["lr"])
+    disable_mathtext([axes.set_title(title), *axes.legend(fontsize=SMALL).get_texts()])
+    return figure
+
+
+def _finish(axes: Axes, what: str) -> None:
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="optimizer step", ylabel=what)
+    whole_steps(axes)
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
+    axes.grid(color=LINES)
+
+
+def _mark_phases(axes: Axes, points: list[tuple[int, float]]) -> None:
+    """Colour the steps before the rate is at its full height, and those after it leaves it."""
+    most = max(rate for _, rate in points)
+    full = [step for step, rate in points if rate >= most * (1 - 1e-6)]
+    first, last = points[0][0], points[-1][0]
+    if full[0] > first:
+        words = "to" if full[0] < last else "rises still at"
+        axes.axvspan(first, full[0], color="#f5e6c8", zorder=0, label=f"warm-up: {words} step {full[0]:,}")
+    if full[-1] < last:
+        axes.axvspan(full[-1], last, color="#dce9f2", zorder=0, label=f"decay: from step {full[-1]:,}")

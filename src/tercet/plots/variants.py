@@ -1,0 +1,195 @@
+"""`comparison.png`: the validation loss of several variants against steps and time, the mean over seeds in a band.
+
+Where two keys vary, a panel for each value of the first, so that few lines share one; the other panels' lines stand
+behind in grey. Losses that are not in one unit never share an axis.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+from tercet.checkpoint.metrics import Columns
+from tercet.plots.curves import FEW, loss_ticks, whole_steps
+from tercet.plots.figure import LINES, SMALL, new_figure
+from tercet.plots.picture_file import NothingToDraw, disable_mathtext
+
+# Okabe and Ito (2008), without yellow, which is too pale for a line: told apart by nearly all eyes.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00")
+STYLES = ("-", "--", "-.", ":")
+BEHIND = "#d5d5d5"
+MOST_PANELS = 4  # in a row
+UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
+EARLY = 0.1  # of the steps: losses before that may leave the picture, which shows where variants part
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantCurves:
+    """Attributes:
+    settings: what varies, and this variant's choice.
+    panel: what its losses are of; only equal ones share an axis.
+    runs: of each seed the columns of its metrics.csv.
+    """
+
+    name: str
+    settings: dict[str, str]
+    panel: str
+    runs: tuple[Columns, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """The mean over seeds at the steps that all of them have, the lowest and the highest."""
+
+    steps: tuple[int, ...]
+    seconds: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
+    """The curves of all variants, those that come first in front.
+
+    Raises:
+        NothingToDraw: where none of them noted a validation loss.
+    """
+    bands = {variant.name: band for variant in variants if (band := _band(variant.runs)) is not None}
+    drawn = [variant for variant in variants if variant.name in bands]
+    if not drawn:
+        raise NothingToDraw("no run noted a validation loss; there is nothing to compare against steps")
+    panels = _panels(drawn)
+    figure = new_figure(max(7.5, 4.4 * len(panels)), 7.6 if len(panels) < 3 else 8.2)
+    grid = figure.subplots(2, len(panels), squeeze=False, sharey=len({variant.panel for variant in drawn}) == 1)
+    looks = _looks(panels)
+    for (name, members), (above, below) in zip(panels.items(), grid.T, strict=True):
+        for axes, unit in ((above, None), (below, _time_unit(list(bands.values())))):
+            others = [variant for variant in drawn if variant not in members and variant.panel == members[0].panel]
+            for other in others:
+                _draw(axes, bands[other.name], BEHIND, "-", None, unit=unit)
+            for number, variant in enumerate(members):
+                color, style, label = looks[variant.name]
+                _draw(axes, bands[variant.name], color, style, label, unit=unit, front=len(members) - number)
+            _dress(axes, [bands[variant.name] for variant in (*members, *others)], unit=unit)
+        if name:
+            disable_mathtext([above.set_title(name, fontsize=SMALL + 2)])
+        legend = above.legend(fontsize=SMALL, loc="upper right")
+        disable_mathtext(legend.get_texts())
+    for row in grid:
+        row[0].set_ylabel("validation loss (nats, logarithmic scale)")
+    several = any(len(variant.runs) > 1 for variant in drawn)
+    words = "; line: mean over seeds, band: lowest to highest" if several else "; one seed each"
+    disable_mathtext([figure.suptitle(f"{title}{words}")])
+    return figure
+
+
+def _band(runs: Sequence[Columns]) -> Band | None:
+    losses = [
+        {step: loss for step, loss in columns["val/loss"] if math.isfinite(loss) and loss > 0} for columns in runs
+    ]
+    times = [dict(columns["seconds"]) for columns in runs]
+    if not losses:
+        return None
+    steps = [step for step in losses[0] if all(step in column for column in (*losses, *times))]
+    if not steps:
+        return None
+    at = [[column[step] for column in losses] for step in steps]
+    return Band(
+        steps=tuple(steps),
+        seconds=tuple(statistics.fmean(column[step] for column in times) for step in steps),
+        mean=tuple(map(statistics.fmean, at)),
+        low=tuple(map(min, at)),
+        high=tuple(map(max, at)),
+    )
+
+
+def _time_unit(bands: Sequence[Band]) -> str:
+    longest = max(band.seconds[-1] for band in bands)
+    return next(unit for unit in ("hours", "minutes", "seconds") if longest >= 2 * UNITS[unit] or unit == "seconds")
+
+
+def _panels(variants: Sequence[VariantCurves]) -> dict[str, list[VariantCurves]]:
+    """The variants of each panel, by its title."""
+    if len({variant.panel for variant in variants}) > 1:
+        panels: dict[str, list[VariantCurves]] = {}
+        for variant in variants:
+            panels.setdefault(variant.panel, []).append(variant)
+        return {_unit(panel, number): members for number, (panel, members) in enumerate(panels.items(), start=1)}
+    keys = _varied(variants)
+    if len(keys) == 2 and len(variants) > 3:
+        # The key with fewer values makes the panels, the best one's first.
+        first = min(keys, key=lambda key: len({variant.settings[key] for variant in variants}))
+        values = list(dict.fromkeys(variant.settings[first] for variant in variants))
+        if 1 < len(values) <= MOST_PANELS:
+            return {f"{first}={v}": [variant for variant in variants if variant.settings[first] == v] for v in values}
+    return {"": list(variants)}
+
+
+def _varied(variants: Sequence[VariantCurves]) -> list[str]:
+    """The keys that all variants have and that take more than one value."""
+    keys = [key for key in variants[0].settings if all(key in variant.settings for variant in variants)]
+    return [key for key in keys if len({variant.settings[key] for variant in variants}) > 1]
+
+
+def _unit(panel: str, number: int) -> str:
+    """A panel's title where there are several units: what is predicted, and that the axes do not compare."""
+    kind = panel.partition("|")[0] or "models"
+    return f"{number}: {kind}s of one text and tokenizer"
+
+
+def _looks(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, str]]:
+    """Colour, style and label of each variant: the same for the same other settings in every panel."""
+    looks: dict[str, tuple[str, str, str]] = {}
+    numbers: dict[str, int] = {}
+    grid = len(panels) > 1 and all("=" in name for name in panels)
+    labels = {
+        variant.name: variant.name
+        if not grid
+        else ", ".join(f"{k}={v}" for k, v in variant.settings.items() if f"{k}={v}" != name)
+        for name, members in panels.items()
+        for variant in members
+    }
+    for label in dict.fromkeys(labels.values()):
+        numbers[label] = len(numbers)
+    for name, label in labels.items():
+        number = numbers[label]
+        looks[name] = COLORS[number % len(COLORS)], STYLES[number % len(STYLES)], label
+    return looks
+
+
+def _draw(
+    axes: Axes, band: Band, color: str, style: str, label: str | None, *, unit: str | None, front: int = 0
+) -> None:
+    x = band.steps if unit is None else tuple(seconds / UNITS[unit] for seconds in band.seconds)
+    marker = "o" if len(x) <= FEW and label is not None else None
+    axes.plot(
+        x, band.mean, color=color, linestyle=style, linewidth=1.6 if label else 0.8, marker=marker, markersize=2.5,
+        label=label, zorder=2 + front / 100 if label else 1,
+    )  # fmt: skip
+    if label is not None and band.low != band.high:
+        axes.fill_between(x, band.low, band.high, color=color, alpha=0.18, linewidth=0, zorder=1.5)
+
+
+def _dress(axes: Axes, bands: Sequence[Band], *, unit: str | None) -> None:
+    axes.set_xlabel("optimizer step" if unit is None else f"{unit} of training")
+    axes.set_yscale("log")
+    low = min(min(band.low) for band in bands)
+    high = max(
+        max(top for step, top in zip(band.steps, band.high, strict=True) if step >= EARLY * band.steps[-1])
+        for band in bands
+    )
+    axes.set_ylim(low / (high / low) ** 0.05 / 1.002, high * (high / low) ** 0.05 * 1.002)
+    axes.yaxis.set_major_locator(loss_ticks(low, high))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    if unit is not None:
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    else:
+        whole_steps(axes)
+    axes.grid(which="major", color=LINES)

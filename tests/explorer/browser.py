@@ -1,0 +1,192 @@
+"""A real browser before the explorer's page: served models, tabs that note what goes wrong, what stands on them."""
+
+import contextlib
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser to look with")
+
+from tercet.explorer import Answers  # noqa: E402
+from tercet.explorer.server import application  # noqa: E402
+
+FLAGS = [
+    "--no-sandbox",  # the sandbox needs a user who is not root
+    "--disable-gpu",  # there is none, and looking for it takes time
+    "--disable-quic",  # no other way out than the one that is blocked
+    "--no-first-run",  # no page of greetings
+    "--disable-background-networking",  # no look for updates of lists,
+    "--disable-component-update",  # of components,
+    "--disable-sync",  # or of an account
+]
+WIDE, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
+PATIENCE = 20_000  # ms; two cores are shared with all other tests
+COLOURS = """
+(canvases) => canvases.filter((one) => one.width * one.height > 0).map((one) => {
+  const copy = new OffscreenCanvas(one.width, one.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(one, 0, 0);
+  return new Set(new Uint32Array(copy.getImageData(0, 0, one.width, one.height).data.buffer)).size;
+})
+"""
+
+
+@contextlib.contextmanager
+def chromium() -> Generator[Any]:
+    """Debian's Chromium; the test is skipped where there is none."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed: no browser to look with")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Tab:
+    """A page and what it did.
+
+    Attributes:
+        problems: console errors and warnings, exceptions, failed requests, dialogs.
+        elsewhere: addresses off this machine that it tried.
+        requests: every address that it asked, in order.
+    """
+
+    page: Any
+    problems: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def key(self, name: str, pane: int = 0) -> Any:
+        """What has this data-key, in a pane if it stands in one."""
+        inside = self.page.locator(f'[data-pane="{pane}"] [data-key="{name}"]')
+        return inside if inside.count() > 0 else self.page.locator(f'[data-key="{name}"]').first
+
+    def click(self, name: str, pane: int = 0) -> None:
+        self.settle()
+        self.key(name, pane).click()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until everything that was asked for has come and is drawn."""
+        until = time.monotonic() + PATIENCE / 1000
+        while not self.page.evaluate(DRAWN):
+            assert time.monotonic() < until, f"it is not drawn yet: {self.problems}"
+            self.page.wait_for_timeout(10)
+
+    def colours(self, where: str) -> list[int]:
+        """How many colours each canvas there has."""
+        return self.page.locator(where).evaluate_all(COLOURS)
+
+    def told(self, key: str) -> str:
+        """What a heat map says of the cell that its cursor is at."""
+        return self.key(key).locator("output").text_content() or ""
+
+    def assert_well(self) -> None:
+        assert self.elsewhere == []
+        assert self.problems == []
+
+
+# What is busy says so; a change draws in the next frame, and may ask for more in the one after.
+DRAWN = """async () => {
+  const begun = () => [...document.querySelectorAll(".pane")].length > 0
+    && [...document.querySelectorAll(".pane")].every((pane) => pane.querySelector(".facts:not(:empty)") !== null
+      || pane.querySelector("[role=alert]:not([hidden])") !== null);
+  const idle = () => begun() && document.querySelector("[aria-busy=true]") === null;
+  for (let frame = 0; frame < 4; frame++) {
+    if (!idle()) return false;
+    await new Promise(requestAnimationFrame);
+  }
+  return idle();
+}"""
+
+
+@contextlib.contextmanager
+def tab(browser: Any, size: dict[str, int] = WIDE, *, files: bool = False, **context: Any) -> Generator[Tab]:
+    """A fresh tab, whose requests off this machine are blocked and noted; with `files`, those of files alone pass."""
+    one = browser.new_context(viewport=size, accept_downloads=True, **context)
+    one.set_default_timeout(PATIENCE)
+    made = Tab(one.new_page())
+    watch(made, files=files)
+    try:
+        yield made
+    finally:
+        one.close()
+
+
+def watch(made: Tab, *, files: bool = False) -> None:
+    page = made.page
+
+    def guard(route: Any) -> None:
+        address = urlsplit(route.request.url)
+        near = address.scheme == "file" if files else address.hostname == "127.0.0.1"
+        if near or address.scheme in ("data", "blob"):
+            return route.continue_()
+        made.elsewhere.append(route.request.url)
+        return route.abort()
+
+    def said(message: Any) -> None:
+        if message.type in ("error", "warning"):
+            made.problems.append(f"console {message.type}: {message.text}")
+
+    def dialog(one: Any) -> None:
+        made.problems.append(f"dialog: {one.message}")
+        one.dismiss()
+
+    page.route("**/*", guard)
+    page.on("console", said)
+    page.on("dialog", dialog)
+    page.on("pageerror", lambda error: made.problems.append(f"exception: {error}"))
+    page.on("requestfailed", lambda request: made.problems.append(f"failed: {request.url[:200]}"))
+    page.on("request", lambda request: made.requests.append(request.url))
+
+
+@contextlib.contextmanager
+def served(answers: Answers) -> Generator[str]:
+    """The address of the page while it is served, in a thread of its own."""
+    import uvicorn
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        config = uvicorn.Config(application(answers), log_level="critical", ws="none", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextlib.contextmanager
+def opened(
+    browser: Any, answers: Answers, hash: str = "", size: dict[str, int] = WIDE, **context: Any
+) -> Iterator[Tab]:
+    """A tab with the page of a model, drawn to the end."""
+    with served(answers) as address, tab(browser, size, **context) as made:
+        made.page.goto(address + hash)
+        made.settle()
+        yield made
+
+
+@contextlib.contextmanager
+def from_disk(browser: Any, path: Path, hash: str = "", size: dict[str, int] = WIDE, **context: Any) -> Iterator[Tab]:
+    """A tab with a saved page, everything but files blocked."""
+    with tab(browser, size, files=True, **context) as made:
+        made.page.goto(path.as_uri() + hash)
+        made.settle()
+        yield made

@@ -1,0 +1,135 @@
+"""The families whose pages are tested, and what a page shows, read off it."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from browser import Tab
+from explored import STACK, loaded, trained
+
+from tercet.checkpoint import Trained
+from tercet.explorer import Answers, Query
+from tercet.models import Edit, EncoderOnly, EncoderOnlySpec, MaskedHead, record
+from tercet.tokens import Tokenizer, WordPiece
+
+slow = pytest.mark.slow
+SENTENCES = ["the cat sat on the mat", "a dog sat by the cat", "the mat is on the dog", "a cat is a dog by the mat"]
+NEAR = 1e-4
+
+
+def wordpiece_bert() -> Trained:
+    tokenizer = Tokenizer.train(WordPiece(vocab_size=60), SENTENCES * 5)
+    head = MaskedHead(transform=True, bias=True)
+    spec = EncoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=29, stack=STACK, masked_head=head)
+    return of(EncoderOnly(spec), tokenizer)
+
+
+def of(model: Any, tokenizer: Tokenizer) -> Trained:
+    made = loaded(model, source=tokenizer)
+    return Trained(model=made.model, tokenizer=tokenizer, source_tokenizer=tokenizer, folder=made.folder)
+
+
+def gpt() -> Answers:
+    return Answers(trained("pre, learned"), start=Query(text="abc de"))
+
+
+def bert() -> Answers:
+    return Answers(wordpiece_bert(), start=Query(text="the cat [MASK] on the mat"))
+
+
+def translator(name: str) -> Answers:
+    source = "uvw xyz" if name == "3 + 6" else "bad cafe"
+    return Answers(trained(name), start=Query(text=source, target="abcd"))
+
+
+FAMILIES: dict[str, Callable[[], Answers]] = {
+    "gpt": gpt,
+    "gpt, modern": lambda: Answers(trained("sandwich, rotary, grouped, gated, qk norm"), start=Query(text="abc de")),
+    "bert": bert,
+    "translator, 6 + 3": lambda: translator("6 + 3"),
+    "translator, 3 + 6": lambda: translator("3 + 6"),
+}
+VIEWS = ("flow", "maps", "lens", "heads", "beams")
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+def candidates(tab: Tab, pane: int = 0) -> dict[int, tuple[float, float]]:
+    """By id, the probability after the sampler's settings, 0 where they filter it out, and the model's own."""
+    found = {}
+    for label in tab.page.locator(f'[data-pane="{pane}"] .candidate').evaluate_all(
+        "(all) => all.map((one) => one.getAttribute('aria-label'))"
+    ):
+        match = re.search(r"id (\d+): (?:([\d.e−]+) %|filtered out); the model's own ([\d.e−]+) %", label)
+        assert match is not None, label
+        found[int(match[1])] = (number(match[2]) / 100 if match[2] else 0.0, number(match[3]) / 100)
+    return found
+
+
+def offers(tab: Tab, scores: torch.Tensor) -> None:
+    """The page's next tokens are as likely as the scores (V) say."""
+    for token, (share, _) in candidates(tab).items():
+        assert share == pytest.approx(float(scores.softmax(-1)[token]), abs=NEAR)
+
+
+def row_of(tab: Tab, pane: int = 0) -> int:
+    text = tab.page.locator(f'[data-pane="{pane}"] .probabilities h2 small').text_content()
+    match = re.search(r"row (\d+)", text)
+    assert match is not None
+    return int(match[1])
+
+
+def chips(tab: Tab, stack: str = "stack", pane: int = 0) -> list[tuple[int, str]]:
+    """The ids and texts of the tokens read."""
+    labels = tab.page.locator(f'[data-pane="{pane}"] .side[data-stack="{stack}"] .token').evaluate_all(
+        "(all) => all.map((one) => [one.getAttribute('aria-label'), one.textContent])"
+    )
+    return [(int(re.search(r", id (\d+)", label)[1]), text) for label, text in labels]  # type: ignore[index]
+
+
+def passed(answers: Answers, ids: list[int], target: list[int] | None = None, edits: list[Edit] | None = None) -> Any:
+    """A plain pass: what was recorded and the logits, asked of the model itself."""
+    rows = [torch.tensor([ids])] + ([] if target is None else [torch.tensor([target])])
+    # The server may still be asking the same model.
+    with answers.lock, torch.no_grad(), record(answers.trained.model, edits=edits or []) as seen:
+        logits = answers.trained.model(*rows)[0]
+    return seen, logits
+
+
+def read_now(tab: Tab, answers: Answers, edits: list[Edit] | None = None) -> Any:
+    """The same for the tokens that stand on the page."""
+    if answers.model()["can"]["translate"]:
+        encoder, decoder = ([one for one, _ in chips(tab, name)] for name in ("encoder", "decoder"))
+        return passed(answers, encoder, decoder, edits)
+    return passed(answers, [one for one, _ in chips(tab)], None, edits)
+
+
+def no_sideways(tab: Tab) -> None:
+    wide, window = tab.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window
+
+
+def cell_told(tab: Tab, key: str) -> tuple[int, int, float, float]:
+    """Row, column, number and half a step of the cell that a heat map tells of."""
+    told = tab.told(key)
+    match = re.search(
+        r"(?:row|query) (\d+).*?(?:key|dimension) (\d+).*?; (?:weight )?(−?[\d.e−]+)(?: ± ([\d.e-]+))?", told
+    )
+    assert match is not None, told
+    return int(match[1]), int(match[2]), number(match[3]), float(match[4] or 0)
+
+
+def seen_now(tab: Tab) -> dict[str, Any]:
+    return {
+        "chips": chips(tab),
+        "candidates": candidates(tab),
+        "view": tab.page.locator("[role=tab][aria-selected=true]").text_content(),
+        "open": tab.page.locator(".block h3").all_text_contents(),
+        "head": tab.page.locator(".which-head [aria-pressed=true]").all_text_contents(),
+        "edits": tab.page.locator(".edits .chip").all_text_contents(),
+    }

@@ -1,0 +1,57 @@
+"""The explorer's answers and the terminal's tables hold the same numbers of one text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from explored import BERTS, TRANSLATORS, numbers, trained
+
+from tercet.checkpoint import Card, load_model, save_model
+from tercet.cli.main import main
+from tercet.explorer import Answers
+
+MODELS = ["sandwich, rotary, grouped, gated, qk norm", "pre, rotary, plain head", "1 + 2"]
+
+
+def on_terminal(run: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["inspect", str(run), *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_they_hold_the_same_numbers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = trained(name)
+    save_model(tmp_path / "run", one.model, one.tokenizer, Card())
+    one = load_model(tmp_path / "run")
+    stack = "decoder" if name in TRANSLATORS else "stack"
+    text = "ab[MASK]d" if name in BERTS else "bad cafe"
+    arguments = ["--prompt", text, "--top", "5", "--heads", "--attribution"]
+    terminal = on_terminal(one.folder, [*arguments, "--ablate", f"{stack}.blocks.1.self_attention.heads:1"], capsys)
+    answers = Answers(one)
+    ask = answers.answer("look", {"ask": {"text": text}})["ask"]
+    plain = on_terminal(one.folder, arguments, capsys)
+    edits = [{"name": f"{stack}.blocks.1.self_attention.heads", "heads": [1]}]
+    for told, query in ((plain, ask), (terminal, {**ask, "edits": edits})):
+        look = answers.answer("look", {"ask": query})
+        prompt = told["prompt"]
+        assert list(prompt["sides"]) == [side["stack"] for side in look["sides"]]
+        assert prompt["lens"]["names"] == look["lens"]["names"]
+        rows = list(zip(*look["lens"]["ids"], strict=True))  # by row, as on the terminal
+        assert [[[token["id"] for token in cell] for cell in row] for row in prompt["lens"]["rows"]] == [
+            list(row) for row in rows
+        ]
+        probabilities = numbers(look["lens"]["probabilities"]).swapaxes(0, 1).tolist()
+        assert [
+            [[token["probability"] for token in cell] for cell in row] for row in prompt["lens"]["rows"]
+        ] == probabilities
+        assert prompt["loss"] == look["loss"]
+        heads = answers.answer("heads", {"ask": query})
+        answered = {row["name"]: row for row in heads["rows"]}
+        assert len(told["heads"]) > 0
+        for row in told["heads"]:
+            assert row == answered[row["name"]]
+        row, token = told["attribution"]["row"], told["attribution"]["id"]
+        attribution = answers.answer("attribution", {"ask": query, "at": row, "id": token})
+        assert attribution["names"] == told["attribution"]["names"]
+        assert attribution["values"] == told["attribution"]["values"]

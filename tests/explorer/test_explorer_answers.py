@@ -1,0 +1,271 @@
+"""What may be asked, what is told of mistakes, and how large and how quick an answer is."""
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from explored import BERTS, EVERY, GPTS, OTHER, SCRIPT, TEXT, TOKENIZER, TRANSLATORS, asked, numbers, trained
+
+from tercet.config import UserError, plain
+from tercet.explorer import Answers, Query, opening_query
+from tercet.explorer.queries import OverviewQuery, parse_query, query_to_plain
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+
+GPT, BERT, TRANSLATOR = next(iter(GPTS)), next(iter(BERTS)), next(iter(TRANSLATORS))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_asking_again_with_the_answers_ask_reads_the_same(name: str) -> None:
+    answers = Answers(trained(name))
+    first = answers.answer("look", {"ask": asked(name)})
+    again = Answers(answers.trained).answer("look", {"ask": first["ask"], "at": first["at"]})
+    assert json.dumps(first) == json.dumps(again)
+    assert set(first["ask"]) == {"text", "target", "ids", "target_ids", "original_ids", "edits"}
+    assert first["ask"]["ids"] == [token["id"] for token in first["sides"][0]["tokens"]]
+
+
+def test_an_ask_is_read_back_as_it_was_written() -> None:
+    ask = {
+        "text": "a", "target": None, "ids": [1, 2], "target_ids": None, "original_ids": None,
+        "edits": [{"name": "stack.blocks.1.self_attention.heads", "heads": [3], "positions": None}],
+    }  # fmt: skip
+    read = parse_query(OverviewQuery, {"ask": ask, "at": 1})
+    assert json.loads(json.dumps(query_to_plain(read.ask))) == ask
+    assert hash(read) == hash(parse_query(OverviewQuery, json.loads(json.dumps(plain(read)))))
+
+
+def test_the_model_is_asked_once_for_a_look_and_its_blocks() -> None:
+    answers = Answers(trained(GPT))
+    passes: list[int] = []
+    answers.trained.model.embedding.register_forward_hook(lambda *_: passes.append(1))
+    look = answers.answer("look", {"ask": {"text": TEXT}})
+    for name in ("stack", "stack.blocks.0", "stack.blocks.1"):
+        answers.answer("block", {"ask": look["ask"], "name": name})
+    answers.answer("logits", {"ask": look["ask"], "at": 0})
+    assert len(passes) == 1
+
+
+def test_few_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tercet.explorer.passes.MOST_BYTES", 100_000)
+    answers = Answers(trained(GPT))
+    for text in ("a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg"):
+        answers.answer("look", {"ask": {"text": text}})
+    kept = answers.passes._passes.values()
+    assert 2 <= len(kept) < 14
+    assert next(reversed(kept)).query.text == "abcdefg"
+
+
+@pytest.mark.parametrize(
+    ("name", "can"),
+    [(GPT, {"sample"}), (BERT, {"mask"}), (TRANSLATOR, {"sample", "translate"})],
+)
+def test_the_model_says_what_it_can(name: str, can: set[str]) -> None:
+    answers = Answers(trained(name), start=Query(text="a"))
+    model = answers.answer("model", {})
+    assert {verb for verb, does in model["can"].items() if does} == can
+    assert (model["mask_id"] is not None) == (name == BERT)
+    assert (model["name"], model["folder"], model["live"]) == ("tiny", "tiny", True)
+    assert model["parameters"] == len(torch.cat([one.flatten() for one in answers.trained.model.parameters()]))
+    assert model["start"]["text"] == "a"
+    assert [stack["name"] for stack in model["stacks"]] == (["encoder", "decoder"] if name == TRANSLATOR else ["stack"])
+
+
+def test_a_long_text_is_cut_and_told() -> None:
+    look = Answers(trained(GPT, max_len=5)).answer("look", {"ask": {"text": "abcdefghij"}})
+    assert look["truncated"] is True
+    assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == "fghij"
+    again = Answers(trained(GPT, max_len=5)).answer("look", {"ask": look["ask"]})
+    assert again["truncated"] is False
+
+
+def test_a_mask_is_where_the_page_looks_first() -> None:
+    answers = Answers(trained(BERT))
+    look = answers.answer("look", {"ask": {"text": "ab [MASK] c"}})
+    assert look["sides"][0]["tokens"][look["at"]]["text"] == "<mask>"
+    assert [token["special"] for token in look["sides"][0]["tokens"]] == [
+        token["id"] in TOKENIZER.special_ids for token in look["sides"][0]["tokens"]
+    ]
+    assert look["loss"] is None
+    assert answers.answer("look", {"ask": {"text": "abc"}})["at"] == 0
+
+
+def test_a_token_that_looks_like_markup_is_text() -> None:
+    look = Answers(trained(GPT, max_len=40)).answer("look", {"ask": {"text": SCRIPT}})
+    assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == SCRIPT
+
+
+def test_a_translator_without_a_target_reads_what_it_writes() -> None:
+    from tercet.generation import Beam, translate
+
+    one = trained(TRANSLATOR)
+    look = Answers(one).answer("look", {"ask": {"text": "be"}})
+    written = translate(one.model, one.tokenizer, ["be"], Beam(size=1))[0][0]  # type: ignore[arg-type]
+    ids = [token for token in written.ids if token != TOKENIZER.eos_id][:22]
+    assert look["ask"]["target_ids"] == [TOKENIZER.bos_id, *ids]
+
+
+MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
+    (GPT, "looks", {}, "nothing is called 'looks' here; did you mean 'look'?"),
+    (GPT, "look", {"ask": {"txt": "a"}}, "ask: unknown key 'txt'; did you mean 'text'?"),
+    (GPT, "look", {}, "the key 'ask' is missing"),
+    (GPT, "look", {"ask": {"text": 5}}, "ask.text: input should be a valid string, got 5"),
+    (GPT, "look", {"ask": {"text": ""}, "att": 1}, "unknown key 'att'; did you mean 'at'?"),
+    (GPT, "look", {"ask": {"ids": [1, 99]}}, "the vocabulary has no id 99; ids are 0 to "),
+    (GPT, "look", {"ask": {"ids": []}}, "nothing to read in no ids"),
+    (GPT, "look", {"ask": {"ids": [1] * 24}}, "24 ids do not fit into the context of 23 tokens; give fewer"),
+    (GPT, "look", {"ask": {"text": "Ü"}}, "the vocabulary has no 'Ü'"),
+    (GPT, "look", {"ask": {"text": "ab"}, "at": 2}, "at=2: there is no such row; there are 2, 0 to 1"),
+    (GPT, "look", {"ask": {"text": "ab"}, "at": -1}, "at=-1: there is no such row"),
+    (GPT, "look", {"ask": {"text": "ab", "target": "c"}}, "a target is for translators"),
+    (GPT, "look", {"ask": {"text": "ab", "original_ids": [1, 2]}}, "this model reads no masks; leave them out"),
+    (BERT, "look", {"ask": {"text": "ab", "original_ids": [1]}}, "1 original_ids for 4 ids; give one for each"),
+    (BERT, "look", {"ask": {"text": "", "original_ids": [1, 99]}}, "the vocabulary has no id 99; ids are 0 to "),
+    (GPT, "look", {"ask": {"text": "a", "edits": [{"nam": "x"}]}}, "edit 0: unknown key 'nam'; did you mean 'name'?"),
+    (GPT, "look", {"ask": {"text": "a", "edits": ["x"]}}, 'edit 0: expected an object such as {"name": ...}'),
+    (GPT, "look", {"ask": {"text": "a", "edits": [{"name": "stack.block.0"}]}}, "did you mean 'stack.blocks.0'?"),
+    (
+        GPT, "look", {"ask": {"text": "a", "edits": [{"name": "stack.blocks.0.self_attention.heads", "heads": [4]}]}},
+        "stack.blocks.0.self_attention.heads has no head 4; there are 4, 0 to 3",
+    ),
+    (
+        GPT, "look", {"ask": {"text": "ab", "edits": [{"name": "stack.blocks.0", "positions": [2]}]}},
+        "stack.blocks.0 has no position 2; there are 2, 0 to 1",
+    ),
+    (GPT, "block", {"ask": {"text": "a"}, "name": "stack.blocks.2"}, "no block 'stack.blocks.2'; did you mean"),
+    (GPT, "logits", {"ask": {"text": "a"}, "at": 1}, "at=1: there is no such row"),
+    (GPT, "sample", {"ask": {"text": "a"}, "at": 0, "sampling": {"top_p": 2}}, "top_p=2.0 must be above 0 and at"),
+    (GPT, "sample", {"ask": {"text": "a"}, "at": 0, "sampling": {"tempratur": 2}}, "did you mean 'temperature'?"),
+    (GPT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 99}, "there is no id 99"),
+    (BERT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 9}, "transform is not linear"),
+    (GPT, "beams", {"ask": {"text": "a"}}, "beams are for translators"),
+    (TRANSLATOR, "beams", {"ask": {"text": "a"}, "size": 0}, "size=0: a search keeps 1 to 20 hypotheses"),
+    (
+        TRANSLATOR, "beams", {"ask": {"text": "a", "edits": [{"name": "decoder.blocks.0", "positions": [0]}]}},
+        "a search reads one token at a time",
+    ),
+    (TRANSLATOR, "look", {"ask": {"text": ""}}, "the text is empty; give at least one word to read"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "asked_for", "body", "told"), MISTAKES, ids=[told[:40] for *_, told in MISTAKES])
+def test_mistakes_are_told_in_a_line(name: str, asked_for: str, body: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError) as error:
+        Answers(trained(name)).answer(asked_for, body)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("body", [None, [], "look", 5])
+def test_a_question_is_an_object(body: Any) -> None:
+    with pytest.raises(UserError, match="expected a JSON object"):
+        Answers(trained(GPT)).answer("look", body)
+
+
+def test_a_model_that_diverged_is_told() -> None:
+    one = trained(GPT)
+    with torch.no_grad():
+        one.model.get_submodule("stack.blocks.1.feedforward.up").weight.fill_(float("nan"))  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"not all finite .*its training diverged"):
+        Answers(one).answer("look", {"ask": {"text": "abc"}})
+
+
+@pytest.mark.slow
+def test_a_beam_that_sees_no_source_differs_and_leaves_no_trace() -> None:
+    answers = Answers(trained(TRANSLATOR))
+    ask = {"text": "be", "target": "a"}
+    asks = ask, {**ask, "edits": [{"name": "decoder.blocks.1.cross_attention"}]}, ask
+    base, off, again = (answers.answer("beams", {"ask": one, "size": 2}) for one in asks)
+    assert [node["logprob"] for node in off["nodes"]] != [node["logprob"] for node in base["nodes"]]
+    assert again == base
+
+
+def test_an_encoder_without_words_has_no_logits() -> None:
+    from explored import loaded
+
+    from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec
+
+    spec = EncoderOnlySpec(
+        vocab_size=TOKENIZER.vocab_size, stack=StackSpec(d_model=24, n_layers=2, n_heads=4), masked_head=None,
+        classifier=Classifier(labels=("a", "b")),
+    )  # fmt: skip
+    answers = Answers(loaded(EncoderOnly(spec)))
+    look = answers.answer("look", {"ask": {"text": "abc"}})
+    assert [look[key] for key in ("lens", "logits", "loss", "top", "texts")] == [None, None, None, None, {}]
+    assert len(look["maps"]) == 2
+    assert "unembedding" not in answers.answer("block", {"ask": look["ask"], "name": "stack"})
+    assert all(row["ablation"] is None for row in answers.answer("heads", {"ask": look["ask"]})["rows"])
+    for name, body in (("logits", {"at": 0}), ("sample", {"at": 0}), ("attribution", {"at": 0, "id": 1})):
+        with pytest.raises(UserError, match="scores no words"):
+            answers.answer(name, {"ask": look["ask"], **body})
+
+
+def test_a_context_too_short_for_repetition_has_no_scores() -> None:
+    row = Answers(trained(GPT, max_len=3)).answer("heads", {"ask": {"text": "ab"}})["rows"][0]
+    assert (row["previous"], row["induction"]) == (None, None)
+    assert len(row["ablation"]) == 4
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_there_is_always_something_to_open_with(name: str) -> None:
+    one = trained(name)
+    ask = opening_query(one)
+    look = Answers(one).answer("look", {"ask": query_to_plain(ask)})
+    assert name in TRANSLATORS or not look["truncated"]
+    if name in BERTS:
+        assert look["loss"]["tokens"][look["at"]] is not None  # one token is masked, and known
+    assert opening_query(one, "abc").text == "abc"
+    assert opening_query(replace(one, source_tokenizer=OTHER)).text  # no letter of the sentence is in it
+
+
+@pytest.mark.parametrize("text", ["a\n", "", "\n\n"])
+def test_a_run_without_its_data_opens_too(text: str, tmp_path: Any) -> None:
+    from tercet.checkpoint import Card
+
+    (tmp_path / "text.txt").write_text(text)
+    for source in (str(tmp_path / "text.txt"), str(tmp_path / "gone.txt")):
+        one = replace(trained(GPT), card=Card(recipe={"data": {"source": source}}))
+        assert Answers(one).answer("look", {"ask": query_to_plain(opening_query(one))})
+
+
+def test_a_run_opens_with_a_line_that_it_has_not_learnt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tercet.checkpoint import Card
+
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("abc def\n" * 50)
+    (tmp_path / "held.txt").write_text("\nbad\n  cafe hide\n" * 5)
+    data = {
+        "source": str(tmp_path / "text.txt"),
+        "validation": {"kind": "held_out", "source": str(tmp_path / "held.txt")},
+    }
+    assert opening_query(replace(trained(GPT), card=Card(recipe={"data": data}))).text == "cafe hide"
+
+
+def big(length: int) -> Answers:
+    stack = StackSpec(d_model=384, n_layers=6, n_heads=6)
+    spec = DecoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=length, stack=stack)
+    one = replace(trained(GPT), model=DecoderOnly(spec).eval())
+    return Answers(one)
+
+
+def test_six_layers_and_64_tokens_are_small_and_quick() -> None:
+    answers = big(64)
+    began = time.process_time()
+    look = answers.answer("look", {"ask": {"ids": [7] * 64}})
+    size = len(json.dumps(look, ensure_ascii=False))
+    took = time.process_time() - began
+    assert len(look["maps"]) == 6
+    assert size < 2_000_000
+    assert took < 1.0
+
+
+def test_256_tokens_come_block_by_block() -> None:
+    answers = big(256)
+    look = answers.answer("look", {"ask": {"ids": [7] * 256}})
+    assert look["maps"] == {}
+    assert len(json.dumps(look)) < 2_000_000
+    block = answers.answer("block", {"ask": look["ask"], "name": "stack.blocks.5"})
+    weights = block["tensors"]["stack.blocks.5.self_attention.weights"]
+    assert (weights["shape"], weights["type"]) == ([6, 256, 256], "uint16")
+    assert numbers(weights).sum(-1).max() == pytest.approx(1, abs=256 * weights["step"])

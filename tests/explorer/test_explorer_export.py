@@ -1,0 +1,213 @@
+"""The page as one file: everything in it, nothing asked, and nothing in it breaks out."""
+
+import base64
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from explored import EVERY, SCRIPT, TEXT, TRANSLATORS, asked, trained
+
+from tercet.api import Run
+from tercet.checkpoint import Card, load_model, save_model
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.explorer import Answers, Query, export_page
+from tercet.explorer import export as exporting
+from tercet.explorer.blocks import block_names
+from tercet.explorer.export import assemble_page, canonical
+from tercet.explorer.page_files import page_files
+
+GPT = "pre, learned"
+
+
+def answers_in(page: str) -> dict[str, Any]:
+    found = re.findall(r'<script type="application/json" id="answers">(.*?)</script>', page, re.DOTALL)
+    assert len(found) == 1
+    return json.loads(found[0])["answers"]
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """That of a small model; what reads it changes nothing."""
+    return page_of(GPT)
+
+
+def page_of(name: str, **ask: Any) -> str:
+    ask = {key: tuple(value) if isinstance(value, list) else value for key, value in (ask or asked(name)).items()}
+    return export_page(Answers(trained(name)), Query(**ask))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_answers_what_the_page_asks(name: str) -> None:
+    answers = answers_in(page_of(name))
+    model = answers["api/model {}"]
+    assert model["live"] is False
+    first = answers["api/look " + canonical({"ask": model["start"], "at": None})]
+    look = answers["api/look " + canonical({"ask": first["ask"], "at": None})]
+    assert look == {**first, "truncated": False}
+    ask = first["ask"]
+    for block in block_names(trained(name).model):
+        answer = answers["api/block " + canonical({"ask": ask, "name": block})]
+        assert answer["parameters"] or block in ("stack", "encoder", "decoder")
+    for row in range(len(look["sides"][-1]["tokens"])):
+        assert answers["api/logits " + canonical({"ask": ask, "at": row})]["at"] == row
+    assert answers["api/heads " + canonical({"ask": ask})]["rows"]
+    assert ("api/beams " + canonical({"ask": ask, "size": 5}) in answers) == (name in TRANSLATORS)
+    top = look["top"]["ids"][look["at"]][0]
+    attributed = "api/attribution " + canonical({"ask": ask, "at": look["at"], "id": top})
+    assert (attributed in answers) == (name != "as the paper")
+
+
+def test_a_body_is_written_as_the_page_writes_it() -> None:
+    body = {"b": [1, None, True], "a": {"ü": "漢\u2028<", "c": '"\\\n\x7f'}}
+    assert canonical(body) == '{"a":{"c":"\\"\\\\\\n\x7f","ü":"漢\u2028<"},"b":[1,null,true]}'
+
+
+def test_a_token_cannot_end_the_script() -> None:
+    one = trained(GPT, max_len=40)
+    page = export_page(Answers(one), Query(text=SCRIPT))
+    assert SCRIPT not in page
+    look = next(answer for key, answer in answers_in(page).items() if key.startswith("api/look "))
+    assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == SCRIPT
+    assert page.count("</script>") == 3  # the import map, the answers, the page itself
+
+
+def test_line_ends_of_javascript_are_escaped() -> None:
+    page = assemble_page({"x": {"text": "\u2028\u2029<!--"}})
+    assert not {"\u2028", "\u2029", "<!--"} & set(re.findall("\u2028|\u2029|<!--", page))
+    assert answers_in(page) == {"x": {"text": "\u2028\u2029<!--"}}
+
+
+def test_it_asks_no_one(page: str) -> None:
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)""", page)
+    assert not re.findall(r"url\(\s*[\"']?(?!data:|#)", page)
+    styles = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
+    assert "@import" not in styles
+    assert "default-src 'none'" in page  # and if it did, the browser would refuse
+
+
+def test_its_modules_are_the_pages(page: str) -> None:
+    found = re.search(r'<script type="importmap">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    imports = json.loads(found[1])["imports"]
+    modules = {f"tercet/{name}": text for name, text in page_files().items() if name.endswith(".js")}
+    assert {
+        name: base64.b64decode(url.removeprefix("data:text/javascript;base64,")).decode()
+        for name, url in imports.items()
+    } == modules
+    for name, text in modules.items():
+        wanted = re.findall(r"""^\s*(?:import|export)\b[^;'"]*\bfrom\s*["']([^"']+)["']""", text, re.MULTILINE)
+        assert set(wanted) <= set(modules), name
+        assert "://" not in re.sub(r"//.*|/\*.*?\*/|http://www\.w3\.org/2000/svg", "", text, flags=re.DOTALL), name
+    for name, text in page_files().items():
+        if name.endswith(".css"):
+            assert text in page
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('<script type="importmap">', '<script type="import-map">'),
+        ('<script type="module" src="main.js"></script>', ""),
+        ('<link rel="stylesheet" href="draw.css">', '<link rel="stylesheet" href="draw.css">' * 2),
+    ],
+)
+def test_a_page_that_is_not_as_expected_is_not_saved(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = page_files()
+    assert old in files["index.html"]
+    changed = {**files, "index.html": files["index.html"].replace(old, new)}
+    monkeypatch.setattr(exporting, "page_files", lambda: changed)
+    with pytest.raises(ValueError, match=r"index.html has .* times; the page can be saved if it is there once"):
+        assemble_page({})
+
+
+def test_a_page_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "MOST", 50_000)
+    with pytest.raises(UserError, match=r"more than 0\.05 MB, .* give a shorter text"):
+        page_of(GPT)
+
+
+def test_weights_stand_in_it_where_they_fit(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(trained(GPT), start=Query(text=TEXT))
+    used = sum(
+        len(exporting._json({**answer, "parameters": {}} if key.startswith("api/block ") else answer))
+        for key, answer in answers_in(page).items()
+        if not key.startswith("api/logits ")
+    )
+    monkeypatch.setattr(exporting, "LOGITS", 0)
+    for room, kinds in ((10**7, {"float32"}), (40_000, {"uint16"}), (20_000, set[str]())):
+        monkeypatch.setattr(exporting, "MOST", used + room)
+        found = answers_in(export_page(answers))
+        blocks = [answer for key, answer in found.items() if key.startswith("api/block ")]
+        assert {packed["type"] for answer in blocks for packed in answer["parameters"].values()} == kinds
+        assert not any(key.startswith("api/logits ") for key in found)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    one = trained(GPT)
+    save_model(tmp_path / "run", one.model, one.tokenizer, Card(name="tiny"))
+    return tmp_path / "run"
+
+
+def test_the_command_needs_no_web_framework(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "tercet.explorer.server", raising=False)
+    for name in ("starlette", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    saved = tmp_path / "page.html"
+    assert main(["explore", str(folder), "--prompt", "abc", "--export", str(saved), "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{saved}\n"
+    assert re.fullmatch(rf"tercet: wrote {saved}, \d+\.\d MB\n", err)
+    assert answers_in(saved.read_text(encoding="utf-8"))["api/model {}"]["start"]["text"] == "abc"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert main(["explore", str(folder), "--prompt", "abc"]) == 2
+    assert "pip install 'tercet[explore]'; or write a page with --export PAGE.html" in capsys.readouterr().err
+
+
+def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Run(trained=load_model(folder)).explore("abcde " * 9, export=tmp_path / "page.html")
+    assert "the text is longer than the model takes, and was cut to 23 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["none"], "no such folder: "),
+        (["run", "--export", "none/page.html"], "there is no folder "),
+        (["run", "--export", "run"], "is a folder; give the name of a file, such as "),
+        (["run", "--export", "page.html", "--port", "80"], "--port is for serving, and --export serves nothing"),
+        (["run", "--export", "page.html", "--prompt", "Ü"], "the vocabulary has no 'Ü'"),
+        (["run", "--export", "page.html", "--prompt", ""], ""),
+        (["run", "--export", "page.html", "--target", "a"], "a target is for translators"),
+        (["run", "--prompt", "a", "--port", "70000"], "--port 70000 must be 0 to 65535"),
+        (["run", "--exprt", "page.html"], "did you mean '--export'?"),
+    ],
+)
+def test_mistakes_end_with_two(
+    arguments: list[str], told: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    code = main(["explore", *arguments])
+    if not told:
+        assert code == 0  # an empty prompt is the end of the text before
+        return
+    assert code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("tercet: error: ")
+    assert told in err
+    assert err.count("\n") == 1
+    assert not Path("page.html").exists()
+
+
+def test_run_reads(folder: Path) -> None:
+    from tercet import load
+
+    recording = load(folder).read("abc")
+    assert recording.logits is not None
+    assert recording.activations["stack.blocks.0.self_attention.weights"].shape == (1, 4, 3, 3)

@@ -1,0 +1,64 @@
+"""Tensors as JSON: what comes back is what went in, to half a step."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from explored import numbers
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from tercet.config import UserError
+from tercet.explorer.packing import half_step, pack, size, unpack
+
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+FLOATS = arrays.arrays(np.float32, SHAPES, elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
+
+
+@given(FLOATS)
+def test_floats_come_back_to_the_bit(array: np.ndarray) -> None:
+    packed = pack(torch.from_numpy(array))
+    assert torch.equal(unpack(packed), torch.from_numpy(array))
+    assert np.array_equal(numbers(json.loads(json.dumps(packed, allow_nan=False))), array)
+
+
+@given(FLOATS, st.sampled_from(["uint16", "uint8"]))
+def test_steps_are_off_by_half_a_step_at_most(array: np.ndarray, kind: str) -> None:
+    packed = json.loads(json.dumps(pack(torch.from_numpy(array), kind), allow_nan=False))  # type: ignore[arg-type]
+    assert packed["shape"] == list(array.shape)
+    off = np.abs(numbers(packed) - array.astype(np.float64))
+    assert (off <= half_step(packed) * (1 + 1e-9) + 1e-15 * np.abs(array)).all()
+    if array.size:
+        assert numbers(packed).min() == array.min()  # a weight of zero stays zero
+
+
+@given(arrays.arrays(np.bool_, SHAPES))
+def test_truth_values_are_packed_as_such(array: np.ndarray) -> None:
+    packed = pack(torch.from_numpy(array), "uint16")
+    assert packed["type"] == "bool"
+    assert torch.equal(unpack(packed), torch.from_numpy(array))
+
+
+def test_rows_come_in_order_whatever_the_strides() -> None:
+    tensor = torch.arange(30.0).view(2, 3, 5).transpose(0, 2)
+    assert np.array_equal(numbers(pack(tensor)), tensor.numpy())
+
+
+def test_half_precision_is_told_in_full() -> None:
+    tensor = torch.randn(3, 5, dtype=torch.bfloat16)
+    assert torch.equal(unpack(pack(tensor)), tensor.float())
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint16", "uint8"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_json_has_no_word_for_is_refused(kind: str, bad: float) -> None:
+    with pytest.raises(UserError, match=r"not all finite \(NaN or infinity\): its training diverged, or an edit"):
+        pack(torch.tensor([1.0, bad]), kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint16", "uint8", "bool"])
+def test_the_size_is_known_beforehand(kind: str) -> None:
+    for shape in ((), (0, 3), (1,), (2, 3, 5), (7, 11)):
+        assert size(torch.Size(shape), kind) == len(pack(torch.ones(shape), kind)["data"])  # type: ignore[arg-type]

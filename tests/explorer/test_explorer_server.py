@@ -1,0 +1,225 @@
+"""The page over HTTP: what is served, and who is held off."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from explored import TOKENIZER, numbers, trained
+from starlette.testclient import TestClient
+
+from tercet.checkpoint import Card, save_model
+from tercet.config import UserError
+from tercet.explorer import Answers, Query
+from tercet.explorer.page_files import page_files
+from tercet.explorer.server import LONGEST, application, serve
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers(trained("pre, learned"), start=Query(text="abc"))
+
+
+@pytest.fixture
+def client(answers: Answers) -> Iterator[TestClient]:
+    with TestClient(application(answers), base_url="http://127.0.0.1:8765") as client:
+        yield client
+
+
+def test_the_page_and_its_files(client: TestClient) -> None:
+    for name, text in page_files().items():
+        answer = client.get(f"/{name}")
+        assert answer.status_code == 200
+        assert answer.text == text
+        kind = {"html": "text/html", "css": "text/css", "js": "text/javascript"}[name.rpartition(".")[2]]
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    index = client.get("/")
+    assert index.text == page_files()["index.html"]
+    policy = index.headers["content-security-policy"]
+    assert "default-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert re.search(r"script-src 'self' 'sha256-[A-Za-z0-9+/]{43}='", policy)
+
+
+def test_a_question_and_its_answer(client: TestClient, answers: Answers) -> None:
+    assert client.post("/api/model", json={}).json() == answers.answer("model", {})
+    look = client.post("/api/look", json={"ask": {"text": "abc"}})
+    assert look.headers["x-content-type-options"] == "nosniff"
+    assert look.json() == answers.answer("look", {"ask": {"text": "abc"}})
+    told = client.post("/api/logits", json={"ask": look.json()["ask"], "at": 0}).json()
+    assert numbers(told["logits"]).shape == (TOKENIZER.vocab_size,)
+    page = client.post("/api/export", json={"ask": look.json()["ask"]})
+    assert page.status_code == 200
+    assert page.text.startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "the question is not valid JSON"),
+        (b"\xff", "the question is not valid JSON"),
+        (b"[" * 100_000, "the question is not valid JSON"),
+        (b"[]", "expected a JSON object, got []"),
+        (b'{"ask": {"txt": "a"}}', "ask: unknown key 'txt'; did you mean 'text'?"),
+        (b'{"ask": {"ids": [99]}}', "the vocabulary has no id 99"),
+    ],
+)
+def test_a_mistake_is_one_line(client: TestClient, body: bytes, told: str) -> None:
+    answer = client.post("/api/look", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8765", "192.168.1.5:8765", "127.0.0.1.evil.example", ""]
+)
+def test_another_name_for_this_machine_is_refused(client: TestClient, host: str) -> None:
+    for answer in (
+        client.get("/", headers={"Host": host}),
+        client.post("/api/model", json={}, headers={"Host": host}),
+    ):
+        assert answer.status_code == 403
+        assert "is not a name of this machine; open the address that was printed" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "127.0.0.5:80", "[::1]:8765", "LOCALHOST"])
+def test_the_names_of_this_machine(client: TestClient, host: str) -> None:
+    assert client.post("/api/model", json={}, headers={"Host": host}).status_code == 200
+
+
+def test_who_opens_it_to_others_may_use_any_name(answers: Answers) -> None:
+    with TestClient(application(answers, host="0.0.0.0"), base_url="http://box.local:8765") as client:
+        assert client.post("/api/model", json={}).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
+def test_a_form_of_another_page_is_refused(client: TestClient, kind: str | None) -> None:
+    answer = client.post("/api/model", content=b"{}", headers={} if kind is None else {"Content-Type": kind})
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["error"]
+
+
+def test_a_question_may_not_be_endless(client: TestClient) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(LONGEST // 1000 + 1):
+            yield b" " * 1000
+
+    answer = client.post("/api/model", content=chunks(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert "1,000,000 bytes" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../server.py", "/..%2fserver.py", "/%2e%2e/server.py", "/__init__.py", "/page/main.js", "//etc/passwd", "/x.js"],
+)
+def test_nothing_but_the_page_is_served(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert set(answer.json()) == {"error"}
+
+
+def test_other_methods_are_refused(client: TestClient) -> None:
+    assert client.get("/api/model").status_code == 405
+    assert client.post("/main.js", json={}).status_code == 405
+    assert client.options("/api/model", headers={"Origin": "http://evil.example"}).status_code == 405
+
+
+def test_a_fault_of_ours_is_told_without_its_insides(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Answers, "model", lambda _: 1 / 0)
+    with TestClient(application(answers), base_url="http://localhost", raise_server_exceptions=False) as client:
+        answer = client.post("/api/model", json={})
+    assert (answer.status_code, set(answer.json())) == (500, {"error"})
+    assert "ZeroDivision" not in answer.text
+
+
+def test_two_at_once_get_their_own_answers(client: TestClient) -> None:
+    """The model is one, and recording it is for one at a time."""
+    texts = [letter * n for letter in "abcdef" for n in (1, 3)]
+    found: dict[str, Any] = {}
+
+    def ask(text: str) -> None:
+        found[text] = client.post("/api/look", json={"ask": {"text": text}}).json()
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for text in texts:
+        assert "".join(token["text"] for token in found[text]["sides"][0]["tokens"]) == text
+
+
+def test_a_port_that_is_taken_gives_way_to_the_next(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    import uvicorn
+
+    with socket.socket() as taken, contextlib.ExitStack() as stack:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
+        monkeypatch.setattr(uvicorn.Server, "run", lambda _, sockets: [one.close() for one in sockets])
+        serve(answers, port=port)
+        out, err = capsys.readouterr()
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", out)
+        assert found is not None
+        assert port < int(found[1]) <= port + 20
+        assert err == ""
+        serve(answers, host="0.0.0.0", port=0)
+        assert "0.0.0.0 is more than this machine" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--port 70000 must be 0 to 65535; 0 takes any that is free"):
+        serve(answers, port=70_000)
+    with pytest.raises(UserError, match="--port -1 must be 0 to 65535"):
+        serve(answers, port=-1)
+    with pytest.raises(UserError, match=r"cannot open 198\.51\.100\.1 at port .* give another --host or --port"):
+        serve(answers, host="198.51.100.1", port=port)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    one = trained("pre, learned")
+    save_model(tmp_path / "run", one.model, one.tokenizer, Card(name="tiny"))
+    return tmp_path / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_program_serves_until_it_is_stopped(number: signal.Signals, code: int, folder: Path) -> None:
+    command = [sys.executable, "-m", "tercet", "explore", str(folder), "--prompt", "abc", "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert httpx.post(f"{address}api/model", json={}).json()["start"]["text"] == "abc"
+            process.send_signal(number)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (code, "")
+    assert "Traceback" not in err
+    assert "POST" not in err  # no line for each request
+
+
+def test_the_help_is_quick() -> None:
+    began = time.perf_counter()
+    command = [sys.executable, "-X", "importtime", "-m", "tercet", "explore", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "torch" not in done.stderr
+    assert "starlette" not in done.stderr
+    assert time.perf_counter() - began < 10
+    assert "--export" in done.stdout

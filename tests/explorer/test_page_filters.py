@@ -1,0 +1,216 @@
+"""The page's filters beside the sampler's own: the same functions, written twice."""
+
+import contextlib
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tercet.explorer.page_files import page_files
+from tercet.generation import Sampling, distribution
+from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p
+
+NEAR = 1e-6
+SOURCE = page_files()["filters.js"]
+# Node runs the page's own module; a case comes as a line, and its answer goes as one.
+PROGRAM = """
+import readline from "node:readline";
+const filters = await import("data:text/javascript," + encodeURIComponent(process.env.FILTERS));
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const { logits, sampling } = JSON.parse(line);
+  let answer;
+  try {
+    const ranking = filters.rank(logits.map(Number));
+    const made = filters.distribution(ranking, sampling);
+    answer = { kept: made.kept, entropy: filters.entropy(made), probabilities: [...filters.byId(ranking, made)] };
+  } catch (error) {
+    answer = { error: error.message };
+  }
+  console.log(JSON.stringify(answer));
+}
+"""
+TIMED = """
+const filters = await import("data:text/javascript," + encodeURIComponent(process.env.FILTERS));
+let state = 7;
+const next = () => ((state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32);
+const logits = Float32Array.from({ length: 50257 }, () => 12 * (next() + next() + next()) - 18);
+const quickest = (does) => {
+  const times = Array.from({ length: 7 }, () => {
+    const began = performance.now();
+    does();
+    return performance.now() - began;
+  });
+  return Math.min(...times);
+};
+const ranking = filters.rank(logits);
+const settings = { temperature: 0.7, top_k: 40000, top_p: 0.99, min_p: 1e-6 };
+const move = quickest(() => filters.distribution(ranking, settings));
+console.log(JSON.stringify({ rank: quickest(() => filters.rank(logits)), move }));
+"""
+Filtered = Callable[[list[float], Sampling], dict[str, Any]]
+
+
+@contextlib.contextmanager
+def filters(source: str = SOURCE) -> Generator[Filtered]:
+    """The page's filters, in a process that answers case after case."""
+    with subprocess.Popen(
+        node(PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"FILTERS": source}
+    ) as process:
+        given, told = process.stdin, process.stdout
+        assert given is not None
+        assert told is not None
+
+        def ask(logits: list[float], sampling: Sampling) -> dict[str, Any]:
+            names = ("temperature", "top_k", "top_p", "min_p")
+            texts = [one if math.isfinite(one) else str(one).replace("inf", "Infinity") for one in logits]
+            case = {"logits": texts, "sampling": {name: getattr(sampling, name) for name in names}}
+            given.write(json.dumps(case) + "\n")
+            given.flush()
+            return json.loads(told.readline())
+
+        yield ask
+
+
+def node(program: str) -> list[str]:
+    path = shutil.which("node")
+    if path is None:
+        pytest.skip("node is not installed: the page's own filters cannot be run without it")
+    return [path, "--input-type=module", "--eval", program]
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Filtered]:
+    with filters() as ask:
+        yield ask
+
+
+def reference(logits: list[float], sampling: Sampling) -> np.ndarray:
+    """What generation/filters.py makes of them in float64, as the page counts."""
+    made = apply_temperature(torch.tensor([logits], dtype=torch.float32).double(), sampling.temperature)
+    if sampling.top_k is not None:
+        made = keep_top_k(made, sampling.top_k)
+    if sampling.top_p is not None:
+        made = keep_top_p(made, sampling.top_p)
+    if sampling.min_p is not None:
+        made = keep_min_p(made, sampling.min_p)
+    return made.softmax(-1)[0].numpy()
+
+
+def agree(answer: dict[str, Any], wanted: np.ndarray) -> None:
+    found = np.array(answer["probabilities"])
+    assert ((found > 0) == (wanted > 0)).all()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=NEAR)
+
+
+def all_agree(page: Filtered) -> None:
+    for logits, sampling in random_cases(400):
+        agree(page(logits, sampling), reference(logits, sampling))
+
+
+def random_cases(count: int) -> Iterator[tuple[list[float], Sampling]]:
+    """Vocabularies of prime sizes; every third row of whole numbers, so with many equal ones."""
+    random = np.random.default_rng(5)
+    for number in range(count):
+        size = int(random.choice([1, 2, 7, 31, 101, 509]))
+        logits = random.normal(0, random.choice([0.1, 1, 5, 30]), size).astype(np.float32)
+        if number % 3 == 0:
+            logits = logits.round()
+        pick: Callable[..., Any] = lambda *options: options[random.integers(len(options))]  # noqa: E731
+        yield (
+            logits.tolist(),
+            Sampling(
+                temperature=pick(0, 0.01, 0.3, 0.7, 1, 1, 1.4, 2, 50),
+                top_k=pick(None, None, 1, 2, 5, size, size + 13),
+                top_p=pick(None, None, 1e-9, 0.1, 0.5, 0.9, 0.999, 1),
+                min_p=pick(None, None, 0, 1e-6, 0.05, 0.5, 1),
+            ),
+        )
+
+
+def test_they_agree_with_the_filters_of_the_sampler(page: Filtered) -> None:
+    all_agree(page)
+
+
+def test_they_agree_with_the_sampler_itself(page: Filtered) -> None:
+    """It counts in float32, where a token at the very edge of a filter may fall on its other side, and no other."""
+    elsewhere = 0
+    for logits, sampling in random_cases(400):
+        found = np.array(page(logits, sampling)["probabilities"])
+        wanted = distribution(torch.tensor([logits]), sampling)[0].double().numpy()
+        if (np.count_nonzero(found > 1e-30), found.argmax()) != (np.count_nonzero(wanted > 1e-30), wanted.argmax()):
+            elsewhere += 1
+            continue
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=NEAR * 2)
+    assert elsewhere <= 2
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    # In steps: logits that differ by less than a probability shows are told apart by one and not by the other.
+    logits=st.lists(st.integers(-3, 3) | st.integers(-2560, 2560).map(lambda n: n / 64), min_size=1, max_size=23),
+    temperature=st.sampled_from([0.0, 0.2, 1.0, 3.0]),
+    top_k=st.none() | st.integers(1, 29),
+    top_p=st.none() | st.sampled_from([0.01, 0.25, 0.5, 0.9, 1.0]),
+    min_p=st.none() | st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+)
+def test_they_agree_on_what_is_thought_up(
+    page: Filtered,
+    logits: list[float],
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+) -> None:
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    answer = page([float(one) for one in logits], sampling)
+    found = np.array(answer["probabilities"])
+    assert answer["kept"] >= 1
+    assert found.sum() == pytest.approx(1)
+    wanted = reference(logits, sampling)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=NEAR)
+    positive = wanted[wanted > 0]
+    assert answer["entropy"] == pytest.approx(-(positive * np.log2(positive)).sum(), abs=1e-9)
+
+
+def test_of_equals_the_lowest_ids_stay(page: Filtered) -> None:
+    assert page([1.0] * 5, Sampling(top_k=2))["probabilities"] == [0.5, 0.5, 0, 0, 0]
+    assert page([0.0, -0.0, 0.0], Sampling(temperature=0))["probabilities"] == [1, 0, 0]
+
+
+def test_what_is_no_number_is_refused(page: Filtered) -> None:
+    for bad in (math.nan, math.inf):
+        assert "training diverged" in page([0.0, bad], Sampling())["error"]
+    assert page([0.0, -math.inf], Sampling())["probabilities"] == [1, 0]  # what a model forbids
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("before < p * (1 - ROUNDING)", "before + shareOfNext < p"),
+        ("Math.log(p) - ROUNDING +", "Math.log(p) / 2 +"),
+        ("subarray(0, Math.max(1, k))", "subarray(0, k + 1)"),
+        ("logit / Math.max(temperature, Number.MIN_VALUE)", "logit * temperature"),
+        ("falling * IDS + id", "falling * IDS + (IDS - 1 - id)"),
+    ],
+)
+def test_a_fault_would_be_seen(right: str, wrong: str) -> None:
+    assert SOURCE.count(right) == 1
+    wrong = wrong.replace("shareOfNext", "(probabilities[kept] ?? 0)")
+    with filters(SOURCE.replace(right, wrong)) as faulty, pytest.raises(AssertionError):
+        all_agree(faulty)
+
+
+def test_a_large_vocabulary_is_no_burden() -> None:
+    """50,257 logits: a slider that is dragged moves the bars within a frame or three."""
+    done = subprocess.run(node(TIMED), capture_output=True, text=True, check=True, env={"FILTERS": SOURCE}, timeout=60)
+    took = json.loads(done.stdout)
+    assert took["rank"] < 50
+    assert took["move"] < 50

@@ -1,0 +1,254 @@
+"""The page with wrong input, without a mouse, read out loud, in either colours: in a real browser."""
+
+import re
+from typing import Any
+
+import pytest
+from browser import Tab, opened, served, tab
+from pages import FAMILIES, VIEWS, bert, candidates, chips, every_family, gpt, no_sideways, slow, translator
+
+from tercet.explorer.page_files import page_files
+
+
+def alert_of(tab: Tab) -> str:
+    tab.page.locator("[role=alert]:visible").first.wait_for()
+    tab.settle()
+    assert tab.page.locator("[role=alert]:visible").count() == 1
+    text = tab.page.locator("[role=alert]:visible").text_content()
+    assert text
+    assert "\n" not in text
+    return text
+
+
+def goes_on(tab: Tab) -> None:
+    before = candidates(tab)
+    tab.key("temperature").fill("0.5" if tab.key("temperature").input_value() == "1" else "1")
+    tab.settle()
+    assert candidates(tab) != before
+    tab.click("view:maps")
+    tab.click("view:flow")
+
+
+@slow
+def test_wrong_input_is_one_line_and_the_page_goes_on(browser: Any) -> None:
+    with opened(browser, bert()) as tab:
+        tab.key("text").fill("the " * 40)
+        tab.click("read")
+        assert "its first 29 tokens" in tab.page.locator(".warning").text_content()
+        tab.assert_well()
+    with opened(browser, gpt()) as tab:
+        tab.key("text").fill("abc жж")
+        tab.click("read")
+        assert "ж" in alert_of(tab)
+        goes_on(tab)
+        tab.key("text").fill("ab" * 40)
+        tab.click("read")
+        assert tab.page.locator("[role=alert]:visible").count() == 0
+        assert "its last 23 tokens" in tab.page.locator(".warning").text_content()
+        assert all("status of 400" in one for one in tab.problems)  # Chromium's own word about the refused question
+        assert tab.elsewhere == []
+    with opened(browser, translator("6 + 3")) as tab:
+        tab.key("text").fill("")
+        tab.click("read")
+        shown = tab.page.locator("[role=alert]:visible").all_text_contents()
+        assert shown == [] or "\n" not in shown[0]
+        tab.key("text").fill("bad")
+        tab.click("read")
+        assert tab.page.locator("[role=alert]:visible").count() == 0
+        assert len(chips(tab, "encoder")) == 4
+
+
+@slow
+def test_a_server_that_went_away(browser: Any) -> None:
+    with tab(browser) as one:
+        with served(gpt()) as address:
+            one.page.goto(address)
+            one.settle()
+        one.key("text").fill("abcabc")
+        one.click("read")
+        assert "start `tercet explore RUN` again" in alert_of(one)
+        assert "".join(text for _, text in chips(one)) == "abc␣de"
+        goes_on(one)
+        one.click("flow-block-0")
+        assert "start `tercet explore RUN` again" in one.page.locator(".view .problem").first.text_content()
+        assert one.elsewhere == []
+
+
+NAMELESS = """
+() => [...document.querySelectorAll("button, input, textarea, a, canvas, [tabindex], [role=application], svg")]
+  .filter((one) => one.checkVisibility() && one.closest("[aria-hidden=true]") === null)
+  .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim()))
+  .filter((one) => !one.closest("label")?.textContent.trim() && !one.matches("#workspace"))
+  .map((one) => one.outerHTML.slice(0, 150))
+"""
+# WCAG 2's ratio, of each visible text and what is painted behind it; what is switched off does not count.
+PALE = """
+() => {
+  const dot = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    dot.clearRect(0, 0, 1, 1);
+    dot.fillStyle = colour;
+    dot.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = dot.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = ([r, g, b, a], under) => [r, g, b].map((one, i) => one * a + under[i] * (1 - a));
+  const behind = (one) => {
+    if (one === null) return [255, 255, 255];
+    const paint = rgba(getComputedStyle(one).backgroundColor);
+    return paint[3] === 1 ? paint.slice(0, 3) : over(paint, behind(one.parentElement));
+  };
+  const light = (colour) => {
+    const shares = colour.map((one) => one / 255);
+    const [r, g, b] = shares.map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const opacity = (one) => (one === null ? 1 : Number(getComputedStyle(one).opacity) * opacity(one.parentElement));
+  const found = new Set();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const one = walk.currentNode.parentElement;
+    if (walk.currentNode.textContent.trim() === "" || !one.checkVisibility()) continue;
+    if (one.closest(":disabled, .unseen, svg, script, noscript") !== null) continue;
+    const style = getComputedStyle(one);
+    const ground = behind(one);
+    const text = rgba(style.color);
+    const seen = over([...text.slice(0, 3), text[3] * opacity(one)], ground);
+    const [high, low] = [light(seen), light(ground)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    const height = parseFloat(style.fontSize);
+    const large = height >= 24 || (height >= 18.66 && Number(style.fontWeight) >= 700);
+    if (ratio >= (large ? 3 : 4.5)) continue;
+    found.add(`${one.tagName}.${one.className} ${ratio.toFixed(2)}: ${one.textContent.slice(0, 40)}`);
+  }
+  return [...found];
+}
+"""
+UNRINGED = """
+() => {
+  const one = document.activeElement;
+  if (one === document.body) return null;
+  const style = getComputedStyle(one);
+  const inner = one.querySelector("canvas, rect");
+  const ringed = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none"
+    || (inner !== null && getComputedStyle(inner).strokeWidth !== "0px" && one.tagName === "g");
+  return ringed ? "" : one.outerHTML.slice(0, 150);
+}
+"""
+
+
+@slow
+@every_family
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_has_a_name_and_can_be_read(browser: Any, family: str, scheme: str) -> None:
+    answers = FAMILIES[family]()
+    with opened(browser, answers, color_scheme=scheme, reduced_motion="reduce") as tab:
+        pale, nameless = set[str](), set[str]()
+
+        def look() -> None:
+            tab.page.wait_for_timeout(50)
+            pale.update(tab.page.evaluate(PALE))
+            nameless.update(tab.page.evaluate(NAMELESS))
+
+        for view in VIEWS if "translator" in family else VIEWS[:-1]:
+            tab.click(f"view:{view}")
+            look()
+        tab.click("view:flow")
+        tab.click("flow-block-1")
+        look()
+        tab.click("part-mlp")
+        look()
+        tab.click("zero-mlp")
+        look()
+        tab.click("tour")
+        look()
+        tree = tab.page.context.new_cdp_session(tab.page).send("Accessibility.getFullAXTree")["nodes"]
+        wanted = {"button", "textbox", "slider", "spinbutton", "tab", "checkbox", "link", "application", "searchbox"}
+        unnamed = [
+            node
+            for node in tree
+            if not node.get("ignored")
+            and node.get("role", {}).get("value") in wanted
+            and not node.get("name", {}).get("value", "").strip()
+        ]
+        assert unnamed == []
+        assert nameless == set()
+        assert pale == set()
+        tab.assert_well()
+
+
+@slow
+@pytest.mark.parametrize("family", ["gpt", "bert", "translator, 6 + 3"])
+def test_focus_is_seen_wherever_tab_leads(browser: Any, family: str) -> None:
+    with opened(browser, FAMILIES[family](), "#layer=0&part=self") as tab:
+        tab.page.locator("body").focus()
+        stops = []
+        for _ in range(90):
+            tab.page.keyboard.press("Tab")
+            unringed = tab.page.evaluate(UNRINGED)
+            if unringed is None:
+                break
+            assert unringed == ""
+            stops.append(tab.page.evaluate("document.activeElement.dataset.key ?? document.activeElement.className"))
+        assert {"view:flow", "text", "read", "step-weights", "zero-head", "temperature"} <= set(stops)
+        assert any(stop.startswith("token:") for stop in stops)
+        tab.assert_well()
+
+
+@slow
+@every_family
+def test_the_tour_is_walked_by_keys(browser: Any, family: str) -> None:
+    with opened(browser, FAMILIES[family](), reduced_motion="reduce") as tab:
+        tab.key("tour").focus()
+        tab.page.keyboard.press("Enter")
+        tab.settle()
+        count = int(tab.page.locator(".tour .note").text_content().split(" of ")[1])
+        assert count >= 10
+        said = []
+        for step in range(count):
+            tab.settle()
+            tab.page.wait_for_function(
+                f"document.querySelector('.tour .note').textContent.startsWith('{step + 1} of')"
+            )  # fmt: skip
+            tab.page.locator(".toured").first.wait_for()
+            tab.page.wait_for_function(
+                "(before) => document.querySelector('.tour .said').textContent !== before", arg=said[-1] if said else ""
+            )
+            said.append(tab.page.locator(".tour .said").text_content())
+            assert re.search(r"undefined|NaN|null|\[object", said[-1]) is None
+            no_sideways(tab)
+            if step < count - 1:
+                assert tab.page.evaluate("document.querySelector('.tour').contains(document.activeElement)")
+                tab.page.keyboard.press("Enter")
+        assert len(set(said)) == count
+        assert all(len(text) > 40 for text in said)
+        tab.page.keyboard.press("Escape")
+        tab.settle()
+        assert not tab.page.locator(".tour").is_visible()
+        tab.assert_well()
+
+
+@slow
+def test_nothing_moves_for_who_wants_none(browser: Any) -> None:
+    moving = """[...document.querySelectorAll("*")].filter((one) => {
+      const { transitionDuration, animationDuration, scrollBehavior } = getComputedStyle(one);
+      const long = (text) => text.split(",").some((part) => parseFloat(part) > 0.05);
+      return long(transitionDuration) || long(animationDuration) || scrollBehavior === "smooth";
+    }).map((one) => one.outerHTML.slice(0, 80))"""
+    with opened(browser, gpt(), "#layer=0", reduced_motion="reduce") as tab:
+        assert tab.page.evaluate(moving) == []
+
+
+FORBIDDEN = (
+    "Math.random", "getRandomValues", "randomUUID", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
+    "eval(", "new Function", "importScripts", "sendBeacon", "XMLHttpRequest", "WebSocket", "EventSource",
+    "localStorage",
+)  # fmt: skip
+
+
+def test_the_source_makes_up_no_numbers_and_writes_no_markup() -> None:
+    for name, text in page_files().items():
+        code = re.sub(r"/\*.*?\*/|^\s*//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)  # types are comments
+        assert [word for word in (*FORBIDDEN, "import(") if word in code] == [], name
+        addresses = set(re.findall(r"(?:https?:)?//[\w-]+\.[\w./-]+", code))
+        assert addresses <= {"http://www.w3.org/2000/svg"}, name

@@ -1,0 +1,279 @@
+"""The page in a real browser: every family, driven by clicks and keys, beside what the model itself says.
+
+Nothing off this machine can be reached from it, and nothing may try. `browser.py` says how Chromium is started.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from browser import PHONE, WIDE, from_disk, opened, tab
+from explored import trained
+from pages import (
+    FAMILIES,
+    NEAR,
+    VIEWS,
+    candidates,
+    cell_told,
+    chips,
+    every_family,
+    gpt,
+    no_sideways,
+    offers,
+    read_now,
+    row_of,
+    slow,
+)
+
+import tercet
+from tercet.checkpoint import load_model
+from tercet.explorer import Answers, Query
+from tercet.generation import Sampling, distribution, draw
+
+
+@slow
+@every_family
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_opens(browser: Any, family: str, size: dict[str, int], scheme: str) -> None:
+    answers = FAMILIES[family]()
+    with opened(browser, answers, size=size, color_scheme=scheme) as tab:
+        views = VIEWS if answers.model()["can"]["translate"] else VIEWS[:-1]
+        assert tab.page.locator("[role=tab]").count() == len(views)
+        for view in views:
+            tab.click(f"view:{view}")
+            no_sideways(tab)
+            assert tab.page.locator(f".view .{view}").is_visible()
+            if view != "beams":
+                assert max(tab.colours(".view canvas")) > 4
+        tab.click("view:flow")
+        tab.click("flow-block-0")
+        for part in ("cross", "mlp", "self") if "translator" in family else ("mlp", "self"):
+            tab.click(f"part-{part}")
+            no_sideways(tab)
+        assert tab.colours('[data-key="step-weights"] canvas')[0] > 4
+        tab.click("block-close")
+        for around in ("start", "end"):
+            tab.click(f"flow-{around}")
+            no_sideways(tab)
+        assert tab.page.locator(".problem:visible").count() == 0
+        assert tab.page.evaluate("getComputedStyle(document.body).colorScheme") != ""
+        tab.assert_well()
+
+
+@slow
+@every_family
+def test_what_a_map_tells_is_the_models_own_weight(browser: Any, family: str) -> None:
+    """By keys alone: to the tabs, to a head, into its map, and from cell to cell."""
+    answers = FAMILIES[family]()
+    with opened(browser, answers) as tab:
+        tab.key("view:flow").focus()
+        tab.page.keyboard.press("ArrowRight")
+        tab.settle()
+        seen, _ = read_now(tab, answers)
+        for one in answers.model()["stacks"]:
+            for part in ("self", "cross") if one["cross"] else ("self",):
+                key = f"map-{one['name']}-{part}"
+                tab.key(f"{key}-1-1").focus()
+                tab.page.keyboard.press("Enter")
+                tab.settle()
+                weights = seen[f"{one['name']}.blocks.1.{part}_attention.weights"][0, 1]
+                field = tab.key(f"map-large-{one['name']}-{part}")
+                assert f"{weights.shape[0]} queries by {weights.shape[1]} keys" in field.get_attribute("aria-label")
+                field.focus()
+                for press in ("Home", "ArrowUp", "ArrowUp", "ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft"):
+                    tab.page.keyboard.press(press)
+                    if "masked" in tab.told(f"map-large-{one['name']}-{part}"):
+                        continue
+                    row, column, value, half = cell_told(tab, f"map-large-{one['name']}-{part}")
+                    assert value == pytest.approx(float(weights[row, column]), abs=half + 1e-4)
+        tab.assert_well()
+
+
+@slow
+@pytest.mark.parametrize("family", ["translator, 6 + 3", "translator, 3 + 6"])
+def test_unequal_depths_and_lengths(browser: Any, family: str) -> None:
+    """Each block of each side, stepped through; the cross-attention is as high as the target, as wide as the source."""
+    answers = FAMILIES[family]()
+    depths = {"encoder": 6, "decoder": 3} if "6 + 3" in family else {"encoder": 3, "decoder": 6}
+    with opened(browser, answers) as tab:
+        source, target = chips(tab, "encoder"), chips(tab, "decoder")
+        assert len(source) != len(target)
+        for side, depth in depths.items():
+            tab.click(f"side-{side}")
+            tab.click("flow-block-0")
+            for layer in range(depth):
+                assert tab.page.locator(".block h3").text_content() == f"{side} block {layer}"
+                assert tab.page.locator(".problem:visible").count() == 0
+                if layer < depth - 1:
+                    tab.click("block-next")
+            assert tab.key("block-next").is_disabled()
+        tab.click("part-cross")
+        label = tab.key("step-weights").get_attribute("aria-label")
+        assert f"{len(target)} queries by {len(source)} keys" in label
+        tab.click("view:maps")
+        grids = tab.page.locator(".maps-rows").evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))")
+        assert [label.rpartition(": ")[2] for label in grids] == [
+            f"{depths['encoder']} blocks by 2 heads",
+            f"{depths['decoder']} blocks by 2 heads",
+            f"{depths['decoder']} blocks by 2 heads",
+        ]
+        tab.assert_well()
+
+
+@slow
+def test_a_block_is_opened_and_its_numbers_are_the_models(browser: Any) -> None:
+    answers = gpt()
+    with opened(browser, answers) as tab:
+        tab.click("flow-block-1")
+        tab.click("head-2")
+        seen, _ = read_now(tab, answers)
+        wanted = {
+            "step-input": seen["stack.blocks.0"][0],
+            "step-q": seen["stack.blocks.1.self_attention.q"][0, 2],
+            "step-scores": seen["stack.blocks.1.self_attention.scores"][0, 2],
+            "step-weights": seen["stack.blocks.1.self_attention.weights"][0, 2],
+            "step-head": seen["stack.blocks.1.self_attention.heads"][0, 2],
+            "step-out": seen["stack.blocks.1.self_attention"][0],
+            "step-residual": seen["stack.blocks.1.self_residual"][0],
+        }
+        for key, values in wanted.items():
+            tab.key(key).focus()
+            for press in ("Home", "ArrowRight", "ArrowDown"):
+                tab.page.keyboard.press(press)
+                row, column, value, half = cell_told(tab, key)
+                near = half + 1e-4 * max(1, abs(value))
+                assert value == pytest.approx(float(values[row, column]), abs=near), key
+        tab.click("block-next" if tab.key("block-next").is_enabled() else "block-previous")
+        assert tab.page.locator(".block h3").text_content() == "block 0"
+        tab.assert_well()
+
+
+@slow
+def test_the_sampler_is_the_models_and_asks_no_one(browser: Any) -> None:
+    answers = gpt()
+    with opened(browser, answers) as tab:
+        tab.click("token:stack:3")
+        assert row_of(tab) == 3
+        _, logits = read_now(tab, answers)
+        before = len(tab.requests)
+        for key, value in (
+            ("temperature", "0.6"), ("top_k:number", "9"), ("temperature", "1.7"), ("top_p:number", "0.8"),
+            ("min_p:number", "0.1"), ("top_k:number", ""), ("temperature", "0"), ("temperature", "1"),
+            ("top_p", "0.35"), ("min_p", "0.3"),
+        ):  # fmt: skip
+            tab.key(key).fill(value)
+            tab.settle()
+            hash = dict(pair.split("=") for pair in tab.page.url.partition("#")[2].split("&"))
+            sampling = Sampling(
+                temperature=float(hash.get("temperature", 1)),
+                top_k=int(hash["top_k"]) if "top_k" in hash else None,
+                top_p=float(hash["top_p"]) if "top_p" in hash else None,
+                min_p=float(hash["min_p"]) if "min_p" in hash else None,
+            )
+            if ":" in key:
+                assert str(getattr(sampling, key.partition(":")[0]) or "") == value
+            wanted = distribution(logits[3][None], sampling)[0]
+            found = candidates(tab)
+            assert set(found) == set(logits[3].topk(len(found)).indices.tolist())
+            for token, (share, own) in found.items():
+                assert share == pytest.approx(float(wanted[token]), abs=NEAR)
+                assert own == pytest.approx(float(logits[3].softmax(-1)[token]), abs=NEAR)
+            kept = int(tab.page.locator(".kept").text_content())
+            assert kept == int((wanted > 0).sum())
+        tab.click("plain")
+        assert tab.key("top_p:number").input_value() == ""
+        assert len(tab.requests) == before
+        tab.assert_well()
+
+
+@slow
+def test_tokens_are_appended_drawn_and_taken_off(browser: Any) -> None:
+    answers = gpt()
+    with opened(browser, answers, "#temperature=1.3&top_k=12&seed=7") as tab:
+        ids = [one for one, _ in chips(tab)]
+        _, logits = read_now(tab, answers)
+        tab.click("append")
+        ids.append(int(logits[-1].argmax()))
+        assert [one for one, _ in chips(tab)] == ids
+        for seed in (7, 8):
+            _, logits = read_now(tab, answers)
+            made = distribution(logits[-1][None], Sampling(temperature=1.3, top_k=12))
+            ids.append(int(draw(made, [torch.Generator().manual_seed(seed)])))
+            tab.click("sample")
+            assert [one for one, _ in chips(tab)] == ids
+        assert row_of(tab) == len(ids) - 1
+        tab.click("shorten")
+        assert [one for one, _ in chips(tab)] == ids[:-1]
+        chosen = list(candidates(tab))[2]
+        tab.click(f"candidate:{chosen}")
+        assert [one for one, _ in chips(tab)] == [*ids[:-1], chosen]
+        tab.assert_well()
+
+
+@slow
+def test_a_full_context_is_read_on_as_the_sampler_does(browser: Any) -> None:
+    """When it is full, its older half is dropped."""
+    answers = Answers(trained("pre, learned", max_len=7), start=Query(text="abcdefg"))
+    with opened(browser, answers) as tab:
+        assert len(chips(tab)) == 7
+        tab.click("append")
+        assert 0 < len(chips(tab)) < 7
+        assert "".join(text for _, text in chips(tab)).startswith("efg")
+        tab.assert_well()
+
+
+@slow
+def test_a_run_of_a_moment_ago(browser: Any, tmp_path: Path) -> None:
+    """Trained for 20 steps, opened and saved by its path with the program, and nothing in between."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8)))
+    settings = {
+        "data.source": str(text), "model.max_len": 16, "model.stack.d_model": 24, "model.stack.n_layers": 2,
+        "model.stack.n_heads": 3, "training.max_steps": 20, "training.accelerator": "cpu",
+    }  # fmt: skip
+    run = tercet.train("demo", out=tmp_path / "run", set=settings)
+    del run
+    program = [sys.executable, "-m", "tercet", "explore", str(tmp_path / "run")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    page = tmp_path / "page.html"
+    subprocess.run([*program, "--export", str(page)], check=True, env=environment, capture_output=True, timeout=120)
+    with subprocess.Popen([*program, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            with tab(browser) as live:
+                live.page.goto(address)
+                live.settle()
+                answers = Answers(load_model(tmp_path / "run"))
+                _, logits = read_now(live, answers)
+                offers(live, logits[row_of(live)])
+                found = (chips(live), candidates(live))
+                live.click("view:maps")
+                assert max(live.colours(".view canvas")) > 4
+                live.assert_well()
+        finally:
+            process.terminate()
+    with from_disk(browser, page) as saved:
+        assert (chips(saved), candidates(saved)) == found
+        saved.assert_well()
+
+
+@slow
+def test_a_long_text_comes_block_by_block(browser: Any, tmp_path: Path) -> None:
+    answers = Answers(trained("pre, learned", max_len=512), start=Query(text="abcdefgh " * 40))
+    with opened(browser, answers, "#view=maps") as tab:
+        assert answers.answer("look", {"ask": {"text": "abcdefgh " * 40}})["maps"] == {}
+        tab.click("map-stack-self-1-2")
+        seen, _ = read_now(tab, answers)
+        tab.key("map-large-stack-self").focus()
+        tab.page.keyboard.press("ArrowLeft")
+        row, column, value, half = cell_told(tab, "map-large-stack-self")
+        weights = seen["stack.blocks.1.self_attention.weights"][0, 2]
+        assert value == pytest.approx(float(weights[row, column]), abs=half + 1e-4)
+        no_sideways(tab)
+        tab.assert_well()

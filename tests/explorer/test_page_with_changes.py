@@ -1,0 +1,215 @@
+"""Tokens, heads and texts changed on the page, in a real browser, beside the model with the same change."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from browser import opened
+from pages import (
+    NEAR,
+    VIEWS,
+    candidates,
+    chips,
+    gpt,
+    no_sideways,
+    number,
+    offers,
+    passed,
+    read_now,
+    row_of,
+    slow,
+    translator,
+    wordpiece_bert,
+)
+
+from tercet.encoding import fill
+from tercet.explorer import Answers, Query
+from tercet.generation import Beam, translate
+from tercet.models import Edit, EncoderOnly
+
+
+@slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_token_is_masked_and_put_back(browser: Any, scheme: str) -> None:
+    answers = Answers(wordpiece_bert(), start=Query(text="the cat sat on the mat"))
+    trained = answers.trained
+    with opened(browser, answers, color_scheme=scheme) as tab:
+        texts = [text for _, text in chips(tab)]
+        assert texts == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", "[SEP]"]
+        assert isinstance(trained.model, EncoderOnly)
+        for place, masked in ((2, "the [MASK] sat on the mat"), (5, "the [MASK] sat on [MASK] mat")):
+            tab.click(f"token:stack:{place}")
+            assert chips(tab)[place] == (trained.tokenizer.mask_id, "[MASK]")
+            assert row_of(tab) == place
+            every = fill(trained.model, trained.tokenizer, [masked], top=trained.tokenizer.vocab_size)[0].masks
+            wanted = {one.ids[0]: one.probability for one in every[masked[: masked.rindex("[MASK]")].count("[MASK]")]}
+            if place == 2:
+                wanted = {one.ids[0]: one.probability for one in every[0]}
+            found = {token: share for token, (share, _) in candidates(tab).items() if token in wanted}
+            assert len(found) >= 10
+            best = sorted(wanted, key=lambda token: -wanted[token])[: len(found)]
+            assert set(found) == set(best)
+            for token, share in found.items():
+                assert share == pytest.approx(wanted[token], abs=NEAR)
+        loss = tab.page.locator(".truth").text_content()
+        assert "Hidden here: ‘the’" in loss
+        tab.click("token:stack:2")
+        assert chips(tab)[2][1] == "cat"
+        tab.click("unmask")
+        assert [text for _, text in chips(tab)] == texts
+        tab.click("token:stack:0")  # a special one is chosen, not masked
+        assert chips(tab)[0][1] == "[CLS]"
+        tab.click("token:stack:3")
+        first = next(iter(candidates(tab)))
+        tab.click(f"candidate:{first}")
+        assert chips(tab)[3][0] == first
+        tab.assert_well()
+
+
+def means(text: str) -> list[float]:
+    return [number(one) for one in re.findall(r"−?\d+\.\d+", text)]
+
+
+def nats(logits: torch.Tensor, ids: list[int]) -> float:
+    return float(torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])))
+
+
+@slow
+def test_a_head_is_set_to_zero_and_let_be(browser: Any) -> None:
+    answers = gpt()
+    with opened(browser, answers) as tab:
+        ids = [one for one, _ in chips(tab)]
+        _, logits = read_now(tab, answers)
+        tab.click("flow-block-1")
+        tab.click("head-3")
+        tab.click("zero-head")
+        edits = [Edit(name="stack.blocks.1.self_attention.heads", heads=(3,))]
+        _, without = read_now(tab, answers, edits)
+        said = tab.page.locator(".outcome").text_content()
+        before, after, change = means(said)[:3]
+        assert before == pytest.approx(nats(logits, ids), abs=NEAR)
+        assert after == pytest.approx(nats(without, ids), abs=NEAR)
+        assert change == pytest.approx(after - before, abs=2 * NEAR)
+        offers(tab, without[-1])
+        assert tab.key("zero-head").get_attribute("aria-pressed") == "true"
+        tab.click("zero-token")
+        edits.append(Edit(name="stack.blocks.1", positions=(len(ids) - 1,)))
+        _, without = read_now(tab, answers, edits)
+        assert means(tab.page.locator(".outcome").text_content())[1] == pytest.approx(nats(without, ids), abs=NEAR)
+        tab.click("edits:none")
+        assert not tab.page.locator(".edits").is_visible()
+        offers(tab, logits[-1])
+        tab.assert_well()
+
+
+@slow
+def test_what_each_head_is_worth_is_told_and_true(browser: Any) -> None:
+    """The table's largest rise; its head is set to zero there by Enter, and its chip takes that back."""
+    answers = gpt()
+    with opened(browser, answers, "#view=heads") as tab:
+        ids = [one for one, _ in chips(tab)]
+        rises = {}
+        _, logits = read_now(tab, answers)
+        for layer in range(2):
+            for head in range(4):
+                edit = Edit(name=f"stack.blocks.{layer}.self_attention.heads", heads=(head,))
+                rises[layer, head] = nats(read_now(tab, answers, [edit])[1], ids) - nats(logits, ids)
+        (layer, head), rise = max(rises.items(), key=lambda one: one[1])
+        best = tab.page.locator(".heads-three > section:last-child .best").text_content()
+        match = re.search(r"block (\d+), head (\d+), with (−?[\d.e−]+)", best)
+        assert match is not None
+        assert (int(match[1]), int(match[2])) == (layer, head)
+        assert number(match[3]) == pytest.approx(rise, abs=NEAR)
+        tab.key("heads-ablation-self-attention").focus()
+        for press in ["ArrowDown"] * layer + ["ArrowRight"] * head + ["Enter"]:
+            tab.page.keyboard.press(press)
+        tab.settle()
+        before, after, _ = means(tab.page.locator(".effect").text_content())
+        assert after - before == pytest.approx(rise, abs=1e-3)
+        tab.click(f"edit:stack.blocks.{layer}.self_attention.heads:{head}:")
+        assert not tab.page.locator(".edits").is_visible()
+        tab.assert_well()
+
+
+@slow
+def test_the_beams_are_the_translations(browser: Any) -> None:
+    answers = translator("3 + 6")
+    one = answers.trained
+    with opened(browser, answers, "#view=beams") as tab:
+        for size in (5, 3):
+            tab.click(f"beams-{size}")
+            rows = tab.page.locator(".hypotheses tbody tr")
+            scores = [number(row.locator(".figure").first.text_content()) for row in rows.all()]
+            wanted = translate(
+                one.model, one.tokenizer, ["uvw xyz"], Beam(size=size, n_best=size),
+                source_tokenizer=one.source_tokenizer,
+            )[0]  # fmt: skip
+            assert scores == pytest.approx([found.score for found in wanted], abs=2e-3)
+            assert "★" in rows.first.text_content()
+            ends = tab.page.locator(".beams .node.end")
+            assert ends.count() == size
+        tab.page.locator(".beams .node").first.focus()
+        tab.page.keyboard.press("ArrowRight")
+        assert "." in tab.page.evaluate("document.activeElement.getAttribute('aria-label')")
+        tab.assert_well()
+
+
+@slow
+def test_a_translators_texts_are_read_and_written_on(browser: Any) -> None:
+    answers = translator("6 + 3")
+    one = answers.trained
+    with opened(browser, answers) as tab:
+        tab.key("text").fill("cafe bad cab")
+        tab.key("target").fill("")
+        tab.click("read")
+        greedy = translate(one.model, one.tokenizer, ["cafe bad cab"], Beam(size=1))[0][0]
+        wanted = [token for token in greedy.ids if token != one.tokenizer.eos_id]
+        assert [token for token, _ in chips(tab, "decoder")][1:] == wanted[: len(chips(tab, "decoder")) - 1]
+        tab.key("target").fill("ab")
+        tab.key("target").press("Enter")
+        tab.settle()
+        assert [text for _, text in chips(tab, "decoder")][1:] == ["a", "b"]
+        _, logits = read_now(tab, answers)
+        tab.click(f"candidate:{next(token for token in candidates(tab) if token != one.tokenizer.eos_id)}")
+        assert len(chips(tab, "decoder")) == 4
+        tab.click("token:encoder:2")
+        assert "chosen" in tab.key("token:encoder:2").get_attribute("class")
+        assert logits.shape[0] == 3
+        tab.assert_well()
+
+
+@slow
+def test_two_texts_stand_side_by_side(browser: Any) -> None:
+    answers = gpt()
+    with opened(browser, answers) as tab:
+        tab.click("compare")
+        tab.key("text", 1).fill("dec ab")
+        tab.key("text", 1).press("Enter")
+        tab.settle()
+        rows = {
+            row.locator("th").text_content(): row.locator("td").all_text_contents()
+            for row in tab.page.locator(".differences tbody tr").all()
+        }
+        losses = []
+        for pane in (0, 1):
+            ids = [token for token, _ in chips(tab, pane=pane)]
+            losses.append(nats(passed(answers, ids)[1], ids))
+        assert [number(one) for one in rows["mean loss, nats"][:2]] == pytest.approx(losses, abs=NEAR)
+        no_sideways(tab)
+        for view in VIEWS[:-1]:
+            tab.click(f"view:{view}")
+            no_sideways(tab)
+        keys = tab.page.evaluate(
+            "[...document.querySelectorAll('[data-pane]')].map((pane) => [...pane.querySelectorAll('[data-key]')]"
+            ".map((one) => one.dataset.key))"
+        )
+        assert all(len(of_pane) == len(set(of_pane)) for of_pane in keys)
+        address = tab.page.url
+        tab.page.reload()
+        tab.settle()
+        assert tab.page.url == address
+        assert "".join(text for _, text in chips(tab, pane=1)) == "dec␣ab"
+        tab.click("close", 1)
+        assert tab.page.locator("[data-pane]").count() == 1
+        tab.assert_well()

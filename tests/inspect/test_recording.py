@@ -1,0 +1,173 @@
+"""A text is read as in training, by each family, and the tokens shown are the tokens fed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tercet.checkpoint import Card, Trained, load_model, save_model
+from tercet.config import UserError
+from tercet.inspect import Recording, read
+from tercet.inspect.attribution_table import attribution_to_dict
+from tercet.inspect.edit_effect import read_with_edits
+from tercet.inspect.heads import ablate_heads
+from tercet.inspect.lens_table import lens_table
+from tercet.models import (
+    AnyModel,
+    DecoderOnly,
+    DecoderOnlySpec,
+    Edit,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    MaskedHead,
+    StackSpec,
+)
+from tercet.tokens import Characters, Tokenizer
+
+STACK = StackSpec(d_model=24, n_layers=2, n_heads=4, d_ff=31)
+TOKENIZER = Tokenizer.train(Characters(alphabet="abc<>/sript [", pad=True, bos=True, eos=True, mask=True), [])
+V, ROOM = TOKENIZER.vocab_size, 13
+
+
+def trained(folder: Path, family: str) -> Trained:
+    spec = {"vocab_size": V, "max_len": ROOM}
+    model: AnyModel
+    match family:
+        case "gpt":
+            model = DecoderOnly(DecoderOnlySpec(stack=STACK, **spec))
+        case "bert":
+            head = MaskedHead(transform=True, bias=True)
+            model = EncoderOnly(EncoderOnlySpec(stack=STACK, masked_head=head, **spec))
+        case "mute":
+            model = EncoderOnly(EncoderOnlySpec(stack=STACK, masked_head=None, **spec))
+        case _:
+            model = EncoderDecoder(EncoderDecoderSpec(encoder=STACK, decoder=STACK, **spec))
+    torch.manual_seed(4)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.3)
+    save_model(folder, model, TOKENIZER, Card(name=family))
+    return load_model(folder)
+
+
+def shown(recording: Recording) -> dict[str, list[str]]:
+    return {name: side.texts for name, side in recording.sides.items()}
+
+
+def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
+    bos, eos = (TOKENIZER.tokens([number])[0] for number in (TOKENIZER.bos_id, TOKENIZER.eos_id))
+    gpt, bert = (trained(tmp_path / name, name) for name in ("gpt", "bert"))
+    assert shown(read(gpt, "ab c")) == {"stack": ["a", "b", " ", "c"]}
+    masked = read(bert, "a[MASK]c")
+    assert shown(masked)["stack"] == [bos, "a", TOKENIZER.mask_token, "c", eos]
+    both = trained(tmp_path / "both", "both")
+    recording = read(both, "ab", target="cab")
+    assert shown(recording) == {"encoder": ["a", "b", eos], "decoder": [bos, "c", "a", "b"]}
+    assert recording.side is recording.sides["decoder"]
+    for one, texts in ((gpt, ["ab c"]), (bert, ["abc"]), (both, ["ab", "cab"])):
+        recording = read(one, texts[0], target=texts[1] if len(texts) > 1 else None)
+        rows = [torch.tensor([side.ids]) for side in recording.sides.values()]
+        with torch.inference_mode():
+            wanted = one.model(*rows)[0]
+        assert recording.logits is not None
+        torch.testing.assert_close(recording.logits, wanted, atol=1e-5, rtol=0)
+        weights = recording.activations[f"{list(recording.sides)[-1]}.blocks.1.self_attention.weights"]
+        assert weights.shape == (1, 4, len(recording.side.ids), len(recording.side.texts))
+
+
+def test_a_translator_writes_its_own_target_where_none_is_given(tmp_path: Path) -> None:
+    one = trained(tmp_path / "both", "both")
+    recording = read(one, "ab")
+    ids, logits = recording.side.ids, recording.logits
+    assert ids[0] == TOKENIZER.bos_id
+    assert TOKENIZER.eos_id not in ids
+    assert logits is not None
+    scores = logits.clone()
+    scores[:, [TOKENIZER.bos_id, TOKENIZER.pad_id]] = -torch.inf
+    assert scores.argmax(-1)[:-1].tolist() == list(ids[1:])
+
+
+def test_ids_take_the_place_of_the_text_and_html_stays_text(tmp_path: Path) -> None:
+    one = trained(tmp_path / "gpt", "gpt")
+    text = "<script>"
+    recording = read(one, text)
+    assert "".join(recording.side.texts) == text
+    again = read(one, "ignored", ids=recording.side.ids)
+    assert again.logits is not None
+    assert recording.logits is not None
+    assert torch.equal(again.logits, recording.logits)
+    assert not read(one, text).truncated
+    long = read(one, "ab" * 7)
+    assert long.truncated
+    assert long.side.texts == list(("ab" * 7)[-ROOM:])  # a prompt keeps its end
+    bert = read(trained(tmp_path / "bert", "bert"), "ab" * 7)
+    assert bert.truncated
+    assert "".join(bert.side.texts[1:-1]) == ("ab" * 7)[: ROOM - 2]
+
+
+def test_edits_and_an_encoder_without_words(tmp_path: Path) -> None:
+    one = trained(tmp_path / "gpt", "gpt")
+    edit = Edit(name="stack.blocks.0.self_attention.heads", heads=(2,))
+    before, after = read_with_edits(one, "abca", edits=[edit])
+    assert (after.activations[edit.name][:, 2] == 0).all()
+    assert before.logits is not None
+    assert after.logits is not None
+    assert not torch.allclose(after.logits, before.logits)
+    mute = read(trained(tmp_path / "mute", "mute"), "abc")
+    assert mute.logits is None
+    assert mute.activations["stack.final_norm"].shape == (1, 5, 24)
+
+
+@pytest.mark.slow
+def test_the_lens_table_ends_with_what_the_model_says(tmp_path: Path) -> None:
+    for family in ("gpt", "bert", "both"):
+        one = trained(tmp_path / family, family)
+        recording = read(one, "abcab")
+        table = lens_table(one, recording, top=3)
+        assert recording.logits is not None
+        best = recording.logits.softmax(-1).topk(3)
+        assert len(table.lens) == 3
+        last = list(table.lens.values())[-1]
+        assert last.ids == best.indices.tolist()
+        torch.testing.assert_close(last.probabilities, best.values)
+        assert len(table.losses) == len(recording.side.ids) == len(last.ids)
+        if family == "bert":
+            assert table.loss is None
+            assert ablate_heads(one, recording) == {}
+            continue
+        wanted = -recording.logits.log_softmax(-1)[range(len(table.losses) - 1), list(recording.side.ids[1:])]
+        torch.testing.assert_close(torch.tensor(table.losses[:-1]), wanted)
+        assert table.losses[-1] is None
+        assert table.loss == pytest.approx(wanted.mean().item(), abs=1e-5)
+        name = f"{recording.stack}.blocks.1.self_attention"
+        _, without = read_with_edits(one, "abcab", edits=[Edit(name=f"{name}.heads", heads=(1,))])
+        after = lens_table(one, without).loss
+        assert after is not None
+        assert ablate_heads(one, recording)[name][1] == pytest.approx(after - table.loss, abs=1e-5)
+        attribution = attribution_to_dict(one, recording, row=None, text=None)
+        row, token = attribution["row"], attribution["id"]
+        assert (row, token) == (len(last.ids) - 1, last.ids[-1][0])
+        assert attribution["logit"] == pytest.approx(float(recording.logits[row, token]), abs=1e-4)
+
+
+def test_words(tmp_path: Path) -> None:
+    gpt, bert, both = (trained(tmp_path / name, name) for name in ("gpt", "bert", "both"))
+    for one, how, words in (
+        (gpt, {"text": "a", "target": "b"}, "a target is for translators"),
+        (gpt, {"ids": [V]}, f"the vocabulary has no id {V}; ids are 0 to {V - 1}"),
+        (gpt, {"ids": []}, "nothing to read in no ids"),
+        (gpt, {"ids": [1] * 14}, "14 ids do not fit into the context of 13 tokens"),
+        (both, {"text": ""}, "the text is empty; give at least one word"),
+        (both, {"text": "a", "target_ids": [-1]}, "the vocabulary has no id -1"),
+    ):
+        with pytest.raises(UserError, match=words):
+            read(one, **how)
+    with pytest.raises(UserError, match=r"did you mean 'stack\.blocks\.1'"):
+        read_with_edits(gpt, "a", edits=[Edit(name="stack.block.1")])
+    with pytest.raises(UserError, match="read the lens instead"):
+        attribution_to_dict(bert, read(bert, "a"), row=0, text=None)
+    with pytest.raises(UserError, match="'ab' is 2 tokens: 'a', 'b'; give one token"):
+        attribution_to_dict(gpt, read(gpt, "a"), row=0, text="ab")

@@ -1,0 +1,150 @@
+"""What a translator looked at: the rows of a picture, its words, and the files it is drawn to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tercet.config import UserError
+from tercet.generation import Beam, Translation, translate
+from tercet.inspect.cross_attention import CrossAttentionMap, read_cross_attention
+from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn import Rotary
+from tercet.plots.cross_attention import draw_cross_attention
+from tercet.plots.picture_file import check_picture
+from tercet.tokens import Characters, Tokenizer
+
+TOKENIZER = Tokenizer.train(Characters(alphabet="abcdefghij $_^", pad=True, bos=True, eos=True), [])
+
+
+def small(*, n_layers: int = 3, seed: int = 0, max_len: int = 13) -> EncoderDecoder:
+    stack = StackSpec(d_model=24, n_layers=n_layers, n_heads=3, position=Rotary())
+    spec = EncoderDecoderSpec(encoder=stack, decoder=stack, vocab_size=TOKENIZER.vocab_size, max_len=max_len)
+    model = EncoderDecoder(spec, seed=seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 4
+    return model.eval()
+
+
+def written(model: EncoderDecoder, text: str, beam: int = 2) -> Translation:
+    return translate(model, TOKENIZER, [text], Beam(size=beam, max_ratio=0, max_extra=5))[0][0]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_rows_sum_to_one_and_every_token_has_one(beam: int) -> None:
+    model = small()
+    translation = written(model, "ab cde", beam)
+    seen = read_cross_attention([model], TOKENIZER, translation)
+    assert seen.source == (*"ab cde", "(end)")
+    assert len(seen.target) == len(translation.ids)
+    assert seen.weights.shape == (3, len(translation.ids), 7)
+    assert torch.allclose(seen.weights.sum(-1), torch.ones(3, len(translation.ids)), atol=1e-5)
+    assert seen.layer == 1  # the last but one
+
+
+def test_the_end_is_told_only_where_it_was_written() -> None:
+    model = small()
+    translation = written(model, "abc")
+    shapes = {
+        finish: read_cross_attention([model], TOKENIZER, replace(translation, finish=finish)).target[-1] == "(end)"
+        for finish in ("eos", "length")
+    }
+    assert shapes == {"eos": True, "length": False}
+
+
+def test_a_prefix_is_part_of_the_picture() -> None:
+    model = small()
+    translation = translate(model, TOKENIZER, ["abc"], Beam(max_ratio=0, max_extra=4), prefixes=["de"])[0][0]
+    seen = read_cross_attention([model], TOKENIZER, translation, prefix="de")
+    assert seen.target[:2] == ("d", "e")
+    assert len(seen.target) == 2 + len(translation.ids)
+
+
+def test_a_source_that_was_cut_is_shown_as_it_was_read() -> None:
+    model = small(max_len=7)
+    assert read_cross_attention([model], TOKENIZER, written(model, "abcdefghij")).source == (*"abcdef", "(end)")
+
+
+def test_an_ensemble_looks_with_all_its_heads() -> None:
+    models = [small(seed=0), small(seed=1)]
+    translation = written(models[0], "abc")
+    both = read_cross_attention(models, TOKENIZER, translation)
+    alone = [read_cross_attention([model], TOKENIZER, translation).weights for model in models]
+    assert torch.allclose(both.weights, torch.cat(alone), atol=1e-6)
+    with pytest.raises(UserError, match=r"models of \[2, 3\] layers have no layer in common"):
+        read_cross_attention([small(), small(n_layers=2)], TOKENIZER, translation)
+
+
+def test_an_empty_line_has_nothing_to_look_at() -> None:
+    seen = read_cross_attention([small()], TOKENIZER, written(small(), ""))
+    assert (seen.target, seen.alignment, seen.pharaoh) == ((), [], "")
+
+
+def diagonal(source: tuple[str, ...], target: tuple[str, ...], looks_at: list[int]) -> CrossAttentionMap:
+    weights = torch.full((2, len(target), len(source)), 0.1 / len(source))
+    for row, column in enumerate(looks_at):
+        weights[:, row, column] += 0.9
+    return CrossAttentionMap(source=source, target=target, ended=True, weights=weights, layer=0)
+
+
+def test_words_are_aligned_not_tokens() -> None:
+    source = ("the", " ho", "use", " stands", "(end)")
+    target = ("das", " steht", " ha", "us", "(end)")
+    seen = diagonal(source, target, [0, 3, 1, 2, 4])
+    assert seen.words == ([range(1), range(1, 3), range(3, 4)], [range(1), range(1, 2), range(2, 4)])
+    assert seen.pharaoh == "0-0 1-2 2-1"
+    assert diagonal(source, target, [0, 1, 1, 2, 4]).pharaoh == "0-0 1-1 1-2"
+
+
+def test_what_stands_before_a_source_is_no_word_of_it() -> None:
+    source, target = ("<bos>", "the", " house", "(end)"), ("das", " haus", "(end)")
+    seen = replace(diagonal(source, target, [0, 2, 3]), opening=1)
+    assert seen.words[0] == [range(1, 2), range(2, 3)]
+    assert seen.pharaoh == "0-0 1-1"  # the first word, though <bos> is looked at more than any other token
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_pictures(suffix: str, start: bytes, tmp_path: Path) -> None:
+    odd = diagonal(("$a_", " b^$", "\U0001f989", " ", "(end)"), ("漢", " $$", "\\frac", "(end)"), [0, 1, 2, 3])
+    for name in ("one", "two"):
+        draw_cross_attention([odd, odd], tmp_path / f"{name}{suffix}")
+    one, two = (tmp_path / f"{name}{suffix}" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()  # no time of day in it
+    assert one.read_bytes().startswith(start)
+
+
+def test_what_a_picture_says_without_explanation(tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        draw_cross_attention(
+            [diagonal(("the", " house", "(end)"), ("das", " haus", "(end)"), [0, 1, 2])], tmp_path / "a.svg"
+        )
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for words in (
+        "source: what is read",
+        "what is written",
+        "share of the look",
+        "decoder block 0",
+        ">house<",
+        ">haus<",
+        "(end)",
+    ):
+        assert words in text
+
+
+def test_words(tmp_path: Path) -> None:
+    one = diagonal(("a", "(end)"), ("b", "(end)"), [0, 1])
+    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, and there are 9; give it a few"):
+        draw_cross_attention([one] * 9, tmp_path / "a.png")
+    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, and there are 0"):
+        draw_cross_attention([replace(one, target=())], tmp_path / "a.png")
+    with pytest.raises(UserError, match=r"a picture's name ends in .png, .svg, .pdf"):
+        check_picture(tmp_path / "a.gif", "--attention")
+    with pytest.raises(UserError, match=r"there is no folder .*none; make it first"):
+        check_picture(tmp_path / "none" / "a.png", "--attention")
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(UserError, match=r"a.png: cannot write it: Is a directory"):
+        draw_cross_attention([one], tmp_path / "a.png")

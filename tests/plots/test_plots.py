@@ -1,0 +1,511 @@
+"""What is drawn is what was measured: the numbers of a picture's lines, points and images against their sources."""
+
+import csv
+import math
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from tercet.checkpoint import Card, Trained
+from tercet.checkpoint.metrics import COLUMNS, read_metrics
+from tercet.config import UserError
+from tercet.inspect.recording import read
+from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn.positions import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from tercet.plots import (
+    NothingToDraw,
+    plot_attention,
+    plot_loss,
+    plot_neighbours,
+    plot_positions,
+    plot_schedule,
+    plot_score,
+    save,
+)
+from tercet.plots.neighbours import choose_telling_tokens, components, embeddings, find_token, nearest_tokens
+from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
+from tercet.training.plan import Plan
+
+pytestmark = pytest.mark.slow  # matplotlib takes its time
+
+LETTERS = Tokenizer.train(Characters(alphabet="abcdefghij $_^", pad=True, bos=True, eos=True), [])
+WORDS = ["the cat sat on the mat", "the dog and the cats sat and ran"] * 3
+TEXT = "ab$ ^_c"
+ROOM = 13
+
+
+def trained(model: AnyModel, tokenizer: Tokenizer = LETTERS) -> Trained:
+    return Trained(
+        model=model.eval(), tokenizer=tokenizer, source_tokenizer=tokenizer, card=Card(name="tiny"), folder=Path("tiny")
+    )
+
+
+def gpt(position: Position | None = None, *, tokenizer: Tokenizer = LETTERS, n_layers: int = 2, **more: Any) -> Trained:
+    stack = StackSpec(d_model=24, n_layers=n_layers, n_heads=3, position=position or Learned())
+    return trained(
+        DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, stack=stack, **{"max_len": ROOM, **more})),
+        tokenizer,
+    )
+
+
+def translator(encoder_layers: int = 3, decoder_layers: int = 2, position: Position | None = None) -> Trained:
+    stacks = [
+        StackSpec(d_model=24, n_layers=n, n_heads=3, position=position or Learned())
+        for n in (encoder_layers, decoder_layers)
+    ]
+    spec = EncoderDecoderSpec(encoder=stacks[0], decoder=stacks[1], vocab_size=LETTERS.vocab_size, max_len=ROOM)
+    return trained(EncoderDecoder(spec))
+
+
+def images(figure: Figure) -> list[np.ndarray]:
+    """The arrays of all images but the colour bars', in the order in which they were drawn."""
+    return [axes.images[0].get_array() for axes in figure.axes if axes.images]
+
+
+def words(figure: Figure) -> str:
+    from matplotlib.text import Text
+
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def write(path: Path, rows: list[dict[str, float | str]], columns: tuple[str, ...] = COLUMNS) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def lines(figure: Figure, panel: int = 0) -> dict[str, tuple[list[float], list[float]]]:
+    """The lines of a panel by how their labels begin."""
+    return {
+        str(line.get_label()).split(",")[0]: (list(line.get_xdata()), list(line.get_ydata()))
+        for line in figure.axes[panel].lines
+    }
+
+
+def test_losses_are_the_file_s(tmp_path: Path) -> None:
+    rows: list[dict[str, float | str]] = [
+        {"step": step, "epoch": step / 3, "train/loss": 7 / step, "lr": 0.1, "seconds": 30 * step}
+        for step in range(1, 12)
+    ]
+    rows[4] |= {"val/loss": 2.5, "val/unigram_entropy": 3.1}
+    rows[9] |= {"val/loss": 1.25}
+    figure = plot_loss(write(tmp_path / "metrics.csv", rows), title="run")
+    assert figure.axes[0].get_yscale() == "log"
+    drawn = lines(figure)
+    assert drawn["training"][0] == [2, 5, 8, 11]  # the epochs' means, drawn after the batches
+    batches = figure.axes[0].lines[0]
+    assert list(batches.get_xdata()) == list(range(1, 12))
+    assert list(batches.get_ydata()) == pytest.approx([7 / step for step in range(1, 12)])
+    assert drawn["validation"] == ([5, 10], [2.5, 1.25])
+    assert drawn["counting words (entropy of single tokens)"][1] == [3.1, 3.1]
+    assert "lowest 1.2500 at step 10; last 1.2500" in words(figure)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize(("n_steps", "last_steps"), [(20, [5, 10, 15, 19]), (19, [5, 10, 15, 19]), (18, [5, 10, 15])])
+def test_the_mean_of_each_finished_epoch_is_drawn(
+    tmp_path: Path, every: int, n_steps: int, last_steps: list[int]
+) -> None:
+    """Epochs of 33 rows in steps of 7: a step begins in one epoch and may end in the next; the last one is logged."""
+    plan = Plan(n_rows=33, unit=7)
+    logged = [step for step in range(1, n_steps + 1) if step % every == 0 or step in (1, n_steps)]
+    rows: list[dict[str, float | str]] = [
+        {"step": step, "epoch": plan.epoch(step - 1), "train/loss": 1.0 + step} for step in logged
+    ]
+    drawn = lines(plot_loss(write(tmp_path / "metrics.csv", rows), title="run"))["training"]
+    groups = [[step for step in logged if int(plan.epoch(step - 1)) == epoch] for epoch in range(5)]
+    finished = [steps for epoch, steps in enumerate(groups) if steps and plan.epoch(n_steps) >= epoch + 1]
+    assert drawn[0] == [steps[-1] for steps in finished]
+    assert drawn[1] == pytest.approx([1.0 + sum(steps) / len(steps) for steps in finished])
+    assert every > 1 or drawn[0] == last_steps
+
+
+def test_without_smoothing_where_both_are_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 3, "train/nll": 2}])
+    assert lines(plot_loss(path, title="run"))["training"] == ([1], [2.0])
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.77, 2.8), (1.5, 4.2), (0.02, 9.0), (1e-6, 9.0)])
+def test_every_scale_has_ticks_that_can_be_read(tmp_path: Path, low: float, high: float) -> None:
+    rows: list[dict[str, float | str]] = [{"step": 1, "train/loss": high}, {"step": 2, "train/loss": low}]
+    figure = plot_loss(write(tmp_path / "metrics.csv", rows), title="run")
+    figure.draw_without_rendering()
+    bottom, top = figure.axes[0].get_ylim()
+    ticks = [tick for tick in figure.axes[0].get_yticks() if bottom <= tick <= top]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels() if label.get_text()]
+    assert 2 <= len(ticks) <= 13
+    assert len(set(labels)) == len(labels)
+
+
+def test_scores_against_minutes(tmp_path: Path) -> None:
+    rows: list[dict[str, float | str]] = [
+        {"step": 10, "val/loss": 2, "val/accuracy": 0.5, "val/f1": 0.25, "seconds": 60},
+        {"step": 20, "val/loss": 1, "val/accuracy": 0.75, "val/f1": 0.5, "seconds": 150},
+        {"step": 30, "val/loss": 1, "val/accuracy": 0.7},  # the time is not known
+    ]
+    path = write(tmp_path / "metrics.csv", rows)
+    drawn = lines(plot_score(path, title="run"))
+    assert drawn == {"accuracy": ([1.0, 2.5], [0.5, 0.75]), "F1": ([1.0, 2.5], [0.25, 0.5])}
+    assert len(plot_loss(path, title="run").axes) == 2
+    bleu = write(tmp_path / "b.csv", [{"step": 5, "val/loss": 1, "val/bleu": 31, "seconds": 90}])
+    assert lines(plot_score(bleu, title="run")) == {"BLEU": ([1.5], [31.0])}
+    assert lines(plot_loss(bleu, title="run"), 1) == {"BLEU": ([1.5], [31.0])}
+    with pytest.raises(NothingToDraw, match="judged by its loss; plot loss instead"):
+        plot_score(write(tmp_path / "c.csv", [{"step": 1, "train/loss": 2}]), title="run")
+
+
+def test_the_schedule_and_its_parts(tmp_path: Path) -> None:
+    rates = [0.5, 1.0, 1.0, 1.0, 0.5, 0.25]
+    columns = (*COLUMNS, "lr/adam", "momentum")
+    rows: list[dict[str, float | str]] = [
+        {"step": 10 * n, "lr": rate, "lr/adam": rate / 10, "momentum": 0.9} for n, rate in enumerate(rates)
+    ]
+    figure = plot_schedule(write(tmp_path / "metrics.csv", rows, columns), title="run")
+    first, second, *_ = figure.axes
+    assert [list(line.get_ydata()) for line in first.lines] == [rates, pytest.approx([rate / 10 for rate in rates])]
+    assert list(first.lines[0].get_xdata()) == [0, 10, 20, 30, 40, 50]
+    assert [list(line.get_ydata()) for line in second.lines] == [[0.9] * 6]
+    text = words(figure)
+    assert "warm-up: to step 10" in text
+    assert "decay: from step 30" in text
+    flat = plot_schedule(write(tmp_path / "b.csv", [{"step": n, "lr": 1} for n in (1, 2)]), title="run")
+    assert "warm-up" not in words(flat)
+    assert "decay" not in words(flat)
+    with pytest.raises(NothingToDraw, match="no learning rate yet"):
+        plot_schedule(write(tmp_path / "c.csv", [{"step": 1, "train/loss": 2}]), title="run")
+
+
+NUMBERS = st.one_of(
+    st.just(""), st.sampled_from([0.0, 1e-30, 1e9, math.nan, math.inf, -math.inf]), st.floats(1e-4, 1e4)
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.lists(st.fixed_dictionaries(dict.fromkeys(COLUMNS[1:], NUMBERS)), max_size=4))
+def test_any_file_is_drawn_or_refused_with_a_word(tmp_path: Path, data: list[dict[str, float | str]]) -> None:
+    path = write(tmp_path / "metrics.csv", [{"step": n + 1, **row} for n, row in enumerate(data)])
+    for plot in (plot_loss, plot_score, plot_schedule):
+        with suppress(NothingToDraw):
+            plot(path, title="run").draw_without_rendering()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.lists(st.dictionaries(st.sampled_from(COLUMNS[1:]), st.floats(allow_nan=False)), max_size=9))
+def test_reading_gives_what_was_written(tmp_path: Path, data: list[dict[str, float]]) -> None:
+    path = write(tmp_path / "metrics.csv", [{"step": n, **row} for n, row in enumerate(data)])
+    found = read_metrics(path)
+    for name in COLUMNS[1:]:
+        assert found[name] == [(n, row[name]) for n, row in enumerate(data) if name in row]
+
+
+def test_files_of_others_and_of_older_runs(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.csv", [{"step": 1, "train/loss": 4, "lr": 1}], ("step", "train/loss", "lr"))
+    assert lines(plot_loss(old, title="run"))["training"] == ([1], [4.0])
+    for text in ("step,lr\n1,2\n2,hot\n", "a,b\n1,2\n", "step,lr\n,1\n", "step,lr\n1,2,3\n"):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(UserError, match=r"bad\.csv line [23]: not what a run writes"):
+            read_metrics(tmp_path / "bad.csv")
+    with pytest.raises(UserError, match=r"cannot read .*none\.csv: No such file"):
+        read_metrics(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("position", [Learned(), Sinusoidal()], ids=lambda one: one.kind)
+def test_positions_are_the_model_s(position: Position) -> None:
+    one = gpt(position)
+    assert isinstance(one.model, DecoderOnly)
+    vectors = one.model.stack.position.embed(torch.arange(ROOM)[None])
+    assert vectors is not None
+    table, alike = images(plot_positions(one))
+    wanted = vectors[0].detach()
+    assert np.array_equal(table, wanted.numpy())
+    byhand = [[float(torch.cosine_similarity(a, b, dim=0)) for b in wanted] for a in wanted]
+    assert np.allclose(alike, byhand, atol=1e-6)
+
+
+def test_rotary_angles_and_wavelengths() -> None:
+    figure = plot_positions(gpt(Rotary(base=50.0)))
+    (cos,) = images(figure)
+    angles = [[p * 50.0 ** (-2 * pair / 8) for pair in range(4)] for p in range(ROOM)]
+    assert np.allclose(cos, np.cos(angles), atol=1e-5)
+    wavelengths = figure.axes[1].lines[0].get_ydata()
+    assert np.allclose(wavelengths, [2 * math.pi * 50.0 ** (2 * pair / 8) for pair in range(4)], rtol=1e-5)
+    assert "1 of 4 pairs turn full circle" in words(figure)  # 6.3, 16.7, 44.4, 118 tokens, and a context of 13
+    assert "4 of 8 numbers are not turned" in words(plot_positions(gpt(Rotary(share=0.5))))
+
+
+def test_alibi_and_no_position() -> None:
+    figure = plot_positions(gpt(ALiBi()))
+    slopes = [2**-4, 2**-8, 2**-2]  # of two heads; the third is from four
+    for line, slope in zip(figure.axes[0].lines, slopes, strict=True):
+        assert np.allclose(line.get_ydata(), [-slope * distance for distance in range(ROOM)])
+    with pytest.raises(NothingToDraw, match=r"has no position scheme \(position: none\)"):
+        plot_positions(gpt(NoPosition()))
+
+
+def test_a_long_context_shows_its_beginning() -> None:
+    figure = plot_positions(gpt(Sinusoidal(), max_len=700))
+    assert images(figure)[0].shape == (512, 24)
+    assert "the first 512 of 700" in words(figure)
+
+
+def test_stacks_of_a_translator() -> None:
+    one = translator()
+    assert len(images(plot_positions(one))) == 4
+    assert isinstance(one.model, EncoderDecoder)
+    for name, stack in (("encoder", one.model.encoder), ("decoder", one.model.decoder)):
+        table = stack.position.embed(torch.arange(ROOM)[None])
+        assert table is not None
+        assert np.array_equal(images(plot_positions(one, stack=name))[0], table[0].detach().numpy())
+    same = plot_positions(translator(position=Sinusoidal()))
+    assert len(images(same)) == 2
+    assert "encoder and decoder" in words(same)
+    with pytest.raises(UserError, match=r"--stack decodr: .* did you mean 'decoder'"):
+        plot_positions(one, stack="decodr")
+
+
+def test_maps_are_the_recorded_weights() -> None:
+    one = gpt()
+    seen = read(one, TEXT).activations
+    drawn = images(plot_attention(one, TEXT))
+    assert len(drawn) == 2 * 3
+    for number, found in enumerate(drawn):
+        block, head = divmod(number, 3)
+        wanted = seen[f"stack.blocks.{block}.self_attention.weights"][0, head].numpy()
+        assert np.array_equal(np.ma.getdata(found), wanted)
+        assert np.array_equal(np.ma.getmaskarray(found), ~np.tri(len(TEXT), dtype=bool))
+
+
+@pytest.mark.parametrize(("n_encoder", "n_decoder"), [(3, 2), (2, 3)])
+def test_three_kinds_of_unequal_depth(n_encoder: int, n_decoder: int) -> None:
+    one = translator(n_encoder, n_decoder)
+    figure = plot_attention(one, "abc", target="dedede")
+    drawn = images(figure)
+    names = [f"encoder.blocks.{n}.self_attention" for n in range(n_encoder)]
+    names += [f"decoder.blocks.{n}.{kind}_attention" for kind in ("self", "cross") for n in range(n_decoder)]
+    seen = read(one, "abc", target="dedede").activations
+    wanted = [head.numpy() for name in names for head in seen[f"{name}.weights"][0]]
+    assert [image.shape for image in drawn] == [image.shape for image in wanted]
+    assert {image.shape for image in drawn} == {(4, 4), (7, 7), (7, 4)}
+    assert all(np.array_equal(np.ma.getdata(image), one) for image, one in zip(drawn, wanted, strict=True))
+    assert "block 2" in words(figure)
+    assert len(images(plot_attention(one, "abc", target="de", stack="encoder"))) == 3 * n_encoder
+    deep = plot_attention(one, "abc", target="de", layer=2)  # the deeper side alone has it
+    assert len(images(deep)) == (3 if n_encoder == 3 else 6)
+
+
+def test_one_block_has_its_tokens_beside_it() -> None:
+    one = gpt()
+    figure = plot_attention(one, TEXT, layer=1)
+    seen = read(one, TEXT).activations["stack.blocks.1.self_attention.weights"][0].numpy()
+    assert all(np.array_equal(np.ma.getdata(a), b) for a, b in zip(images(figure), seen, strict=True))
+    axes = figure.axes[0]
+    assert axes.get_title() == "block 1, head 0"
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["a", "b", "$", "(space)", "^", "_", "c"]
+    assert not any(label.get_parse_math() for label in axes.get_xticklabels())
+    wide = plot_attention(gpt(max_len=101), "abcdefghij" * 10, layer=0).axes[0]
+    assert [label.get_text() for label in wide.get_xticklabels()][:2] == ["0 a", "3 d"]
+    assert len(wide.get_xticklabels()) == 34
+    with pytest.raises(UserError, match=r"--layer 2: tiny has no such block; its blocks are 0 to 1"):
+        plot_attention(one, TEXT, layer=2)
+    with pytest.raises(UserError, match=r"its blocks are encoder 0 to 2, decoder 0 to 1"):
+        plot_attention(translator(), "abc", layer=3)
+
+
+def test_a_text_that_was_cut_says_so() -> None:
+    assert "it was cut" in words(plot_attention(gpt(), "ab" * ROOM))
+    assert "it was cut" not in words(plot_attention(gpt(), "ab"))
+
+
+def test_neighbours_are_the_nearest() -> None:
+    one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
+    tokenizer, table = embeddings(one)
+    vectors = table.numpy().astype(np.float64)
+    found = nearest_tokens(table, [3, 260, 7], 5)
+    for token, row in zip((3, 260, 7), found, strict=True):
+        cosines = vectors @ vectors[token] / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vectors[token])
+        best = [other for other in np.argsort(-cosines) if other != token][:5]
+        assert [other for other, _ in row] == best
+        assert [cosine for _, cosine in row] == pytest.approx(cosines[best], abs=1e-5)
+    figure = plot_neighbours(one, ["cat", "the"])
+    ids = [find_token(tokenizer, word) for word in ("cat", "the")]
+    (drawn,) = images(figure)
+    assert np.allclose(drawn, [[cosine for _, cosine in row] for row in nearest_tokens(table, ids, 6)])
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["␣cat", "␣the"]
+
+
+def test_the_map_is_a_principal_component_analysis(seed: int) -> None:
+    rows = torch.randn(37, 11) @ torch.randn(11, 11)
+    points, shares = components(rows)
+    centred = rows.double().numpy() - rows.double().numpy().mean(0)
+    _, strengths, directions = np.linalg.svd(centred, full_matrices=False)
+    for axis in (0, 1):
+        direction = directions[axis] * np.sign(directions[axis][np.abs(directions[axis]).argmax()])
+        assert np.allclose(points[:, axis], centred @ direction, atol=1e-4)
+        assert shares[axis] == pytest.approx(strengths[axis] ** 2 / (strengths**2).sum())
+    one = gpt()
+    figure = plot_neighbours(one, ["a"])
+    table = embeddings(one)[1]
+    drawn = np.asarray(figure.axes[1].collections[0].get_offsets())
+    order = list(
+        dict.fromkeys([find_token(LETTERS, "a"), *[i for i in range(len(table)) if i not in LETTERS.special_ids]])
+    )
+    assert np.allclose(drawn, components(table[order])[0], atol=1e-6)
+
+
+def test_labels_of_the_map_do_not_lie_on_each_other() -> None:
+    one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
+    figure = plot_neighbours(one)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[1].texts]
+    assert len(boxes) > 20
+    covered = sum(one.width * one.height for one in boxes)
+    shared = 0.0
+    for number, one_box in enumerate(boxes):
+        for other in boxes[:number]:
+            both = type(one_box).intersection(one_box, other)
+            shared += 0.0 if both is None else both.width * both.height
+    assert shared < 0.05 * covered
+
+
+def test_tokens_are_found_as_they_are_read() -> None:
+    pieces = Tokenizer.train(WordPiece(vocab_size=60), WORDS)
+    names = pieces.tokens(range(pieces.vocab_size))
+    assert find_token(pieces, "[MASK]") == pieces.mask_id
+    assert names[find_token(pieces, "The")] == "the"
+    part = next(name for name in names if name.startswith("##"))
+    assert names[find_token(pieces, part)] == part
+    bpe = Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS)
+    assert bpe.tokens([find_token(bpe, "cat")]) == [" cat"]
+    with pytest.raises(
+        UserError, match=r"--token 'mats': .*|--token 'mats' is no token of the vocabulary; it is read as"
+    ):
+        find_token(bpe, "mats")
+    with pytest.raises(UserError, match=r"--token 'ж' is no token of the vocabulary"):
+        find_token(LETTERS, "ж")
+    with pytest.raises(UserError, match=r"--token '' is no token"):
+        find_token(LETTERS, "")
+    with pytest.raises(UserError, match=r"room for 1 to 24 tokens, and there are 30"):
+        plot_neighbours(gpt(), ["a"] * 30)
+
+
+def test_a_vocabulary_of_one_has_no_neighbours() -> None:
+    with pytest.raises(NothingToDraw, match="a vocabulary of one token"):
+        plot_neighbours(gpt(tokenizer=Tokenizer.train(Characters(alphabet="a", eos=False, pad=False), [])))
+
+
+def test_telling_tokens_are_each_other_s_strangers() -> None:
+    one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
+    tokenizer, table = embeddings(one)
+    chosen = choose_telling_tokens(tokenizer, table)
+    assert 1 <= len(chosen) <= 8
+    assert len(set(chosen)) == len(chosen)
+    for place, row in enumerate(nearest_tokens(table, chosen, 6)):
+        assert not {other for other, _ in row} & set(chosen[place + 1 :])
+
+
+def cut_off(figure: Figure) -> list[str]:
+    """The texts that stand, in part at least, outside of the picture."""
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()
+    room, slack = figure.bbox, 1  # pixels
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    return [
+        words
+        for words, box in boxes
+        if box.x0 < room.x0 - slack or box.x1 > room.x1 + slack or box.y0 < -slack or box.y1 > room.y1 + slack
+    ]
+
+
+@pytest.mark.parametrize("layer", [None, 0])
+@pytest.mark.parametrize("n_heads", [1, 2, 8])
+@pytest.mark.parametrize("text", ["a", "ab c", "abcdefghij" * 13, "ab cd " * 20])
+def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, layer: int | None) -> None:
+    stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=LETTERS.vocab_size, stack=stack, max_len=150))
+    figure = plot_attention(trained(model), text, layer=layer)
+    assert not cut_off(figure)
+    told = words(figure).replace("\n", " ")
+    assert (
+        "a row is a token that looks, and sums to 1; a column one that is looked at; first tokens above and to" in told
+    )
+
+
+@pytest.mark.parametrize("layer", [None, 0])
+@pytest.mark.parametrize("n_heads", [1, 3])
+def test_no_word_of_a_translator_s_is(n_heads: int, layer: int | None) -> None:
+    stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
+    spec = EncoderDecoderSpec(encoder=stack, decoder=stack, vocab_size=LETTERS.vocab_size, max_len=ROOM)
+    figure = plot_attention(trained(EncoderDecoder(spec)), "ab", target="de", layer=layer)
+    assert not cut_off(figure)
+    tops = [(text.get_text(), text.get_window_extent()) for text in figure.findobj(type(figure.texts[0]))]
+    titles = sorted((box.x0, box.x1, box.y0) for words, box in tops if "itself" in words or words.startswith("across"))
+    assert len(titles) == 3
+    side_by_side = layer is None
+    assert all(one[1] < other[0] for one, other in pairwise(titles)) == side_by_side, "and none runs into the next"
+
+
+def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
+    name = "a-long-name-without-a-single-space" * 9
+    metrics = write(tmp_path / "metrics.csv", [{"step": n, "lr": 1} for n in (1, 2)])
+    long = replace(gpt(), card=Card(name=name))
+    for figure in (
+        plot_attention(long, "ab"),
+        plot_positions(long),
+        plot_neighbours(long),
+        plot_schedule(metrics, title=name),
+    ):
+        assert not [title for title in cut_off(figure) if "long" in title]  # ticks beyond an axis are not drawn
+        assert name in words(figure).replace("\n", "")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_same_bytes_twice(suffix: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "lr": 1}])
+    one = gpt()
+    for number, plot in enumerate(
+        (
+            lambda: plot_loss(path, title="$a_"),
+            lambda: plot_schedule(path, title="run"),
+            lambda: plot_positions(one),
+            lambda: plot_attention(one, TEXT, layer=0),
+            lambda: plot_neighbours(one),
+        )
+    ):
+        first, second = (tmp_path / f"{number}-{time}{suffix}" for time in "ab")
+        save(plot(), first, dpi=40)
+        save(plot(), second, dpi=40)
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_tokens_of_any_script_and_none_are_text(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(Characters(alphabet="$\\^_{}<&漢\U0001f989\t\n \x07-", eos=True), [])
+    one = gpt(tokenizer=tokenizer, max_len=30)
+    save(plot_attention(one, "$\\^_{$}<&漢\U0001f989\t\n \x07--", layer=0), tmp_path / "a.svg")
+    save(plot_neighbours(one), tmp_path / "b.svg")
+    metrics = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "val/bleu": 1, "lr": 1, "seconds": 1}])
+    for number, plot in enumerate((plot_loss, plot_score, plot_schedule)):  # a run may be called anything
+        save(plot(metrics, title="$\\frac$_$"), tmp_path / f"{number}.svg")
+    for name in "ab012":
+        ElementTree.parse(tmp_path / f"{name}.svg")
+
+
+def test_a_notebook_shows_it(tmp_path: Path) -> None:
+    picture: Any = plot_positions(gpt())
+    (tmp_path / "a.png").write_bytes(picture._repr_png_())
+    assert matplotlib.image.imread(tmp_path / "a.png").std() > 0.1

@@ -288,7 +288,6 @@ class Run:
         from tercet.serve.required_packages import require_packages
 
         require_packages()
-
         from tercet.serve.server import name_models, serve
 
         runs = (self, *beside)

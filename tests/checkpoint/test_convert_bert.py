@@ -217,7 +217,7 @@ def test_real_weights_go_in_and_out_again(tmp_path: Path) -> None:
     for folder in (original, tmp_path / "out"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model = transformers.AutoModel.from_pretrained(folder).eval()
-        batch = dict(tokenizer(sentences, token_mask=True, return_tensors="pt"))
+        batch = dict(tokenizer(sentences, padding=True, return_tensors="pt"))
         with torch.no_grad():
             told.append((batch["input_ids"], model(**batch).last_hidden_state, model(**batch).pooler_output))
     assert torch.equal(told[0][0], told[1][0])

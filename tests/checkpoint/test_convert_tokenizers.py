@@ -132,7 +132,7 @@ def test_a_mask_in_a_text_is_the_mask(kind: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_model_is_given(family: str) -> None:
     theirs = opened("wordpiece", family)
-    batch = theirs(["be", "to be"], token_mask=True)
+    batch = theirs(["be", "to be"], padding=True)
     assert ("token_type_ids" in batch) == (family in ("encoder", "masked"))
     assert [theirs.padding_side == "left", theirs.model_max_length] == [family == "decoder", 9]
     assert len(theirs(TEXT, truncation=True).input_ids) == 9

@@ -119,22 +119,23 @@ def command_line() -> int:
     parser.add_argument("seed", nargs="?", type=int, default=1)
     parser.add_argument("--recipes", nargs="+", default=None)
     parser.add_argument("--seeds", nargs="+", type=int, default=(1, 2, 3))
-    given = parser.parse_args()
-    if given.what == "one":
+    options = parser.parse_args()
+    if options.what == "one":
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(trained(given.file, given.seed, Path(folder))))
+            print(json.dumps(trained(options.file, options.seed, Path(folder))))
         return 0
     after: dict[str, Any] = {}
-    for key, recorded in record(given.recipes or list(recipe_names()), given.seeds):
+    for key, recorded in record(options.recipes or list(recipe_names()), options.seeds):
         print(key, recorded.get("weights", "no weights"), file=sys.stderr)
         after[key] = recorded
-    if given.what == "record":
-        Path(given.file).write_text(json.dumps(after, indent=1))
+        if options.what == "record":
+            Path(options.file).write_text(json.dumps(after, indent=1))
+    if options.what == "record":
         return 0
-    before = {key: value for key, value in json.loads(Path(given.file).read_text()).items() if key in after}
-    found = list(differences(before, after))
-    print("\n".join(found) or f"equal: {len(after)} runs")
-    return 1 if found else 0
+    before = {key: value for key, value in json.loads(Path(options.file).read_text()).items() if key in after}
+    changed = list(differences(before, after))
+    print("\n".join(changed) or f"equal: {len(after)} runs")
+    return 1 if changed else 0
 
 
 if __name__ == "__main__":

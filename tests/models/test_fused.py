@@ -24,6 +24,7 @@ from tercet.models import (
 )
 from tercet.models.fused import Fused, fused
 from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal, quantize
+from tercet.nn.positions import PositionScheme
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 V, N = 29, 20  # ids, context
@@ -197,6 +198,34 @@ def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
     other.stack.blocks[0].feedforward = nn.Sequential(nn.Linear(40, 40))
     written(other, torch.randint(V, (3, 12)))
     assert calls == []
+
+
+class Fast(PositionScheme):
+    """A scheme of somebody's own that turns three times as fast."""
+
+    def rotation(self, positions: Tensor) -> Any:
+        return Rotary().build(d_model=40, d_head=16, n_heads=4, max_len=N).rotation(3 * positions)
+
+
+class Near(PositionScheme):
+    """A scheme of somebody's own that adds to the scores."""
+
+    def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
+        distances = (queries[..., None] - keys[..., None, :]).abs().float()  # (B, T, S)
+        return -distances[:, None].expand(-1, 4, -1, -1)
+
+
+@pytest.mark.parametrize("scheme", [Fast(), Near()], ids=["rotation", "bias"])
+def test_a_position_scheme_of_ones_own_is_heeded(scheme: PositionScheme) -> None:
+    model, tokens = gpt(position=NoPosition()), torch.randint(V, (3, 12))
+    without = written(model, tokens)
+    model.stack.position = scheme
+    model = copy.deepcopy(model)  # who changes a scheme builds anew
+    at_once = written(model, tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack, "fused", plain)
+        torch.testing.assert_close(at_once, written(model, tokens), atol=3e-5, rtol=1e-4)
+    assert not torch.allclose(at_once, without, atol=1e-2)
 
 
 def test_many_rows_go_through_it_as_few_do(calls: list[int]) -> None:

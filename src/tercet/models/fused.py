@@ -36,7 +36,7 @@ from tercet.nn.cache import LayerCache, StackCache
 from tercet.nn.feedforward import ACTIVATIONS, FeedForward
 from tercet.nn.linear import Linear
 from tercet.nn.norm import RMSNorm
-from tercet.nn.positions import ALiBiPositions, PositionScheme, RotaryPositions, Rotation
+from tercet.nn.positions import PositionScheme, Rotation
 from tercet.nn.residual import Residual
 
 KINDS = {Block, Residual, Attention, FeedForward, Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.Dropout, nn.ModuleList}
@@ -159,7 +159,7 @@ def _is_possible(stack: Layers, parts: Iterable[nn.Module]) -> bool:
     return (
         all(type(part) in KINDS for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
-        and not isinstance(stack.position, ALiBiPositions)
+        and type(stack.position).bias is PositionScheme.bias  # there is no step that adds one
         # Parallel sublayers read one vector, which must lie apart from the stream and stay.
         and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0
@@ -217,7 +217,7 @@ def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
 
 def _write(stack: Layers) -> Program:
     """The steps of all layers, in their order."""
-    rotary = isinstance(stack.position, RotaryPositions)
+    rotary = type(stack.position).rotation is not PositionScheme.rotation
     d_model, d_ff, width, heads, groups = _sizes(stack.spec)
     normed = 0  # each buffer is named by what lies before it
     queries = normed + d_model

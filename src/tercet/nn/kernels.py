@@ -8,7 +8,9 @@ from typing import Any
 
 try:
     from tercet.kernel import activation, attention, linear
-except ModuleNotFoundError:
+except ModuleNotFoundError as error:
+    if error.name != "tercet.kernel":
+        raise
 
     def _none(*tensors: Any, **options: Any) -> None:
         return None

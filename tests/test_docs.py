@@ -131,6 +131,13 @@ def test_every_page_is_reached_from_the_index() -> None:
     assert set(PAGES) - reached == set()
 
 
+def test_the_glossarys_names_are_in_the_code() -> None:
+    source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    names = re.findall(r"`(\w+)`", (DOCS / "glossary.md").read_text())
+    assert len(names) > 30
+    assert [name for name in names if not re.search(rf"\b{name}\b", source)] == []
+
+
 @pytest.mark.parametrize("page", sorted((DOCS / "measurements").glob("*.md")), ids=lambda page: page.name)
 def test_measurements_are_narrow(page: Path) -> None:
     assert max(map(len, page.read_text().splitlines())) <= 120

@@ -60,6 +60,10 @@ def test_no_two_classes_of_the_parts_and_models_have_one_name() -> None:
     assert not {name for name in ours if elsewhere.count(name) > 1}
 
 
+def test_type_checkers_are_told_that_the_package_is_typed() -> None:
+    assert (ROOT / "src" / "tercet" / "py.typed").is_file()
+
+
 def test_a_wheel_carries_the_sources_of_the_kernels() -> None:
     """It takes all files of the package that git does not ignore."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

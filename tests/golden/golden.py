@@ -25,7 +25,7 @@ from typing import Any
 from tercet.cli.main import main
 from tercet.training.recipe import recipe_names
 
-STEPS = 3
+LENGTH = ("training.max_steps=3", "training.max_epochs=null", "training.max_hours=null", "training.patience=null")
 # Made small where a step takes more than a few seconds of a laptop; every part stays.
 SMALLER: dict[str, tuple[str, ...]] = {
     "cramming": ("training.batch_size=4", "training.micro_batch_size=2", "model.stack.n_layers=2"),
@@ -72,11 +72,8 @@ def trained(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
     """A recipe's few steps and what its verbs answer: {command: answer, "weights": SHA-256}."""
     run, lines = folder / "run", folder / "lines.txt"
     lines.write_text(LINES)
-    settings = [*COMMON, *SMALLER.get(recipe, ()), f"training.seed={seed}"]
-    length = [f"training.max_steps={STEPS}", "training.max_epochs=null", "training.patience=null"]
-    if recipe == "cramming":
-        length = ["training.max_hours=null", f"training.max_steps={STEPS}"]
-    sets = [part for setting in (*settings, *length) for part in ("--set", setting)]
+    settings = (*COMMON, *LENGTH, *SMALLER.get(recipe, ()), f"training.seed={seed}")
+    sets = [part for setting in settings for part in ("--set", setting)]
     recorded = {"train": answer(["train", recipe, "--out", str(run), *sets], folder)}
     if recorded["train"]["code"]:
         return recorded

@@ -45,7 +45,7 @@ ABLATIONS = {
 
 def run(recipe: str, out: Path, changes: list[str]) -> dict[str, Any]:
     """Train and evaluate one run; its figures."""
-    data: dict[str, Any] = {"training": {"sample_tokens": 0}}
+    data: dict[str, Any] = {"task": {"sample_tokens": 0}}
     for change in changes:
         data = merge(data, assignment(change))
     begun = time.perf_counter()

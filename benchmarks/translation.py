@@ -34,8 +34,8 @@ from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder, EncoderDecoderSpec
 from tercet.objectives import IGNORED, PairBatch, seq2seq_loss
 from tercet.tokens import Tokenizer
-from tercet.training.recipe import parse_recipe
-from tercet.training.translation import TranslationTask
+from tercet.training.recipe import TranslationRecipe, parse_recipe
+from tercet.training.tasks.translation import TranslationTask
 
 SIZES = {"d_model": 256, "n_layers": 4, "n_heads": 4, "d_ff": 1024}
 SMOOTHING = 0.1
@@ -212,13 +212,14 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
                 "tokenizer": {"kind": "bpe", "vocab_size": 8000, "prefix_space": True},
             },
             "model": {"preset": "transformer-tiny", "max_len": 128, "encoder": stack, "decoder": stack},
-            "training": {"max_steps": 1, "batch_tokens": args.tokens},
+            "task": {"kind": "translation", "batch_tokens": args.tokens},
+            "training": {"max_steps": 1},
         },
         name="benchmark",
     )  # fmt: skip
+    assert isinstance(recipe, TranslationRecipe)
     task = TranslationTask(recipe)
     spec = task.recipe.model
-    assert isinstance(spec, EncoderDecoderSpec)
     all_of_them = [Ours(spec), *contenders(spec, args.joeynmt)]
     work = {one.name: _step(one) for one in all_of_them}
     speeds: dict[str, list[float]] = {one.name: [] for one in all_of_them}

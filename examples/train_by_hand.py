@@ -9,23 +9,24 @@ import torch
 from tercet.data import PackedRows, PaddedRows, prepare
 from tercet.models import DecoderOnly
 from tercet.objectives import causal_loss, rows_to_learn
-from tercet.training import Recipe, load_recipe
+from tercet.training import load_recipe
 from tercet.training.module import step_seed
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.plan import plan_of
+from tercet.training.recipe import LanguageRecipe
 from tercet.training.schedules import rate_factor
-from tercet.training.text import training_rows
+from tercet.training.tasks.text_rows import training_rows
 
 
-def train_by_hand(recipe: Recipe) -> DecoderOnly:
+def train_by_hand(recipe: LanguageRecipe) -> DecoderOnly:
     """The model after the recipe's last step, on the CPU in float32."""
     # Text becomes ids, ids become rows of max_len + 1 tokens: the inputs, and each one's next token as its target.
     corpus = prepare(recipe.data)
     recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
     spec = recipe.training
     rows: PackedRows | PaddedRows = training_rows(corpus, recipe.data, recipe.model.max_len)
-    size = spec.micro_batch_size or spec.batch_size
-    plan = plan_of(spec, len(rows), batch=spec.batch_size, micro=size)
+    size = recipe.task.micro_batch(spec.world_size)
+    plan = plan_of(spec, len(rows), batch=recipe.task.batch_size, micro=size)
 
     model = DecoderOnly(recipe.model, seed=spec.seed)
     optimizer = spec.optimizer.build(model)
@@ -57,5 +58,6 @@ if __name__ == "__main__":
     from tercet.generation import Sampling, generate
 
     facts = load_recipe("animals", {"training": {"max_epochs": 10, "accelerator": "cpu", "precision": "fp32"}})
+    assert isinstance(facts, LanguageRecipe)
     trained = train_by_hand(facts)
     print(generate(trained, prepare(facts.data).tokenizer, ["elephants"], Sampling(max_new_tokens=60))[0].text)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tercet.training.adamw import clip_gradients
 from tercet.training.machine import choose_matmul, choose_precision, compile_in_place
 from tercet.training.optimizers import AdamW
-from tercet.training.recipe import TrainingSpec
+from tercet.training.specs import TrainingSpec
 
 
 def chosen() -> list[Settings]:

@@ -354,37 +354,36 @@ def recipe_with(
     Raises:
         UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
     """
-    from tercet.training import load_recipe
-    from tercet.training.recipe import as_begun
+    from tercet.training.recipe import as_begun, parse_recipe, read_settings, task_kind
 
     if target is not None and source is None:
         raise UserError(f"the target {target} needs its source: give --source F as well")
     if validation_target is not None and validation_source is None:
         raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
-    other = data if source is None else source
-    given = {"data": {"source": other}} if other is not None else {}
-    changes = merge(changes, given)
+    settings = read_settings(name, changes)
     if pretrained is not None:
-        changes = merge(changes, {"pretrained": pretrained})
-    changes = as_begun(name, changes, out)
-    decisive = {key: changes[key] for key in ("model", "pretrained") if key in changes}
-    family = load_recipe(name, {**given, **decisive}).model.family
-    if family == "encoder-decoder" and data is not None:
+        settings = merge(settings, {"pretrained": pretrained})
+    settings = as_begun(settings, out)
+    translates = task_kind(settings, name=f"recipe {name}") == "translation"
+    if translates and data is not None:
         raise UserError(
             f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "
             "in place of --data (a .tsv or .jsonl file or a named dataset of pairs needs no --target)"
         )
-    if family != "encoder-decoder" and (source or validation_source) is not None:
+    if not translates and (source or validation_source) is not None:
         raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")
+    if data is not None:
+        settings = merge(settings, {"data": {"source": data}})
     if source is not None:
         # The recipe's languages are those of its own data; files that need none to be read may be in any.
         unknown = target is not None or source.endswith((".tsv", ".tsv.gz"))
         languages = dict.fromkeys(("source_language", "target_language")) if unknown else {}
-        changes = merge({"data": languages}, merge(changes, {"data": {"target": target}}))
+        chosen = {key: changes["data"][key] for key in languages if key in changes.get("data", {})}
+        settings = merge(settings, {"data": {**languages, **chosen, "source": source, "target": target}})
     if validation_source is not None:
         held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}
-        changes = merge(changes, {"data": {"validation": held_out}})
-    return load_recipe(name, changes)
+        settings = merge(settings, {"data": {"validation": held_out}})
+    return parse_recipe(settings, name=f"recipe {name}")
 
 
 def load(path: str | Path) -> Run:

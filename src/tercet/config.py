@@ -53,6 +53,18 @@ def plain(spec: Any) -> Any:
     return spec
 
 
+def at_least(spec: Any, least: int, *names: str) -> None:
+    """For a spec's `__post_init__`: those of its numbers that are not None.
+
+    Raises:
+        ValueError: for the first that is below `least`.
+    """
+    for name in names:
+        value = getattr(spec, name)
+        if value is not None and value < least:
+            raise ValueError(f"{name}={value} must {f'be at least {least}' if least else 'not be negative'}")
+
+
 def read_yaml(path: Path) -> Plain:
     """A YAML file whose top level is a mapping.
 

@@ -22,11 +22,11 @@ TINY = [
     "model.stack.d_model=24",
     "model.stack.n_layers=1",
     "model.stack.n_heads=2",
-    "training.batch_size=3",
+    "task.batch_size=3",
     "training.max_steps=12",
     "training.validate_every=3",
     "training.save_every=4",
-    "training.sample_tokens=0",
+    "task.sample_tokens=0",
     "training.precision=fp32",
     "training.compile=never",
 ]

@@ -30,12 +30,12 @@ TINY = [
     "model.stack.d_model=24",
     "model.stack.n_layers=1",
     "model.stack.n_heads=2",
-    "training.batch_size=3",
+    "task.batch_size=3",
     "training.max_steps=20",
     "training.validate_every=10",
     "training.save_every=10",
-    "training.sample_tokens=5",
-    "training.sample_prompt=is",
+    "task.sample_tokens=5",
+    "task.sample_prompt=is",
     "training.precision=fp32",
     "training.compile=never",
 ]
@@ -313,7 +313,7 @@ def test_broken_data_is_told_before_anything_is_written(
     [
         ("model.stack.n_heads=5", "n_heads=5"),
         ("model.stack.n_kv_heads=3", "n_kv_heads=3"),
-        ("training.batch_size=0", "batch_size=0"),
+        ("task.batch_size=0", "batch_size=0"),
         ("model.max_len=100000", "context"),
         ("training.optimizer={kind: adamm}", "did you mean 'adam'?"),
         ("model.stack.position=rotari", "did you mean 'rotary'?"),
@@ -341,8 +341,8 @@ def test_odd_text_trains(text: str, kind: str, tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "odd.txt").write_bytes(text.encode())
     changes = [
         "training.max_steps=2",
-        "training.sample_prompt=null",
-        "training.validation_tokens=99",
+        "task.sample_prompt=null",
+        "task.validation_tokens=99",
         f"data.tokenizer={{kind: {kind}}}",
     ]
     assert main(training(tmp_path / "odd.txt", tmp_path / "run", *changes, "model.max_len=8")) == 0

@@ -42,9 +42,9 @@ TINY = [
     "model.decoder={d_model: 32, n_layers: 2, n_heads: 2, d_ff: 48}",
     "training.max_steps=100",
     "training.optimizer.lr=0.03",
-    "training.batch_tokens=512",
+    "task.batch_tokens=512",
     "training.validate_every=100",
-    "training.validation_sentences=4",
+    "task.validation_sentences=4",
     "training.save_every=100",
     "training.precision=fp32",
     "training.compile=never",
@@ -93,10 +93,10 @@ def writer(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
     sizes = ["model.max_len=8", "model.stack.d_model=8", "model.stack.n_layers=1", "model.stack.n_heads=1"]
     quick = [
         "training.max_steps=1",
-        "training.batch_size=2",
+        "task.batch_size=2",
         "data.tokenizer=characters",
         "training.precision=fp32",
-        "training.sample_prompt=eins",
+        "task.sample_prompt=eins",
     ]
     sets = [word for change in (*sizes, *quick) for word in ("--set", change)]
     data = str(run.parent / "train.de")

@@ -269,7 +269,7 @@ def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
 )
 def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse(LabelsSpec, {"kind": "labels", "source": "a.csv", **settings})
+        parse(LabelsSpec, {"source": "a.csv", **settings})
 
 
 def test_settings_come_back_from_plain_data() -> None:

@@ -268,14 +268,13 @@ def test_half_a_gigabyte_would_not_be_learnt_on(monkeypatch: pytest.MonkeyPatch,
 )
 def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse(PairsSpec, {"kind": "pairs", "source": "numbers", **settings})
+        parse(PairsSpec, {"source": "numbers", **settings})
 
 
 def test_settings_come_back_from_plain_data() -> None:
     spec = PairsSpec(source="a.de", target="a.en", validation=HeldOutPairs(source="b.tsv"), source_tokenizer=Unigram())
     assert parse(PairsSpec, plain(spec)) == spec
     assert PairsSpec(source="numbers").tokenizer == BPE(vocab_size=8000)
-    assert plain(DataSpec(source="animals"))["kind"] == "text"
 
 
 def test_whether_documents_are_apart() -> None:

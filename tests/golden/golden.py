@@ -28,17 +28,17 @@ from tercet.training.recipe import recipe_names
 LENGTH = ("training.max_steps=3", "training.max_epochs=null", "training.max_hours=null", "training.patience=null")
 # Made small where a step takes more than a few seconds of a laptop; every part stays.
 SMALLER: dict[str, tuple[str, ...]] = {
-    "cramming": ("training.batch_size=4", "training.micro_batch_size=2", "model.stack.n_layers=2"),
+    "cramming": ("task.batch_size=4", "task.micro_batch_size=2", "model.stack.n_layers=2"),
     "gpt2-124m": (
-        "training.batch_size=4",
-        "training.micro_batch_size=2",
+        "task.batch_size=4",
+        "task.micro_batch_size=2",
         "model.stack.n_layers=2",
         "model.max_len=128",
     ),
-    "grokking": ("training.batch_tokens=300", "model.encoder.n_layers=2", "model.decoder.n_layers=2"),
-    "nanogpt-gpu": ("training.batch_size=4", "model.stack.n_layers=2"),
-    "original-decoder": ("training.batch_size=4", "training.micro_batch_size=2", "model.stack.n_layers=2"),
-    "wmt14-en-de-base": ("training.batch_tokens=300",),
+    "grokking": ("task.batch_tokens=300", "model.encoder.n_layers=2", "model.decoder.n_layers=2"),
+    "nanogpt-gpu": ("task.batch_size=4", "model.stack.n_layers=2"),
+    "original-decoder": ("task.batch_size=4", "task.micro_batch_size=2", "model.stack.n_layers=2"),
+    "wmt14-en-de-base": ("task.batch_tokens=300",),
 }
 COMMON = ("training.precision=fp32", "training.compile=never", "logging.wandb=none")
 # Every verb is asked of every run: what a family refuses is an answer, too.

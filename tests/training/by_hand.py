@@ -11,7 +11,7 @@ from tercet.objectives import Loss, no_loss
 from tercet.training.module import step_seed
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.schedules import rate_factor
-from tercet.training.task import Task
+from tercet.training.tasks.task import Task
 
 State = dict[str, Tensor]
 

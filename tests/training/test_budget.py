@@ -11,7 +11,7 @@ from tercet.config import UserError
 from tercet.training import machine, train
 from tercet.training.machine import Speed
 from tercet.training.plan import Plan
-from tercet.training.recipe import TrainingSpec
+from tercet.training.specs import TrainingSpec
 
 pytestmark = pytest.mark.slow  # a budget is measured
 

@@ -179,7 +179,7 @@ def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind:
 
 
 def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) -> None:
-    varied = [VariedKey.of("training.batch_size", [8, 16])]
+    varied = [VariedKey.of("task.batch_size", [8, 16])]
     result = compare_runs(
         [recipes("text"), recipes("masked")], varied=varied, out=tmp_path / "out", quiet=True,
     )  # fmt: skip
@@ -296,9 +296,9 @@ def test_all_variants_are_built_before_one_is_trained(
     words = refused(lambda: compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True))
     assert words.startswith("n_heads=3: ")
     assert "16" in words
-    varied = [VariedKey.of("training.best_by", ["loss", "bleu"])]  # which only the task knows of
+    varied = [VariedKey.of("task.best_by", ["loss", "bleu"])]
     words = refused(lambda: compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True))
-    assert words.startswith("best_by=bleu: training.best_by=bleu is for translation")
+    assert "task.best_by: input should be 'loss', got 'bleu'" in words
     assert not (tmp_path / "out").exists()
 
 
@@ -355,7 +355,7 @@ def test_a_changed_recipe_is_refused_before_training(
     compare_runs([str(recipe)], varied=TWO, out=tmp_path / "out", quiet=True)
     recipe.write_text(recipe.read_text().replace("batch_size: 16", "batch_size: 8").replace("micro_batch_size: 4", ""))
     sweep = plan_sweep([str(recipe)], varied=TWO, out=tmp_path / "out")
-    assert "training.batch_size: 16 -> 8" in refused(lambda: check_sweep(sweep, quiet=True))
+    assert "task.batch_size: 16 -> 8" in refused(lambda: check_sweep(sweep, quiet=True))
 
 
 def test_default_folder() -> None:

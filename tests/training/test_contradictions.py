@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import TINY, tiny_pairs_recipe, tiny_recipe
+from tiny_runs import NO_SAMPLES, TINY, tiny_pairs_recipe, tiny_recipe
 
 from tercet.config import UserError
-from tercet.training import train
-from tercet.training.task import task_of
+from tercet.training import parse_recipe, train
+from tercet.training.tasks.task import task_of
 
 
 def refused(recipe: Any, folder: Path, words: str) -> None:
@@ -25,19 +25,18 @@ def refused(recipe: Any, folder: Path, words: str) -> None:
     [
         ({"micro_batch_tokens": 60}, "batch_tokens=192 must be a multiple of micro_batch_tokens=60"),
         ({"micro_batch_tokens": 384}, "batch_tokens=192 must be a multiple of micro_batch_tokens=384"),
-        ({"batch_tokens": None}, "micro_batch_tokens=64 divides batch_tokens; set that as well"),
-        ({"micro_batch_size": 4}, "micro_batch_size=4 divides batch_size; with batch_tokens set micro_batch_tokens"),
         ({"batch_tokens": 0, "micro_batch_tokens": None}, "batch_tokens=0 must be at least 1"),
+        ({"devices": 2}, "192 in micro-batches of 64 make 3, which 2 devices cannot share evenly; make it a multiple"),
         ({"label_smoothing": 1.0}, r"label_smoothing=1\.0 must be at least 0 and below 1"),
         ({"label_smoothing": -0.1}, r"label_smoothing=-0\.1 must be at least 0 and below 1"),
         ({"ema": 0.0}, r"ema=0\.0 must be between 0 and 1, such as 0\.999; null for none"),
         ({"ema": 1.0}, r"ema=1\.0 must be between 0 and 1"),
-        ({"strategy": "fsdp"}, "with fsdp no device has the whole model: ema and best_by=bleu need another strategy"),
-        ({"strategy": "fsdp", "ema": None}, "ema and best_by=bleu need another strategy"),
-        ({"strategy": "fsdp", "best_by": "loss"}, "ema and best_by=bleu need another strategy"),
+        ({"strategy": "fsdp"}, "with fsdp no device has the whole model: ema needs another strategy"),
+        ({"strategy": "fsdp", "ema": None}, r"task\.best_by=bleu needs another training\.strategy"),
+        ({"strategy": "fsdp", "best_by": "loss"}, "ema needs another strategy"),
         ({"validation_sentences": 0}, "best_by=bleu needs translations; leave validation_sentences out, or set it"),
         ({"warmup_steps": 0}, "the inverse_square_root schedule needs warmup_steps, such as 4000"),
-        ({"best_by": "blue"}, "training.best_by: .*'loss', 'bleu', 'accuracy' or 'f1'"),
+        ({"best_by": "blue"}, "task.best_by: .*'loss' or 'bleu'"),
         ({"validation_sentences": -1}, "validation_sentences=-1 must not be negative"),
     ],
 )
@@ -50,13 +49,40 @@ def test_by_the_recipe(tmp_path: Path, training: dict[str, Any], words: str) -> 
 @pytest.mark.parametrize(
     ("family", "kind", "words"),
     [
-        ("pairs", "text", "the encoder-decoder family learns from pairs; set data.kind to pairs"),
-        ("text", "pairs", "the decoder-only family learns from text; set data.kind to text"),
+        ("pairs", "language", "task language trains decoder-only models, and this one is encoder-decoder: .*transla"),
+        ("text", "masked", "task masked trains encoder-only models, and this one is decoder-only: set task to langua"),
+        ("labels", "language", "this one is encoder-only: set task to masked or labels, or take another model"),
     ],
 )
-def test_a_family_and_what_it_does_not_learn_from(tmp_path: Path, family: str, kind: str, words: str) -> None:
+def test_a_task_and_a_model_of_another(tmp_path: Path, family: str, kind: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        TINY[family](tmp_path, {"data": {"kind": kind, "source": "a.tsv"}})
+        TINY[family](tmp_path, {"task": {"kind": kind}})
+
+
+@pytest.mark.parametrize(
+    ("old", "words"),
+    [
+        ({"training": {"batch_size": 8}}, r"tiny language: training\.batch_size is task\.batch_size now: see docs"),
+        ({"data": {"kind": "text"}}, r"data\.kind is task\.kind now"),
+        ({"training": {"best_by": "bleu", "masking": {}}}, r"training\.masking is .*; training\.best_by is task\.best"),
+        ({"training": {"sample_tokens": 0}}, r"task\.sample_tokens \(of translations sample_sentences, of labels"),
+    ],
+)
+def test_keys_of_the_version_before_are_refused_with_their_names_of_today(
+    tmp_path: Path, old: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        tiny_recipe(tmp_path, old)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_recipe_needs_a_task() -> None:
+    settings = {"data": {"source": "animals"}, "training": {"max_steps": 1}}
+    with pytest.raises(UserError, match="mine needs a task: language, masked, translation, labels, such as `task: l"):
+        parse_recipe(settings, name="mine")
+    with pytest.raises(UserError, match="mine: task: unknown kind 'langauge'; did you mean 'language'"):
+        parse_recipe({**settings, "task": "langauge"}, name="mine")
+    assert parse_recipe({**settings, "task": "language"}, name="mine").model.family == "decoder-only"
 
 
 def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
@@ -70,29 +96,13 @@ def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("training", "words"),
     [
-        ({"batch_tokens": None, "micro_batch_tokens": None}, "pairs come in buckets .*set training.batch_tokens, such"),
         ({"batch_tokens": 14, "micro_batch_tokens": 7}, "a pair may have 8 tokens a side, more than the 7 of a batch"),
         ({"devices": 2, "micro_batch_tokens": None, "batch_tokens": 14}, "8 tokens a side, more than the 7 of a batch"),
-        ({"devices": 2}, "192 in micro-batches of 64 make 3, which 2 devices cannot share evenly; make it a multiple"),
         ({"devices": 7, "micro_batch_tokens": None}, "6 validation pairs fit into model.max_len=8, and each of 7 dev"),
-        ({"validation_tokens": 100}, "training.validation_tokens is for text; .*leave it out"),
-        ({"sample_prompt": "the"}, "training.sample_prompt is for text; .*leave it out"),
     ],
 )
 def test_of_pairs_with_their_data(tmp_path: Path, training: dict[str, Any], words: str) -> None:
     refused(tiny_pairs_recipe(tmp_path, **training), tmp_path, words)
-
-
-@pytest.mark.parametrize(
-    ("training", "words"),
-    [
-        ({"batch_tokens": 64, "micro_batch_size": None}, "training.batch_tokens is for sentence pairs; .*batch_size"),
-        ({"best_by": "bleu"}, "training.best_by=bleu is for translation; set it to loss"),
-        ({"validation_sentences": 5}, "training.validation_sentences is for translation; .*validation_tokens"),
-    ],
-)
-def test_of_text_with_its_data(tmp_path: Path, training: dict[str, Any], words: str) -> None:
-    refused(tiny_recipe(tmp_path, **training), tmp_path, words)
 
 
 def test_sentences_that_do_not_fit(tmp_path: Path) -> None:
@@ -113,7 +123,7 @@ def test_post_norm_without_a_warm_up_is_warned_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
     changes = {"decoder" if family == "pairs" else "stack": {"placement": "post"}}
-    short: dict[str, Any] = {"max_steps": 1, "sample_tokens": 0, "schedule": "constant"}
+    short: dict[str, Any] = {"max_steps": 1, "schedule": "constant", **NO_SAMPLES[family]}
     warning = "post-norm without warm-up seldom learns .*; set training.warmup_steps, such as 400"
     for model, warmup in ((changes, 0), (changes, 2), ({}, 0)):
         recipe = TINY[family](tmp_path, {"model": model}, **short, warmup_steps=warmup)

@@ -16,15 +16,15 @@ from tercet.evaluate.labels import score_labels
 from tercet.models import EncoderOnly, build
 from tercet.objectives import LabelledBatch, no_loss
 from tercet.training import parse_recipe, read_recipe, train
-from tercet.training.classification import ClassifyTask
-from tercet.training.task import task_of
+from tercet.training.tasks.labels import LabelsTask
+from tercet.training.tasks.task import task_of
 
 Finished = Callable[[str], Path]
 
 
-def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> ClassifyTask:
+def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> LabelsTask:
     task = task_of(tiny_labels_recipe(folder, changes, **training), progress=False)
-    assert isinstance(task, ClassifyTask)
+    assert isinstance(task, LabelsTask)
     return task
 
 
@@ -131,12 +131,13 @@ def test_easy_labels_are_learnt(tmp_path: Path) -> None:
     (tmp_path / "twice.jsonl").write_text("".join(lines))
     stack = {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64}
     base = {
-        "data": {"kind": "labels", "source": str(tmp_path / "twice.jsonl"), "tokenizer": {"kind": "words"}},
+        "task": {"kind": "labels", "batch_size": 32, "best_by": "f1"},
+        "data": {"source": str(tmp_path / "twice.jsonl"), "tokenizer": {"kind": "words"}},
         "model": {"preset": "modern-encoder", "max_len": 8, "stack": stack},
     }
     training = {
-        "max_steps": 150, "batch_size": 32, "optimizer": {"kind": "muon"}, "precision": "fp32", "compile": "never",
-        "accelerator": "cpu", "validate_every": 50, "best_by": "f1", "save_every": 150,
+        "max_steps": 150, "optimizer": {"kind": "muon"}, "precision": "fp32", "compile": "never",
+        "accelerator": "cpu", "validate_every": 50, "save_every": 150,
     }  # fmt: skip
     out = train(parse_recipe(merge(base, {"training": training}), name="twice"), tmp_path / "run", quiet=True)
     assert load_model(out / "best").card.metrics["val/accuracy"] > 0.98
@@ -145,11 +146,14 @@ def test_easy_labels_are_learnt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"training": {"best_by": "bleu"}}, "best_by=bleu is for translation; set it to loss or accuracy or f1"),
-        ({"training": {"validation_tokens": 8}}, "validation_tokens is not for labels"),
-        ({"training": {"masking": {"rate": 0.2}}}, r"training\.masking is for the encoder-only family on text"),
-        ({"training": {"devices": 16, "micro_batch_size": 1}}, r"validation texts, and each of 16 devices needs one"),
-        ({"data": {"over": "text"}}, "data.over: 'text' must be texts or tokens"),
+        ({"task": {"best_by": "bleu"}}, r"task\.best_by: .*'loss', 'accuracy' or 'f1'"),
+        ({"task": {"validation_tokens": 8}}, "task: unknown key 'validation_tokens'"),
+        ({"task": {"masking": {"rate": 0.2}}}, "task: unknown key 'masking'"),
+        (
+            {"training": {"devices": 16}, "task": {"micro_batch_size": 1}},
+            "each of 16 devices needs one",
+        ),
+        ({"data": {"over": "text"}}, "data.over: .*'texts' or 'tokens'"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -29,6 +29,7 @@ def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
     (tmp_path / "unseen.jsonl").write_text("".join(f'{{"text": "{line(word)}"}}\n' for word in unseen))
     recipe = parse_recipe(
         {
+            "task": {"kind": "language", "batch_size": 64, "sample_tokens": 0},
             "data": {
                 "source": str(tmp_path / "seen.jsonl"),
                 "validation": {"kind": "held_out", "source": str(tmp_path / "unseen.jsonl")},
@@ -38,13 +39,11 @@ def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
             "model": {"preset": "modern", "max_len": 10, "stack": {"d_model": 32, "n_layers": 2, "n_heads": 2}},
             "training": {
                 "max_steps": 600,
-                "batch_size": 64,
                 "precision": "fp32",
                 "compile": "never",
                 "accelerator": "cpu",
                 "validate_every": 600,
                 "save_every": 600,
-                "sample_tokens": 0,
             },
         },
         name=task,
@@ -71,6 +70,13 @@ def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
     stack = {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64, "dropout": {"embedding": 0.0, "residual": 0.0}}
     recipe = parse_recipe(
         {
+            "task": {
+                "kind": "translation",
+                "batch_tokens": 1024,
+                "micro_batch_tokens": 512,
+                "best_by": "bleu",
+                "sample_sentences": 0,
+            },
             "data": {
                 "source": str(tmp_path / "seen.tsv"),
                 "validation": {"kind": "held_out", "source": str(tmp_path / "unseen.tsv")},
@@ -79,8 +85,6 @@ def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
             "model": {"preset": "modern-translator", "max_len": 8, "encoder": stack, "decoder": stack},
             "training": {
                 "max_steps": 300,
-                "batch_tokens": 1024,
-                "micro_batch_tokens": 512,
                 "label_smoothing": 0.1,
                 "ema": 0.98,
                 "optimizer": {"kind": "muon", "lr": 0.02, "adam_lr": 0.01},
@@ -88,9 +92,7 @@ def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
                 "compile": "never",
                 "accelerator": "cpu",
                 "validate_every": 150,
-                "best_by": "bleu",
                 "save_every": 300,
-                "sample_tokens": 0,
             },
         },
         name=task,
@@ -112,8 +114,8 @@ def test_the_animals_are_learnt_by_heart(tmp_path: Path) -> None:
             "optimizer": {"lr": 3e-3},
             "schedule": "cosine",
             "validate_every": 10_000,
-            "sample_tokens": 0,
         },
+        "task": {"sample_tokens": 0},
     }
     recipe = load_recipe("animals", {**changes, "training": {**changes["training"], "accelerator": "cpu"}})
     trained = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")

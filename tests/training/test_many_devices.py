@@ -23,7 +23,7 @@ ALIKE: dict[str, dict[str, Any]] = {
     "text": {"model": {"stack": {"bias": False, "dropout": UNDROPPED}}},
     "pairs": {
         "model": {"encoder": {"dropout": UNDROPPED}, "decoder": {"dropout": UNDROPPED}},
-        "training": {"batch_tokens": 256},  # four buckets, which two can share
+        "task": {"batch_tokens": 256},  # four buckets, which two can share
     },
     "masked": {"model": {"stack": {"dropout": UNDROPPED}}},
     "labels": {"model": {"classifier": {"dropout": 0.0}}},

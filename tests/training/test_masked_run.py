@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import UNDROPPED, figures, resume_state, tiny_masked_recipe, tiny_recipe
+from tiny_runs import UNDROPPED, figures, resume_state, tiny_masked_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -15,8 +15,8 @@ from tercet.evaluate.masked import score_masked
 from tercet.models import EncoderOnly, build
 from tercet.objectives import IGNORED, MaskedBatch, no_loss
 from tercet.training import parse_recipe, read_recipe, train
-from tercet.training.masked import BLOCK, MaskedTask
-from tercet.training.task import task_of
+from tercet.training.tasks.masked import BLOCK, MaskedTask
+from tercet.training.tasks.task import task_of
 
 Finished = Callable[[str], Path]
 
@@ -141,11 +141,11 @@ def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         ({"data": {"tokenizer": {"mask": False}}}, "no mask token.*wordpiece, or set mask: true in data.tokenizer"),
         ({"data": {"tokenizer": {"bos": False}}}, "no token for the beginning.*set bos: true"),
-        ({"training": {"best_by": "bleu"}}, "training.best_by=bleu is for translation; set it to loss or accuracy"),
-        ({"training": {"sample_prompt": "a"}}, "sample_prompt is for models that go on writing"),
-        ({"training": {"batch_tokens": 64, "micro_batch_size": None}}, "batch_tokens is for sentence pairs"),
+        ({"task": {"best_by": "bleu"}}, r"task\.best_by: .*'loss' or 'accuracy'"),
+        ({"task": {"sample_prompt": "a"}}, "task: unknown key 'sample_prompt'"),
+        ({"task": {"batch_tokens": 64}}, "task: unknown key 'batch_tokens'"),
         ({"model": {"max_len": 2}}, "max_len=2 leaves no room"),
-        ({"data": {"kind": "pairs", "source": "x.tsv"}}, "the encoder-only family learns from text or labels"),
+        ({"task": {"kind": "translation"}}, "trains encoder-decoder models, and this one is encoder-only: set task to"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -153,17 +153,16 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], w
         task_for(tmp_path, changes)
 
 
-def test_masking_is_for_encoders(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"training\.masking is for the encoder-only family on text"):
-        tiny_recipe(tmp_path, masking={"rate": 0.2})
-
-
-def learnt(tmp_path: Path, lines: list[str], *, max_len: int, steps: int, d_model: int = 64, **training: Any) -> Path:
+def learnt(
+    tmp_path: Path, lines: list[str], *, max_len: int, steps: int, d_model: int = 64, batch_size: int = 64,
+    **training: Any,
+) -> Path:  # fmt: skip
     (tmp_path / "lines.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in lines))
     stack = {"d_model": d_model, "n_layers": 2, "n_heads": 4, "d_ff": 128}
     held_out = {"kind": "held_out", "source": str(tmp_path / "lines.jsonl")}
     recipe = parse_recipe(
         {
+            "task": {"kind": "masked", "batch_size": batch_size, "sample_tokens": 8},
             "data": {
                 "source": str(tmp_path / "lines.jsonl"),
                 "validation": held_out if training.pop("by_heart", False) else {"kind": "documents", "fraction": 0.1},
@@ -173,14 +172,12 @@ def learnt(tmp_path: Path, lines: list[str], *, max_len: int, steps: int, d_mode
             "model": {"preset": "modern-encoder", "max_len": max_len, "stack": stack},
             "training": {
                 "max_steps": steps,
-                "batch_size": 64,
                 "optimizer": {"kind": "muon", "lr": 0.02, "adam_lr": 0.01},
                 "precision": "fp32",
                 "compile": "never",
                 "accelerator": "cpu",
                 "validate_every": steps,
                 "save_every": steps,
-                "sample_tokens": 8,
                 **training,
             },
         },

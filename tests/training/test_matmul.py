@@ -7,9 +7,10 @@ import pytest
 import torch
 from tiny_runs import tiny_recipe
 
-from tercet.training import language, machine, train
+from tercet.training import machine, train
 from tercet.training.machine import choose_matmul, multiplying
-from tercet.training.recipe import TrainingSpec
+from tercet.training.specs import TrainingSpec
+from tercet.training.tasks import language
 
 SPEC = TrainingSpec(max_steps=1, accelerator="cpu")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import Step, steps_by_hand
-from tiny_runs import TINY, figures, resume_state, tiny_pairs_recipe, weights
+from tiny_runs import NO_SAMPLES, TINY, figures, resume_state, tiny_pairs_recipe, weights
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -16,7 +16,7 @@ from tercet.models import build
 from tercet.training import module as module_file
 from tercet.training import train
 from tercet.training.module import TrainingModule
-from tercet.training.task import task_of
+from tercet.training.tasks.task import task_of
 
 pytestmark = pytest.mark.slow  # each trains a whole run
 
@@ -36,7 +36,7 @@ def assert_is_average(run: Path, folder: str, step: Step) -> None:
 
 @pytest.mark.parametrize("family", TINY)
 def test_best_and_last_are_averages_of_the_steps(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
-    recipe = TINY[family](tmp_path, ema=0.4, sample_tokens=0)
+    recipe = TINY[family](tmp_path, ema=0.4, **NO_SAMPLES[family])
     out = finished(family) if family == "pairs" else train(recipe, tmp_path / "run", quiet=True)
     steps = list(steps_by_hand(task_of(recipe, progress=False)))
     assert_is_average(out, "last", steps[-1])

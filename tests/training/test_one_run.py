@@ -18,8 +18,9 @@ from tercet.data import Windows, prepare
 from tercet.evaluate.language import score
 from tercet.models import build
 from tercet.objectives import CausalBatch, Loss, causal_loss, windows_to_score
-from tercet.training import language, machine, read_recipe, train
-from tercet.training.task import task_of
+from tercet.training import machine, read_recipe, train
+from tercet.training.tasks import language
+from tercet.training.tasks.task import task_of
 
 EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 30, "validation_tokens": 20}
 

@@ -16,37 +16,40 @@ from tiny_runs import tiny_labels_recipe, tiny_pairs_recipe, tiny_recipe
 from tercet.checkpoint import load_model
 from tercet.config import UserError, parse_yaml, write_yaml
 from tercet.data import PAIR_DATASETS
-from tercet.models import DecoderOnly, EncoderDecoderSpec, build
+from tercet.models import DecoderOnly, build
 from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
 from tercet.training.metrics import COLUMNS
+from tercet.training.recipe import LabelsRecipe
 
 FEW: dict[str, Any] = {
     "max_steps": 1,
     "max_epochs": None,
     "max_hours": None,
     "batch_ramp": None,
-    "sample_tokens": 3,
     "accelerator": "cpu",
 }
 STACK = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16}
 SMALL: dict[str, Any] = {
     "data": {"tokenizer": {"kind": "characters", "byte_fallback": True, "pad": True}, "validation": {"kind": "tail"}},
     "model": {"max_len": 8, "stack": STACK},
-    "training": {**FEW, "batch_size": 2, "micro_batch_size": 1, "validation_tokens": 64},
+    "task": {"batch_size": 2, "micro_batch_size": 1, "validation_tokens": 64, "sample_tokens": 3},
+    "training": FEW,
     "logging": {"wandb": "none"},
 }
 SMALL_TRANSLATOR: dict[str, Any] = {
     "model": {"max_len": 32, "encoder": STACK, "decoder": STACK},
-    "training": {**FEW, "batch_tokens": 64, "devices": 1, "validation_sentences": 2},
+    "task": {"batch_tokens": 64, "validation_sentences": 2},
+    "training": {**FEW, "devices": 1},
 }
 SMALL_CLASSIFIER: dict[str, Any] = {
     "data": {"tokenizer": {"kind": "wordpiece", "vocab_size": 100}, "validation": {"kind": "drawn", "count": 10}},
     "model": {"max_len": 12, "stack": STACK},
-    "training": {**FEW, "batch_size": 2, "micro_batch_size": 1},
+    "task": {"batch_size": 2, "micro_batch_size": 1},
+    "training": FEW,
 }
 ENCODERS = [name for name in recipe_names() if load_recipe(name).model.family == "encoder-only"]
-CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).data.kind == "labels"]
-TRANSLATORS = [name for name in recipe_names() if isinstance(load_recipe(name).model, EncoderDecoderSpec)]
+CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).task.kind == "labels"]
+TRANSLATORS = [name for name in recipe_names() if load_recipe(name).task.kind == "translation"]
 # Tokenizers learnt on a toy's sixty words have no room for more.
 WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
 
@@ -89,8 +92,10 @@ def test_it_builds_at_its_own_size(name: str) -> None:
     assert recipe_names()[name]  # its first line says what it is
     assert recipe_text(name).startswith("# ")
     own: dict[str, Any] = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
+    if isinstance(recipe, LabelsRecipe):
+        recipe = recipe.with_labels(("a", "b", "c"))
     with torch.device("meta"):
-        build(recipe.with_vocabulary(recipe.model.vocab_size or 100, labels=("a", "b", "c"), **own).model)
+        build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **own).model)
 
 
 @pytest.mark.parametrize("name", recipe_names())

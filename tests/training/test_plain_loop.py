@@ -11,7 +11,7 @@ from tiny_runs import ADAMW, MUON, PAIRS_MUON, resume_state, tiny_pairs_recipe, 
 
 from tercet.checkpoint import load_model
 from tercet.training import train
-from tercet.training.task import task_of
+from tercet.training.tasks.task import task_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_by_hand.py"
 
@@ -46,7 +46,7 @@ def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> No
     ids=["muon", "adam"],
 )
 def test_same_weights_of_a_translator(tmp_path: Path, training: dict[str, Any]) -> None:
-    recipe = tiny_pairs_recipe(tmp_path, **training, sample_tokens=0, validation_sentences=0, best_by="loss")
+    recipe = tiny_pairs_recipe(tmp_path, **training, sample_sentences=0, validation_sentences=0, best_by="loss")
     out = train(recipe, tmp_path / "run", quiet=True)
     *_, last = steps_by_hand(task_of(recipe, progress=False))
     state = resume_state(out)["state_dict"]

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.config import UserError
 from tercet.data import Order
 from tercet.training import TrainingSpec
 from tercet.training.plan import Plan, floor_sum, plan_of
+from tercet.training.tasks.specs import LanguageTaskSpec, TranslationTaskSpec
 
 plans = st.builds(
     Plan,
@@ -72,22 +72,22 @@ def test_a_budget_is_kept_and_used_up(plan: Plan, a_unit: float, a_step: float, 
 
 
 def test_without_a_ramp_a_unit_is_the_batch() -> None:
-    plan = plan_of(TrainingSpec(max_steps=5, batch_size=6, micro_batch_size=4), 20, batch=6, micro=4)
+    plan = plan_of(TrainingSpec(max_steps=5), 20, batch=6, micro=4)
     assert (plan.unit, plan.units, plan.steps) == (6, 1, 5)
 
 
 def test_a_ramp_grows_by_micro_batches_on_every_device() -> None:
-    spec = TrainingSpec(max_steps=5, batch_size=24, micro_batch_size=4, batch_ramp=0.5, devices=2)
+    spec = TrainingSpec(max_steps=5, batch_ramp=0.5, devices=2)
     plan = plan_of(spec, 100, batch=24, micro=4)
     assert (plan.unit, plan.units) == (8, 3)
     assert [len(plan.rows(step)[0]) for step in range(5)] == [8, 8, 16, 24, 24]
 
 
 def test_a_ramp_without_whole_steps_is_refused() -> None:
-    with pytest.raises(UserError, match="a batch of 6 must be a multiple of 4 on each of 1 devices"):
-        plan_of(TrainingSpec(max_steps=5, batch_tokens=8, micro_batch_tokens=4, batch_ramp=0.5), 9, batch=6, micro=4)
-    for changes in ({"micro_batch_size": None}, {"micro_batch_size": 5}, {"micro_batch_size": 24}):
-        with pytest.raises(ValueError, match="set micro_batch_size to a divisor of the 24 that a device takes"):
-            TrainingSpec(max_steps=5, batch_size=24, batch_ramp=0.5, **changes)
+    for micro in (None, 5, 24):
+        with pytest.raises(ValueError, match=r"set task\.micro_batch_size to a divisor of the 24 that a device takes"):
+            LanguageTaskSpec(batch_size=24, micro_batch_size=micro).check_batches(1, ramp=True)
+    with pytest.raises(ValueError, match=r"set task\.micro_batch_tokens to a divisor of the 24 that a device takes"):
+        TranslationTaskSpec(batch_tokens=48).check_batches(2, ramp=True)
     with pytest.raises(ValueError, match=r"batch_ramp=0\.0 is a share of the run"):
-        TrainingSpec(max_steps=5, batch_size=24, micro_batch_size=4, batch_ramp=0.0)
+        TrainingSpec(max_steps=5, batch_ramp=0.0)

@@ -20,8 +20,8 @@ from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
 from tercet.objectives import IGNORED, PairBatch
 from tercet.training import read_recipe, train
-from tercet.training.task import task_of
-from tercet.training.translation import TranslationTask
+from tercet.training.tasks.task import task_of
+from tercet.training.tasks.translation import TranslationTask
 
 Finished = Callable[[str], Path]
 
@@ -116,7 +116,9 @@ def test_bleu_of_the_first_sentences_alone(tmp_path: Path) -> None:
 
 
 def test_the_best_by_loss_is_another_than_by_bleu(tmp_path: Path) -> None:
-    out = train(tiny_pairs_recipe(tmp_path, best_by="loss", max_steps=6, sample_tokens=0), tmp_path / "run", quiet=True)
+    out = train(
+        tiny_pairs_recipe(tmp_path, best_by="loss", max_steps=6, sample_sentences=0), tmp_path / "run", quiet=True
+    )
     columns = figures(out)
     losses, scores = dict(columns["val/loss"]), dict(columns["val/bleu"])
     assert load_model(out / "best").card.step == min(losses, key=lambda step: losses[step]) == 6
@@ -193,7 +195,8 @@ def test_devices_share_the_validation_set(tmp_path: Path, world: int) -> None:
 
 ALIKE: dict[str, Any] = {
     "model": {"encoder": {"dropout": UNDROPPED}, "decoder": {"dropout": UNDROPPED}},
-    "training": {"sample_tokens": 0, "validation_sentences": 0, "best_by": "loss", "max_steps": 20},
+    "task": {"sample_sentences": 0, "validation_sentences": 0, "best_by": "loss"},
+    "training": {"max_steps": 20},
 }
 
 

@@ -5,14 +5,16 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import merge
 from tercet.training import Interrupted, Recipe, parse_recipe
+from tercet.training.recipe import RECIPES
 
 TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8))
 
@@ -22,12 +24,22 @@ PAIRS_ADAMW: dict[str, Any] = {"kind": "adamw", "lr": 0.06}
 PAIRS_MUON: dict[str, Any] = {"kind": "muon", "lr": 0.05, "adam_lr": 0.06}
 
 
-def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+def recipe_of(base: dict[str, Any], changes: dict[str, Any] | None, settings: dict[str, Any]) -> Recipe:
+    """`base` with `settings`, keys of the task and of the training, and `changes` laid over it."""
+    of_task = {field.name for field in fields(get_type_hints(RECIPES[base["task"]["kind"]])["task"])}
+    parts = {"task": {}, "training": {}}
+    for key, value in settings.items():
+        parts["task" if key in of_task else "training"][key] = value
+    return parse_recipe(merge(merge(base, parts), changes or {}), name=f"tiny {base['task']['kind']}")
+
+
+def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
     """One layer, 8 tokens of context, 12 steps of 16 rows in four micro-batches; an epoch is about 4 steps."""
     text = folder / "text.txt"
     if not text.exists():
         text.write_text(TEXT)
     base: dict[str, Any] = {
+        "task": {"kind": "language", "batch_size": 16, "micro_batch_size": 4, "sample_tokens": 6},
         "data": {
             "source": str(text),
             "validation": {"kind": "tail", "fraction": 0.1},
@@ -45,8 +57,6 @@ def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **traini
         },
         "training": {
             "max_steps": 12,
-            "batch_size": 16,
-            "micro_batch_size": 4,
             "optimizer": ADAMW,
             "schedule": {"kind": "cosine"},
             "warmup_steps": 2,
@@ -56,10 +66,9 @@ def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **traini
             "validate_every": 3,
             "save_every": 4,
             "log_every": 1,
-            "sample_tokens": 6,
         },
     }
-    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny")
+    return recipe_of(base, changes, settings)
 
 
 COLOURS = {"red": "rote", "blue": "blaue", "green": "grüne", "black": "schwarze", "small": "kleine"}
@@ -73,7 +82,7 @@ PAIRS = [
 ]
 
 
-def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
     """One layer a side and all that a translation run can have; 12 steps of 192 tokens a side in three micro-batches.
 
     An epoch is 3.67 steps: saves fall inside of epochs, and steps reach from one into the next.
@@ -90,6 +99,7 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
     }
     init = {"kind": "normal", "std": 0.2}  # large enough for BLEU to move within 12 steps
     base: dict[str, Any] = {
+        "task": {"kind": "translation", "batch_tokens": 192, "micro_batch_tokens": 64, "best_by": "bleu"},
         "data": {
             "source": str(pairs),
             "validation": {"kind": "drawn", "count": 6},
@@ -98,8 +108,6 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
         "model": {"preset": "modern-translator", "max_len": 8, "encoder": stack, "decoder": stack, "init": init},
         "training": {
             "max_steps": 12,
-            "batch_tokens": 192,
-            "micro_batch_tokens": 64,
             "label_smoothing": 0.1,
             "ema": 0.4,
             "optimizer": PAIRS_ADAMW,
@@ -109,15 +117,14 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
             "compile": "never",
             "accelerator": "cpu",
             "validate_every": 3,
-            "best_by": "bleu",
             "save_every": 4,
             "log_every": 1,
         },
     }
-    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny pairs")
+    return recipe_of(base, changes, settings)
 
 
-def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
     """As `tiny_recipe`, for an encoder: 12 steps of 16 rows in four micro-batches of 10 tokens, word by word."""
     text = folder / "text.txt"
     if not text.exists():
@@ -130,6 +137,7 @@ def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
         "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
     }
     base: dict[str, Any] = {
+        "task": {"kind": "masked", "batch_size": 16, "micro_batch_size": 4, "sample_tokens": 8},
         "data": {
             "source": str(text),
             "validation": {"kind": "tail", "fraction": 0.1},
@@ -138,8 +146,6 @@ def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
         "model": {"preset": "modern-encoder", "max_len": 10, "stack": stack},
         "training": {
             "max_steps": 12,
-            "batch_size": 16,
-            "micro_batch_size": 4,
             "optimizer": ADAMW,
             "schedule": {"kind": "cosine"},
             "warmup_steps": 2,
@@ -149,13 +155,12 @@ def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
             "validate_every": 3,
             "save_every": 4,
             "log_every": 1,
-            "sample_tokens": 8,
         },
     }
-    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny masked")
+    return recipe_of(base, changes, settings)
 
 
-def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> Recipe:
+def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
     """The sentences of `PAIRS`, labelled by their animal: 12 steps of 16 texts in four micro-batches."""
     labels = folder / "labels.jsonl"
     if not labels.exists():
@@ -163,8 +168,8 @@ def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
         labels.write_text("".join(json.dumps(line) + "\n" for line in lines))
     stack: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32}
     base: dict[str, Any] = {
+        "task": {"kind": "labels", "batch_size": 16, "micro_batch_size": 4, "best_by": "accuracy"},
         "data": {
-            "kind": "labels",
             "source": str(labels),
             "validation": {"kind": "drawn", "count": 10},
             "tokenizer": {"kind": "words"},
@@ -172,19 +177,16 @@ def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
         "model": {"preset": "modern-encoder", "max_len": 8, "stack": stack},
         "training": {
             "max_steps": 12,
-            "batch_size": 16,
-            "micro_batch_size": 4,
             "optimizer": ADAMW,
             "precision": "fp32",
             "compile": "never",
             "accelerator": "cpu",
             "validate_every": 3,
-            "best_by": "accuracy",
             "save_every": 4,
             "log_every": 1,
         },
     }
-    return parse_recipe(merge(merge(base, {"training": training}), changes or {}), name="tiny labels")
+    return recipe_of(base, changes, settings)
 
 
 TINY: dict[str, Callable[..., Recipe]] = {
@@ -192,6 +194,12 @@ TINY: dict[str, Callable[..., Recipe]] = {
     "pairs": tiny_pairs_recipe,
     "masked": tiny_masked_recipe,
     "labels": tiny_labels_recipe,
+}
+NO_SAMPLES: dict[str, dict[str, int]] = {
+    "text": {"sample_tokens": 0},
+    "pairs": {"sample_sentences": 0},
+    "masked": {"sample_tokens": 0},
+    "labels": {"sample_texts": 0},
 }
 UNDROPPED: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
 

@@ -140,7 +140,7 @@ def test_palms_embedding_has_billions_of_numbers() -> None:
 
 
 def test_only_masked_tokens_are_scored() -> None:
-    masking = load_recipe("walkthrough-bert").training.masking
+    masking = load_recipe("walkthrough-bert").task.masking
     assert isinstance(masking, Masking)
     tokens = np.arange(5, 605).reshape(6, 100)
     masked = mask_rows(

@@ -35,8 +35,8 @@ def data(tiny: bool, folder: Path) -> tuple[EncoderDecoderSpec, list[PairBatch]]
     Raises:
         UserError: where Multi30k is not there.
     """
-    from tercet.training.recipe import parse_recipe
-    from tercet.training.translation import TranslationTask
+    from tercet.training.recipe import TranslationRecipe, parse_recipe
+    from tercet.training.tasks.translation import TranslationTask
 
     source: dict[str, Any] = {"source": "multi30k", "source_language": "de", "target_language": "en"}
     if tiny:
@@ -54,13 +54,14 @@ def data(tiny: bool, folder: Path) -> tuple[EncoderDecoderSpec, list[PairBatch]]
                 "tokenizer": {"kind": "bpe", "vocab_size": 300 if tiny else 8000, "prefix_space": True},
             },
             "model": {"preset": "transformer-tiny", "max_len": 32 if tiny else 128, "encoder": stack, "decoder": stack},
-            "training": {"max_steps": 1, "batch_tokens": 64 if tiny else 4096},
+            "task": {"kind": "translation", "batch_tokens": 64 if tiny else 4096},
+            "training": {"max_steps": 1},
         },
         name="benchmark",
     )
+    assert isinstance(recipe, TranslationRecipe)
     task = TranslationTask(recipe)
     spec = task.recipe.model
-    assert isinstance(spec, EncoderDecoderSpec)
     count = min(BUCKETS, len(task.buckets))
     return spec, [batch for step in range(count) for batch in task.batches(step, 0, 1)]
 

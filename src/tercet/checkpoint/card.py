@@ -40,6 +40,12 @@ class Card:
     git_commit: str | None = None
     recipe: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def data_settings(self) -> dict[str, Any] | None:
+        """The recipe's `data`; None where the model was not trained here. Older recipes said their task in it."""
+        data: dict[str, Any] | None = self.recipe.get("data")
+        return None if data is None else {key: value for key, value in data.items() if key != "kind"}
+
     def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
         """The model folder's README.md: `n_parameters` counts tied weights once."""
         stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)

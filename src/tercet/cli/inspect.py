@@ -159,7 +159,7 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
 
     from tercet.data import LabelsSpec
     from tercet.training.recipe import load_recipe, recipe_names
-    from tercet.training.task import task_of
+    from tercet.training.tasks.task import task_of
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         raise UserError(f"no folder, preset or recipe is called {name!r}{nearest(name, {*PRESETS, *recipe_names()})}")

@@ -37,7 +37,7 @@ from tercet.cli import (
 from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
 
 OUT_OF_MEMORY = (
-    "out of memory; lower training.micro_batch_size (of pairs training.micro_batch_tokens) or the model's sizes, "
+    "out of memory; lower task.micro_batch_size (of pairs task.micro_batch_tokens) or the model's sizes, "
     "generate fewer samples at once, or lower --batch-tokens"
 )
 VERBS: dict[str, ModuleType] = {

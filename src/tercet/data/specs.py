@@ -93,7 +93,6 @@ class DataSpec:
     `encoding` is that of text files, `text_field` the key or column that holds a document in JSONL and Parquet.
     """
 
-    kind: Literal["text"] = "text"
     source: str
     validation: Tail | Documents | HeldOut = Tail()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
@@ -152,7 +151,6 @@ class PairsSpec:
         encoding: of text and TSV files.
     """
 
-    kind: Literal["pairs"] = "pairs"
     source: str
     target: str | None = None
     source_language: str | None = None
@@ -193,7 +191,6 @@ class LabelsSpec:
         encoding: of the files.
     """
 
-    kind: Literal["labels"] = "labels"
     source: str
     text_field: str = "text"
     label_field: str = "label"

@@ -315,7 +315,7 @@ def translation_scores(
 
 def _trained_on(trained: Trained, spec: type[Spec]) -> Spec | None:
     """The data's settings, where the model's card has them."""
-    known = trained.card.recipe.get("data")
+    known = trained.card.data_settings
     return None if known is None else parse(spec, known, name=f"the recipe in {trained.folder / 'card.json'}")
 
 

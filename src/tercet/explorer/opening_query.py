@@ -3,7 +3,6 @@
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError, parse
@@ -80,7 +79,7 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
 
 def _read_held_out_line(trained: Trained) -> str:
     """The first line of the validation part, if it is on this machine and can still be read; else nothing."""
-    data: dict[str, Any] = trained.card.recipe.get("data") or {}
+    data = trained.card.data_settings or {}
     with suppress(UserError), _offline():
         if isinstance(trained.model, EncoderDecoder):
             pairs = prepare_pairs(

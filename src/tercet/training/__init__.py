@@ -1,8 +1,6 @@
 """Training on Lightning, the only room that knows it; it is imported when a run begins."""
 
-from tercet.training.recipe import LoggingSpec as LoggingSpec
 from tercet.training.recipe import Recipe as Recipe
-from tercet.training.recipe import TrainingSpec as TrainingSpec
 from tercet.training.recipe import load_recipe as load_recipe
 from tercet.training.recipe import parse_recipe as parse_recipe
 from tercet.training.recipe import recipe_names as recipe_names
@@ -11,3 +9,5 @@ from tercet.training.run import Interrupted as Interrupted
 from tercet.training.run import RunDiverged as RunDiverged
 from tercet.training.run import read_recipe as read_recipe
 from tercet.training.run import train as train
+from tercet.training.specs import LoggingSpec as LoggingSpec
+from tercet.training.specs import TrainingSpec as TrainingSpec

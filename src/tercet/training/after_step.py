@@ -19,7 +19,7 @@ from torch import Tensor
 from tercet.checkpoint import write_atomically
 from tercet.training.module import TrainingModule
 from tercet.training.plan import Plan
-from tercet.training.task import Task
+from tercet.training.tasks.task import Task
 
 Export = Callable[[str, TrainingModule, int, dict[str, float]], None]  # folder, module, step, metrics
 
@@ -67,7 +67,8 @@ class Validation(Remembering):
 
     def __init__(self, task: Task) -> None:
         spec = task.recipe.training
-        self.task, self.every, self.patience, self.best_by = task, spec.validate_every, spec.patience, spec.best_by
+        self.task, self.every, self.patience = task, spec.validate_every, spec.patience
+        self.best_by = task.recipe.task.best_by
         self.state = {"best": float("inf"), "best_step": 0, "without_better": 0}
         self.now: dict[str, float] = {}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from tercet.training.task import Task
+from tercet.training.tasks.task import Task
 
 
 class Batches(pl.LightningDataModule):

@@ -32,7 +32,7 @@ from tercet.training.metrics import Metrics
 from tercet.training.module import TrainingModule
 from tercet.training.progress import Bar
 from tercet.training.recipe import Recipe
-from tercet.training.task import Task
+from tercet.training.tasks.task import Task
 
 
 def fit(
@@ -67,7 +67,7 @@ def fit(
         Figures(validation, task.plan, spec.log_every, spent=metrics.spent()),
         *([] if quiet else [bar, Plateau(validation)]),
         *([Samples(validation, out / "samples", lambda module: task.sample(module.judged))]
-          if spec.sample_tokens and spec.strategy != "fsdp" else []),
+          if recipe.task.has_samples and spec.strategy != "fsdp" else []),
         interruption,
         Checkpoints(validation, out, spec.save_every, export),
     ]  # fmt: skip
@@ -108,9 +108,9 @@ def _strategy(recipe: Recipe) -> str | Strategy:
     spec = recipe.training
     if spec.strategy == "fsdp":
         return ModelParallelStrategy(
-            data_parallel_size=spec.devices * spec.nodes, tensor_parallel_size=1, save_distributed_checkpoint=False
+            data_parallel_size=spec.world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
         )
-    return "ddp" if spec.strategy == "ddp" or spec.devices * spec.nodes > 1 else "auto"
+    return "ddp" if spec.strategy == "ddp" or spec.world_size > 1 else "auto"
 
 
 def _loggers(recipe: Recipe, out: Path) -> list[Logger]:

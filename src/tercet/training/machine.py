@@ -17,8 +17,8 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from tercet.config import UserError
 from tercet.models import AnyModel, stacks_of
 from tercet.training.plan import Plan
-from tercet.training.recipe import TrainingSpec
-from tercet.training.task import Task
+from tercet.training.specs import TrainingSpec
+from tercet.training.tasks.task import Task
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -51,7 +51,7 @@ def accelerator(spec: TrainingSpec) -> str:
 
 def rank(spec: TrainingSpec) -> int:
     """Which of a run's processes this is, also before they have met; 0 where there is one."""
-    return (getattr(rank_zero_only, "rank", None) or 0) if spec.devices * spec.nodes > 1 else 0
+    return (getattr(rank_zero_only, "rank", None) or 0) if spec.world_size > 1 else 0
 
 
 def wait_for(path: Path, seconds: float = 1800.0) -> None:
@@ -118,7 +118,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, st
         return spec.compile, "as asked"
     if not task.static:
         return "never", "the shapes change from step to step"
-    batches = task.batches(0, 0, spec.devices * spec.nodes)
+    batches = task.batches(0, 0, spec.world_size)
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
     batch = move_data_to_device(batches[0], device)
@@ -161,7 +161,7 @@ class Speed:
 
     def told(self, plan: Plan, spec: TrainingSpec) -> str:
         whole = self.a_unit * plan.units + self.a_step
-        others = "; what devices wait for each other is not in it" if spec.devices * spec.nodes > 1 else ""
+        others = "; what devices wait for each other is not in it" if spec.world_size > 1 else ""
         return (
             f"{spec.max_hours:g} hours at {whole:.3g} s a full step and {self.a_validation:.3g} s a validation, as "
             f"measured now, make {plan.steps:,} steps; the run ends with the last of them, early or late where the "
@@ -173,7 +173,7 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
     """How fast this machine trains, by doing the work of some steps on a copy of the model: reading rows, going there
     and back, the optimizer's step, and a validation batch."""
     spec, plan = task.recipe.training, task.plan
-    world = spec.devices * spec.nodes
+    world = spec.world_size
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
     if compiled:

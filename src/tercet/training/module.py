@@ -19,7 +19,7 @@ from tercet.objectives import Loss, no_loss
 from tercet.training.adamw import clip_gradients
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.schedules import rate_factor
-from tercet.training.task import Task
+from tercet.training.tasks.task import Task
 
 
 class Diverged(Exception):

@@ -15,9 +15,8 @@ from math import ceil
 
 import numpy as np
 
-from tercet.config import UserError
 from tercet.data import Order
-from tercet.training.recipe import TrainingSpec
+from tercet.training.specs import TrainingSpec
 
 LONGEST = 1 << 48  # steps: more than any run has
 
@@ -104,20 +103,13 @@ class Plan:
 
 
 def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int) -> Plan:
-    """The plan of a run whose steps take `batch` rows, `micro` at a time on each device.
-
-    Raises:
-        UserError: where a ramp has no whole steps to climb.
+    """The plan of a run whose steps take `batch` rows, `micro` at a time on each device.; with a ramp, whole
+    micro-batches of every device.
     """
-    world = spec.devices * spec.nodes
     plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed)
     if spec.batch_ramp is not None:
-        if batch % (micro * world):
-            raise UserError(
-                f"training.batch_ramp grows by whole micro-batches: a batch of {batch} must be a multiple of "
-                f"{micro} on each of {world} devices; set micro_batch_size to a divisor of {batch // world}"
-            )
-        plan = replace(plan, unit=micro * world, units=batch // (micro * world), ramp=spec.batch_ramp)
+        unit = micro * spec.world_size
+        plan = replace(plan, unit=unit, units=batch // unit, ramp=spec.batch_ramp)
     if spec.max_steps is not None:
         return replace(plan, steps=spec.max_steps)
     return plan if spec.max_epochs is None else plan.lasting(spec.max_epochs)

@@ -4,177 +4,125 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
-from tercet.config import UserError, merge, nearest, parse, parse_yaml, plain, read_yaml
+from tercet.config import Plain, UserError, merge, nearest, parse, parse_yaml, plain, read_yaml
 from tercet.data import DataSpec, LabelsSpec, PairsSpec
-from tercet.models import AnySpec, Classifier, EncoderDecoderSpec, EncoderOnlySpec, MaskedHead, model_spec
-from tercet.objectives import Masking
-from tercet.training.optimizers import Muon, OptimizerSpec
+from tercet.models import (
+    AnySpec,
+    Classifier,
+    DecoderOnlySpec,
+    EncoderDecoderSpec,
+    EncoderOnlySpec,
+    MaskedHead,
+    model_spec,
+)
 from tercet.training.pretrained import BEGUN, pretrained_spec
-from tercet.training.schedules import WSD, InverseSquareRoot, Noam, Schedule
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSpec:
-    """How to train.
-
-    Args:
-        max_steps, max_epochs, max_hours: the length of the run; exactly one of them. Hours become steps when the run
-            begins, by the speed that is measured then.
-        batch_size: rows of an optimizer step, over all devices: the same run on one device or on eight.
-        micro_batch_size: rows that go through the model at once on one device; all of its share by default.
-        batch_ramp: the share of the run's steps over which a batch grows, from one micro-batch on each device on;
-            null for none.
-        batch_tokens, micro_batch_tokens: the same for sentence pairs, in tokens: rows times the longest of them.
-        masking: what a masked language model is asked for.
-        label_smoothing: the share of each target that is spread over the whole vocabulary; never in validation.
-        ema: validate and export a moving average of the weights with this decay, such as 0.999; null for none.
-        seed: of weights, data order and dropout.
-        warmup_steps: over which the learning rate rises from near zero.
-        clip_norm: the gradient's largest norm; null for none.
-        precision: bf16 and fp16 keep the weights in fp32 (mixed).
-        compile: auto measures, and keeps the faster.
-        validate_every, save_every, log_every: in steps.
-        validation_tokens: how many tokens to validate on, spread over the whole set; all of them by default.
-        sample_prompt, sample_tokens: text written at each validation, by default after the first characters of the
-            validation text; 0 tokens for none.
-        validation_sentences: how many validation sentences to translate for BLEU; all by default, 0 for none.
-        best_by: what makes a validation better: the loss; BLEU of a translator; accuracy of an encoder; F1 of labels.
-        patience: stop after so many validations without a better one; null for never.
-        accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one.
-    """
-
-    max_steps: int | None = None
-    max_epochs: int | None = None
-    max_hours: float | None = None
-    batch_size: int = 32
-    micro_batch_size: int | None = None
-    batch_ramp: float | None = None
-    batch_tokens: int | None = None
-    micro_batch_tokens: int | None = None
-    masking: Masking | None = None
-    label_smoothing: float = 0.0
-    ema: float | None = None
-    seed: int = 1
-    optimizer: OptimizerSpec = field(default_factory=Muon)
-    schedule: Schedule = field(default_factory=WSD)
-    warmup_steps: int = 0
-    clip_norm: float | None = 1.0
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    compile: Literal["auto", "always", "never"] = "auto"
-    validate_every: int = 250
-    validation_tokens: int | None = None
-    validation_sentences: int | None = None
-    best_by: Literal["loss", "bleu", "accuracy", "f1"] = "loss"
-    save_every: int = 250
-    log_every: int = 10
-    sample_prompt: str | None = None
-    sample_tokens: int = 200
-    patience: int | None = None
-    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
-    devices: int = 1
-    nodes: int = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-
-    def __post_init__(self) -> None:
-        if [self.max_steps, self.max_epochs, self.max_hours].count(None) != 2:
-            raise ValueError("set exactly one of max_steps, max_epochs and max_hours; null takes another back")
-        for name in (
-            "max_steps", "max_epochs", "batch_size", "micro_batch_size", "batch_tokens", "micro_batch_tokens",
-            "validate_every", "validation_tokens", "save_every", "log_every", "patience", "devices", "nodes",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        for name in ("seed", "warmup_steps", "sample_tokens", "validation_sentences"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
-        if self.max_hours is not None and self.max_hours <= 0:
-            raise ValueError(f"max_hours={self.max_hours} must be positive")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise ValueError(f"clip_norm={self.clip_norm} must be positive; null for none")
-        self._check_batches()
-        if isinstance(self.schedule, Noam | InverseSquareRoot) and not self.warmup_steps:
-            raise ValueError(f"the {self.schedule.kind} schedule needs warmup_steps, such as 4000")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing={self.label_smoothing} must be at least 0 and below 1")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"ema={self.ema} must be between 0 and 1, such as 0.999; null for none")
-        if self.strategy == "fsdp" and (self.ema is not None or self.best_by in ("bleu", "f1")):
-            scored = "f1" if self.best_by == "f1" else "bleu"
-            raise ValueError(f"with fsdp no device has the whole model: ema and best_by={scored} need another strategy")
-        if self.best_by == "bleu" and self.validation_sentences == 0:
-            raise ValueError("best_by=bleu needs translations; leave validation_sentences out, or set it above 0")
-
-    def _check_batches(self) -> None:
-        world, tokens, micro = self.devices * self.nodes, self.batch_tokens, self.micro_batch_tokens
-        if tokens is None:
-            if self.batch_size % world:
-                raise ValueError(f"batch_size={self.batch_size} must be divisible by the {world} devices that share it")
-            if self.batch_ramp is not None:
-                self._check_ramp("batch_size", self.batch_size // world, self.micro_batch_size)
-            if micro is not None:
-                raise ValueError(f"micro_batch_tokens={micro} divides batch_tokens; set that as well")
-            return
-        if self.micro_batch_size is not None:
-            raise ValueError(f"micro_batch_size={self.micro_batch_size} divides batch_size; with batch_tokens set "
-                             "micro_batch_tokens")  # fmt: skip
-        if micro is not None and tokens % micro:
-            raise ValueError(f"batch_tokens={tokens} must be a multiple of micro_batch_tokens={micro}")
-        if self.batch_ramp is not None:
-            self._check_ramp("batch_tokens", tokens // world, micro)
-
-    def _check_ramp(self, name: str, share: int, micro: int | None) -> None:
-        if self.batch_ramp is None or not 0 < self.batch_ramp <= 1:
-            raise ValueError(f"batch_ramp={self.batch_ramp} is a share of the run: above 0, at most 1; null for none")
-        if micro is None or micro >= share or share % micro:
-            raise ValueError(f"batch_ramp begins with one micro-batch: set micro_{name} to a divisor of the {share} "
-                             "that a device takes, and smaller")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggingSpec:
-    """Where figures go besides `metrics.csv`. `wandb: offline` needs no account; `wandb sync` sends it later."""
-
-    tensorboard: bool = False
-    wandb: Literal["none", "offline", "online"] = "none"
-    wandb_project: str = "tercet"
-
-
-LEARNS_FROM = {"decoder-only": ("text",), "encoder-decoder": ("pairs",), "encoder-only": ("text", "labels")}
+from tercet.training.specs import LoggingSpec, TrainingSpec
+from tercet.training.tasks.specs import (
+    LabelsTaskSpec,
+    LanguageTaskSpec,
+    MaskedTaskSpec,
+    TaskSpec,
+    TranslationTaskSpec,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """`pretrained` is the folder of a run or a model to go on from: its tokenizer, its weights, and its spec with the
+    """What to learn (`task`), from what (`data`), with what (`model`) and how (`training`). A recipe of each task has
+    the data and the model that the task is about.
+
+    `pretrained` is the folder of a run or a model to go on from: its tokenizer, its weights, and its spec with the
     keys of `model` laid over it."""
 
     pretrained: str | None = None
+    task: TaskSpec
     data: DataSpec | PairsSpec | LabelsSpec
     model: AnySpec
     training: TrainingSpec
     logging: LoggingSpec = field(default_factory=LoggingSpec)
 
     def __post_init__(self) -> None:
-        wanted = LEARNS_FROM[self.model.family]
-        if self.data.kind not in wanted:
-            named = " or ".join(wanted)
-            raise ValueError(f"the {self.model.family} family learns from {named}; set data.kind to {named}")
-        if self.training.masking is not None and not (self.data.kind == "text" and "labels" in wanted):
-            raise ValueError("training.masking is for the encoder-only family on text; leave it out")
+        self.task.check_batches(self.training.world_size, ramp=self.training.batch_ramp is not None)
+        if self.training.strategy == "fsdp" and self.task.best_by in ("bleu", "f1"):
+            raise ValueError(
+                "with fsdp no device has the whole model: "
+                f"task.best_by={self.task.best_by} needs another training.strategy"
+            )
 
-    def with_vocabulary(
-        self, size: int, *, source_size: int | None = None, labels: tuple[str, ...] | None = None
-    ) -> "Recipe":
-        """The tokenizers know the sizes, so a recipe need not say them; `source_size` where the source has its own. So
-        do the data know the `labels`."""
+    def with_heads(self) -> Self:
+        """With the heads that the task trains, and no others: nothing would ever be learnt by those."""
+        return self
+
+    def with_vocabulary(self, size: int, *, source_size: int | None = None) -> Self:
+        """The tokenizers know the sizes, so a recipe need not say them; `source_size` where the source has its own."""
         model = replace(self.model, vocab_size=size)
         if isinstance(model, EncoderDecoderSpec):
             model = replace(model, source_vocab_size=source_size)
-        if isinstance(model, EncoderOnlySpec) and model.classifier is not None and labels is not None:
-            model = replace(model, classifier=replace(model.classifier, labels=labels))
         return replace(self, model=model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageRecipe(Recipe):
+    task: LanguageTaskSpec
+    data: DataSpec
+    model: DecoderOnlySpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedRecipe(Recipe):
+    task: MaskedTaskSpec
+    data: DataSpec
+    model: EncoderOnlySpec
+
+    def with_heads(self) -> Self:
+        head = self.model.masked_head or MaskedHead()
+        model = replace(self.model, masked_head=head, pooler=False, next_sentence=False, classifier=None)
+        return replace(self, model=model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationRecipe(Recipe):
+    task: TranslationTaskSpec
+    data: PairsSpec
+    model: EncoderDecoderSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsRecipe(Recipe):
+    task: LabelsTaskSpec
+    data: LabelsSpec
+    model: EncoderOnlySpec
+
+    @property
+    def classifier(self) -> Classifier:
+        return replace(self.model.classifier or Classifier(), over=self.data.over)
+
+    def with_heads(self) -> Self:
+        pooler = self.data.over == "texts" and self.classifier.pooling == "pooler"
+        model = replace(self.model, masked_head=None, pooler=pooler, next_sentence=False, classifier=self.classifier)
+        return replace(self, model=model)
+
+    def with_labels(self, labels: tuple[str, ...]) -> Self:
+        """The data know the labels."""
+        return replace(self, model=replace(self.model, classifier=replace(self.classifier, labels=labels)))
+
+
+RECIPES: dict[str, type[Recipe]] = {
+    "language": LanguageRecipe, "masked": MaskedRecipe, "translation": TranslationRecipe, "labels": LabelsRecipe,
+}  # fmt: skip
+FAMILIES = {
+    "language": "decoder-only", "masked": "encoder-only", "translation": "encoder-decoder", "labels": "encoder-only",
+}  # fmt: skip
+MOVED = {
+    "data.kind": "task.kind",
+    **{f"training.{key}": f"task.{key}" for key in (
+        "batch_size", "micro_batch_size", "batch_tokens", "micro_batch_tokens", "masking", "validation_tokens",
+        "validation_sentences", "best_by", "sample_prompt",
+    )},
+    "training.sample_tokens": "task.sample_tokens (of translations sample_sentences, of labels sample_texts)",
+}  # fmt: skip
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -183,52 +131,74 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     Raises:
         UserError: where there is no such recipe, a key is unknown or a value does not fit.
     """
-    return parse_recipe(merge(_read(name), changes or {}), name=f"recipe {name}")
+    return parse_recipe(read_settings(name, changes), name=f"recipe {name}")
+
+
+def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
+    """The YAML of `load_recipe` with `changes` laid over it, not parsed yet."""
+    if name.endswith((".yaml", ".yml")):
+        settings = read_yaml(Path(name))
+    else:
+        settings = parse_yaml(recipe_text(name), name=f"recipe {name}")
+    return merge(settings, changes or {})
+
+
+def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
+    """The task of a recipe that is not parsed yet.
+
+    Raises:
+        UserError: where it names none, or none that there is; for keys of an older version, with those of this.
+    """
+    moved = [
+        f"{path} is {now} now"
+        for path, now in MOVED.items()
+        if isinstance(part := settings.get(path.partition(".")[0]), Mapping) and path.partition(".")[2] in part
+    ]
+    if moved:
+        raise UserError(f"{name}: {'; '.join(moved)}: see docs/settings.md")
+    task = settings.get("task")
+    kind = task.get("kind") if isinstance(task, Mapping) else task
+    if kind is None:
+        raise UserError(f"{name} needs a task: {', '.join(RECIPES)}, such as `task: language`")
+    if kind not in RECIPES:
+        raise UserError(f"{name}: task: unknown kind {kind!r}{nearest(str(kind), RECIPES)}")
+    return str(kind)
 
 
 def parse_recipe(data: Mapping[str, Any], *, name: str, begun: Path | None = None) -> Recipe:
     """The recipe in a mapping. `begun` is its run's folder, whose own copy of the pretrained model is looked at."""
-    spelt = dict(data)
-    model = spelt.pop("model", {})
+    settings, kind = dict(data), task_kind(data, name=name)
+    model = settings.pop("model", {})
     if not isinstance(model, Mapping):
         raise UserError(f"{name}: model: expected a mapping of keys, got {model!r}")
-    pretrained = spelt.get("pretrained")
+    if not {"family", "preset"} & model.keys():
+        model = {"family": FAMILIES[kind], **model}
+    pretrained = settings.get("pretrained")
     if begun is not None and pretrained is not None and (begun / BEGUN / "config.json").exists():
         pretrained = begun / BEGUN
     if pretrained is None:
         spec = model_spec(model, name=f"{name}: model")
     else:
         spec = pretrained_spec(Path(str(pretrained)), model, name=f"{name}: model")
-    if isinstance(spelt.get("data"), Mapping):  # what a model learns from follows from what it is
-        spelt["data"] = {"kind": LEARNS_FROM[spec.family][0], **spelt["data"]}
-        if spec.family == "encoder-only" and spelt["data"]["kind"] == "text":
-            spelt["data"] = {"tokenizer": "wordpiece", **spelt["data"]}
-    if isinstance(spec, EncoderOnlySpec):
-        spec = _with_heads(spec, spelt.get("data"), name)
-    spelt["model"] = plain(spec)
-    return parse(Recipe, spelt, name=name)
+    if spec.family != FAMILIES[kind]:
+        raise UserError(
+            f"{name}: the task {kind} trains {FAMILIES[kind]} models, and this one is {spec.family}: "
+            f"set task to {' or '.join(k for k, family in FAMILIES.items() if family == spec.family)}, "
+            f"or take another {'model' if pretrained is None else 'pretrained model'}"
+        )
+    settings["model"] = plain(spec)
+    if kind == "masked" and isinstance(settings.get("data"), Mapping):
+        settings["data"] = {"tokenizer": "wordpiece", **settings["data"]}
+    return parse(RECIPES[kind], settings, name=name).with_heads()
 
 
-def as_begun(name: str, changes: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """`changes`, where a run that has begun in `out` is to go on and the pretrained model it began with is gone: the
+def as_begun(settings: Mapping[str, Any], out: Path) -> Plain:
+    """`settings`, where a run that has begun in `out` is to go on and the pretrained model it began with is gone: the
     run's own copy takes its place."""
-    given, copy = merge(_read(name), changes).get("pretrained"), out / BEGUN
-    if given is None or Path(str(given)).exists() or not (copy / "config.json").exists():
-        return dict(changes)
-    return merge(changes, {"pretrained": str(copy)})
-
-
-def _with_heads(spec: EncoderOnlySpec, data: Any, name: str) -> EncoderOnlySpec:
-    """The spec with the heads that the data train, and no others: nothing would ever be learnt by those."""
-    if not isinstance(data, Mapping) or data.get("kind") != "labels":
-        head = spec.masked_head or MaskedHead()
-        return replace(spec, masked_head=head, pooler=False, next_sentence=False, classifier=None)
-    over = data.get("over", "texts")
-    if over not in ("texts", "tokens"):
-        raise UserError(f"{name}: data.over: {over!r} must be texts or tokens")
-    classifier = replace(spec.classifier or Classifier(), over=over)
-    pooler = over == "texts" and classifier.pooling == "pooler"
-    return replace(spec, masked_head=None, pooler=pooler, next_sentence=False, classifier=classifier)
+    pretrained, copy = settings.get("pretrained"), out / BEGUN
+    if pretrained is None or Path(str(pretrained)).exists() or not (copy / "config.json").exists():
+        return dict(settings)
+    return merge(settings, {"pretrained": str(copy)})
 
 
 def recipe_names() -> dict[str, str]:
@@ -243,12 +213,6 @@ def recipe_text(name: str) -> str:
     if name not in recipe_names():
         raise UserError(f"unknown recipe {name!r}{nearest(name, recipe_names())}")
     return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
-
-
-def _read(name: str) -> dict[str, Any]:
-    if name.endswith((".yaml", ".yml")):
-        return read_yaml(Path(name))
-    return parse_yaml(recipe_text(name), name=f"recipe {name}")
 
 
 def _packaged() -> Any:

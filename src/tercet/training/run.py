@@ -23,7 +23,7 @@ from tercet.training.pretrained import BEGUN, beginning, keep_copy, take_over
 from tercet.training.recipe import Recipe, parse_recipe
 
 if TYPE_CHECKING:
-    from tercet.training.task import Task
+    from tercet.training.tasks.task import Task
 
 
 class Interrupted(Exception):
@@ -59,7 +59,7 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: M
     check_same_run(out, recipe)
     keep_memory()
 
-    from tercet.training.task import task_of
+    from tercet.training.tasks.task import task_of
 
     old = None if recipe.pretrained is None else load_model(beginning(recipe.pretrained, out))
     task = task_of(recipe, pretrained=old, progress=not quiet)

@@ -23,7 +23,7 @@ from tercet.training.recipe import Recipe, load_recipe, recipe_names
 from tercet.training.run import RunDiverged, check_same_run, train
 
 if TYPE_CHECKING:
-    from tercet.training.task import Task
+    from tercet.training.tasks.task import Task
 
 SETTINGS = "settings.json"
 STAND_IN = 64  # tokens of a vocabulary, where the tokenizer decides
@@ -125,7 +125,7 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
         UserError: with the variant's name, for whatever would stop it later.
     """
     from tercet.inspect.table import model_table
-    from tercet.training.task import task_of
+    from tercet.training.tasks.task import task_of
 
     seen = set[str]()
     for run in sweep.runs:

@@ -14,16 +14,15 @@ from torch import Tensor
 
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
-from tercet.data import DataSpec, prepare
+from tercet.data import prepare
 from tercet.data.rows import Blocks
 from tercet.evaluate.masked import FIXED, masked_windows, token_counts
-from tercet.models import EncoderOnly, EncoderOnlySpec
+from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import (
     IGNORED,
     Loss,
     MaskedBatch,
-    Masking,
     join_masked,
     likeliest_tokens,
     masked_loss,
@@ -32,8 +31,8 @@ from tercet.objectives import (
     move_batch,
 )
 from tercet.training.plan import plan_of
-from tercet.training.recipe import Recipe
-from tercet.training.text import check_best_by, check_text, share_windows, spread, training_rows
+from tercet.training.recipe import MaskedRecipe
+from tercet.training.tasks.text_rows import share_windows, spread, training_rows
 
 BLOCK = 64  # rows of a step that are masked together
 SAMPLES = 3  # windows to show
@@ -42,33 +41,26 @@ SAMPLES = 3  # windows to show
 class MaskedTask:
     static = True
 
-    def __init__(self, recipe: Recipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
-        assert isinstance(recipe.data, DataSpec)
-        assert isinstance(recipe.model, EncoderOnlySpec)
-        spec, self.length = recipe.training, recipe.model.max_len
-        check_text(spec)
-        check_best_by(spec, "accuracy")
-        if spec.sample_prompt is not None:
-            raise UserError("training.sample_prompt is for models that go on writing: leave it out")
+    def __init__(self, recipe: MaskedRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+        spec, self.length = recipe.task, recipe.model.max_len
         if self.length < 3:
             raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
-        self.masking = spec.masking or Masking()
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
-        self.micro = spec.micro_batch_size or spec.batch_size // (spec.devices * spec.nodes)
-        self.plan = plan_of(spec, len(self.rows), batch=spec.batch_size, micro=self.micro)
+        world = recipe.training.world_size
+        self.micro = spec.micro_batch(world)
+        self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
         starts = self.corpus.validation_documents if recipe.data.documents_apart else None
         pad = self.corpus.tokenizer.pad_id or 0
         self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)
         self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
-        if len(self.chosen) < spec.devices * spec.nodes:
+        if len(self.chosen) < world:
             raise UserError(
                 f"{len(self.chosen)} validation windows of {self.length} tokens, and each of "
-                f"{spec.devices * spec.nodes} devices needs one; give more text, or more "
-                "training.validation_tokens"
+                f"{world} devices needs one; give more text, or more task.validation_tokens"
             )
         self._windows(self.chosen[:1])  # a tokenizer that cannot mask is refused now
         self.unigram = self._unigram_entropy()
@@ -113,7 +105,7 @@ class MaskedTask:
         filled, original = inputs.clone(), inputs.clone()
         filled.view(-1)[places[used]] = written[used]
         original.view(-1)[places[used]] = targets[used]
-        end = min(self.recipe.training.sample_tokens, self.length)
+        end = min(self.recipe.task.sample_tokens, self.length)
         views = {"masked": inputs, "filled": filled, "original": original}
         return "\n\n".join(
             "\n".join(f"{name:<9} {self._text(view[row, :end])}" for name, view in views.items())
@@ -128,7 +120,7 @@ class MaskedTask:
         shifts = self.plan.shifts(epochs[here], self.length - 1)
         generator = np.random.default_rng([self.recipe.training.seed, step, block])
         rows = self.rows.batch(numbers[here], shifts)
-        return masked_rows(rows, self.corpus.tokenizer, masking=self.masking, generator=generator)
+        return masked_rows(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
 
     def _windows(self, numbers: np.ndarray) -> MaskedBatch:
         """Windows of the validation text, each masked by its own number."""

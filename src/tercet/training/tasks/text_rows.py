@@ -4,28 +4,8 @@ from math import ceil
 
 import numpy as np
 
-from tercet.config import UserError
 from tercet.data import Corpus, DataSpec, Packed, PackedRows, Padded, PaddedRows
 from tercet.data.batching import BATCH_TOKENS, share_rows
-from tercet.training.recipe import TrainingSpec
-
-
-def check_text(spec: TrainingSpec) -> None:
-    """Refuse what is for other data.
-
-    Raises:
-        UserError: with the key that means the same for text.
-    """
-    if spec.batch_tokens is not None:
-        raise UserError("training.batch_tokens is for sentence pairs; text comes in equal rows: set batch_size")
-    if spec.validation_sentences is not None:
-        raise UserError("training.validation_sentences is for translation; for text set validation_tokens")
-
-
-def check_best_by(spec: TrainingSpec, *allowed: str) -> None:
-    if spec.best_by not in ("loss", *allowed):
-        of = {"bleu": "translation", "f1": "labels"}.get(spec.best_by, "encoders")
-        raise UserError(f"training.best_by={spec.best_by} is for {of}; set it to {' or '.join(('loss', *allowed))}")
 
 
 def training_rows(corpus: Corpus, data: DataSpec, length: int) -> PackedRows | PaddedRows:

@@ -13,36 +13,33 @@ from torch import Tensor
 
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
-from tercet.data import Labelled, LabelsSpec, labelled_rows, prepare_labelled
+from tercet.data import Labelled, labelled_rows, prepare_labelled
 from tercet.data.batching import BATCH_TOKENS, share_rows
 from tercet.evaluate.labels import score_labels
-from tercet.models import EncoderOnly, EncoderOnlySpec
+from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, label_logits, move_batch, rows_to_classify
 from tercet.training.plan import plan_of
-from tercet.training.recipe import Recipe
-from tercet.training.text import check_best_by
+from tercet.training.recipe import LabelsRecipe
 
-SAMPLES = 5  # texts
-SHOWN = 40  # tokens of each
+SHOWN = 40  # tokens of each sample
 
 
-class ClassifyTask:
+class LabelsTask:
     static = False
 
-    def __init__(self, recipe: Recipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
-        assert isinstance(recipe.data, LabelsSpec)
-        assert isinstance(recipe.model, EncoderOnlySpec)
-        spec, self.length = recipe.training, recipe.model.max_len
-        _check(recipe)
+    def __init__(self, recipe: LabelsRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+        self.length = recipe.model.max_len
+        if self.length < 3:
+            raise UserError(f"model.max_len={self.length} leaves no room between two special tokens; set it larger")
         corpus = self.corpus = prepare_labelled(
             recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
         )
-        self.recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size, labels=corpus.labels)
+        self.recipe = recipe.with_labels(corpus.labels).with_vocabulary(corpus.tokenizer.vocab_size)
         self.lengths = np.minimum(corpus.train.lengths + 2, self.length)
-        world = spec.devices * spec.nodes
-        self.micro = spec.micro_batch_size or spec.batch_size // world
-        self.plan = plan_of(spec, len(corpus.train), batch=spec.batch_size, micro=self.micro)
+        world = recipe.training.world_size
+        self.micro = recipe.task.micro_batch(world)
+        self.plan = plan_of(recipe.training, len(corpus.train), batch=recipe.task.batch_size, micro=self.micro)
         self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
         if len(corpus.validation) < world:
             raise UserError(
@@ -94,7 +91,7 @@ class ClassifyTask:
     def sample(self, model: EncoderOnly) -> str:
         """Some validation texts, their labels and what the model says."""
         held_out, names = self.corpus.validation, np.array(self.corpus.labels)
-        batch = self._batch(held_out, np.arange(min(SAMPLES, len(held_out))))
+        batch = self._batch(held_out, np.arange(min(self.recipe.task.sample_texts, len(held_out))))
         with inference_mode(model.modules()):
             logits = label_logits(model, move_batch(batch, model))
         said = logits.argmax(-1).cpu().view_as(batch.targets)
@@ -119,22 +116,3 @@ class ClassifyTask:
         assert tokenizer.pad_id is not None
         special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id}
         return rows_to_classify(labelled_rows(labelled, numbers, max_len=self.length, **special))
-
-
-def _check(recipe: Recipe) -> None:
-    """Refuse settings that are for other data."""
-    spec = recipe.training
-    check_best_by(spec, "accuracy", "f1")
-    if spec.batch_tokens is not None:
-        raise UserError("training.batch_tokens is for sentence pairs; of labelled texts set batch_size")
-    for name, value in (
-        ("validation_tokens", spec.validation_tokens),
-        ("validation_sentences", spec.validation_sentences),
-        ("sample_prompt", spec.sample_prompt),
-    ):
-        if value is not None:
-            raise UserError(f"training.{name} is not for labels; all validation texts are taken: leave it out")
-    if recipe.model.max_len < 3:
-        raise UserError(
-            f"model.max_len={recipe.model.max_len} leaves no room between two special tokens; set it larger"
-        )

@@ -13,42 +13,23 @@ from torch import Tensor
 
 from tercet.checkpoint import Card, Trained, save_model, tokenizer_hash
 from tercet.config import UserError
-from tercet.data import Buckets, Pairs, PairsSpec, gather, prepare_pairs
+from tercet.data import Buckets, Pairs, gather, prepare_pairs
 from tercet.data.batching import share_rows
 from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
-from tercet.models import EncoderDecoder, EncoderDecoderSpec
+from tercet.models import EncoderDecoder
 from tercet.objectives import Loss, PairBatch, pairs_to_learn, seq2seq_loss
 from tercet.training.plan import plan_of
-from tercet.training.recipe import Recipe
-from tercet.training.text import check_best_by
+from tercet.training.recipe import TranslationRecipe
 
 VALIDATION_TOKENS = 8_192  # in a batch
-SAMPLES = 5  # sentences
 
 
 class TranslationTask:
     static = False
 
-    def __init__(self, recipe: Recipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
-        assert isinstance(recipe.data, PairsSpec)
-        assert isinstance(recipe.model, EncoderDecoderSpec)
-        spec = recipe.training
-        if spec.batch_tokens is None:
-            raise UserError("sentence pairs come in buckets of like length: set training.batch_tokens, such as 4096")
-        if spec.validation_tokens is not None:
-            raise UserError("training.validation_tokens is for text; all validation pairs are taken: leave it out")
-        if spec.sample_prompt is not None:
-            raise UserError("training.sample_prompt is for text; a translator is shown sentences: leave it out")
-        check_best_by(spec, "bleu")
-        world = spec.devices * spec.nodes
-        bucket_tokens = spec.micro_batch_tokens or spec.batch_tokens // world
-        per_step = max(1, spec.batch_tokens // bucket_tokens)
-        if per_step % world:
-            raise UserError(
-                f"training.batch_tokens={spec.batch_tokens} in micro-batches of {bucket_tokens} make "
-                f"{per_step}, which {world} devices cannot share evenly; make it a multiple"
-            )
+    def __init__(self, recipe: TranslationRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+        world = recipe.training.world_size
         known = {} if pretrained is None else {"tokenizer": pretrained.tokenizer}
         if pretrained is not None and pretrained.source_tokenizer is not pretrained.tokenizer:
             known["source_tokenizer"] = pretrained.source_tokenizer
@@ -60,8 +41,9 @@ class TranslationTask:
             corpus.tokenizer.vocab_size, source_size=None if joint else corpus.source_tokenizer.vocab_size
         )
         max_len = recipe.model.max_len
-        self.buckets = Buckets(corpus.train, tokens=bucket_tokens, max_len=max_len, seed=spec.seed)
-        self.plan = plan_of(spec, len(self.buckets), batch=per_step, micro=1)
+        tokens, seed = recipe.task.bucket_tokens(world), recipe.training.seed
+        self.buckets = Buckets(corpus.train, tokens=tokens, max_len=max_len, seed=seed)
+        self.plan = plan_of(recipe.training, len(self.buckets), batch=recipe.task.buckets_per_step(world), micro=1)
         self.data_name, self.data_hash = corpus.name, corpus.hash
         self.tokenizer_hash = tokenizer_hash(corpus.tokenizer, corpus.source_tokenizer)
         lengths = np.maximum(corpus.validation.source_lengths, corpus.validation.target_lengths)
@@ -103,14 +85,14 @@ class TranslationTask:
 
     def scores(self, model: EncoderDecoder) -> dict[str, float]:
         """BLEU of greedy translations, cased and detokenised."""
-        pairs = self.corpus.validation_texts[: self.recipe.training.validation_sentences]
+        pairs = self.corpus.validation_texts[: self.recipe.task.validation_sentences]
         if not pairs:
             return {}
         written = self._translate(model, [source for source, _ in pairs])
         return {"val/bleu": bleu(written, [reference for _, reference in pairs])}
 
     def sample(self, model: EncoderDecoder) -> str:
-        pairs = self.corpus.validation_texts[:SAMPLES]
+        pairs = self.corpus.validation_texts[: self.recipe.task.sample_sentences]
         written = self._translate(model, [source for source, _ in pairs])
         return "\n\n".join(
             f"source     {source}\nreference  {reference}\nwritten    {text}"

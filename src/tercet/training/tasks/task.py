@@ -7,28 +7,29 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from tercet.checkpoint import Card, Trained
-from tercet.data import DataSpec, LabelsSpec, PairsSpec
-from tercet.models import EncoderOnlySpec
 from tercet.objectives import Loss
 from tercet.training.plan import Plan
-from tercet.training.recipe import Recipe
+from tercet.training.recipe import LabelsRecipe, LanguageRecipe, MaskedRecipe, Recipe, TranslationRecipe
 
 
 class Task(Protocol):
     """Attributes:
-    recipe: with the vocabulary's size.
     plan: how many steps there are, and the rows of each; a budget of hours is settled when the run begins.
     static: every step has the same shapes, so that compiling pays.
     data_name, data_hash: which data it is.
     tokenizer_hash: of the tokenizer, or both.
     """
 
-    recipe: Recipe
     plan: Plan
     static: bool
     data_name: str
     data_hash: str
     tokenizer_hash: str
+
+    @property
+    def recipe(self) -> Recipe:
+        """With the vocabulary's size."""
+        ...
 
     def describe(self) -> str:
         """How much data there is, in a few words."""
@@ -74,13 +75,22 @@ def task_of(recipe: Recipe, *, pretrained: Trained | None = None, progress: bool
     Raises:
         UserError: where data and settings do not fit.
     """
-    match recipe.data:
-        case PairsSpec():
-            from tercet.training.translation import TranslationTask as Task
-        case LabelsSpec():
-            from tercet.training.classification import ClassifyTask as Task
-        case DataSpec() if isinstance(recipe.model, EncoderOnlySpec):
-            from tercet.training.masked import MaskedTask as Task
-        case DataSpec():
-            from tercet.training.language import LanguageTask as Task
-    return Task(recipe, pretrained=pretrained, progress=progress)
+    match recipe:
+        case LanguageRecipe():
+            from tercet.training.tasks.language import LanguageTask
+
+            return LanguageTask(recipe, pretrained=pretrained, progress=progress)
+        case MaskedRecipe():
+            from tercet.training.tasks.masked import MaskedTask
+
+            return MaskedTask(recipe, pretrained=pretrained, progress=progress)
+        case TranslationRecipe():
+            from tercet.training.tasks.translation import TranslationTask
+
+            return TranslationTask(recipe, pretrained=pretrained, progress=progress)
+        case LabelsRecipe():
+            from tercet.training.tasks.labels import LabelsTask
+
+            return LabelsTask(recipe, pretrained=pretrained, progress=progress)
+        case _:
+            raise TypeError(f"no task for a {type(recipe).__name__}")

@@ -6,37 +6,33 @@ from pathlib import Path
 from torch import Tensor
 
 from tercet.checkpoint import Card, Trained, save_model
-from tercet.data import DataSpec, Windows, prepare
+from tercet.data import Windows, prepare
 from tercet.generation import Sampling, encode_prompt, generate
-from tercet.models import DecoderOnly, DecoderOnlySpec
+from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, rows_to_learn, windows_to_score
 from tercet.training.plan import plan_of
-from tercet.training.recipe import Recipe
-from tercet.training.text import check_best_by, check_text, share_windows, spread, training_rows
+from tercet.training.recipe import LanguageRecipe
+from tercet.training.tasks.text_rows import share_windows, spread, training_rows
 
 
 class LanguageTask:
     static = True
 
-    def __init__(self, recipe: Recipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
-        assert isinstance(recipe.data, DataSpec)
-        assert isinstance(recipe.model, DecoderOnlySpec)
-        spec, self.length = recipe.training, recipe.model.max_len
-        check_text(spec)
-        check_best_by(spec)
+    def __init__(self, recipe: LanguageRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+        spec, self.length = recipe.task, recipe.model.max_len
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.chat_template = pretrained and pretrained.chat_template
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length)
-        self.micro = spec.micro_batch_size or spec.batch_size // (spec.devices * spec.nodes)
-        self.plan = plan_of(spec, len(self.rows), batch=spec.batch_size, micro=self.micro)
+        self.micro = spec.micro_batch(recipe.training.world_size)
+        self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
         # A model that never saw one document after another is not asked to go on from one to the next.
         starts = self.corpus.validation_documents if recipe.data.documents_apart else None
         self.windows = Windows(self.corpus.validation, self.length, document_starts=starts)
         self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
-        if spec.sample_tokens and spec.sample_prompt is not None:
+        if spec.has_samples and spec.sample_prompt is not None:
             encode_prompt(self.corpus.tokenizer, spec.sample_prompt)  # refused now, not after an hour
 
     def describe(self) -> str:
@@ -67,14 +63,13 @@ class LanguageTask:
         return {}
 
     def sample(self, model: DecoderOnly) -> str:
-        spec = self.recipe.training
-        sampling = Sampling(max_new_tokens=spec.sample_tokens, seed=spec.seed)
+        sampling = Sampling(max_new_tokens=self.recipe.task.sample_tokens, seed=self.recipe.training.seed)
         completion = generate(model, self.corpus.tokenizer, [self.sample_prompt()], sampling)[0]
         return completion.prompt + completion.text
 
     def sample_prompt(self) -> str:
         """What samples begin with: the recipe's own prompt, else text that the tokenizer is sure to know."""
-        prompt = self.recipe.training.sample_prompt
+        prompt = self.recipe.task.sample_prompt
         return self.corpus.tokenizer.decode(self.corpus.validation[:8].tolist()) if prompt is None else prompt
 
     def save(self, folder: Path, model: DecoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,182 @@
+"""What belongs to one task alone, as settings: `task: {kind: language, batch_size: 32}`, or `task: language`.
+
+A kind has the keys that mean something to it and no others, so what does not fit together cannot be written down.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tercet.config import at_least
+from tercet.objectives import Masking
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBatchSpec:
+    """Batches of so many rows.
+
+    Args:
+        batch_size: rows of an optimizer step, over all devices: the same run on one device or on eight.
+        micro_batch_size: rows that go through the model at once on one device; all of its share by default.
+    """
+
+    kind: str = ""
+    batch_size: int = 32
+    micro_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "batch_size", "micro_batch_size")
+
+    def micro_batch(self, devices: int) -> int:
+        """Rows that one of `devices` holds at once."""
+        return self.micro_batch_size or self.batch_size // devices
+
+    def check_batches(self, devices: int, *, ramp: bool) -> None:
+        """Raises:
+        ValueError: where `devices` cannot share a batch, or it cannot grow (`ramp`) from one micro-batch on.
+        """
+        if self.batch_size % devices:
+            raise ValueError(
+                f"task.batch_size={self.batch_size} must be divisible by the {devices} devices that share it"
+            )
+        if ramp:
+            _check_ramp("micro_batch_size", self.batch_size // devices, self.micro_batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageTaskSpec(RowBatchSpec):
+    """Predict each token of a text from those before it: trains a decoder-only model.
+
+    Args:
+        validation_tokens: how many tokens to validate on, spread over the whole set; all of them by default.
+        sample_prompt, sample_tokens: text written at each validation, by default after the first characters of the
+            validation text; 0 tokens for none.
+    """
+
+    kind: Literal["language"] = "language"
+    validation_tokens: int | None = None
+    best_by: Literal["loss"] = "loss"
+    sample_prompt: str | None = None
+    sample_tokens: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "validation_tokens")
+        at_least(self, 0, "sample_tokens")
+
+    @property
+    def has_samples(self) -> bool:
+        return self.sample_tokens > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedTaskSpec(RowBatchSpec):
+    """Predict the tokens that are hidden from all around them: trains an encoder.
+
+    Args:
+        masking: how much is hidden, and how.
+        validation_tokens: as of `LanguageTaskSpec`.
+        best_by: what makes a validation better.
+        sample_tokens: how much is shown of each window that is filled at a validation; 0 for none.
+    """
+
+    kind: Literal["masked"] = "masked"
+    masking: Masking = field(default_factory=Masking)
+    validation_tokens: int | None = None
+    best_by: Literal["loss", "accuracy"] = "loss"
+    sample_tokens: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "validation_tokens")
+        at_least(self, 0, "sample_tokens")
+
+    @property
+    def has_samples(self) -> bool:
+        return self.sample_tokens > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsTaskSpec(RowBatchSpec):
+    """Say what a text is, or what each of its words is: trains an encoder with a classifier.
+
+    Args:
+        best_by: what makes a validation better: the loss, accuracy, or F1, each label counting the same.
+        sample_texts: how many validation texts are labelled for people to read; 0 for none.
+    """
+
+    kind: Literal["labels"] = "labels"
+    best_by: Literal["loss", "accuracy", "f1"] = "loss"
+    sample_texts: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "sample_texts")
+
+    @property
+    def has_samples(self) -> bool:
+        return self.sample_texts > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationTaskSpec:
+    """Predict each token of a sentence from its source and the tokens before it: trains an encoder-decoder model.
+
+    Args:
+        batch_tokens: tokens of an optimizer step, over all devices: rows times the longest of them, padding included.
+            Pairs come in buckets of like length.
+        micro_batch_tokens: tokens of a bucket, which goes through the model at once; a device's share by default.
+        validation_sentences: how many validation sentences to translate for BLEU; all by default, 0 for none.
+        best_by: what makes a validation better: the loss, or BLEU of greedy translations.
+        sample_sentences: how many of them are kept for people to read; 0 for none.
+    """
+
+    kind: Literal["translation"] = "translation"
+    batch_tokens: int = 4096
+    micro_batch_tokens: int | None = None
+    validation_sentences: int | None = None
+    best_by: Literal["loss", "bleu"] = "loss"
+    sample_sentences: int = 5
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "batch_tokens", "micro_batch_tokens")
+        at_least(self, 0, "validation_sentences", "sample_sentences")
+        if self.micro_batch_tokens is not None and self.batch_tokens % self.micro_batch_tokens:
+            raise ValueError(
+                f"batch_tokens={self.batch_tokens} must be a multiple of micro_batch_tokens={self.micro_batch_tokens}"
+            )
+        if self.best_by == "bleu" and self.validation_sentences == 0:
+            raise ValueError("best_by=bleu needs translations; leave validation_sentences out, or set it above 0")
+
+    @property
+    def has_samples(self) -> bool:
+        return self.sample_sentences > 0
+
+    def bucket_tokens(self, devices: int) -> int:
+        """Tokens that one of `devices` holds at once."""
+        return self.micro_batch_tokens or self.batch_tokens // devices
+
+    def buckets_per_step(self, devices: int) -> int:
+        return max(1, self.batch_tokens // self.bucket_tokens(devices))
+
+    def check_batches(self, devices: int, *, ramp: bool) -> None:
+        """Raises:
+        ValueError: where `devices` cannot share a batch, or it cannot grow (`ramp`) from one micro-batch on.
+        """
+        if ramp:
+            _check_ramp("micro_batch_tokens", self.batch_tokens // devices, self.micro_batch_tokens)
+        if self.buckets_per_step(devices) % devices:
+            raise ValueError(
+                f"task.batch_tokens={self.batch_tokens} in micro-batches of {self.bucket_tokens(devices)} make "
+                f"{self.buckets_per_step(devices)}, which {devices} devices cannot share evenly; make it a multiple"
+            )
+
+
+TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskSpec
+
+
+def _check_ramp(name: str, share: int, micro: int | None) -> None:
+    if micro is None or micro >= share or share % micro:
+        raise ValueError(
+            f"training.batch_ramp begins with one micro-batch: set task.{name} to a divisor of the {share} "
+            "that a device takes, and smaller"
+        )

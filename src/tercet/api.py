@@ -332,9 +332,9 @@ def train(
         "data": data, "source": source, "target": target,
         "validation_source": validation_source, "validation_target": validation_target, "pretrained": pretrained,
     }  # fmt: skip
-    given = {name: str(path) for name, path in files.items() if path is not None}
+    paths = {name: str(path) for name, path in files.items() if path is not None}
     out = default_folder(recipe) if out is None else Path(out)
-    return load(training.train(recipe_with(recipe, changes, out=out, **given), out, quiet=quiet))
+    return load(training.train(recipe_with(recipe, changes, out=out, **paths), out, quiet=quiet))
 
 
 def recipe_with(
@@ -354,7 +354,7 @@ def recipe_with(
     Raises:
         UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
     """
-    from tercet.training.recipe import as_begun, parse_recipe, read_settings, task_kind
+    from tercet.training.recipe import parse_recipe, read_settings, task_kind, with_pretrained_copy
 
     if target is not None and source is None:
         raise UserError(f"the target {target} needs its source: give --source F as well")
@@ -363,7 +363,7 @@ def recipe_with(
     settings = read_settings(name, changes)
     if pretrained is not None:
         settings = merge(settings, {"pretrained": pretrained})
-    settings = as_begun(settings, out)
+    settings = with_pretrained_copy(settings, out)
     translates = task_kind(settings, name=f"recipe {name}") == "translation"
     if translates and data is not None:
         raise UserError(

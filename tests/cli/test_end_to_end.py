@@ -245,7 +245,7 @@ def test_inspecting_a_vocabulary_that_is_certain(
         "gpt2's tokens": "data: {source: animals, tokenizer: gpt2}\nmodel: {preset: gpt2}\n",
         "pretrained": f"pretrained: {run}\ndata: {{source: animals, tokenizer: {{kind: bpe, vocab_size: 900}}}}\n",
     }
-    (tmp_path / "own.yaml").write_text(recipes.get(name, "") + "training: {max_steps: 5}\n")
+    (tmp_path / "own.yaml").write_text(recipes.get(name, "") + "task: language\ntraining: {max_steps: 5}\n")
     given = str(tmp_path / "own.yaml") if name in recipes else str(run) if name == "run" else name
     assert main(["inspect", given]) == 0
     assert "at most" not in capsys.readouterr().out

@@ -28,7 +28,7 @@ from tiny_runs import (
 from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics
 from tercet.training import Recipe, train
-from tercet.training.after_step import Checkpoints
+from tercet.training.step_actions import CheckpointWriter
 
 CASES: dict[str, dict[str, Any]] = {
     "text": {},
@@ -165,7 +165,7 @@ def forgets_the_moments(state: dict[str, Any]) -> None:
 
 
 def remembers_another_best(state: dict[str, Any]) -> None:
-    state["callbacks"]["AfterStep"]["Validation"]["best"] = -99.0
+    state["callbacks"]["StepActions"]["Validation"]["best"] = -99.0
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
     def stuck() -> None:
-        Checkpoints.after_step = lambda *_: time.sleep(60)  # the step that never ends
+        CheckpointWriter.after_step = lambda *_: time.sleep(60)  # the step that never ends
         train(recipe, out, quiet=True)
 
     pid = child(stuck)

@@ -8,7 +8,7 @@ import torch
 from tiny_runs import tiny_recipe
 
 from tercet.training import machine, train
-from tercet.training.machine import choose_matmul, multiplying
+from tercet.training.machine import choose_matmul, matmul_precision
 from tercet.training.specs import TrainingSpec
 from tercet.training.tasks import language
 
@@ -57,7 +57,7 @@ def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_it_is_put_back_after_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), multiplying("medium"):
+    with pytest.raises(ZeroDivisionError), matmul_precision("medium"):
         _ = 1 / (torch.get_float32_matmul_precision() != "medium")
     assert torch.get_float32_matmul_precision() == "highest"
 

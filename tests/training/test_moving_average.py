@@ -92,11 +92,11 @@ def test_an_average_changes_nothing_but_what_is_judged(
 def test_tied_weights_stay_tied_in_the_average(tmp_path: Path) -> None:
     task = task_of(tiny_pairs_recipe(tmp_path), progress=False)
     module = TrainingModule(build(task.recipe.model), task)
-    assert module.judged is not module.model
-    assert module.judged.embedding.weight is not module.model.embedding.weight
-    assert module.judged.unembedding.weight is module.judged.embedding.weight
-    sizes = [sum(p.numel() for p in model.parameters()) for model in (module.model, module.judged)]
+    assert module.eval_model is not module.model
+    assert module.eval_model.embedding.weight is not module.model.embedding.weight
+    assert module.eval_model.unembedding.weight is module.eval_model.embedding.weight
+    sizes = [sum(p.numel() for p in model.parameters()) for model in (module.model, module.eval_model)]
     assert sizes[0] == sizes[1]
-    assert not any(p.requires_grad for p in module.judged.parameters())
+    assert not any(p.requires_grad for p in module.eval_model.parameters())
     held = [p for group in module.spec.optimizer.build(module.model).param_groups for p in group["params"]]
     assert len(held) == len(list(module.model.parameters()))

@@ -18,7 +18,7 @@ from tercet.config import UserError, parse_yaml, write_yaml
 from tercet.data import PAIR_DATASETS
 from tercet.models import DecoderOnly, build
 from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
-from tercet.training.metrics import COLUMNS
+from tercet.training.metrics_logger import COLUMNS
 from tercet.training.recipe import LabelsRecipe
 
 FEW: dict[str, Any] = {

@@ -1,6 +1,5 @@
 """Training goes on from a model that is there, and needs nothing of its folder afterwards."""
 
-import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import tercet
 from tercet.checkpoint import load_model
 from tercet.config import UserError, merge, plain, write_yaml
 from tercet.training import Recipe, parse_recipe, train
-from tercet.training.recipe import as_begun
+from tercet.training.recipe import with_pretrained_copy
 
 Finished = Callable[[str], Path]
 
@@ -98,12 +97,11 @@ def test_the_command_line_finds_the_copy(finished: Finished, tmp_path: Path) -> 
         going_on(old, tiny_masked_recipe(tmp_path), {"training": {"max_steps": 2}}), tmp_path / "run", quiet=True
     )
     given = {"pretrained": str(old)}
-    (tmp_path / "r.yaml").write_text(json.dumps({"data": {"source": "x"}, "training": {"max_steps": 1}}))
-    assert as_begun(str(tmp_path / "r.yaml"), given, out) == given
+    assert with_pretrained_copy(given, out) == given
     shutil.rmtree(old)
-    assert as_begun(str(tmp_path / "r.yaml"), given, out) == {"pretrained": str(out / "pretrained")}
-    assert as_begun(str(tmp_path / "r.yaml"), {}, out) == {}
-    assert as_begun(str(tmp_path / "r.yaml"), given, tmp_path) == given
+    assert with_pretrained_copy(given, out) == {"pretrained": str(out / "pretrained")}
+    assert with_pretrained_copy({}, out) == {}
+    assert with_pretrained_copy(given, tmp_path) == given
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tercet.checkpoint.metrics import COLUMNS, read_metrics
 from tercet.config import UserError
 from tercet.plots import plot_loss, save
 from tercet.training import read_recipe, train
-from tercet.training.metrics import Metrics
+from tercet.training.metrics_logger import MetricsLogger
 
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
@@ -149,7 +149,7 @@ def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch
         set_scale(self, value, **kwargs)
 
     monkeypatch.setattr(matplotlib.axes.Axes, "set_yscale", seen)
-    metrics = Metrics(tmp_path / "metrics.csv")
+    metrics = MetricsLogger(tmp_path / "metrics.csv")
     for step in range(1, 5):
         metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step}, step)
     save(plot_loss(metrics.path, title="run"), tmp_path / "loss.png")
@@ -166,7 +166,7 @@ def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
         return plot(self, x, y, **kwargs)
 
     monkeypatch.setattr(matplotlib.axes.Axes, "plot", seen)
-    metrics = Metrics(tmp_path / "metrics.csv")
+    metrics = MetricsLogger(tmp_path / "metrics.csv")
     for step in (1, 2, 3):
         metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step, "seconds": 90.0 * step}, step)
     metrics.log_metrics({"epoch": 2, "val/loss": 1.5, "val/bleu": 7.0, "seconds": 300.0}, 4)
@@ -177,22 +177,22 @@ def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "metrics.csv")
+    metrics = MetricsLogger(tmp_path / "metrics.csv")
     for step in (1, 2, 3):
         metrics.log_metrics({"train/loss": 1.0 / step}, step)
     with metrics.path.open("a") as file:
         file.write("4,0.0")  # a killed process's last line
-    metrics.cut(2)
+    metrics.truncate(2)
     assert [step for step, _ in read_metrics(metrics.path)["train/loss"]] == [1, 2]
-    metrics.cut(0)
+    metrics.truncate(0)
     metrics.log_metrics({"train/loss": 7.0}, 1)
     assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]
 
 
 @pytest.mark.parametrize("left", [b"", b"step,ep"])
 def test_a_header_that_was_never_finished(tmp_path: Path, left: bytes) -> None:
-    metrics = Metrics(tmp_path / "metrics.csv")
+    metrics = MetricsLogger(tmp_path / "metrics.csv")
     metrics.path.write_bytes(left)
-    metrics.cut(0)
+    metrics.truncate(0)
     metrics.log_metrics({"train/loss": 7.0}, 1)
     assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]

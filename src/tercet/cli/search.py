@@ -71,8 +71,8 @@ def name_of(search: "Beam | Sampling") -> str:
     if isinstance(search, Beam):
         return search.name
     filters = {"top_k": search.top_k, "top_p": search.top_p, "min_p": search.min_p}
-    told = [f"{name.replace('_', '-')} {value:g}" for name, value in filters.items() if value is not None]
-    return ", ".join(["sample", f"temperature {search.temperature:g}", *told, f"seed {search.seed}"])
+    filter_values = [f"{name.replace('_', '-')} {value:g}" for name, value in filters.items() if value is not None]
+    return ", ".join(["sample", f"temperature {search.temperature:g}", *filter_values, f"seed {search.seed}"])
 
 
 def _flags(names: Iterable[str]) -> str:

@@ -97,10 +97,10 @@ def summary(folder: Path) -> str:
         f"accuracy {metrics['val/accuracy']:.1%}" if "val/accuracy" in metrics else "",
         f"F1 {metrics['val/f1']:.1%}" if "val/f1" in metrics else "",
     ] if "val/loss" in metrics else []  # fmt: skip
-    told = ", ".join(part for part in best if part)
+    figures = ", ".join(part for part in best if part)
     name = shlex.quote(str(folder))
     verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in NEXT[kind])
-    return "\n".join([f"The run is in {name}{f'; {told}' if told else ''}.", "Next:", *verbs])
+    return "\n".join([f"The run is in {name}{f'; {figures}' if figures else ''}.", "Next:", *verbs])
 
 
 def _kind(config: dict[str, Any]) -> str:

@@ -21,9 +21,9 @@ class FusedAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        loss = evaluated(closure)
+        loss = evaluate_closure(closure)
         scale, self.scale = self.scale, 1.0
-        parameters = self.moved()
+        parameters = self.updated_parameters()
         if not supports_gradients(parameters):
             super().step()
             return loss
@@ -31,17 +31,17 @@ class FusedAdamW(torch.optim.AdamW):
             parameters,
             [cast(Tensor, p.grad) for p in parameters],
             *moments(self, parameters),
-            settings=[how for group in self.param_groups for how in _how(group)],
+            settings=[row for group in self.param_groups for row in _settings(group)],
             scale=scale,
         )
         return loss
 
-    def moved(self) -> list[Tensor]:
-        """The parameters that the next step moves: those that have gradients."""
+    def updated_parameters(self) -> list[Tensor]:
+        """The parameters that the next step updates: those that have gradients."""
         return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
 
 
-def evaluated(closure: Callable[[], Any] | None) -> Any:
+def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
     """What a step's closure gives, where there is one; gradients are on in it."""
     if closure is None:
         return None
@@ -59,9 +59,9 @@ def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor
     return [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [s["step"] for s in states]
 
 
-def _how(group: dict[str, Any]) -> list[tuple[float, float, float, float, float]]:
-    one = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
-    return [one] * sum(p.grad is not None for p in group["params"])
+def _settings(group: dict[str, Any]) -> list[tuple[float, float, float, float, float]]:
+    row = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
+    return [row] * sum(p.grad is not None for p in group["params"])
 
 
 def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: float) -> Tensor:
@@ -72,8 +72,8 @@ def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: fl
     Returns:
         (): their norm before.
     """
-    if not isinstance(optimizer, FusedAdamW) or not supports_gradients(optimizer.moved()):
+    if not isinstance(optimizer, FusedAdamW) or not supports_gradients(optimizer.updated_parameters()):
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
-    found = gradient_norm([p.grad for p in parameters if p.grad is not None])
-    optimizer.scale = min(1.0, limit / (float(found) + 1e-6))
-    return found
+    norm = gradient_norm([p.grad for p in parameters if p.grad is not None])
+    optimizer.scale = min(1.0, limit / (float(norm) + 1e-6))
+    return norm

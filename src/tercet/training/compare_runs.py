@@ -80,12 +80,12 @@ class ComparedRuns:
         from tercet.plots import NothingToDraw, save
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        told = self.to_dict()
+        comparison = self.to_dict()
         try:
             save(self.plot(), self.folder / PICTURE)
         except NothingToDraw:  # models that were trained elsewhere
-            told["picture"] = None
-        text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+            comparison["picture"] = None
+        text = json.dumps(comparison, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.folder / "comparison.json", text.encode())
         write_atomically(self.folder / "comparison.csv", leaderboard_csv(self.leaderboard).encode())
 
@@ -172,7 +172,7 @@ def default_comparison_folder(names: Sequence[str]) -> Path:
 
 
 def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
-    metrics, facts = _metrics(run.folder), _run_folder(run.folder) / "run.json"
+    metrics, settings = _metrics(run.folder), _run_folder(run.folder) / "run.json"
     time = training_time(read_metrics(metrics)) if metrics.exists() else None
     return RunResult(
         name=run.variant,
@@ -184,7 +184,7 @@ def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
         tokens_per_second=time and time.tokens_per_second,
         steps=time and time.steps,
         tokens=time and time.tokens,
-        precision=json.loads(facts.read_text(encoding="utf-8"))["precision"] if facts.exists() else None,
+        precision=json.loads(settings.read_text(encoding="utf-8"))["precision"] if settings.exists() else None,
     )
 
 

@@ -15,23 +15,23 @@ from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 
 from tercet.config import UserError, plain
 from tercet.models import AnyModel
-from tercet.training.after_step import (
-    AfterStep,
-    AtomicCheckpoints,
-    Checkpoints,
-    Export,
-    Figures,
-    Plateau,
-    Samples,
-    Validation,
-)
-from tercet.training.batches import Batches
+from tercet.training.datamodule import StepDataModule
 from tercet.training.interruption import Interruption
 from tercet.training.machine import PRECISIONS, accelerator, compile_in_place
-from tercet.training.metrics import Metrics
+from tercet.training.metrics_logger import MetricsLogger
 from tercet.training.module import TrainingModule
-from tercet.training.progress import Bar
+from tercet.training.progress import ProgressBar
 from tercet.training.recipe import Recipe
+from tercet.training.step_actions import (
+    AtomicCheckpointIO,
+    CheckpointWriter,
+    Export,
+    MetricsAction,
+    PlateauWarning,
+    SampleWriter,
+    StepActions,
+    Validation,
+)
 from tercet.training.tasks.task import Task
 
 
@@ -55,21 +55,21 @@ def fit(
     if compiled:
         compile_in_place(model, sharded=spec.strategy == "fsdp")
     module = TrainingModule(model, task)
-    metrics = Metrics(out / "metrics.csv")
+    metrics = MetricsLogger(out / "metrics.csv")
     resume = out / "resume.ckpt"
-    metrics.cut(_saved_step(resume))
+    metrics.truncate(_saved_step(resume))
 
     validation = Validation(task)
     interruption = Interruption()
-    bar = Bar(validation, steps)
+    bar = ProgressBar(validation, steps)
     actions: list[Any] = [
         validation,
-        Figures(validation, task.plan, spec.log_every, spent=metrics.spent()),
-        *([] if quiet else [bar, Plateau(validation)]),
-        *([Samples(validation, out / "samples", lambda module: task.sample(module.judged))]
+        MetricsAction(validation, task.plan, spec.log_every, spent=metrics.seconds_spent()),
+        *([] if quiet else [bar, PlateauWarning(validation)]),
+        *([SampleWriter(validation, out / "samples", lambda module: task.sample(module.eval_model))]
           if recipe.task.has_samples and spec.strategy != "fsdp" else []),
         interruption,
-        Checkpoints(validation, out, spec.save_every, export),
+        CheckpointWriter(validation, out, spec.save_every, export),
     ]  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(_without_adverts())
@@ -81,8 +81,8 @@ def fit(
             precision=PRECISIONS[precision],
             max_steps=steps,
             logger=[metrics, *_loggers(recipe, out)],
-            callbacks=[interruption, AfterStep(*actions)],
-            plugins=[AtomicCheckpoints()],
+            callbacks=[interruption, StepActions(*actions)],
+            plugins=[AtomicCheckpointIO()],
             default_root_dir=out,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -94,7 +94,9 @@ def fit(
         stack.enter_context(interruption)
         if not quiet:
             stack.enter_context(bar)
-        trainer.fit(module, datamodule=Batches(task), ckpt_path=resume if resume.exists() else None, weights_only=True)
+        trainer.fit(
+            module, datamodule=StepDataModule(task), ckpt_path=resume if resume.exists() else None, weights_only=True
+        )
     return interruption.signal
 
 

@@ -94,7 +94,7 @@ def grid_points(varied: Sequence[VariedKey], *, fixed: Mapping[str, Any] | None 
     Raises:
         UserError: where two keys clash, or one is the seed.
     """
-    fixed, keys = fixed or {}, [one.key for one in varied]
+    fixed, keys = fixed or {}, [choice.key for choice in varied]
     for number, key in enumerate(keys):
         if key == SEED:
             raise UserError(f"--vary {SEED}: seeds are no variants; give --seeds 1,2,3 in its place")
@@ -106,7 +106,7 @@ def grid_points(varied: Sequence[VariedKey], *, fixed: Mapping[str, Any] | None 
         if _holds(fixed, key):
             raise UserError(f"{key} is both in --set and in --vary; leave it out of one")
     names = short_keys(keys)
-    choices = (list(zip(one.values, one.labels, strict=True)) for one in varied)
+    choices = (list(zip(choice.values, choice.labels, strict=True)) for choice in varied)
     points: list[GridPoint] = []
     for chosen in product(*choices):
         changes = dict(fixed)

@@ -38,15 +38,15 @@ def accelerator(spec: TrainingSpec) -> str:
     Raises:
         UserError: where this machine has fewer of them than are asked for.
     """
-    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": spec.devices}
-    wanted = {"auto": list(there), "gpu": ["cuda"]}.get(spec.accelerator, [spec.accelerator])
-    found = next((name for name in wanted if there[name]), wanted[0])
-    if there[found] < spec.devices:
+    available = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": spec.devices}
+    choices = {"auto": list(available), "gpu": ["cuda"]}.get(spec.accelerator, [spec.accelerator])
+    name = next((choice for choice in choices if available[choice]), choices[0])
+    if available[name] < spec.devices:
         raise UserError(
-            f"training.devices={spec.devices} on {found}, and this machine has {there[found]}; "
+            f"training.devices={spec.devices} on {name}, and this machine has {available[name]}; "
             f"set training.devices lower, or training.accelerator=cpu"
         )
-    return found
+    return name
 
 
 def rank(spec: TrainingSpec) -> int:
@@ -54,7 +54,7 @@ def rank(spec: TrainingSpec) -> int:
     return (getattr(rank_zero_only, "rank", None) or 0) if spec.world_size > 1 else 0
 
 
-def wait_for(path: Path, seconds: float = 1800.0) -> None:
+def wait_for_file(path: Path, seconds: float = 1800.0) -> None:
     """Until the first process has settled what holds for all of them, in the folder that they share."""
     end = time.monotonic() + seconds
     while not path.exists():
@@ -88,7 +88,7 @@ def choose_matmul(spec: TrainingSpec) -> Matmul:
     a, b = torch.randn(256, 256, generator=generator), torch.randn(256, 512, generator=generator)
     exact, took = a.double() @ b.double(), dict[Matmul, float]()
     for matmul in MATMULS:
-        with multiplying(matmul):
+        with matmul_precision(matmul):
             if float((a @ b - exact).abs().max() / exact.abs().max()) < AS_EXACT_AS_FP32:
                 took[matmul] = _seconds(lambda: a @ b, warmup=3, repeats=15)
     never = float("inf")
@@ -101,7 +101,7 @@ def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
 
 
 @contextmanager
-def multiplying(matmul: Matmul) -> Generator[None]:
+def matmul_precision(matmul: Matmul) -> Generator[None]:
     """With PyTorch's setting of that name, which belongs to the whole process, in force."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(matmul)
@@ -123,19 +123,19 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, st
     trial = copy.deepcopy(model).to(device)
     batch = move_data_to_device(batches[0], device)
 
-    def there_and_back() -> None:
+    def forward_and_backward() -> None:
         with _reduced(device, precision):
             loss = task.loss(trial, batch).mean
         loss.backward()
         trial.zero_grad()
 
-    eager = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
+    eager = len(batches) * _seconds(forward_and_backward, warmup=3, repeats=8)
     lasts = eager * steps if spec.max_hours is None else 3600 * spec.max_hours
     if lasts < WORTH_COMPILING:
         return "never", f"about {lasts:.0f} s of training, too short to pay for it"
     try:
         compile_in_place(trial, sharded=spec.strategy == "fsdp")
-        compiled = len(batches) * _seconds(there_and_back, warmup=3, repeats=8)
+        compiled = len(batches) * _seconds(forward_and_backward, warmup=3, repeats=8)
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
     finally:
@@ -159,11 +159,11 @@ class Speed:
         left = 3600 * spec.max_hours - self.a_validation
         return plan.within(left, a_unit=self.a_unit, a_step=self.a_step + self.a_validation / spec.validate_every)
 
-    def told(self, plan: Plan, spec: TrainingSpec) -> str:
-        whole = self.a_unit * plan.units + self.a_step
+    def describe(self, plan: Plan, spec: TrainingSpec) -> str:
+        full_step = self.a_unit * plan.units + self.a_step
         others = "; what devices wait for each other is not in it" if spec.world_size > 1 else ""
         return (
-            f"{spec.max_hours:g} hours at {whole:.3g} s a full step and {self.a_validation:.3g} s a validation, as "
+            f"{spec.max_hours:g} hours at {full_step:.3g} s a full step and {self.a_validation:.3g} s a validation, as "
             f"measured now, make {plan.steps:,} steps; the run ends with the last of them, early or late where the "
             f"machine turns out faster or slower{others}"
         )
@@ -180,33 +180,33 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
         compile_in_place(trial, sharded=spec.strategy == "fsdp")
     optimizer = spec.optimizer.build(trial)
     reduced = _reduced(device, precision)
-    reading, passes, moving = list[float](), list[float](), list[float]()
+    reading, passes, updating = list[float](), list[float](), list[float]()
     started = _clock()
     for step in itertools.count():
         (batches, took) = _timed(lambda step=step: task.batches(step, 0, world))
         reading.append(took / plan.units)
         for batch in batches:
-            there = move_data_to_device(batch, device)
+            moved = move_data_to_device(batch, device)
             with reduced:
-                loss, forth = _timed(lambda there=there: task.loss(trial, there, smoothing=spec.label_smoothing).mean)
-            passes.append(forth + _timed(loss.backward)[1])
+                loss, forward = _timed(lambda moved=moved: task.loss(trial, moved, smoothing=spec.label_smoothing).mean)
+            passes.append(forward + _timed(loss.backward)[1])
             if _clock() - started > MEASURED and len(passes) > FIRST:
                 break
-        moving.append(_timed(optimizer.step)[1])
+        updating.append(_timed(optimizer.step)[1])
         optimizer.zero_grad()
-        if _clock() - started > MEASURED and len(passes) > FIRST + 1 and len(moving) > 1:
+        if _clock() - started > MEASURED and len(passes) > FIRST + 1 and len(updating) > 1:
             break
     groups = task.validation(0, world)
     with torch.no_grad(), reduced, torch.compiler.set_stance("force_eager"):
         trial.eval()
         batch = move_data_to_device(groups[len(groups) // 2], device)
-        validating = min(_timed(lambda: task.judge(trial, batch))[1] for _ in range(2)) * len(groups)
+        validating = min(_timed(lambda: task.validate_batch(trial, batch))[1] for _ in range(2)) * len(groups)
     torch.compiler.reset()
     per_unit = len(task.batches(0, 0, world)) // plan.units  # micro-batches of a device in a unit
     # What came first, compiled or found its kernels; of the rest the mean, for shapes may differ.
     return Speed(
         a_unit=statistics.fmean(reading) + per_unit * statistics.fmean(passes[FIRST:]),
-        a_step=statistics.fmean(moving[1:]),
+        a_step=statistics.fmean(updating[1:]),
         a_validation=validating,
     )
 

@@ -22,7 +22,7 @@ from tercet.training.schedules import rate_factor
 from tercet.training.tasks.task import Task
 
 
-class Diverged(Exception):
+class NonFiniteLoss(Exception):
     """The loss or a gradient is no longer a number."""
 
 
@@ -52,7 +52,7 @@ class TrainingModule(pl.LightningModule):
         return optimizer
 
     @property
-    def judged(self) -> AnyModel:
+    def eval_model(self) -> AnyModel:
         """The model that is validated and exported: the mean of its steps where there is one, else as it is."""
         return self.model if self.average is None else cast(AnyModel, self.average.module)
 
@@ -96,7 +96,7 @@ class TrainingModule(pl.LightningModule):
         if self.device.type == "cpu" or step % self.spec.log_every == 0 or step % self.spec.save_every == 0:
             if torch.isfinite(value):
                 return
-            raise Diverged(f"{what} is not a number at step {step}{self._where()}")
+            raise NonFiniteLoss(f"{what} is not a number at step {step}{self._where()}")
 
     def _where(self) -> str:
         # Weights before gradients: a bad weight makes bad gradients everywhere.

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from tercet.training.adamw import evaluated, moments
+from tercet.training.adamw import evaluate_closure, moments
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
 AT_ONCE = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
@@ -47,7 +47,7 @@ class MuonAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        loss = evaluated(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             (self._muon if group["muon"] else self._adamw)(parameters, group)

@@ -13,7 +13,7 @@ from tercet.checkpoint import Trained, load_model, save_model
 from tercet.config import UserError, merge, parse, plain
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderOnlySpec
 
-BEGUN = "pretrained"  # the copy's folder in a run
+PRETRAINED_COPY = "pretrained"  # the copy's folder in a run
 HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.")
 
 
@@ -31,7 +31,7 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
     return parse(SPECS[base.family], merge(plain(base), keys), name=name)
 
 
-def take_over(model: AnyModel, old: AnyModel, folder: str) -> str:
+def load_pretrained_weights(model: AnyModel, old: AnyModel, folder: str) -> str:
     """Fill `model` with the weights of `old`, all but heads that it has not or that are for other labels.
 
     Returns:
@@ -43,18 +43,18 @@ def take_over(model: AnyModel, old: AnyModel, folder: str) -> str:
     new, known = model.state_dict(), old.state_dict()
     if _labels(old.spec) != _labels(model.spec):
         known = {name: value for name, value in known.items() if not name.startswith("classifier.")}
-    both = [name for name in new if name in known]
-    for name in both:
+    shared = [name for name in new if name in known]
+    for name in shared:
         if new[name].shape != known[name].shape:
-            there, here = ("x".join(map(str, one[name].shape)) for one in (known, new))
+            old_shape, new_shape = ("x".join(map(str, state[name].shape)) for state in (known, new))
             raise UserError(
-                f"pretrained: {name} is {there} in {folder}, {here} in this recipe; "
+                f"pretrained: {name} is {old_shape} in {folder}, {new_shape} in this recipe; "
                 "leave the keys of model that set its size out"
             )
     everything = old.state_dict()
-    taken = {everything[name].data_ptr() for name in both}  # a tied weight is one, whatever its names
-    fresh = [name for name in new if name not in both]
-    left = [name for name in everything if name not in both and everything[name].data_ptr() not in taken]
+    taken = {everything[name].data_ptr() for name in shared}  # a tied weight is one, whatever its names
+    fresh = [name for name in new if name not in shared]
+    left = [name for name in everything if name not in shared and everything[name].data_ptr() not in taken]
     bad = [name for name in (*fresh, *left) if not name.startswith(HEADS)]
     if bad:
         who = "this recipe" if bad[0] in fresh else folder
@@ -63,28 +63,28 @@ def take_over(model: AnyModel, old: AnyModel, folder: str) -> str:
             "leave the keys of model that make the two unlike out"
         )
     with torch.no_grad():
-        for name in both:
+        for name in shared:
             new[name].copy_(known[name])
-    told = [
+    summary = [
         f"weights of {folder}",
         *([f"new: {', '.join(fresh)}"] if fresh else []),
         *([f"left behind: {', '.join(left)}"] if left else []),
     ]
-    return "; ".join(told)
+    return "; ".join(summary)
 
 
-def keep_copy(trained: Trained, out: Path) -> None:
+def save_copy(trained: Trained, out: Path) -> None:
     """Put the model that a run begins with into the run's folder."""
     own = None if trained.source_tokenizer is trained.tokenizer else trained.source_tokenizer
     save_model(
-        out / BEGUN, trained.model, trained.tokenizer, trained.card,
+        out / PRETRAINED_COPY, trained.model, trained.tokenizer, trained.card,
         source_tokenizer=own, chat_template=trained.chat_template,
     )  # fmt: skip
 
 
-def beginning(given: str, out: Path) -> Path:
+def pretrained_folder(given: str, out: Path) -> Path:
     """Where to read the pretrained model: in the run's folder once it has been begun, else where the recipe says."""
-    copy = out / BEGUN
+    copy = out / PRETRAINED_COPY
     begun = (out / "recipe.yaml").exists() and (copy / "model.safetensors").exists()
     return copy if begun else Path(given)
 

@@ -8,11 +8,11 @@ import pytorch_lightning as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tercet.training.after_step import Validation
 from tercet.training.module import TrainingModule
+from tercet.training.step_actions import Validation
 
 
-class Bar:
+class ProgressBar:
     def __init__(self, validation: Validation, total: int, *, line_every: float = 10.0) -> None:
         console = Console(stderr=True)
         self.terminal = console.is_terminal
@@ -27,7 +27,7 @@ class Bar:
         self.started = self.shown = time.perf_counter()
         self.first: tuple[int, int] | None = None  # step and tokens
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "ProgressBar":
         self.bar.start()
         return self
 
@@ -38,8 +38,8 @@ class Bar:
         now, step = time.perf_counter(), trainer.global_step
         if self.first is None:  # the first step is slower than all others, and says nothing about them
             self.first, self.started = (step, module.tokens_seen), now
-        if self.validation.now:
-            figures = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.now.items())
+        if self.validation.figures:
+            figures = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.figures.items())
             self.last_validation = f"  validation {', '.join(figures)}"
         if now - self.shown < self.every and step != self.total:
             return

@@ -17,7 +17,7 @@ from tercet.models import (
     MaskedHead,
     model_spec,
 )
-from tercet.training.pretrained import BEGUN, pretrained_spec
+from tercet.training.pretrained import PRETRAINED_COPY, pretrained_spec
 from tercet.training.specs import LoggingSpec, TrainingSpec
 from tercet.training.tasks.specs import (
     LabelsTaskSpec,
@@ -165,8 +165,8 @@ def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
     return str(kind)
 
 
-def parse_recipe(data: Mapping[str, Any], *, name: str, begun: Path | None = None) -> Recipe:
-    """The recipe in a mapping. `begun` is its run's folder, whose own copy of the pretrained model is looked at."""
+def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None) -> Recipe:
+    """The recipe in a mapping. `run` is its run's folder, whose own copy of the pretrained model is looked at."""
     settings, kind = dict(data), task_kind(data, name=name)
     model = settings.pop("model", {})
     if not isinstance(model, Mapping):
@@ -174,8 +174,8 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, begun: Path | None = Non
     if not {"family", "preset"} & model.keys():
         model = {"family": FAMILIES[kind], **model}
     pretrained = settings.get("pretrained")
-    if begun is not None and pretrained is not None and (begun / BEGUN / "config.json").exists():
-        pretrained = begun / BEGUN
+    if run is not None and pretrained is not None and (run / PRETRAINED_COPY / "config.json").exists():
+        pretrained = run / PRETRAINED_COPY
     if pretrained is None:
         spec = model_spec(model, name=f"{name}: model")
     else:
@@ -192,10 +192,10 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, begun: Path | None = Non
     return parse(RECIPES[kind], settings, name=name).with_heads()
 
 
-def as_begun(settings: Mapping[str, Any], out: Path) -> Plain:
+def with_pretrained_copy(settings: Mapping[str, Any], out: Path) -> Plain:
     """`settings`, where a run that has begun in `out` is to go on and the pretrained model it began with is gone: the
     run's own copy takes its place."""
-    pretrained, copy = settings.get("pretrained"), out / BEGUN
+    pretrained, copy = settings.get("pretrained"), out / PRETRAINED_COPY
     if pretrained is None or Path(str(pretrained)).exists() or not (copy / "config.json").exists():
         return dict(settings)
     return merge(settings, {"pretrained": str(copy)})

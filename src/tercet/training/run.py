@@ -19,7 +19,7 @@ from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_
 from tercet.config import UserError, differences, plain, read_yaml, write_yaml
 from tercet.memory import keep_memory
 from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
-from tercet.training.pretrained import BEGUN, beginning, keep_copy, take_over
+from tercet.training.pretrained import PRETRAINED_COPY, load_pretrained_weights, pretrained_folder, save_copy
 from tercet.training.recipe import Recipe, parse_recipe
 
 if TYPE_CHECKING:
@@ -61,23 +61,23 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: M
 
     from tercet.training.tasks.task import task_of
 
-    old = None if recipe.pretrained is None else load_model(beginning(recipe.pretrained, out))
+    old = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
     task = task_of(recipe, pretrained=old, progress=not quiet)
     try:
         model = build(task.recipe.model, seed=recipe.training.seed)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
     if old is not None:
-        told = take_over(model, old.model, str(recipe.pretrained))
+        summary = load_pretrained_weights(model, old.model, str(recipe.pretrained))
         if not (out / "run.json").exists():
-            _say(told, quiet)
-    facts = _facts(out, task, model, old, quiet, arithmetic)
-    if "steps" in facts:
-        task.plan = replace(task.plan, steps=facts["steps"])
-    if facts["finished"]:
-        _say(f"{out} is already finished; give another --out to train again", quiet)
+            _log(summary, quiet)
+    resolved = _resolve_settings(out, task, model, old, quiet, arithmetic)
+    if "steps" in resolved:
+        task.plan = replace(task.plan, steps=resolved["steps"])
+    if resolved["finished"]:
+        _log(f"{out} is already finished; give another --out to train again", quiet)
         return out
-    _train(task, model, out, facts, quiet)
+    _train(task, model, out, resolved, quiet)
     return out
 
 
@@ -88,24 +88,24 @@ def read_recipe(run: Path | str) -> Recipe:
         UserError: where the folder holds none.
     """
     path = Path(run) / "recipe.yaml"
-    return parse_recipe(read_yaml(path), name=str(path), begun=Path(run))
+    return parse_recipe(read_yaml(path), name=str(path), run=Path(run))
 
 
-def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quiet: bool) -> None:
+def _train(task: "Task", model: AnyModel, out: Path, resolved: dict[str, Any], quiet: bool) -> None:
     from tercet.checkpoint.metrics import read_metrics
     from tercet.plots import NothingToDraw, plot_loss, save
     from tercet.training.fit import fit
-    from tercet.training.machine import multiplying, rank
-    from tercet.training.module import Diverged
+    from tercet.training.machine import matmul_precision, rank
+    from tercet.training.module import NonFiniteLoss
 
     recipe = task.recipe
     try:
-        with multiplying(facts.get("matmul", "highest")):
+        with matmul_precision(resolved.get("matmul", "highest")):
             signal = fit(
-                task, model, out, precision=facts["precision"], compiled=facts["compile"] == "always",
-                export=_exporter(task, out), quiet=quiet,
+                task, model, out, precision=resolved["precision"], compiled=resolved["compile"] == "always",
+                export=_export_to(task, out), quiet=quiet,
             )  # fmt: skip
-    except Diverged as error:
+    except NonFiniteLoss as error:
         raise RunDiverged(
             f"{error}; the last good checkpoint is in {out}: try a smaller training.optimizer.lr, or clip_norm"
         ) from None
@@ -115,10 +115,10 @@ def _train(task: "Task", model: AnyModel, out: Path, facts: dict[str, Any], quie
     if signal is not None:
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
     if not rank(recipe.training):
-        _write_facts(out, {**facts, "finished": True})
+        _write_settings(out, {**resolved, "finished": True})
         if recipe.training.max_hours is not None:
             took = read_metrics(out / "metrics.csv")["seconds"][-1][1] / 3600
-            _say(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
+            _log(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
 
 
 def check_same_run(out: Path, recipe: Recipe) -> None:
@@ -135,44 +135,44 @@ def check_same_run(out: Path, recipe: Recipe) -> None:
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return
     old, new = plain(read_recipe(out)), plain(recipe)
-    for one in (old, new):
+    for settings in (old, new):
         for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
-            one["model"].pop(size, None)
-        if one["model"].get("classifier"):
-            one["model"]["classifier"].pop("labels")  # the data's
-    if new["pretrained"] == str(out / BEGUN):  # the copy of what it was begun with
+            settings["model"].pop(size, None)
+        if settings["model"].get("classifier"):
+            settings["model"]["classifier"].pop("labels")  # the data's
+    if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
         new["pretrained"] = old["pretrained"]
     changed = [line for line in differences(old, new) if not line.startswith("logging.")]
     if changed:
         raise UserError(f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out")
 
 
-def _facts(
+def _resolve_settings(
     out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool, arithmetic: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
     from tercet.training.machine import (
         choose_arithmetic,
         choose_compile,
-        multiplying,
+        matmul_precision,
         rank,
         speed,
-        wait_for,
+        wait_for_file,
     )
 
     spec = task.recipe.training
     path = out / "run.json"
     if rank(spec):
-        wait_for(path)
+        wait_for_file(path)
     if path.exists():
-        facts: dict[str, Any] = json.loads(path.read_text())
-        if (facts["data"], facts["tokenizer"]) != (task.data_hash, task.tokenizer_hash):
+        resolved: dict[str, Any] = json.loads(path.read_text())
+        if (resolved["data"], resolved["tokenizer"]) != (task.data_hash, task.tokenizer_hash):
             raise UserError(f"the data has changed since {out} was begun; give another --out")
-        return facts
+        return resolved
     chosen = arithmetic or choose_arithmetic(spec)
     precision, matmul = chosen["precision"], chosen["matmul"]
     budget: dict[str, Any] = {}
-    with multiplying(matmul):
+    with matmul_precision(matmul):
         compiled, why = choose_compile(task, model, precision)
         measured = (
             None if spec.max_hours is None else speed(task, model, precision=precision, compiled=compiled == "always")
@@ -180,15 +180,15 @@ def _facts(
     if measured is not None:
         task.plan = measured.plan(task.plan, spec)
         budget = {"steps": task.plan.steps}
-        _say(measured.told(task.plan, spec), quiet)
+        _log(measured.describe(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
     described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
-    _say(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {described}, "
+    _log(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {described}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
-        _say("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
+        _log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
              "or placement to pre", quiet)  # fmt: skip
-    facts = {
+    resolved = {
         "finished": False, "data": task.data_hash, "tokenizer": task.tokenizer_hash,
         "precision": precision, "matmul": matmul, "compile": compiled, **budget,
     }  # fmt: skip
@@ -198,9 +198,9 @@ def _facts(
         raise UserError(f"cannot make the folder {out}: {error.strerror}; give another --out") from None
     write_atomically(out / "recipe.yaml", write_yaml(task.recipe).encode())
     if old is not None:
-        keep_copy(old, out)
-    _write_facts(out, facts)
-    return facts
+        save_copy(old, out)
+    _write_settings(out, resolved)
+    return resolved
 
 
 def _post_norm(spec: AnySpec) -> bool:
@@ -208,15 +208,15 @@ def _post_norm(spec: AnySpec) -> bool:
     return any(stack.placement == "post" for stack in stacks)
 
 
-def _write_facts(out: Path, facts: dict[str, Any]) -> None:
-    write_atomically(out / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
+def _write_settings(out: Path, resolved: dict[str, Any]) -> None:
+    write_atomically(out / "run.json", (json.dumps(resolved, indent=2) + "\n").encode())
 
 
-def _exporter(task: "Task", out: Path) -> Any:
+def _export_to(task: "Task", out: Path) -> Any:
     commit, versions = git_commit(), current_versions()
 
     def export(folder: str, module: Any, step: int, metrics: dict[str, float]) -> None:
-        state = whole_state(module.judged)
+        state = gathered_state(module.eval_model)
         if not module.trainer.is_global_zero:
             return
         card = Card(
@@ -224,12 +224,12 @@ def _exporter(task: "Task", out: Path) -> Any:
             data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
             recipe=plain(task.recipe),
         )  # fmt: skip
-        task.save(out / folder, module.judged, card, state)
+        task.save(out / folder, module.eval_model, card, state)
 
     return export
 
 
-def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def gathered_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The state dict, gathered on the first device where it is sharded over several."""
     from torch.distributed.tensor import DTensor
 
@@ -239,6 +239,6 @@ def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def _say(text: str, quiet: bool) -> None:
+def _log(text: str, quiet: bool) -> None:
     if not quiet:
         print(text, file=sys.stderr, flush=True)

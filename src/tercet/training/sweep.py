@@ -110,7 +110,7 @@ def plan_sweep(
     _check_distinct(runs)
     asked = {
         "recipes and runs": list(names),
-        "vary": {one.key: list(one.labels) for one in varied},
+        "vary": {choice.key: list(choice.labels) for choice in varied},
         "set": dict(changes),
         "seeds": list(seeds or ()),
     }

@@ -79,7 +79,7 @@ class LabelsTask:
     def loss(self, model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0) -> Loss:
         return classify_loss(model, batch, smoothing=smoothing)
 
-    def judge(self, model: EncoderOnly, batch: LabelledBatch) -> tuple[Loss, dict[str, Tensor]]:
+    def validate_batch(self, model: EncoderOnly, batch: LabelledBatch) -> tuple[Loss, dict[str, Tensor]]:
         logits = label_logits(model, batch)  # (N, L)
         loss = classify_loss(model, batch, logits=logits)
         return loss, {"accuracy": (logits.argmax(-1) == batch.targets.flatten()).sum()}
@@ -94,14 +94,14 @@ class LabelsTask:
         batch = self._batch(held_out, np.arange(min(self.recipe.task.sample_texts, len(held_out))))
         with inference_mode(model.modules()):
             logits = label_logits(model, move_batch(batch, model))
-        said = logits.argmax(-1).cpu().view_as(batch.targets)
+        predicted = logits.argmax(-1).cpu().view_as(batch.targets)
         blocks = list[str]()
-        for tokens, wanted, found in zip(batch.inputs[:, :SHOWN], batch.targets, said, strict=True):
-            real = wanted != IGNORED
+        for tokens, targets, labels in zip(batch.inputs[:, :SHOWN], batch.targets, predicted, strict=True):
+            real = targets != IGNORED
             lines = {
                 "text": " ".join(self.corpus.tokenizer.decode(tokens.tolist()).split()),
-                "labels" if real.ndim else "label": " ".join(names[wanted[real].flatten().numpy()][:SHOWN]),
-                "said": " ".join(names[found[real].flatten().numpy()][:SHOWN]),
+                "labels" if real.ndim else "label": " ".join(names[targets[real].flatten().numpy()][:SHOWN]),
+                "said": " ".join(names[labels[real].flatten().numpy()][:SHOWN]),
             }
             blocks.append("\n".join(f"{name:<7} {line}" for name, line in lines.items()))
         return "\n\n".join(blocks)

@@ -56,7 +56,7 @@ class LanguageTask:
     def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
         return causal_loss(model, batch, smoothing=smoothing)
 
-    def judge(self, model: DecoderOnly, batch: CausalBatch) -> tuple[Loss, dict[str, Tensor]]:
+    def validate_batch(self, model: DecoderOnly, batch: CausalBatch) -> tuple[Loss, dict[str, Tensor]]:
         return self.loss(model, batch), {}
 
     def scores(self, model: DecoderOnly) -> dict[str, float]:

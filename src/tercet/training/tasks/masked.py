@@ -86,7 +86,7 @@ class MaskedTask:
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
         return masked_loss(model, batch, smoothing=smoothing)
 
-    def judge(self, model: EncoderOnly, batch: MaskedBatch) -> tuple[Loss, dict[str, Tensor]]:
+    def validate_batch(self, model: EncoderOnly, batch: MaskedBatch) -> tuple[Loss, dict[str, Tensor]]:
         states = masked_states(model, batch)  # (N, D)
         loss = masked_loss(model, batch, states=states)
         return loss, {"accuracy": (likeliest_tokens(model, states) == batch.targets).sum()}

@@ -49,7 +49,7 @@ class Task(Protocol):
 
     def loss(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
 
-    def judge(self, model: Any, batch: Any) -> tuple[Loss, dict[str, Tensor]]:
+    def validate_batch(self, model: Any, batch: Any) -> tuple[Loss, dict[str, Tensor]]:
         """The loss of a validation batch, and sums over its targets of other figures, such as how many were right."""
         ...
 

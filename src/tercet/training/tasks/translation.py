@@ -80,7 +80,7 @@ class TranslationTask:
     def loss(self, model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
         return seq2seq_loss(model, batch, smoothing=smoothing)
 
-    def judge(self, model: EncoderDecoder, batch: PairBatch) -> tuple[Loss, dict[str, Tensor]]:
+    def validate_batch(self, model: EncoderDecoder, batch: PairBatch) -> tuple[Loss, dict[str, Tensor]]:
         return self.loss(model, batch), {}
 
     def scores(self, model: EncoderDecoder) -> dict[str, float]:

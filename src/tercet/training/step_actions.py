@@ -24,12 +24,12 @@ from tercet.training.tasks.task import Task
 Export = Callable[[str, TrainingModule, int, dict[str, float]], None]  # folder, module, step, metrics
 
 
-class Action(Protocol):
+class StepAction(Protocol):
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None: ...
 
 
-class AfterStep(Callback):
-    def __init__(self, *actions: Action) -> None:
+class StepActions(Callback):
+    def __init__(self, *actions: StepAction) -> None:
         self.actions = actions
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -43,26 +43,26 @@ class AfterStep(Callback):
             action.after_step(trainer, cast(TrainingModule, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
-        return {type(action).__name__: action.state for action in self.actions if isinstance(action, Remembering)}
+        return {type(action).__name__: action.state for action in self.actions if isinstance(action, StatefulAction)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for action in self.actions:
-            if isinstance(action, Remembering):
+            if isinstance(action, StatefulAction):
                 action.state = state_dict[type(action).__name__]
 
 
-class Remembering:
+class StatefulAction:
     """An action with a memory that belongs in the checkpoint: plain numbers only."""
 
     state: dict[str, Any]
 
 
-class Validation(Remembering):
+class Validation(StatefulAction):
     """The loss on the validation set and the task's own scores, every `every` steps.
 
     It stops the run after `patience` times without a better one.
 
-    `now` holds the figures where this step was one to validate at, else nothing.
+    `figures` holds the figures where this step was one to validate at, else nothing.
     """
 
     def __init__(self, task: Task) -> None:
@@ -70,19 +70,19 @@ class Validation(Remembering):
         self.task, self.every, self.patience = task, spec.validate_every, spec.patience
         self.best_by = task.recipe.task.best_by
         self.state = {"best": float("inf"), "best_step": 0, "without_better": 0}
-        self.now: dict[str, float] = {}
+        self.figures: dict[str, float] = {}
 
     @property
     def improved(self) -> bool:
-        return bool(self.now) and self.state["without_better"] == 0
+        return bool(self.figures) and self.state["without_better"] == 0
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        self.now = {}
+        self.figures = {}
         if trainer.global_step % self.every and trainer.global_step != module.total_steps:
             return
-        self.now = {**self._judged(trainer, module), **self._scores(trainer, module)}
+        self.figures = {**self._validate(trainer, module), **self._scores(trainer, module)}
         # Of a loss less is better, of all else more.
-        value = self.now["val/loss"] if self.best_by == "loss" else -self.now[f"val/{self.best_by}"]
+        value = self.figures["val/loss"] if self.best_by == "loss" else -self.figures[f"val/{self.best_by}"]
         if value < self.state["best"]:
             self.state = {"best": value, "best_step": trainer.global_step, "without_better": 0}
         else:
@@ -95,7 +95,7 @@ class Validation(Remembering):
         return self.patience is not None and self.state["without_better"] >= self.patience
 
     @torch.no_grad()
-    def _judged(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
+    def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         """The loss, without label smoothing, so that its exponential is the perplexity, and what is counted beside."""
         module.eval()
         sums: dict[str, Tensor] = {}
@@ -103,23 +103,23 @@ class Validation(Remembering):
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
             for batch in self.task.validation(trainer.global_rank, trainer.world_size):
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
-                loss, beside = self.task.judge(module.judged, on_device)
+                loss, beside = self.task.validate_batch(module.eval_model, on_device)
                 for name, value in {"count": loss.count, "loss": loss.plain, **beside}.items():
                     sums[name] = sums.get(name, torch.zeros((), device=module.device)) + value
         module.train()
-        whole = {name: cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum")) for name, x in sums.items()}
-        targets = whole.pop("count").clamp(min=1)
-        return {f"val/{name}": float(value / targets) for name, value in whole.items()}
+        totals = {name: cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum")) for name, x in sums.items()}
+        targets = totals.pop("count").clamp(min=1)
+        return {f"val/{name}": float(value / targets) for name, value in totals.items()}
 
     def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         if module.spec.strategy == "fsdp":  # no device has the whole model to write with
             return {}
         with torch.compiler.set_stance("force_eager"):
-            scores = self.task.scores(module.judged) if trainer.is_global_zero else {}
+            scores = self.task.scores(module.eval_model) if trainer.is_global_zero else {}
         return trainer.strategy.broadcast(scores)
 
 
-class Figures:
+class MetricsAction:
     """A line of figures to every logger, every `every` steps and at each validation."""
 
     def __init__(self, validation: Validation, plan: Plan, every: int, *, spent: float = 0.0) -> None:
@@ -131,7 +131,7 @@ class Figures:
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step, now = trainer.global_step, time.perf_counter()
         figures = {"epoch": self.plan.epoch(step - 1), "seconds": now - self.started}
-        figures |= self.validation.now
+        figures |= self.validation.figures
         if step % self.every == 0 or step in (1, module.total_steps):
             figures["train/loss"] = float(module.last.mean)
             figures["lr"] = trainer.optimizers[0].param_groups[0]["lr"]
@@ -148,7 +148,7 @@ class Figures:
                 logger.log_metrics(figures, step)
 
 
-class Plateau:
+class PlateauWarning:
     """A line on stderr where, after the warm-up and a tenth of the run, a model that fills masks
     does no better than counting words.
 
@@ -158,16 +158,16 @@ class Plateau:
     near = 0.02
 
     def __init__(self, validation: Validation) -> None:
-        self.validation, self.told = validation, False
+        self.validation, self.warned = validation, False
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        now, step = self.validation.now, trainer.global_step
+        now, step = self.validation.figures, trainer.global_step
         entropy = now.get("val/unigram_entropy")
-        if entropy is None or self.told or not trainer.is_global_zero:
+        if entropy is None or self.warned or not trainer.is_global_zero:
             return
         if step > module.spec.warmup_steps and step > module.total_steps / 10:
-            self.told = not now["val/loss"] < (1 - self.near) * entropy
-        if self.told:
+            self.warned = not now["val/loss"] < (1 - self.near) * entropy
+        if self.warned:
             print(
                 f"step {step}: the validation loss {now['val/loss']:.3f} is that of counting words "
                 f"({entropy:.3f} nats): train longer, with a smaller training.optimizer.lr or more warmup_steps, and "
@@ -176,21 +176,21 @@ class Plateau:
             )  # fmt: skip
 
 
-class Samples:
+class SampleWriter:
     """Text by the model as it is at each validation, in `samples/step-000250.txt`."""
 
     def __init__(self, validation: Validation, folder: Path, write: Callable[[TrainingModule], str]) -> None:
         self.validation, self.folder, self.write = validation, folder, write
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        if self.validation.now and trainer.is_global_zero:
+        if self.validation.figures and trainer.is_global_zero:
             self.folder.mkdir(exist_ok=True)
             with torch.compiler.set_stance("force_eager"):
                 text = self.write(module)
             write_atomically(self.folder / f"step-{trainer.global_step:06d}.txt", text.encode())
 
 
-class Checkpoints:
+class CheckpointWriter:
     """`best/` whenever validation improves; `resume.ckpt` and `last/` every `every` steps and at the end."""
 
     def __init__(self, validation: Validation, out: Path, every: int, export: Export) -> None:
@@ -199,13 +199,13 @@ class Checkpoints:
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step = trainer.global_step
         if self.validation.improved:
-            self.export("best", module, step, self.validation.now)
+            self.export("best", module, step, self.validation.figures)
         if step % self.every == 0 or step == module.total_steps or trainer.should_stop:
-            self.export("last", module, step, self.validation.now)
+            self.export("last", module, step, self.validation.figures)
             trainer.save_checkpoint(self.out / "resume.ckpt")
 
 
-class AtomicCheckpoints(TorchCheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's checkpoint file, put in its place only when whole: a process killed in a save leaves the old one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:

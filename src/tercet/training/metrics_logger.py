@@ -17,7 +17,7 @@ from tercet.checkpoint import write_atomically
 from tercet.checkpoint.metrics import COLUMNS, read_metrics
 
 
-class Metrics(Logger):
+class MetricsLogger(Logger):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
@@ -43,18 +43,18 @@ class Metrics(Logger):
                 writer.writeheader()
             writer.writerow({"step": step, **{name: f"{value:.9g}" for name, value in metrics.items()}})
 
-    def cut(self, step: int) -> None:
+    def truncate(self, step: int) -> None:
         """Forget all lines after `step`, and one that a killed process left half-written."""
         if not self.path.exists():
             return
         lines = self.path.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
-        if kept:
-            write_atomically(self.path, b"".join([*lines[:1], *kept]))
+        lines_kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
+        if lines_kept:
+            write_atomically(self.path, b"".join([*lines[:1], *lines_kept]))
         else:
             self.path.unlink()
 
-    def spent(self) -> float:
+    def seconds_spent(self) -> float:
         """Seconds of training behind the last line: a resumed run counts on from there."""
         seconds = read_metrics(self.path)["seconds"] if self.path.exists() else []
         return seconds[-1][1] if seconds else 0.0

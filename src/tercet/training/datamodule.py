@@ -9,18 +9,18 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from tercet.training.tasks.task import Task
 
 
-class Batches(pl.LightningDataModule):
+class StepDataModule(pl.LightningDataModule):
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
 
     def train_dataloader(self) -> "DataLoader[list[Any]]":
         assert self.trainer is not None
-        steps = _Steps(self.task, self.trainer.global_rank, self.trainer.world_size)
-        return DataLoader(steps, sampler=_From(self.trainer, self.task.plan.steps), batch_size=None)
+        steps = _StepDataset(self.task, self.trainer.global_rank, self.trainer.world_size)
+        return DataLoader(steps, sampler=_StepSampler(self.trainer, self.task.plan.steps), batch_size=None)
 
 
-class _Steps(Dataset[list[Any]]):
+class _StepDataset(Dataset[list[Any]]):
     """Item `step` is this device's share of that step's batch, in micro-batches."""
 
     def __init__(self, task: Task, rank: int, world: int) -> None:
@@ -30,7 +30,7 @@ class _Steps(Dataset[list[Any]]):
         return self.task.batches(step, self.rank, self.world)
 
 
-class _From(Sampler[int]):
+class _StepSampler(Sampler[int]):
     """The steps that are left. The length is that of the whole run: Lightning compares it with its own count."""
 
     def __init__(self, trainer: Any, steps: int) -> None:

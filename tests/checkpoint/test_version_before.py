@@ -1,0 +1,62 @@
+"""Run folders that the version before wrote, with what its verbs answered: models open as they are and answer alike; a
+run that was begun with a recipe of then is refused in one line that has today's names.
+
+The folders are of four runs of four steps. `answers.json` has for each command what it printed.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.cli.main import main
+
+FOLDERS = Path(__file__).with_name("version_before")
+KINDS = ("text", "pairs", "masked", "labels")
+
+
+@pytest.fixture(params=KINDS)
+def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of one of the folders, with us inside: its data has no folder in its name."""
+    shutil.copytree(FOLDERS / request.param, tmp_path / request.param)
+    monkeypatch.chdir(tmp_path / request.param)
+    return tmp_path / request.param
+
+
+def test_models_open_and_answer_alike(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, dict[str, Any]] = json.loads((old / "answers.json").read_text())
+    assert len(answers) == 3
+    for command, answer in answers.items():
+        assert main(command.split()) == answer["code"] == 0
+        out = capsys.readouterr().out
+        if command.endswith("--json"):
+            assert values(out) == nearly(values(answer["out"])), command
+        else:
+            assert out == answer["out"], command
+
+
+def values(out: str) -> Any:
+    """One JSON value over several lines, or one a line."""
+    try:
+        return [json.loads(out)]
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in out.splitlines()]
+
+
+def nearly(value: Any) -> Any:
+    """Equal but for what other machines round otherwise."""
+    if isinstance(value, dict):
+        return {key: nearly(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [nearly(item) for item in value]
+    return pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
+
+
+def test_a_run_of_then_is_refused_with_the_names_of_today(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run/recipe.yaml", "--out", "run"]) == 2
+    refusal = capsys.readouterr().err
+    size = "batch_tokens" if old.name == "pairs" else "batch_size"
+    assert f"training.{size} is task.{size} now" in refusal
+    assert refusal.count("\n") == 1

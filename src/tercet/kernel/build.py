@@ -8,19 +8,28 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 
 from tercet.kernel.signatures import SIGNATURES
 from tercet.places import cache_folder
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 CPP = Path(__file__).parent / "cpp"
 SOURCE = CPP / "kernels.cpp"  # the headers beside it are its parts
 # OpenMP is compiled in and not linked: its calls then find the threads that PyTorch has, where a second library would
 # start as many again.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
+
+
+def constant_when_compiled(function: Function) -> Function:
+    """What `torch.compiler.assume_constant_result` does, without its import of the compiler, which takes a second."""
+    cast(Any, function)._dynamo_marked_constant = True
+    return function
 
 
 @cache
@@ -36,6 +45,16 @@ def library() -> ctypes.CDLL | None:
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
     return loaded
+
+
+def warm_up() -> bool:
+    """Compile the kernels where that has not been done on this machine, and load them: now, not within the first
+    operation that asks for one.
+
+    Returns:
+        whether there are some.
+    """
+    return library() is not None
 
 
 def kernels() -> ctypes.CDLL:
@@ -63,13 +82,13 @@ def supports_numbers(numbers: torch.Tensor, worth: int) -> bool:
     )
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def has_kernels() -> bool:
     """Whether there are kernels here, in words that `torch.compile` follows."""
     return library() is not None
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def multiplies_bfloat16() -> bool:
     """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
     loaded = library()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import kernels, mask_strides, multiplies_bfloat16
+from tercet.kernel.build import constant_when_compiled, kernels, mask_strides, multiplies_bfloat16
 from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
@@ -100,7 +100,7 @@ def _contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _threads() -> int:
     return torch.get_num_threads()
 

@@ -15,6 +15,7 @@ import uvicorn
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError
+from tercet.kernel import warm_up
 from tercet.loopback import LOOPBACK, is_loopback
 from tercet.serve.engine import Limits
 from tercet.serve.http.app import application
@@ -61,6 +62,7 @@ def serve(
     if not grace >= 0:
         raise UserError(f"--grace {grace:g} must be 0 or more seconds")
     limits = Limits() if limits is None else limits
+    warm_up()
     listening = _listen(host, port, patience=limits.seconds)
     log = ServerLog(quiet=quiet, as_json=json_log)
     registry = ModelRegistry(LoadedModel(trained, name=name, limits=limits) for name, trained in models.items())

@@ -17,6 +17,7 @@ import torch
 
 from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model, write_atomically
 from tercet.config import UserError, differences, plain, read_yaml, write_yaml
+from tercet.kernel import warm_up
 from tercet.memory import keep_memory
 from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
 from tercet.training.pretrained import PRETRAINED_COPY, load_pretrained_weights, pretrained_folder, save_copy
@@ -58,6 +59,7 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: M
     out = Path(out)
     check_same_run(out, recipe)
     keep_memory()
+    warm_up()
 
     from tercet.training.tasks.task import task_of
 

@@ -43,19 +43,15 @@ class RowBatchSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageTaskSpec(RowBatchSpec):
-    """Predict each token of a text from those before it: trains a decoder-only model.
+class TextBatchSpec(RowBatchSpec):
+    """Batches of rows of running text.
 
     Args:
         validation_tokens: how many tokens to validate on, spread over the whole set; all of them by default.
-        sample_prompt, sample_tokens: text written at each validation, by default after the first characters of the
-            validation text; 0 tokens for none.
+        sample_tokens: how long what is kept of each validation for people to read is; 0 for nothing.
     """
 
-    kind: Literal["language"] = "language"
     validation_tokens: int | None = None
-    best_by: Literal["loss"] = "loss"
-    sample_prompt: str | None = None
     sample_tokens: int = 200
 
     def __post_init__(self) -> None:
@@ -69,30 +65,30 @@ class LanguageTaskSpec(RowBatchSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedTaskSpec(RowBatchSpec):
+class LanguageTaskSpec(TextBatchSpec):
+    """Predict each token of a text from those before it: trains a decoder-only model.
+
+    Args:
+        sample_prompt: what samples begin with; by default the first characters of the validation text.
+    """
+
+    kind: Literal["language"] = "language"
+    best_by: Literal["loss"] = "loss"
+    sample_prompt: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedTaskSpec(TextBatchSpec):
     """Predict the tokens that are hidden from all around them: trains an encoder.
 
     Args:
         masking: how much is hidden, and how.
-        validation_tokens: as of `LanguageTaskSpec`.
         best_by: what makes a validation better.
-        sample_tokens: how much is shown of each window that is filled at a validation; 0 for none.
     """
 
     kind: Literal["masked"] = "masked"
     masking: Masking = field(default_factory=Masking)
-    validation_tokens: int | None = None
     best_by: Literal["loss", "accuracy"] = "loss"
-    sample_tokens: int = 200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 1, "validation_tokens")
-        at_least(self, 0, "sample_tokens")
-
-    @property
-    def has_samples(self) -> bool:
-        return self.sample_tokens > 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,11 +98,11 @@ def batches(args: argparse.Namespace, count: int) -> list[Given]:
             tokens, np.ones(tokens.shape, bool), masking=Masking(rate=args.rate), generator=generator,
             mask_id=MASK, random_ids=np.arange(SPECIAL, args.vocab),
         )  # fmt: skip
-        arrays = (torch.from_numpy(one).to(args.device) for one in (masked.inputs, masked.places, masked.targets))
+        arrays = (torch.from_numpy(one).to(args.device) for one in (masked.inputs, masked.positions, masked.targets))
         batch = MaskedBatch(*arrays)
         used = batch.targets != IGNORED
         labels = torch.full_like(batch.inputs, IGNORED)
-        labels.view(-1)[batch.places[used]] = batch.targets[used]
+        labels.view(-1)[batch.positions[used]] = batch.targets[used]
         made.append((batch, labels))
     return made
 

@@ -47,17 +47,20 @@ def test_no_circle_of_imports_in_the_parts_the_kernels_and_the_models() -> None:
     graphlib.TopologicalSorter({name: targets & set(arrows) for name, targets in arrows.items()}).prepare()
 
 
-def test_no_two_classes_of_the_parts_and_models_have_one_name() -> None:
-    """Nor has any class elsewhere but what a server answers, which speaks another's language."""
-    found = [
-        (node.name, path.relative_to(ROOT / "src/tercet").parts[0])
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    ]
-    ours = {name for name, room in found if room in ("nn", "kernel", "models")}
-    elsewhere = [name for name, room in found if room != "serve"]
-    assert not {name for name in ours if elsewhere.count(name) > 1}
+def test_no_two_public_classes_have_one_name() -> None:
+    """Classes within functions are nobody else's."""
+    classes: dict[str, list[str]] = {}
+
+    def collect(body: list[ast.stmt], path: Path) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault(node.name, []).append(f"{path.relative_to(ROOT / 'src/tercet')}:{node.lineno}")
+            if isinstance(node, ast.ClassDef | ast.If | ast.Try):
+                collect(node.body, path)
+
+    for path in SOURCES:
+        collect(ast.parse(path.read_text(encoding="utf-8")).body, path)
+    assert not {name: files for name, files in classes.items() if len(files) > 1}
 
 
 def test_type_checkers_are_told_that_the_package_is_typed() -> None:

@@ -210,10 +210,10 @@ def _scalar(annotation: Any) -> Any:
 def _variants(annotation: Any) -> dict[str | None, type]:
     """The dataclasses a slot can hold, by what their tag says; one without a tag stands alone, under None."""
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    found: dict[str | None, type] = {}
+    variants: dict[str | None, type] = {}
     for member in members:
         if dataclasses.is_dataclass(member) and isinstance(member, type):
             hints = get_type_hints(member)
             kind = next((hints[tag] for tag in TAGS if tag in hints), None)
-            found[get_args(kind)[0] if kind else None] = member
-    return found
+            variants[get_args(kind)[0] if kind else None] = member
+    return variants

@@ -26,7 +26,7 @@ from tercet.models import (
 from tercet.nn import Sinusoidal
 from tercet.tokens import BPE, Characters, Tokenizer, Unigram, WordPiece, Words
 from tercet.tokens.gpt2 import from_ranks
-from tercet.tokens.sentencepiece import Pieces, unigram
+from tercet.tokens.sentencepiece import SentencePieceModel, build_unigram
 
 TEXT = "To be, or not to be:\r\nthat is the question 12 times.\n\n\tتجربة عربية 🙂 naïve\0end <eos> [MASK] </s> <unk>"
 SPECS: dict[str, Any] = {
@@ -159,7 +159,9 @@ IDS = {name: number for number, name in enumerate(("</s>", "<unk>", *PIECES, ">>
 @cache
 def marians() -> tuple[Tokenizer, Any]:
     """One side of a Marian's tokenizer, which begins with the padding, and what theirs makes of it."""
-    library = unigram(Pieces(scores=PIECES), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"}))
+    library = build_unigram(
+        SentencePieceModel(scores=PIECES), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"})
+    )
     ours = Tokenizer(library).with_ids(bos_id=IDS["<pad>"])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -20,8 +20,8 @@ from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.config import UserError
 from tercet.generation import encode_prompt
 from tercet.tokens import BPE, Characters, Tokenizer, Unigram, WordPiece, Words
-from tercet.tokens.building import BYTE_TOKENS
 from tercet.tokens.gguf import KEY, LLAMA_SPLIT, SPLITS, from_settings, to_settings
+from tercet.tokens.trainers import BYTE_TOKENS
 
 ODD = st.text(st.one_of(st.sampled_from("abcs't the12 \n\t\r.,!?²½é日'\u0301\u00a0<>|"), st.characters(codec="utf-8")))
 TRIES = settings(max_examples=60, deadline=None)

@@ -25,7 +25,7 @@ def test_every_dataset_says_what_it_is() -> None:
 
 
 def test_animals_are_plain_short_facts() -> None:
-    texts = [piece.text for piece in datasets.find("animals").pieces()]
+    texts = [piece.text for piece in datasets.find_documents("animals").pieces()]
     assert len(texts) == 1  # in one text, as the windows slide over all of them
     facts = texts[0].split(". ")
     assert len(facts) == 13
@@ -34,11 +34,11 @@ def test_animals_are_plain_short_facts() -> None:
 
 
 def test_python_docs_are_prose_in_topics() -> None:
-    source = datasets.find("python-docs")
+    source = datasets.find_documents("python-docs")
     texts = [piece.text for piece in source.pieces()]
     assert len(texts) > 50
     assert source.size() == sum(len(text.encode()) for text in texts) > 300_000
-    assert source.hash() == datasets.find("python-docs").hash()
+    assert source.hash() == datasets.find_documents("python-docs").hash()
     paragraphs = [" ".join(paragraph.split()) for text in texts for paragraph in re.split(r"\n\s*\n", text)]
     assert len(set(paragraphs)) == len(paragraphs) > 1000
     assert all(paragraphs)
@@ -47,8 +47,8 @@ def test_python_docs_are_prose_in_topics() -> None:
 def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("animals").write_text("my own")
-    assert [piece.text for piece in datasets.find("./animals").pieces()] == ["my own"]
-    assert [piece.text for piece in datasets.find("animals").pieces()] != ["my own"]
+    assert [piece.text for piece in datasets.find_documents("./animals").pieces()] == ["my own"]
+    assert [piece.text for piece in datasets.find_documents("animals").pieces()] != ["my own"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_path_wins_where_it_is_written_as_one(tmp_path: Path, monkeypatch: pyt
 )
 def test_what_is_not_there_is_named(source: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        datasets.find(source)
+        datasets.find_documents(source)
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, data: bytes | OSError) -> None:
@@ -80,26 +80,26 @@ def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     play = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
     monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", hashlib.sha256(play).hexdigest())
     answer(monkeypatch, play)
-    assert "".join(piece.text for piece in datasets.find("shakespeare").pieces()) == play.decode()
+    assert "".join(piece.text for piece in datasets.find_documents("shakespeare").pieces()) == play.decode()
     answer(monkeypatch, OSError("no second download"))
-    assert datasets.find("shakespeare").name == "shakespeare"
+    assert datasets.find_documents("shakespeare").name == "shakespeare"
     assert [path.name for path in (tmp_path / "cache" / "shakespeare").iterdir()] == ["input.txt"]
     (tmp_path / "cache" / "shakespeare" / "input.txt").write_bytes(b"changed")
     with pytest.raises(UserError, match=r"is not TinyShakespeare .*remove it to download it again"):
-        datasets.find("shakespeare")
+        datasets.find_documents("shakespeare")
 
 
 def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answer(monkeypatch, b"<html>")
     with pytest.raises(UserError, match=r"wrong sha256.*set TERCET_DATA"):
-        datasets.find("shakespeare")
+        datasets.find_documents("shakespeare")
     assert not (tmp_path / "cache").exists()
 
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, OSError("unreachable"))
     with pytest.raises(UserError, match=r"cannot download shakespeare \(unreachable\).*set TERCET_DATA"):
-        datasets.find("shakespeare")
+        datasets.find_documents("shakespeare")
 
 
 @pytest.mark.parametrize("switch", ["TERCET_OFFLINE", "HF_HUB_OFFLINE"])
@@ -107,7 +107,7 @@ def test_offline_refuses_to_download(monkeypatch: pytest.MonkeyPatch, switch: st
     monkeypatch.setenv(switch, "1")
     answer(monkeypatch, OSError("should not be asked"))
     with pytest.raises(UserError, match="downloads are switched off"):
-        datasets.find("shakespeare")
+        datasets.find_documents("shakespeare")
 
 
 @pytest.mark.parametrize("place", ["shakespeare/input.txt", "input.txt"])
@@ -117,4 +117,4 @@ def test_shakespeare_from_a_folder_of_data(monkeypatch: pytest.MonkeyPatch, tmp_
     path.write_bytes(b"play")
     monkeypatch.setenv("TERCET_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(datasets, "SHAKESPEARE_SHA256", hashlib.sha256(b"play").hexdigest())
-    assert [piece.text for piece in datasets.find("shakespeare").pieces()] == ["play"]
+    assert [piece.text for piece in datasets.find_documents("shakespeare").pieces()] == ["play"]

@@ -58,7 +58,7 @@ def texts(part: Labelled, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(byte_fallback=True), Unigram(vocab_size=200)],
 )
 def test_ids_and_labels_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
-    monkeypatch.setattr(cache_module, "AT_ONCE", 100)  # many batches
+    monkeypatch.setattr(cache_module, "CHUNK_CHARACTERS", 100)  # many batches
     spec = file(tmp_path, [("", "odd"), *TEXTS, (" \t", "even")], tokenizer=tokenizer)
     corpus = prepare_labelled(spec)
     assert corpus.labels == corpus.train.names == corpus.validation.names == ("even", "odd")

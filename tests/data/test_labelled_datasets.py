@@ -14,8 +14,8 @@ import pytest
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.data import DATASETS, LABEL_DATASETS, LabelsSpec, debian, docstrings, examples_of
-from tercet.data.datasets import find
-from tercet.data.sources import Texts
+from tercet.data.datasets import find_documents
+from tercet.data.sources import DocumentTexts
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     for name in ("TERCET_DATA", "TERCET_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    docstrings._divided.cache_clear()
+    docstrings._split.cache_clear()
     return tmp_path / "cache"
 
 
@@ -72,17 +72,26 @@ def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, kept: Path) 
     assert max(counts.values()) <= 0.35 * len(every)
     assert [one.text for one in train] == sorted(one.text for one in train)
     assert {one.labels[0] for one in validation} == set(counts)
-    docstrings._divided.cache_clear()
+    docstrings._split.cache_clear()
     monkeypatch.setattr(docstrings, "read_library", None)  # the second time nothing is read
     assert examples_of(LabelsSpec(source="python-docstrings"), "train") == train
 
 
 def test_descriptions_are_put_together() -> None:
-    lines = ["a synopsis", "Some text that", "runs on.", ".", "Another:", "  * a point", "  * one more", "and the end"]
-    assert debian.description(lines) == (
+    read_lines = [
+        "a synopsis",
+        "Some text that",
+        "runs on.",
+        ".",
+        "Another:",
+        "  * a point",
+        "  * one more",
+        "and the end",
+    ]
+    assert debian.join_description(read_lines) == (
         "a synopsis\nSome text that runs on.\nAnother:\n* a point\n* one more\nand the end"
     )
-    records = list(debian.stanzas("\nA: b: c\nB:\n x\n  y\n\n\nA: d\n".splitlines()))
+    records = list(debian.parse_stanzas("\nA: b: c\nB:\n x\n  y\n\n\nA: d\n".splitlines()))
     assert records == [{"A": ["b: c"], "B": ["", "x", " y"]}, {"A": ["d"]}]
 
 
@@ -91,9 +100,9 @@ def index(n: int = 400) -> tuple[str, str]:
     packages, translations = list[str](), list[str]()
     for number in range(n):
         section = "libs" if number < 0.8 * n else f"contrib/section{number % 14}"
-        for suffix in ("", "-dev"):
-            name = f"p{number}{suffix}"
-            source = f"Source: p{number} (1.0)\n" if suffix else ""
+        for uncompressed_suffix in ("", "-dev"):
+            name = f"p{number}{uncompressed_suffix}"
+            source = f"Source: p{number} (1.0)\n" if uncompressed_suffix else ""
             packages.append(f"Package: {name}\n{source}Section: {section}\nDescription-md5: m{name}\nTag: a,\n b\n")
             told = "same text" if number in (1, n - 1) else f"what {name} does\n .\n  * well"
             translations.append(f"Package: {name}\nDescription-md5: m{name}\nDescription-en: {name}'s\n {told}\n")
@@ -156,8 +165,8 @@ def test_sections_from_an_index(apt: Path, kept: Path, monkeypatch: pytest.Monke
 
 
 def texts_of(name: str) -> list[str]:
-    source = find(name)
-    assert isinstance(source, Texts)
+    source = find_documents(name)
+    assert isinstance(source, DocumentTexts)
     return list(source.texts)
 
 
@@ -167,13 +176,13 @@ def test_a_text_with_two_sections_has_no_label(tmp_path: Path) -> None:
     path = tmp_path / debian.FILE
     with debian.gzip.open(path, "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    names = [package.name for package in debian._labelled(path, 0)]
+    names = [package.name for package in debian._select_packages(path, 0)]
     assert "a" not in names
     assert "b" not in names
     assert "d" not in names
     path.write_bytes(b"[]")
     with pytest.raises(UserError, match="is not a list of packages that Tercet wrote; remove it to fetch it again"):
-        debian._packages(path, 1)
+        debian._read_packages(path, 1)
 
 
 def test_without_apt_or_network_the_remedy_is_told(
@@ -182,20 +191,20 @@ def test_without_apt_or_network_the_remedy_is_told(
     (apt / "broken").touch()
     remedy = r"copy debian/packages\.jsonl\.gz from the cache of a Debian machine that is, and set TERCET_DATA"
     with pytest.raises(UserError, match=rf"cannot fetch Debian's indices \(no network\); try again, or {remedy}"):
-        find("debian-descriptions")
+        find_documents("debian-descriptions")
     assert main(["data", "debian-sections"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     (apt / "broken").unlink()
     (apt / "Packages").rename(apt / "none")
     (apt / "apt-get").write_text("#!/bin/sh\nexit 0\n")
     with pytest.raises(UserError, match="apt has no index of translations; see that its sources name a Debian"):
-        find("debian-descriptions")
+        find_documents("debian-descriptions")
     monkeypatch.setenv("TERCET_OFFLINE", "1")
     with pytest.raises(UserError, match=rf"not on this machine and downloads are switched off; {remedy}"):
-        find("debian-descriptions")
+        find_documents("debian-descriptions")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=rf"need apt, and this machine has none; {remedy}"):
-        find("debian-descriptions")
+        find_documents("debian-descriptions")
 
 
 @pytest.mark.slow

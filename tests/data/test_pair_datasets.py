@@ -33,8 +33,8 @@ def test_numbers_are_what_num2words_writes() -> None:
     drawn = [0, 1, 27, 100, 999, 1000, 1001, 1100, 2001, 100_000, 101_000, 101_001, 999_999]
     for number in drawn + random.Random(5).sample(range(1_000_000), 200):
         for language in ("en", "de"):
-            assert numbers._written(number, language) == num2words(number, lang=language)
-    assert numbers._written(27, "de") == "siebenundzwanzig"
+            assert numbers._spell(number, language) == num2words(number, lang=language)
+    assert numbers._spell(27, "de") == "siebenundzwanzig"
 
 
 def test_no_number_is_in_two_parts() -> None:
@@ -62,7 +62,7 @@ def test_either_direction(languages: tuple[str | None, str | None], first: str) 
 
 def test_without_num2words_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "num2words", None)
-    for cached in (numbers.numbers, numbers._words):
+    for cached in (numbers.number_pairs, numbers._spell_below_million):
         cached.cache_clear()
     with pytest.raises(UserError, match=r"needs num2words; pip install num2words==0\.5\.14"):
         pairs_of(PairsSpec(source="numbers"), "test")

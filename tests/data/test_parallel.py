@@ -60,7 +60,7 @@ def texts(pairs: Pairs, source: Tokenizer, target: Tokenizer) -> list[tuple[str,
     "tokenizer", [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(), Words(), Unigram(prefix_space=True)]
 )
 def test_ids_are_those_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
-    monkeypatch.setattr(cache, "AT_ONCE", 100)  # many batches
+    monkeypatch.setattr(cache, "CHUNK_CHARACTERS", 100)  # many batches
     every = SENTENCES if tokenizer in (SMALL, Words()) else [("ab ba", "b a"), *[("a b", "ab")] * 30]
     if isinstance(tokenizer, Words):
         every = [("a", " b"), *[("a b", "b a")] * 30]

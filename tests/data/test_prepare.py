@@ -15,7 +15,7 @@ from tercet.config import UserError, parse, plain
 from tercet.data import DataSpec, Documents, HeldOut, Tail, prepare, sources
 from tercet.data import cache as cache_module
 from tercet.data import prepare as prepare_function
-from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words, building
+from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words, trainers
 
 TEXT = "One line, naïve as it is.\nAnd another 🙂 line;\n\nthen\r\nthe end. " * 9
 
@@ -103,7 +103,7 @@ def test_a_second_source_is_held_out(tmp_path: Path, jsonl: Path) -> None:
 def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     spec = DataSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
     first = prepare(spec)
-    monkeypatch.setattr(sources.Files, "pieces", None)
+    monkeypatch.setattr(sources.DocumentFiles, "pieces", None)
     again = prepare(spec)
     assert (again.hash, again.tokenizer.hash) == (first.hash, first.tokenizer.hash)
     np.testing.assert_array_equal(again.train, first.train)
@@ -131,8 +131,8 @@ def test_every_setting_has_its_own_ids(tmp_path: Path, cache: Path) -> None:
 def test_words_cut_in_another_way_are_learnt_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DataSpec(source=text_file(tmp_path, "a t-shirt and " * 9), tokenizer=Words())
     with monkeypatch.context() as cut_at_hyphens:
-        for module in (building, cache_module):
-            cut_at_hyphens.setattr(module, "WORD", building.CLASS_RUN)
+        for module in (trainers, cache_module):
+            cut_at_hyphens.setattr(module, "WORD", trainers.CLASS_RUN)
         before = prepare(spec).tokenizer
     assert (before.id_of("shirt") is None, before.id_of(" t-shirt")) == (False, None)
     assert prepare(spec).tokenizer.id_of(" t-shirt") is not None

@@ -14,13 +14,13 @@ from pyarrow import parquet
 
 from tercet.config import UserError
 from tercet.data import sources
-from tercet.data.sources import Files, cut
+from tercet.data.sources import DocumentFiles, cut_pieces
 from tercet.tokens import BPE, Tokenizer, Words
 
 
 def documents(path: Path, **settings: str) -> list[str]:
     texts, parts = list[str](), list[str]()
-    for piece in Files(root=path, **settings).pieces():
+    for piece in DocumentFiles(root=path, **settings).pieces():
         parts.append(piece.text)
         if piece.last:
             texts.append("".join(parts))
@@ -46,7 +46,7 @@ def test_any_text_is_read_exactly(text: str, tmp_path_factory: pytest.TempPathFa
     path = written(tmp_path_factory.mktemp("any") / "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK", 3)  # blocks end inside characters
-        read = [piece.text for piece in Files(root=path).pieces()] if text != "\ufeff" else [text]
+        read = [piece.text for piece in DocumentFiles(root=path).pieces()] if text != "\ufeff" else [text]
     assert "".join(read) == (text if text == "\ufeff" else text.removeprefix("\ufeff"))
 
 
@@ -82,7 +82,7 @@ def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "PIECE", 4)
         patch.setattr(sources, "LONGEST", 10**6)
-        pieces = list(cut([text[:7], text[7:]]))
+        pieces = list(cut_pieces([text[:7], text[7:]]))
         patch.setattr(sources, "LONGEST", 4)  # and where a text has no lone newline, before the last of a run
         patch.setattr(sources, "_ALONE", sources.re.compile("(?!)"))
         place = sources._LAST_OF_RUN.search(text, 4)
@@ -96,19 +96,19 @@ def test_no_tokenizer_notices_the_cuts(tokenizer: Tokenizer, text: str) -> None:
 
 def test_pieces_are_of_one_size(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", b"a line of thirty characters...\n" * 120_000)
-    sizes = [len(piece.text) for piece in Files(root=path).pieces()]
+    sizes = [len(piece.text) for piece in DocumentFiles(root=path).pieces()]
     assert len(sizes) == -(-31 * 120_000 // (sources.PIECE + 30))
     assert all(sources.PIECE <= size < sources.PIECE + 31 for size in sizes[:-1])
 
 
 def test_five_megabytes_without_a_newline(tmp_path: Path) -> None:
-    pieces = list(Files(root=written(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
+    pieces = list(DocumentFiles(root=written(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
     assert [len(piece.text) for piece in pieces] == [sources.LONGEST, 5_000_000 - sources.LONGEST]
 
 
 @pytest.mark.slow
 def test_windows_newlines_are_cut_in_time() -> None:
-    pieces = list(cut(["a line of text\r\n" * 400_000]))
+    pieces = list(cut_pieces(["a line of text\r\n" * 400_000]))
     assert len(pieces) > 1
     assert all(piece.text.startswith("\n") for piece in pieces[1:])
 
@@ -117,7 +117,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", b"a line of thirty characters...\n" * 1_000_000)
     tracemalloc.start()
     try:
-        total = sum(len(piece.text) for piece in Files(root=path).pieces())
+        total = sum(len(piece.text) for piece in DocumentFiles(root=path).pieces())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -185,11 +185,11 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_hash_sees_names_and_bytes(tmp_path: Path) -> None:
     written(tmp_path / "x" / "a.txt", b"one")
-    hashes = {Files(root=tmp_path / "x").hash()}
+    hashes = {DocumentFiles(root=tmp_path / "x").hash()}
     written(tmp_path / "x" / "a.txt", b"two")
-    hashes.add(Files(root=tmp_path / "x").hash())
+    hashes.add(DocumentFiles(root=tmp_path / "x").hash())
     (tmp_path / "x" / "a.txt").rename(tmp_path / "x" / "b.txt")
-    hashes.add(Files(root=tmp_path / "x").hash())
+    hashes.add(DocumentFiles(root=tmp_path / "x").hash())
     assert len(hashes) == 3
     (tmp_path / "x").rename(tmp_path / "y")
-    assert Files(root=tmp_path / "y").hash() in hashes
+    assert DocumentFiles(root=tmp_path / "y").hash() in hashes

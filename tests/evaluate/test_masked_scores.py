@@ -12,7 +12,7 @@ from tercet.data import Corpus
 from tercet.data.rows import Blocks
 from tercet.evaluate import MaskedScores, pseudo_perplexity, score_masked
 from tercet.models import EncoderOnly, model_spec
-from tercet.objectives import IGNORED, Masking, masked_rows
+from tercet.objectives import IGNORED, Masking, collate_masked
 from tercet.tokens import BPE, Tokenizer, WordPiece
 
 SAMPLE = "the cat sat on the mat and the dog lay by the door while unaffable birds were singing in the garden " * 9
@@ -62,14 +62,14 @@ def test_scores_are_the_sums_over_the_hidden_tokens(
     model.eval()
     for window in range(len(blocks)):
         rows = blocks.batch(np.array([window]))
-        batch = masked_rows(
+        batch = collate_masked(
             rows, tokenizer, masking=Masking(rate=0.2, masked=1, random=0), generator=np.random.default_rng([3, window])
         )
         with torch.no_grad():
             scores = (
                 model(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)[0].log_softmax(-1).double()
             )
-        for place, target in zip(batch.places.tolist(), batch.targets.tolist(), strict=True):
+        for place, target in zip(batch.positions.tolist(), batch.targets.tolist(), strict=True):
             if target != IGNORED:
                 assert batch.inputs[0, place] == tokenizer.mask_id  # 80/10/10 is off
                 losses.append(-float(scores[place, target]))

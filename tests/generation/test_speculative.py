@@ -177,8 +177,8 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "refused: drawn from the model's own distribution": ("residual", lambda p, q: p),
     "refused: drawn from the draft's": ("residual", lambda p, q: q),
     "refused: drawn from the difference, whatever its sign": ("residual", lambda p, q: (p - q).abs()),
-    "kept where it is possible at all": ("_uniform", lambda generator: 0.0),
-    "kept only where the model finds it likelier": ("_uniform", lambda generator: 1.0),
+    "kept where it is possible at all": ("_draw_uniform", lambda generator: 0.0),
+    "kept only where the model finds it likelier": ("_draw_uniform", lambda generator: 1.0),
 }
 
 

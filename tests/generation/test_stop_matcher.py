@@ -12,7 +12,7 @@ pieces = st.lists(st.text("abc", max_size=4), max_size=12)
 def matched(stop: Sequence[str], pieces: Sequence[str]) -> tuple[list[str], bool]:
     matcher = StopMatcher(stop)
     out = [matcher.push(piece) for piece in pieces]
-    return [*out, matcher.flush()], matcher.found
+    return [*out, matcher.flush()], matcher.is_complete
 
 
 @given(stop=st.text("ab", min_size=1, max_size=5), pieces=pieces)
@@ -39,7 +39,7 @@ def test_no_more_is_held_back_than_could_become_a_stop_text(stop: list[str], pie
     for piece in pieces:
         given_out += matcher.push(piece)
         text += piece
-        if matcher.found:
+        if matcher.is_complete:
             return
         held = text[len(given_out) :]
         assert not held or any(one.startswith(held) for one in stop)

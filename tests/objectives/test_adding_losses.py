@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tercet.data import PackedRows, PaddedRows, Windows
 from tercet.models import DecoderOnly, model_spec
-from tercet.objectives import IGNORED, CausalBatch, Loss, causal_loss, rows_to_learn, windows_to_score
+from tercet.objectives import IGNORED, CausalBatch, Loss, causal_loss, collate_causal, collate_windows
 
 STARTS = np.array([0, 3, 11, 12, 19])
 IDS = np.random.default_rng(0).integers(1, 11, 31).astype(np.uint16)
@@ -35,8 +35,8 @@ def ignoring(batch: CausalBatch) -> CausalBatch:
 def test_four_small_batches_are_one_big_batch(side: str) -> None:
     rows = PaddedRows(IDS, STARTS, length=7, side=side, stride=2)  # pyright: ignore[reportArgumentType]
     numbers = np.arange(32) % len(rows)
-    big = rows_to_learn(rows.batch(numbers))
-    small = [rows_to_learn(rows.batch(part)) for part in np.split(numbers, 4)]
+    big = collate_causal(rows.batch(numbers))
+    small = [collate_causal(rows.batch(part)) for part in np.split(numbers, 4)]
     counts = [int((batch.targets != IGNORED).sum()) for batch in small]
     assert len(set(counts)) > 1  # means of means would be wrong
     whole = gradient([big])
@@ -46,7 +46,7 @@ def test_four_small_batches_are_one_big_batch(side: str) -> None:
 
 def test_a_target_is_the_next_real_token() -> None:
     rows = PaddedRows(IDS, STARTS, length=7, side="left", stride=1)
-    batch = rows_to_learn(rows.batch(np.arange(len(rows))))
+    batch = collate_causal(rows.batch(np.arange(len(rows))))
     assert batch.token_mask is not None
     learnt = batch.targets != IGNORED
     assert int((learnt & ~batch.token_mask).sum()) == 0  # nothing is learnt from padding
@@ -59,7 +59,7 @@ def test_a_target_is_the_next_real_token() -> None:
 
 def test_documents_do_not_predict_each_other() -> None:
     rows = PackedRows(IDS, STARTS, length=7, document_mask=True)
-    batch = rows_to_learn(rows.batch(np.arange(len(rows))))
+    batch = collate_causal(rows.batch(np.arange(len(rows))))
     assert batch.documents is not None
     for row in range(len(rows)):
         for column in range(7):
@@ -70,7 +70,7 @@ def test_documents_do_not_predict_each_other() -> None:
 def test_windows_score_every_target_once() -> None:
     for stride in (7, 3, 1):
         windows = Windows(IDS, 7, stride)
-        batch = windows_to_score(windows.batch(np.arange(len(windows))))
+        batch = collate_windows(windows.batch(np.arange(len(windows))))
         scored = batch.targets[batch.targets != IGNORED]
         assert scored.tolist() == IDS[1:].tolist()
 

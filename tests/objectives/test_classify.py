@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tercet.data import Labelled, labelled, labelled_rows
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
-from tercet.objectives import IGNORED, LabelledBatch, classify_loss, rows_to_classify
+from tercet.objectives import IGNORED, LabelledBatch, classify_loss, collate_labels
 
 PAD, BOS, EOS, V, LABELS = 0, 1, 2, 13, ("a", "b", "c", "d", "e")
 LENGTHS = (4, 1, 7, 3, 7)
@@ -42,7 +42,7 @@ def texts(over: Any = "texts") -> Labelled:
 
 def batch(numbers: list[int], over: Any = "texts") -> LabelledBatch:
     rows = labelled_rows(texts(over), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
-    return rows_to_classify(rows)
+    return collate_labels(rows)
 
 
 def test_both_rooms_ignore_the_same_number() -> None:

@@ -11,7 +11,7 @@ from tercet.kernel import bf16_linear, cross_entropy, library
 from tercet.kernel.build import multiplies_bfloat16
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
-from tercet.objectives import IGNORED, likelihood, no_loss
+from tercet.objectives import IGNORED, likelihood, zero_loss
 from tercet.objectives.likelihood import negative_log_likelihood
 
 D, V = 7, 11
@@ -89,7 +89,7 @@ def test_label_smoothing_is_that_of_torch_and_its_plain_part_has_none() -> None:
 
 def test_losses_add_up() -> None:
     head, hidden, targets = unembedding(), torch.randn(6, 5, D), some_targets()
-    whole, parts = negative_log_likelihood(hidden, head, targets), no_loss(hidden.device)
+    whole, parts = negative_log_likelihood(hidden, head, targets), zero_loss(hidden.device)
     for i in range(6):
         parts = parts + negative_log_likelihood(hidden[i : i + 1], head, targets[i : i + 1])
     assert int(parts.count) == int(whole.count) == 19

@@ -26,12 +26,12 @@ from tercet.objectives import (
     IGNORED,
     causal_logprobs,
     causal_loss,
+    collate_causal,
+    collate_pairs,
     likeliest_tokens,
     logprobs,
     move_batch,
     pad_rows,
-    pairs_to_learn,
-    rows_to_learn,
     seq2seq_logprobs,
     seq2seq_loss,
     split_logits,
@@ -92,7 +92,7 @@ def test_bfloat16_logits_are_scored_in_float32() -> None:
 def test_the_scores_of_a_text_add_up_to_its_loss() -> None:
     tokens = torch.randint(V, (3, 6)).numpy()
     mask = (torch.arange(6) < torch.tensor([[6], [4], [2]])).numpy()
-    batch = rows_to_learn(TokenRows(tokens=tokens, mask=mask))
+    batch = collate_causal(TokenRows(tokens=tokens, mask=mask))
     scores, loss = causal_logprobs(DECODER, batch), causal_loss(DECODER, batch)
     assert len(scores) == int(loss.count) == 5 + 3 + 1
     torch.testing.assert_close(-scores.sum(), loss.total)
@@ -103,7 +103,7 @@ def test_the_scores_of_a_translation_add_up_to_its_loss() -> None:
         [part.numpy() for part in pad_rows(rows, torch.device("cpu"))]
         for rows in ([[3, 4], [5, 6, 7, 8]], [[1, 9, 10, 2], [1, 2]])
     )
-    batch = pairs_to_learn(PairRows(source=source, source_mask=source_mask, target=target, target_mask=target_mask))
+    batch = collate_pairs(PairRows(source=source, source_mask=source_mask, target=target, target_mask=target_mask))
     scores, loss = seq2seq_logprobs(TRANSLATOR, batch), seq2seq_loss(TRANSLATOR, batch)
     assert len(scores) == int(loss.count) == 3 + 1
     torch.testing.assert_close(-scores.sum(), loss.total)
@@ -121,7 +121,7 @@ def test_padded_rows_are_the_rows(rows: list[list[int]]) -> None:
 
 
 def test_a_batch_that_is_moved_keeps_its_type_and_what_it_lacks() -> None:
-    batch = rows_to_learn(TokenRows(tokens=torch.randint(V, (2, 5)).numpy()))
+    batch = collate_causal(TokenRows(tokens=torch.randint(V, (2, 5)).numpy()))
     moved = move_batch(batch, nn.Linear(2, 3, device="meta"))
     assert type(moved) is type(batch)
     assert moved.inputs.device.type == "meta"

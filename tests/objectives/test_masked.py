@@ -17,7 +17,7 @@ from tercet.config import UserError
 from tercet.data import PackedRows, PaddedRows
 from tercet.data.rows import TokenRows
 from tercet.models import EncoderOnly, model_spec
-from tercet.objectives import IGNORED, MaskedBatch, Masking, likelihood, masked_loss, masked_rows
+from tercet.objectives import IGNORED, MaskedBatch, Masking, collate_masked, likelihood, masked_loss
 from tercet.tokens import BPE, Tokenizer, WordPiece
 
 SAMPLE = "the cat sat on the mat and the dog lay by the door while unaffable birds were singing in the garden " * 9
@@ -70,7 +70,7 @@ def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
     """All B · T scores written out, as most implementations have it."""
     targets = torch.full((batch.inputs.numel(),), IGNORED)
     used = batch.targets != IGNORED
-    targets[batch.places[used]] = batch.targets[used]
+    targets[batch.positions[used]] = batch.targets[used]
     logits = one(batch.inputs, token_mask=batch.token_mask, documents=batch.documents).flatten(0, 1)
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
 
@@ -79,7 +79,7 @@ def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
 @pytest.mark.parametrize("rate", [0.15, 0.25, 0.4, 0.0])
 def test_the_sparse_head_is_the_dense_one(tokenizer: Tokenizer, rate: float, preset: str) -> None:
     one = model(tokenizer.vocab_size, preset=preset).double()
-    batch = masked_rows(
+    batch = collate_masked(
         rows_of(tokenizer, [0, 3, 5]), tokenizer, masking=Masking(rate=rate), generator=np.random.default_rng(1)
     )
     one.zero_grad()
@@ -101,7 +101,7 @@ def test_without_masks_the_loss_is_zero_and_moves_nothing(tokenizer: Tokenizer) 
     for rate in (0.0, 0.3):
         masking, generator = Masking(rate=rate), np.random.default_rng(0)
         rows = TokenRows(tokens=np.array([[5, 6], [7, 8]]))  # nothing but what becomes bos and eos
-        batch = masked_rows(rows, tokenizer, masking=masking, generator=generator)
+        batch = collate_masked(rows, tokenizer, masking=masking, generator=generator)
         loss = masked_loss(one, batch)
         assert float(loss.total.detach()) == float(loss.mean.detach()) == int(loss.count) == 0
         assert not gradients(one, [batch]).any()
@@ -112,7 +112,7 @@ def test_short_rows_never_give_nan(tokenizer: Tokenizer) -> None:
     counts: set[int] = set()
     for _ in range(100):
         rows = TokenRows(tokens=generator.integers(5, tokenizer.vocab_size, (1, 4)))
-        batch = masked_rows(rows, tokenizer, masking=Masking(rate=0.15), generator=generator)
+        batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.15), generator=generator)
         counts.add(int((batch.targets != IGNORED).sum()))
         assert gradients(one, [batch]).isfinite().all()
     assert counts == {0, 1}
@@ -174,17 +174,17 @@ def _whole(tokens: np.ndarray, masking: Masking, vocab_size: int) -> MaskedBatch
         tokens, np.ones(tokens.shape, bool), masking=masking, generator=np.random.default_rng(0), mask_id=4,
         random_ids=np.arange(5, vocab_size),
     )  # fmt: skip
-    return MaskedBatch(*(torch.from_numpy(array) for array in (made.inputs, made.places, made.targets)))
+    return MaskedBatch(*(torch.from_numpy(array) for array in (made.inputs, made.positions, made.targets)))
 
 
 def test_small_batches_are_one_big_batch(tokenizer: Tokenizer) -> None:
     one = model(tokenizer.vocab_size).double()
     generator = np.random.default_rng(5)
     masking = Masking(rate=0.25)
-    big = masked_rows(rows_of(tokenizer, [0, 1, 2, 3, 4, 5]), tokenizer, masking=masking, generator=generator)
+    big = collate_masked(rows_of(tokenizer, [0, 1, 2, 3, 4, 5]), tokenizer, masking=masking, generator=generator)
     generator = np.random.default_rng(5)
     small = [
-        masked_rows(rows_of(tokenizer, numbers), tokenizer, masking=masking, generator=generator)
+        collate_masked(rows_of(tokenizer, numbers), tokenizer, masking=masking, generator=generator)
         for numbers in ([0, 1, 2], [3], [4, 5])
     ]
     assert torch.equal(torch.cat([batch.inputs for batch in small]), big.inputs)
@@ -197,7 +197,7 @@ def test_rows_are_texts_and_nothing_special_is_hidden(tokenizer: Tokenizer) -> N
     special = set(tokenizer.special_ids)
     for unit in ("tokens", "words", "spans"):
         masking = Masking(rate=0.9, unit=unit)
-        batch = masked_rows(rows, tokenizer, masking=masking, generator=np.random.default_rng(0))
+        batch = collate_masked(rows, tokenizer, masking=masking, generator=np.random.default_rng(0))
         assert (batch.inputs[:, 0] == tokenizer.bos_id).all()
         assert (batch.inputs[:, -1] == tokenizer.eos_id).all()
         assert not special & set(batch.targets.tolist())
@@ -215,7 +215,7 @@ def test_rows_are_texts_and_nothing_special_is_hidden(tokenizer: Tokenizer) -> N
 def test_padded_rows_keep_their_padding_and_begin_and_end_as_texts(tokenizer: Tokenizer, side: Any) -> None:
     ids, starts = corpus(tokenizer, [17, 5, 29, 8])
     rows = PaddedRows(ids, starts, length=T - 1, side=side, stride=5, pad_id=0).batch(np.arange(7))
-    batch = masked_rows(rows, tokenizer, masking=Masking(rate=0.9), generator=np.random.default_rng(0))
+    batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.9), generator=np.random.default_rng(0))
     assert batch.token_mask is not None
     assert rows.mask is not None
     assert torch.equal(batch.token_mask, torch.from_numpy(rows.mask))
@@ -230,7 +230,7 @@ def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
     one = model(tokenizer.vocab_size).eval()
     ids, starts = corpus(tokenizer, [7, 9, 5])
     rows = PackedRows(ids, starts, length=20, document_mask=True).batch(np.array([0]))
-    packed = masked_rows(rows, tokenizer, masking=Masking(rate=0.4), generator=np.random.default_rng(2))
+    packed = collate_masked(rows, tokenizer, masking=Masking(rate=0.4), generator=np.random.default_rng(2))
     assert packed.documents is not None
     together = one.hidden(packed.inputs, documents=packed.documents)[0]
     for start, end in ((0, 7), (7, 16), (16, 21)):
@@ -257,7 +257,7 @@ def test_padding_is_not_learnt_from(tokenizer: Tokenizer) -> None:
     tokens, mask = np.full((2, T), 0), np.zeros((2, T), bool)
     tokens[:, 3:9], mask[:, 3:9] = 7, True
     rows = TokenRows(tokens=tokens, mask=mask)
-    batch = masked_rows(rows, tokenizer, masking=Masking(rate=0.5, random=0.0), generator=np.random.default_rng(1))
+    batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.5, random=0.0), generator=np.random.default_rng(1))
     gradients(one, [batch])
     assert one.embedding.weight.grad is not None
     assert not one.embedding.weight.grad[0].any()
@@ -268,7 +268,7 @@ def test_a_tokenizer_without_what_is_needed_is_refused() -> None:
     rows = TokenRows(tokens=np.array([[1, 2, 3]]))
     for spec, told in ((BPE(vocab_size=300), "no mask token"), (BPE(vocab_size=300, mask=True), "bos: true")):
         with pytest.raises(UserError, match=told):
-            masked_rows(rows, Tokenizer.train(spec, [SAMPLE]), masking=Masking(), generator=np.random.default_rng())
+            collate_masked(rows, Tokenizer.train(spec, [SAMPLE]), masking=Masking(), generator=np.random.default_rng())
 
 
 @pytest.mark.slow

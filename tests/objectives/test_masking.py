@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.objectives import IGNORED
-from tercet.objectives.masking import Masked, Masking, mask_rows
+from tercet.objectives.masking import MaskedRows, Masking, mask_rows
 
 SPECIAL, MASK, V = 5, 4, 211  # ids 0..4 are special
 RANDOM_IDS = np.arange(SPECIAL, V)
@@ -34,7 +34,7 @@ def masked(
     *,
     generator: np.random.Generator | None = None,
     **settings: Any,
-) -> Masked:
+) -> MaskedRows:
     return mask_rows(
         tokens,
         tokens >= SPECIAL,
@@ -46,10 +46,10 @@ def masked(
     )
 
 
-def chosen(made: Masked) -> np.ndarray:
+def chosen(made: MaskedRows) -> np.ndarray:
     """(B, T) where a token is to be predicted."""
     found = np.zeros(made.inputs.shape, bool)
-    found.ravel()[made.places[made.targets != IGNORED]] = True
+    found.ravel()[made.positions[made.targets != IGNORED]] = True
     return found
 
 
@@ -75,9 +75,9 @@ def test_targets_are_the_original_tokens_wherever_one_is_chosen_and_nowhere_else
     for unit in UNITS:
         made = masked(tokens, starts, unit=unit, rate=0.4)
         used = made.targets != IGNORED
-        np.testing.assert_array_equal(made.targets[used], tokens.ravel()[made.places[used]])
-        assert len(set(made.places[used].tolist())) == used.sum()  # none twice
-        assert not made.places[~used].any()
+        np.testing.assert_array_equal(made.targets[used], tokens.ravel()[made.positions[used]])
+        assert len(set(made.positions[used].tolist())) == used.sum()  # none twice
+        assert not made.positions[~used].any()
         assert (made.targets[used] >= SPECIAL).all()
 
 
@@ -126,8 +126,8 @@ def test_shapes_are_static_and_no_mask_is_lost(
         random_ids=RANDOM_IDS,
         word_starts=starts,
     )
-    assert made.places.shape == made.targets.shape == (n_rows * masking.places(length),)
-    assert masking.places(length) <= rate * length + 1
+    assert made.positions.shape == made.targets.shape == (n_rows * masking.max_predictions(length),)
+    assert masking.max_predictions(length) <= rate * length + 1
     hidden = chosen(made)
     assert not (hidden & ~candidates).any()
     assert not ((made.inputs != tokens) & ~hidden).any()  # what was changed is predicted
@@ -234,4 +234,4 @@ def test_settings_that_cannot_be() -> None:
             mask_id=MASK,
             random_ids=np.empty(0, np.int64),
         )
-    assert replace(Masking(), rate=0.1).places(30) == 3
+    assert replace(Masking(), rate=0.1).max_predictions(30) == 3

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tercet.data import PairRows, Pairs, gather
 from tercet.models import EncoderDecoder, model_spec
-from tercet.objectives import IGNORED, PairBatch, pairs_to_learn, seq2seq_loss
+from tercet.objectives import IGNORED, PairBatch, collate_pairs, seq2seq_loss
 
 PAD, BOS, EOS, V = 0, 1, 2, 13
 DRAWS = np.random.default_rng(3)
@@ -57,7 +57,7 @@ def gradient(one: EncoderDecoder, batches: list[PairBatch], *, smoothing: float 
 
 
 def test_the_decoder_reads_its_target_one_token_late() -> None:
-    batch = pairs_to_learn(rows(0, 1, 3))
+    batch = collate_pairs(rows(0, 1, 3))
     for row, number in enumerate((0, 1, 3)):
         source, target = SENTENCES[number]
         n, m = len(source), len(target)
@@ -70,8 +70,8 @@ def test_the_decoder_reads_its_target_one_token_late() -> None:
 
 
 def test_no_mask_where_nothing_is_padded() -> None:
-    assert pairs_to_learn(rows(1, 4)).source_token_mask is None  # both sources are six long
-    assert pairs_to_learn(rows(1, 0)).source_token_mask is not None
+    assert collate_pairs(rows(1, 4)).source_token_mask is None  # both sources are six long
+    assert collate_pairs(rows(1, 0)).source_token_mask is not None
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -83,7 +83,7 @@ def test_it_is_the_sum_of_each_pair_alone_by_the_formula(smoothing: float) -> No
         plain += float(nll.sum())
         total += float(((1 - smoothing) * nll - smoothing * logs.mean(-1)).sum())
         count += len(target)
-    loss = seq2seq_loss(one, pairs_to_learn(rows(*range(5))), smoothing=smoothing)
+    loss = seq2seq_loss(one, collate_pairs(rows(*range(5))), smoothing=smoothing)
     assert int(loss.count) == count
     assert float(loss.total.detach()) == pytest.approx(total, rel=1e-5)
     assert float(loss.plain) == pytest.approx(plain, rel=1e-5)
@@ -92,8 +92,8 @@ def test_it_is_the_sum_of_each_pair_alone_by_the_formula(smoothing: float) -> No
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_small_batches_are_one_big_batch(smoothing: float) -> None:
     one = model()
-    big = [pairs_to_learn(rows(0, 1, 2, 3, 4))]
-    small = [pairs_to_learn(rows(3)), pairs_to_learn(rows(1, 0)), pairs_to_learn(rows(4, 2))]
+    big = [collate_pairs(rows(0, 1, 2, 3, 4))]
+    small = [collate_pairs(rows(3)), collate_pairs(rows(1, 0)), collate_pairs(rows(4, 2))]
     assert len({int((batch.targets != IGNORED).sum()) // len(batch.source) for batch in small}) > 1
     whole, parts = gradient(one, big, smoothing=smoothing), gradient(one, small, smoothing=smoothing)
     assert float((whole - parts).norm() / whole.norm()) <= 1e-5
@@ -104,7 +104,7 @@ def test_small_batches_are_one_big_batch(smoothing: float) -> None:
 def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk: int) -> None:
     kind = {"position": position}
     one = model(encoder=STACK | kind, decoder=STACK | kind)
-    batch = pairs_to_learn(rows(0, 1, 3))
+    batch = collate_pairs(rows(0, 1, 3))
     assert batch.source_token_mask is not None
     wider = PairBatch(
         F.pad(batch.source.masked_fill(~batch.source_token_mask, junk), (0, 3), value=junk),
@@ -120,12 +120,12 @@ def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk:
 
 
 def test_a_source_without_its_mask_is_noticed() -> None:
-    one, batch = model(), pairs_to_learn(rows(0, 1, 3))
+    one, batch = model(), collate_pairs(rows(0, 1, 3))
     right, wrong = (float(seq2seq_loss(one, b).total.detach()) for b in (batch, batch._replace(source_token_mask=None)))
     assert abs(right - wrong) > 1e-2
 
 
 def test_the_source_is_learnt_from() -> None:
     one = model()
-    seq2seq_loss(one, pairs_to_learn(rows(0, 2, 4)), smoothing=0.1).mean.backward()
+    seq2seq_loss(one, collate_pairs(rows(0, 2, 4)), smoothing=0.1).mean.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in one.parameters())

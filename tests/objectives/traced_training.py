@@ -38,8 +38,8 @@ def masked_batch(generator: np.random.Generator) -> MaskedBatch:
     candidates = generator.random(tokens.shape) < generator.random()  # so that the number of masks differs
     made = mask_rows(tokens, candidates, masking=Masking(), generator=generator, mask_id=4, random_ids=np.arange(5, V))
     documents = torch.from_numpy(generator.integers(0, 2, tokens.shape).cumsum(1))
-    inputs, places, targets = (torch.from_numpy(array) for array in (made.inputs, made.places, made.targets))
-    return MaskedBatch(inputs, places, targets, torch.from_numpy(candidates), documents)
+    inputs, positions, targets = (torch.from_numpy(array) for array in (made.inputs, made.positions, made.targets))
+    return MaskedBatch(inputs, positions, targets, torch.from_numpy(candidates), documents)
 
 
 def causal_batch(generator: np.random.Generator) -> CausalBatch:

@@ -21,7 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from tercet.config import UserError
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import tokenizers_of
-from tercet.tokens.sentencepiece import HIDDEN, read_pieces, unigram
+from tercet.tokens.sentencepiece import HIDDEN, build_unigram, read_pieces
 
 TEXT = "The cat sat on the mat. Don't they say: naïve größe, 1234 567? \n\n  def f(x):\n    return x\n" * 3
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=HIDDEN), max_size=40)
@@ -344,7 +344,7 @@ class TestPieces:
     def test_what_it_does_with_spaces(self, joined: int, before: int, tmp_path: Path) -> None:
         (tmp_path / "x.spm").write_bytes(spm(SOURCE, f3=before, f4=joined))
         one = Tokenizer(
-            unigram(read_pieces(tmp_path / "x.spm"), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"}))
+            build_unigram(read_pieces(tmp_path / "x.spm"), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"}))
         )
         names = "".join(one.tokens(one.encode("a  b")))
         assert names == "▁" * before + "a" + "▁" * (2 - joined) + "b"

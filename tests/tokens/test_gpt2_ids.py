@@ -90,9 +90,9 @@ def test_ranks_among_the_files_of_a_package(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(gpt2, "SPECIAL", SPECIAL)
     monkeypatch.setattr(gpt2, "SHIPPED", (("not_installed", name), ("ships_ranks", "not/there"), ("ships_ranks", name)))
     monkeypatch.setitem(gpt2.SHA256, "there", "")
-    assert gpt2.shipped_ranks() is None, "a file that is not the one published"
+    assert gpt2.find_shipped_ranks() is None, "a file that is not the one published"
     monkeypatch.setitem(gpt2.SHA256, path.name, hashlib.sha256(path.read_bytes()).hexdigest())
-    assert gpt2.shipped_ranks() == RANKS
+    assert gpt2.find_shipped_ranks() == RANKS
     assert Tokenizer.train(GPT2(), []).hash == OURS.hash
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
 from tercet.data.specs import DataSpec
-from tercet.tokens import BPE, Characters, Learnt, Tokenizer, TokenizerFile, Unigram, Words
+from tercet.tokens import BPE, Characters, Tokenizer, TokenizerFile, TrainableTokenizerSpec, Unigram, Words
 
 TEXT = "To be, or not to be:\r\nthat is the question 12 times.\n\n\tتجربة عربية 🙂 naïve\0end <eos> <pad> <unk>"
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -97,10 +97,10 @@ def test_without_it_a_first_word_is_another() -> None:
 
 @given(text=TEXTS)
 def test_pieces_show_what_they_do_not_know(text: str) -> None:
-    unigram = MADE["unigram"]
-    ids = unigram.encode(text)
-    assert (unigram.decode(ids) == text) == (unigram.unk_id not in ids) == (set(text) <= set(ALPHABET))
-    assert streamed(unigram, ids) == unigram.decode(ids)
+    build_unigram = MADE["unigram"]
+    ids = build_unigram.encode(text)
+    assert (build_unigram.decode(ids) == text) == (build_unigram.unk_id not in ids) == (set(text) <= set(ALPHABET))
+    assert streamed(build_unigram, ids) == build_unigram.decode(ids)
 
 
 def test_pieces_are_learnt_alike_each_time() -> None:
@@ -275,7 +275,7 @@ def test_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer, surrogate: str) 
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_training_refuses_half_a_surrogate_pair(spec: Learnt) -> None:
+def test_training_refuses_half_a_surrogate_pair(spec: TrainableTokenizerSpec) -> None:
     if not isinstance(spec, Characters):
         with pytest.raises(UserError, match="surrogate"):
             Tokenizer.train(spec, ["ab\ud800"])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tercet.models import build
-from tercet.objectives import Loss, no_loss
+from tercet.objectives import Loss, zero_loss
 from tercet.training.module import step_seed
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.schedules import rate_factor
@@ -36,7 +36,7 @@ def steps_by_hand(task: Task) -> Iterator[Step]:
         torch.manual_seed(step_seed(spec.seed, step, rank=0))
         batches = task.batches(step, 0, 1)
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum().clamp(min=1)
-        loss = no_loss(torch.device("cpu"))
+        loss = zero_loss(torch.device("cpu"))
         for batch in batches:
             part = task.loss(model, batch, smoothing=spec.label_smoothing)
             (part.total * (1 / targets)).backward()

@@ -11,15 +11,15 @@ import tercet
 from tercet.data import Windows, datasets, prepare
 from tercet.inspect import ablations, head_scores
 from tercet.models.inference import inference_mode
-from tercet.objectives import causal_loss, windows_to_score
+from tercet.objectives import causal_loss, collate_windows
 from tercet.training import load_recipe
 
 
 def test_the_texts_are_words_said_again_and_again() -> None:
-    source = datasets.find("induction")
+    source = datasets.find_documents("induction")
     texts = [piece.text for piece in source.pieces()]
     assert len(texts) == len(set(texts)) == 20_000
-    assert source.hash() == datasets.find("induction").hash()
+    assert source.hash() == datasets.find_documents("induction").hash()
     sizes = Counter[int]()
     for text in texts:
         assert len(text) == 64
@@ -41,7 +41,7 @@ def test_the_best_induction_head_is_worth_five_times_the_median_head(
     run = tercet.train("induction", out=tmp_path / "run", quiet=True)
     model, corpus = run.model, prepare(load_recipe("induction").data)
     windows = Windows(corpus.validation, 64, document_starts=corpus.validation_documents)
-    batch = windows_to_score(windows.batch(torch.arange(100).numpy()))  # a hundred words that training never saw
+    batch = collate_windows(windows.batch(torch.arange(100).numpy()))  # a hundred words that training never saw
 
     def loss() -> float:
         with inference_mode(model.modules()):

@@ -14,7 +14,7 @@ from tercet.checkpoint import load_model
 from tercet.config import UserError, merge
 from tercet.evaluate.labels import score_labels
 from tercet.models import EncoderOnly, build
-from tercet.objectives import LabelledBatch, no_loss
+from tercet.objectives import LabelledBatch, zero_loss
 from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.labels import LabelsTask
 from tercet.training.tasks.task import task_of
@@ -88,7 +88,7 @@ def test_accumulation_equals_one_big_batch(tmp_path: Path, over: str) -> None:
     for micro in (16, 3):
         task = task_for(tmp_path, words_and_tags(tmp_path) if over == "tokens" else {}, micro_batch_size=micro)
         model = build(task.recipe.model, seed=1).eval()
-        loss = no_loss(torch.device("cpu"))
+        loss = zero_loss(torch.device("cpu"))
         for batch in task.batches(1, 0, 1):
             part = task.loss(model, batch)
             part.total.backward()

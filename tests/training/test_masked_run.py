@@ -13,7 +13,7 @@ from tercet.checkpoint import load_model
 from tercet.config import UserError
 from tercet.evaluate.masked import score_masked
 from tercet.models import EncoderOnly, build
-from tercet.objectives import IGNORED, MaskedBatch, no_loss
+from tercet.objectives import IGNORED, MaskedBatch, zero_loss
 from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.masked import BLOCK, MaskedTask
 from tercet.training.tasks.task import task_of
@@ -33,7 +33,7 @@ def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]
     for batch in batches:
         length = batch.inputs.shape[1]
         used = batch.targets != IGNORED
-        hidden = dict(zip(batch.places[used].tolist(), batch.targets[used].tolist(), strict=True))
+        hidden = dict(zip(batch.positions[used].tolist(), batch.targets[used].tolist(), strict=True))
         for row, inputs in enumerate(batch.inputs.tolist()):
             here = {place - row * length: token for place, token in hidden.items() if place // length == row}
             found.append((inputs, here))
@@ -83,7 +83,7 @@ def test_accumulation_equals_one_big_batch(tmp_path: Path) -> None:
     for micro in (16, 3):
         task = task_for(tmp_path, changes, micro_batch_size=micro)
         model = build(task.recipe.model, seed=1)
-        loss = no_loss(torch.device("cpu"))
+        loss = zero_loss(torch.device("cpu"))
         for batch in task.batches(1, 0, 1):
             part = task.loss(model, batch)
             part.total.backward()

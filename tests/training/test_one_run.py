@@ -17,7 +17,7 @@ from tercet.config import UserError, write_yaml
 from tercet.data import Windows, prepare
 from tercet.evaluate.language import score
 from tercet.models import build
-from tercet.objectives import CausalBatch, Loss, causal_loss, windows_to_score
+from tercet.objectives import CausalBatch, Loss, causal_loss, collate_windows
 from tercet.training import machine, read_recipe, train
 from tercet.training.tasks import language
 from tercet.training.tasks.task import task_of
@@ -85,7 +85,7 @@ def test_validation_on_some_of_the_windows(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, validation_tokens=20), tmp_path / "run", quiet=True)
     trained, corpus = load_model(out / "last"), prepare(read_recipe(out).data)
     windows = Windows(corpus.validation, 8)
-    batch = windows_to_score(windows.batch(np.array([0, len(windows) - 1])))
+    batch = collate_windows(windows.batch(np.array([0, len(windows) - 1])))
     with torch.no_grad():
         expected = float(causal_loss(trained.model, batch).mean)
     assert figures(out)["val/loss"][-1][1] == pytest.approx(expected, rel=1e-5)

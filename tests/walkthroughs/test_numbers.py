@@ -21,7 +21,7 @@ from tercet.models import PRESETS, DecoderOnly, build, model_spec
 from tercet.nn import Sinusoidal
 from tercet.nn.attention import attention_scores, causal_mask
 from tercet.objectives import Masking, causal_loss
-from tercet.objectives.causal import rows_to_learn
+from tercet.objectives.causal import collate_causal
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.objectives.loss import IGNORED
 from tercet.objectives.masking import mask_rows
@@ -118,7 +118,7 @@ def test_the_loss_is_the_cross_entropy_of_the_next_token() -> None:
     assert isinstance(model, DecoderOnly)
     ids = np.arange(100, dtype=np.uint16) % 61
     rows = PaddedRows(ids, np.array([0]), length=20, side="right", stride=20)
-    batch = rows_to_learn(rows.batch(np.arange(2)))
+    batch = collate_causal(rows.batch(np.arange(2)))
     loss = causal_loss(model, batch)
     logits = model(batch.inputs)
     wanted = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch.targets.reshape(-1))
@@ -150,7 +150,7 @@ def test_only_masked_tokens_are_scored() -> None:
     hidden = masked.inputs != tokens
     assert (hidden.sum(1) == 15).all()
     assert (masked.inputs[hidden] == 3).all()
-    scored = masked.places[masked.targets != IGNORED]
+    scored = masked.positions[masked.targets != IGNORED]
     assert sorted(scored.tolist()) == np.flatnonzero(hidden).tolist()
     assert (masked.targets[masked.targets != IGNORED] == tokens.ravel()[scored]).all()
 
@@ -185,10 +185,10 @@ def test_seven_words_are_nine_tokens() -> None:
 
 def test_what_the_decoder_reads_is_shifted() -> None:
     from tercet.data.buckets import PairRows
-    from tercet.objectives.seq2seq import pairs_to_learn
+    from tercet.objectives.seq2seq import collate_pairs
 
     target, real = np.array([[1, 7, 8, 9, 2, 0]]), np.array([[True] * 5 + [False]])
-    batch = pairs_to_learn(PairRows(source=target, source_mask=real, target=target, target_mask=real))
+    batch = collate_pairs(PairRows(source=target, source_mask=real, target=target, target_mask=real))
     assert batch.inputs.tolist() == [[1, 7, 8, 9, 2]]
     assert batch.targets.tolist() == [[7, 8, 9, 2, IGNORED]]
 

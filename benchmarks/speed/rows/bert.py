@@ -23,7 +23,7 @@ from tercet.objectives import IGNORED, MaskedBatch, Masking, masked_loss
 from tercet.objectives.masking import mask_rows
 
 SPECIAL, MASK, RATE = 5, 4, 0.15
-Given = tuple[MaskedBatch, Tensor]  # and the labels (B, T) over all places, as theirs takes them
+Given = tuple[MaskedBatch, Tensor]  # and the labels (B, T) over all positions, as theirs takes them
 
 
 def spec_of(*, layers: int, width: int, heads: int, length: int, vocabulary: int) -> EncoderOnlySpec:
@@ -45,10 +45,10 @@ def batches_of(count: int, rows: int, length: int, vocabulary: int) -> list[Give
             tokens, np.ones(tokens.shape, bool), masking=Masking(rate=RATE), generator=generator,
             mask_id=MASK, random_ids=np.arange(SPECIAL, vocabulary),
         )  # fmt: skip
-        batch = MaskedBatch(*(torch.from_numpy(one) for one in (masked.inputs, masked.places, masked.targets)))
+        batch = MaskedBatch(*(torch.from_numpy(one) for one in (masked.inputs, masked.positions, masked.targets)))
         used = batch.targets != IGNORED
         labels = torch.full_like(batch.inputs, IGNORED)
-        labels.view(-1)[batch.places[used]] = batch.targets[used]
+        labels.view(-1)[batch.positions[used]] = batch.targets[used]
         made.append((batch, labels))
     return made
 

@@ -12,7 +12,7 @@ from benchmarks.speed.row import Asked, Lineup, Row
 from torch.utils.data import DataLoader, Dataset
 
 from tercet.data.rows import PackedRows
-from tercet.objectives import rows_to_learn
+from tercet.objectives import collate_causal
 
 ROWS, LENGTH = 12, 64
 BATCHES = 50  # in a unit of work
@@ -40,7 +40,7 @@ def lineup(asked: Asked) -> Lineup:
     def ours(n: int) -> float:
         generator = np.random.default_rng(n)
         for _ in range(n * BATCHES):
-            rows_to_learn(packed.batch(generator.integers(0, len(packed), ROWS), 3))
+            collate_causal(packed.batch(generator.integers(0, len(packed), ROWS), 3))
         return n * BATCHES * ROWS * LENGTH
 
     def theirs(n: int) -> float:

@@ -70,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(spec: "DataSpec") -> int:
-    from tercet.data.datasets import find
+    from tercet.data.datasets import find_documents
 
     documents = n_bytes = characters = 0
     start = ""
-    for piece in find(spec.source, encoding=spec.encoding, text_field=spec.text_field).pieces():
+    for piece in find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field).pieces():
         documents += piece.last
         n_bytes += len(piece.text.encode())
         characters += len(piece.text)

@@ -42,10 +42,7 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import UserError
 
-    if args.batch_tokens < 1:
-        raise UserError(f"--batch-tokens {args.batch_tokens} must be at least 1")
     _check_output(args.output)
     with ExitStack() as files:
         texts = read_texts(args, files)

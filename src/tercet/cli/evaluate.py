@@ -177,8 +177,6 @@ def _translator(args: argparse.Namespace, trained: "Trained", other: dict[str, A
 
     if args.output is not None and not args.output.parent.is_dir():
         raise UserError(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
-    if args.batch_tokens < 1:
-        raise UserError(f"--batch-tokens {args.batch_tokens} must be at least 1")
     search = search_of(args)
     assert isinstance(search, Beam)
     found = translation_scores(

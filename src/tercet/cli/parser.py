@@ -30,6 +30,17 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
 
+class AtLeastOne(argparse.Action):
+    """Stores a number and refuses one below 1."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        if values < 1:
+            parser.error(f"{option_string} {values} must be at least 1")
+        setattr(namespace, self.dest, values)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """As `config.nearest`, which costs the import of pydantic."""
     names = sorted(known)

@@ -47,8 +47,6 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    if args.batch_tokens < 1:
-        raise UserError(f"--batch-tokens {args.batch_tokens} must be at least 1")
     if args.source is None and args.target is None:
         return _texts(args)
     if args.source is None:

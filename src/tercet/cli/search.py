@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tercet.cli.parser import AtLeastOne
+
 if TYPE_CHECKING:
     from tercet.generation import Beam, Sampling
 
@@ -35,6 +37,7 @@ def add_batches(add: Add) -> None:
         "--batch-tokens",
         metavar="N",
         type=int,
+        action=AtLeastOne,
         default=16_384,
         help="of a batch; fewer need less memory (default: 16384)",
     )

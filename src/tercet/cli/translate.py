@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.lines import one_line, read_lines
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import AtLeastOne, Verbs
 from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,13 @@ def register(verbs: Verbs) -> None:
     output.add_argument("--json", action="store_true", help="print a JSON object a line: source, text, score, ...")
     output.add_argument("--quiet", action="store_true", help="nothing on stderr")
     add_batches(parser.add_argument)
-    parser.add_argument("--pool", metavar="N", type=int, help=f"lines read at once (default: {POOL}; 1 on a terminal)")
+    parser.add_argument(
+        "--pool",
+        metavar="N",
+        type=int,
+        action=AtLeastOne,
+        help=f"lines read at once (default: {POOL}; 1 on a terminal)",
+    )
     add_quantize(parser.add_argument)
     add_device(parser)
 
@@ -99,9 +105,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--combine is for several runs; give more of them, or leave it out")
     if args.prefix is not None and args.prefix_text is not None:
         raise UserError("--prefix and --prefix-text both say how translations begin; give one of them")
-    for name in ("batch_tokens", "pool"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)} must be at least 1")
 
 
 def _with_prefixes(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:

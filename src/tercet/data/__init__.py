@@ -1,7 +1,6 @@
 """From text files to rows of ids: sources, named datasets, ids on disk, rows, and the order in which they come."""
 
 from tercet.data.buckets import Buckets, PairRows, gather
-from tercet.data.cache import cache_folder
 from tercet.data.datasets import DATASETS, Dataset
 from tercet.data.label_datasets import LABEL_DATASETS, LabelDataset
 from tercet.data.labelled import (
@@ -70,7 +69,6 @@ __all__ = [
     "Tail",
     "TokenRows",
     "Windows",
-    "cache_folder",
     "encode_words",
     "examples_of",
     "gather",

@@ -20,27 +20,29 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tercet.cache_dir import cache_dir
 from tercet.config import UserError, plain
-from tercet.places import cache_folder
 from tercet.tokens import Characters, Tokenizer, TokenizerSpec, Words
-from tercet.tokens.building import WORD
+from tercet.tokens.trainers import WORD
 
 FORMAT = 1  # counts up when the same settings give other files
 TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
-AT_ONCE = (1 << 20) * min(16, max(2, os.cpu_count() or 1))  # characters encoded together: some pieces for each core
+CHUNK_CHARACTERS = (1 << 20) * min(
+    16, max(2, os.cpu_count() or 1)
+)  # characters encoded together: some pieces for each core
 
 Item = TypeVar("Item")
 
 
-def learnt(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str) -> Tokenizer:
+def load_or_train_tokenizer(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str) -> Tokenizer:
     """The tokenizer learnt from `texts`, which `content` stands for; kept in the cache."""
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
     pattern = [WORD] if isinstance(spec, Words) else []
-    path = cache_folder() / "tokenizers" / f"{digest(content, plain(spec), *pattern)[:32]}.json"
+    path = cache_dir() / "tokenizers" / f"{digest(content, plain(spec), *pattern)[:32]}.json"
     if not path.exists():
-        most = None if isinstance(spec, Characters) else TRAINING_BYTES
-        tokenizer = Tokenizer.train(spec, _as_far_as(most, texts()))
+        max_bytes = None if isinstance(spec, Characters) else TRAINING_BYTES
+        tokenizer = Tokenizer.train(spec, _take_bytes(max_bytes, texts()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as new:
             tokenizer.save(Path(new, path.name))
@@ -48,11 +50,11 @@ def learnt(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str
     return Tokenizer.load(path)
 
 
-def id_type(tokenizer: Tokenizer) -> np.dtype[Any]:
+def id_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
 
 
-def whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether the folder is there with every file at its full size."""
     try:
         files = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["files"]
@@ -61,14 +63,14 @@ def whole(folder: Path) -> bool:
         return False
 
 
-def seal(folder: Path, meta: dict[str, Any]) -> None:
+def write_meta(folder: Path, meta: dict[str, Any]) -> None:
     """Write `meta.json`, with the size of every file that is there."""
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     (folder / "meta.json").write_text(json.dumps({**meta, "files": sizes}, indent=2), encoding="utf-8")
 
 
 @contextmanager
-def appearing(folder: Path) -> Generator[Path]:
+def create_atomically(folder: Path) -> Generator[Path]:
     """A temporary folder that becomes `folder` at the end, unless another process was first."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)  # what is there is not whole, or we should not be here
@@ -78,20 +80,20 @@ def appearing(folder: Path) -> Generator[Path]:
         try:
             os.replace(new, folder)
         except OSError:
-            if not whole(folder):
+            if not is_complete(folder):
                 raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
 
 @contextmanager
-def disk_errors_told() -> Generator[None]:
+def report_disk_errors() -> Generator[None]:
     try:
         yield
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
         raise UserError(
-            f"cannot write to the cache {cache_folder()}: {reason}; make room, or set TERCET_CACHE to another folder"
+            f"cannot write to the cache {cache_dir()}: {reason}; make room, or set TERCET_CACHE to another folder"
         ) from None
 
 
@@ -101,12 +103,12 @@ def progress_bar(*, shown: bool) -> Progress:
 
 
 def chunk_items(items: Iterable[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Items in lists of about `AT_ONCE` characters."""
+    """Items in lists of about `CHUNK_CHARACTERS` characters."""
     chunk, size = list[Item](), 0
     for item in items:
         chunk.append(item)
         size += characters(item)
-        if size >= AT_ONCE:
+        if size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0
     if chunk:
@@ -117,11 +119,11 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _as_far_as(most: int | None, texts: Iterable[str]) -> Iterator[str]:
-    """The first `texts`, as far as `most` bytes."""
-    done = 0
+def _take_bytes(max_bytes: int | None, texts: Iterable[str]) -> Iterator[str]:
+    """The first `texts`, as far as `max_bytes` bytes."""
+    n_bytes = 0
     for text in texts:
         yield text
-        done += len(text.encode())
-        if most is not None and done >= most:
+        n_bytes += len(text.encode())
+        if max_bytes is not None and n_bytes >= max_bytes:
             return

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.config import UserError, nearest
-from tercet.data.debian import descriptions
-from tercet.data.downloads import obtain
+from tercet.data.debian import read_descriptions
+from tercet.data.downloads import fetch_file
 from tercet.data.induction import repeated_words
-from tercet.data.sources import Files, Source, Texts
+from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -37,10 +37,10 @@ class Dataset:
 
     description: str
     origin: str
-    open: Callable[[], Source]
+    open: Callable[[], DocumentSource]
 
 
-def find(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> Source:
+def find_documents(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> DocumentSource:
     """The named dataset `source`, else the file or folder at that path (`./shakespeare` is always a path).
 
     Raises:
@@ -49,7 +49,7 @@ def find(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> S
     if source in DATASETS:
         return DATASETS[source].open()
     path = Path(source).expanduser()
-    files = Files(root=path, encoding=encoding, text_field=text_field)
+    files = DocumentFiles(root=path, encoding=encoding, text_field=text_field)
     if not path.exists():
         guess = nearest(source, DATASETS)
         if path.parent == Path() and guess.startswith("; did you mean"):
@@ -60,52 +60,54 @@ def find(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> S
     return files
 
 
-def _animals() -> Source:
-    return Texts(name="animals", texts=(" ".join(FACTS),))
+def _animals() -> DocumentSource:
+    return DocumentTexts(name="animals", texts=(" ".join(FACTS),))
 
 
-def _induction() -> Source:
-    return Texts(name="induction", texts=repeated_words())
+def _induction() -> DocumentSource:
+    return DocumentTexts(name="induction", texts=repeated_words())
 
 
-def _python_docs() -> Source:
+def _python_docs() -> DocumentSource:
     from pydoc_data.topics import topics
 
-    return Texts(name="python-docs", texts=tuple(_once(text for _, text in sorted(topics.items()))))
+    return DocumentTexts(
+        name="python-docs", texts=tuple(_drop_repeated_paragraphs(text for _, text in sorted(topics.items())))
+    )
 
 
-def _once(texts: Iterable[str]) -> Iterator[str]:
+def _drop_repeated_paragraphs(texts: Iterable[str]) -> Iterator[str]:
     """The texts, each paragraph where it comes first: else what is asked for may have been learnt from."""
-    seen = set[str]()
+    seen_paragraphs = set[str]()
     for text in texts:
-        first = list[str]()
+        new_paragraphs = list[str]()
         for paragraph in re.split(r"\n\s*\n", text):
             words = " ".join(paragraph.split())
-            if words and words not in seen:
-                first.append(paragraph)
-                seen.add(words)
-        if first:
-            yield "\n\n".join(first).rstrip() + "\n"
+            if words and words not in seen_paragraphs:
+                new_paragraphs.append(paragraph)
+                seen_paragraphs.add(words)
+        if new_paragraphs:
+            yield "\n\n".join(new_paragraphs).rstrip() + "\n"
 
 
-def _shakespeare() -> Source:
-    path = obtain(
+def _shakespeare() -> DocumentSource:
+    path = fetch_file(
         SHAKESPEARE_URL,
         sha256=SHAKESPEARE_SHA256,
         dataset="shakespeare",
-        called="TinyShakespeare",
+        title="TinyShakespeare",
         name="input.txt",
     )
-    return _Named(root=path, called="shakespeare")
+    return _NamedFiles(root=path, title="shakespeare")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Named(Files):
-    called: str
+class _NamedFiles(DocumentFiles):
+    title: str
 
     @property
     def name(self) -> str:
-        return self.called
+        return self.title
 
 
 DATASETS = {
@@ -118,7 +120,7 @@ DATASETS = {
         description="descriptions of Debian packages, 24 MB: text to pretrain on for debian-sections, of which it "
         "leaves out what is for validation",
         origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
-        open=descriptions,
+        open=read_descriptions,
     ),
     "induction": Dataset(
         description="20,000 words of random letters, each said again and again: only looking back tells what comes",

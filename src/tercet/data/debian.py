@@ -18,15 +18,16 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tercet.cache_dir import cache_dir
 from tercet.config import UserError
-from tercet.data.cache import appearing, cache_folder, disk_errors_told, seal, whole
+from tercet.data.cache import create_atomically, is_complete, report_disk_errors, write_meta
 from tercet.data.labels import Example, LabelledTexts
-from tercet.data.sources import Texts
-from tercet.data.splitting import draw, place
+from tercet.data.sources import DocumentTexts
+from tercet.data.splitting import draw_validation, hash_text
 
 FILE = "packages.jsonl.gz"
 SECTIONS = 12
-MOST = 0.35  # of all labelled texts, in one section
+LARGEST_SHARE = 0.35  # of all labelled texts, in one section
 VALIDATION = 2000  # labelled texts, about
 UPDATE_SECONDS = 900
 APT_HELPER = "/usr/lib/apt/apt-helper"  # in Debian and all that comes of it, and never in PATH
@@ -51,57 +52,59 @@ class Package(NamedTuple):
     text: str
 
 
-def sections(part: str) -> LabelledTexts:
+def read_sections(part: str) -> LabelledTexts:
     """The descriptions in the commonest sections, "train" or "validation"."""
-    items = _sections(*_file())[part]
+    items = _split_sections(*_find_file())[part]
     return LabelledTexts(name="debian-sections", items=items)
 
 
-def descriptions() -> Texts:
-    """Every description but those of sources that `sections` holds for validation, each once."""
-    held_out = _held_out(*_file())
-    gone = {package.text for package in _packages(*_file()) if place(package.source) in held_out}
-    texts = dict.fromkeys(package.text for package in _packages(*_file()))
-    return Texts(name="debian-descriptions", texts=tuple(text for text in texts if text not in gone))
+def read_descriptions() -> DocumentTexts:
+    """Every description but those of sources that `read_sections` holds for validation, each once."""
+    held_out = _draw_held_out(*_find_file())
+    excluded = {package.text for package in _read_packages(*_find_file()) if hash_text(package.source) in held_out}
+    texts = dict.fromkeys(package.text for package in _read_packages(*_find_file()))
+    return DocumentTexts(name="debian-descriptions", texts=tuple(text for text in texts if text not in excluded))
 
 
 @cache
-def _sections(path: Path, changed: int) -> dict[str, tuple[Example, ...]]:
-    held_out = _held_out(path, changed)
+def _split_sections(path: Path, changed: int) -> dict[str, tuple[Example, ...]]:
+    held_out = _draw_held_out(path, changed)
     parts: dict[str, list[Example]] = {"train": [], "validation": []}
-    for package in _labelled(path, changed):
-        part = "validation" if place(package.source) in held_out else "train"
+    for package in _select_packages(path, changed):
+        part = "validation" if hash_text(package.source) in held_out else "train"
         parts[part].append(Example((package.text,), (package.section,)))
     return {part: tuple(examples) for part, examples in parts.items()}
 
 
 @cache
-def _held_out(path: Path, changed: int) -> frozenset[int]:
+def _draw_held_out(path: Path, changed: int) -> frozenset[int]:
     """The places of the sources that are for validation."""
-    places = array("Q", (place(package.source) for package in _labelled(path, changed)))
-    return draw(places, VALIDATION, f"{path} has the packages of one source alone; remove it to fetch it again")
+    hashes = array("Q", (hash_text(package.source) for package in _select_packages(path, changed)))
+    return draw_validation(
+        hashes, VALIDATION, f"{path} has the packages of one source alone; remove it to fetch it again"
+    )
 
 
 @cache
-def _labelled(path: Path, changed: int) -> tuple[Package, ...]:
+def _select_packages(path: Path, changed: int) -> tuple[Package, ...]:
     """The packages of the commonest sections, no text twice; none whose text stands in two sections."""
-    found = dict[str, list[Package]]()
-    for package in _packages(path, changed):
-        found.setdefault(package.text, []).append(package)
-    clear = [same[0] for same in found.values() if len({package.section for package in same}) == 1]
-    counts = Counter(package.section for package in clear)
+    packages_of_text = dict[str, list[Package]]()
+    for package in _read_packages(path, changed):
+        packages_of_text.setdefault(package.text, []).append(package)
+    unambiguous = [same[0] for same in packages_of_text.values() if len({package.section for package in same}) == 1]
+    counts = Counter(package.section for package in unambiguous)
     chosen = sorted(counts, key=lambda section: (-counts[section], section))[:SECTIONS]
-    rest = sum(counts[section] for section in chosen[1:])
-    most = int(rest * MOST / (1 - MOST)) if rest else counts[chosen[0]]
-    kept = list[Package]()
+    in_other_sections = sum(counts[section] for section in chosen[1:])
+    limit = int(in_other_sections * LARGEST_SHARE / (1 - LARGEST_SHARE)) if in_other_sections else counts[chosen[0]]
+    selected = list[Package]()
     for section in chosen:  # only the first can have more than `most`
-        own = [package for package in clear if package.section == section]
-        kept += sorted(own, key=lambda package: place(package.text))[:most]
-    return tuple(sorted(kept))
+        in_section = [package for package in unambiguous if package.section == section]
+        selected += sorted(in_section, key=lambda package: hash_text(package.text))[:limit]
+    return tuple(sorted(selected))
 
 
 @cache
-def _packages(path: Path, changed: int) -> tuple[Package, ...]:
+def _read_packages(path: Path, changed: int) -> tuple[Package, ...]:
     """What `path` holds, sorted by name; `changed` is when it was written."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -110,24 +113,24 @@ def _packages(path: Path, changed: int) -> tuple[Package, ...]:
         raise UserError(f"{path} is not a list of packages that Tercet wrote; remove it to fetch it again") from None
 
 
-def _file() -> tuple[Path, int]:
+def _find_file() -> tuple[Path, int]:
     """The list of packages in TERCET_DATA or the cache, else fetched; and when it was written."""
-    given = os.environ.get("TERCET_DATA")
-    path = Path(given, "debian", FILE) if given else None
+    data_dir = os.environ.get("TERCET_DATA")
+    path = Path(data_dir, "debian", FILE) if data_dir else None
     if path is None or not path.is_file():
-        folder = cache_folder() / "debian"
+        folder = cache_dir() / "debian"
         path = folder / FILE
-        if not whole(folder):
-            with disk_errors_told(), tempfile.TemporaryDirectory(prefix="tercet-apt-") as private:
-                packages = sorted(_fetched(Path(private)))
-                with appearing(folder) as new:
+        if not is_complete(folder):
+            with report_disk_errors(), tempfile.TemporaryDirectory(prefix="tercet-apt-") as private:
+                packages = sorted(_fetch_packages(Path(private)))
+                with create_atomically(folder) as new:
                     with gzip.open(new / FILE, "wt", encoding="utf-8") as file:
                         file.writelines(json.dumps(package, ensure_ascii=False) + "\n" for package in packages)
-                    seal(new, {"packages": len(packages)})
+                    write_meta(new, {"packages": len(packages)})
     return path, path.stat().st_mtime_ns
 
 
-def _fetched(private: Path) -> Iterator[Package]:
+def _fetch_packages(private: Path) -> Iterator[Package]:
     """Every package that apt's sources offer, each once.
 
     Raises:
@@ -145,32 +148,36 @@ def _fetched(private: Path) -> Iterator[Package]:
     settings = private / "apt.conf"
     settings.write_text(SETTINGS.format(folder=private), encoding="utf-8")
     apt = ["apt-get", "-c", str(settings)]
-    _said([*apt, "-qq", "update"], remedy)
+    _run_apt([*apt, "-qq", "update"], remedy)
 
     def records(kind: str) -> Iterator[dict[str, list[str]]]:
-        paths = _said([*apt, "indextargets", "--format", "$(FILENAME)", f"Created-By: {kind}"], remedy).splitlines()
+        paths = _run_apt([*apt, "indextargets", "--format", "$(FILENAME)", f"Created-By: {kind}"], remedy).splitlines()
         if not paths:
             raise UserError(f"apt has no index of {kind.lower()}; see that its sources name a Debian release")
         for path in paths:
-            yield from stanzas(_said([helper, "cat-file", path], remedy).splitlines())
+            yield from parse_stanzas(_run_apt([helper, "cat-file", path], remedy).splitlines())
 
-    described = {one["Description-md5"][0]: one["Description-en"] for one in records("Translations") if _whole(one)}
-    seen = set[str]()
-    for one in records("Packages"):
-        name = one["Package"][0]
-        lines = described.get(one.get("Description-md5", [""])[0], one.get("Description", []))
-        if name in seen or len(lines) < 2 or "Section" not in one:
+    descriptions = {
+        record["Description-md5"][0]: record["Description-en"]
+        for record in records("Translations")
+        if _has_description(record)
+    }
+    seen_names = set[str]()
+    for record in records("Packages"):
+        name = record["Package"][0]
+        lines = descriptions.get(record.get("Description-md5", [""])[0], record.get("Description", []))
+        if name in seen_names or len(lines) < 2 or "Section" not in record:
             continue
-        seen.add(name)
-        source = one.get("Source", [name])[0].split(" ")[0]
-        yield Package(name, source, one["Section"][0].rpartition("/")[2], description(lines))
+        seen_names.add(name)
+        source = record.get("Source", [name])[0].split(" ")[0]
+        yield Package(name, source, record["Section"][0].rpartition("/")[2], join_description(lines))
 
 
-def _whole(translation: dict[str, list[str]]) -> bool:
+def _has_description(translation: dict[str, list[str]]) -> bool:
     return "Description-md5" in translation and "Description-en" in translation
 
 
-def stanzas(lines: Iterable[str]) -> Iterator[dict[str, list[str]]]:
+def parse_stanzas(lines: Iterable[str]) -> Iterator[dict[str, list[str]]]:
     """The records of an index: under each key its lines, the first without the key, the rest without their space."""
     record = dict[str, list[str]]()
     key = ""
@@ -189,25 +196,25 @@ def stanzas(lines: Iterable[str]) -> Iterator[dict[str, list[str]]]:
         yield record
 
 
-def description(lines: list[str]) -> str:
+def join_description(lines: list[str]) -> str:
     """The synopsis and below it the paragraphs, a line each; lines set apart by more spaces (lists) stay lines."""
-    told = [lines[0]]
+    paragraphs = [lines[0]]
     runs_on = False
     for line in lines[1:]:
         if line.strip() in (".", ""):
             runs_on = False
         elif line.startswith(" "):
-            told.append(line.strip())
+            paragraphs.append(line.strip())
             runs_on = False
         elif runs_on:
-            told[-1] += " " + line.strip()
+            paragraphs[-1] += " " + line.strip()
         else:
-            told.append(line.strip())
+            paragraphs.append(line.strip())
             runs_on = True
-    return "\n".join(told).strip()
+    return "\n".join(paragraphs).strip()
 
 
-def _said(command: list[str], remedy: str) -> str:
+def _run_apt(command: list[str], remedy: str) -> str:
     """What a command of apt's writes."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=UPDATE_SECONDS, check=False)

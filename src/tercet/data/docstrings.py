@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tercet.cache_dir import cache_dir
 from tercet.config import UserError
-from tercet.data.cache import appearing, cache_folder, digest, disk_errors_told, seal, whole
+from tercet.data.cache import create_atomically, digest, is_complete, report_disk_errors, write_meta
 from tercet.data.labels import Example, LabelledTexts
-from tercet.data.splitting import draw, place
+from tercet.data.splitting import draw_validation, hash_text
 
 LEAST_WORDS = 3  # below, as in "Return repr(self)." cut short, there is nothing to tell parts apart by
 VALIDATION = 1000  # texts at most, and a tenth
@@ -47,37 +48,41 @@ PARTS = {
 }
 
 
-def docstrings(part: str) -> LabelledTexts:
+def read_docstrings(part: str) -> LabelledTexts:
     """The docstrings for "train" or "validation".
 
     Raises:
         UserError: where Python came without the source files of its library.
     """
-    return LabelledTexts(name="python-docstrings", items=_divided(str(cache_folder()))[part])
+    return LabelledTexts(name="python-docstrings", items=_split(str(cache_dir()))[part])
 
 
 @cache
-def _divided(kept_in: str) -> dict[str, tuple[Example, ...]]:
-    examples = _kept(Path(kept_in))
-    places = array("Q", (place(example.text) for example in examples))
-    drawn = draw(places, VALIDATION, "the library has one docstring alone")
-    held_out = [place(example.text) in drawn for example in examples]
+def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
+    examples = _load_examples(Path(cache_folder))
+    hashes = array("Q", (hash_text(example.text) for example in examples))
+    drawn = draw_validation(hashes, VALIDATION, "the library has one docstring alone")
+    held_out = [hash_text(example.text) in drawn for example in examples]
     return {
-        part: tuple(example for example, held in zip(examples, held_out, strict=True) if held == (part == "validation"))
+        part: tuple(
+            example
+            for example, is_held_out in zip(examples, held_out, strict=True)
+            if is_held_out == (part == "validation")
+        )
         for part in ("train", "validation")
     }
 
 
-def _kept(kept_in: Path) -> list[Example]:
+def _load_examples(cache: Path) -> list[Example]:
     """All examples, kept on disk: reading the library takes some seconds."""
     library = sysconfig.get_path("stdlib")
-    folder = kept_in / "docstrings" / digest(FORMAT, sys.version, library, PARTS)[:32]
+    folder = cache / "docstrings" / digest(FORMAT, sys.version, library, PARTS)[:32]
     path = folder / "docstrings.json"
-    if not whole(folder):
-        found = read_library(Path(library))
-        with disk_errors_told(), appearing(folder) as new:
-            (new / path.name).write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
-            seal(new, {"python": sys.version, "library": library})
+    if not is_complete(folder):
+        docstrings = read_library(Path(library))
+        with report_disk_errors(), create_atomically(folder) as new:
+            (new / path.name).write_text(json.dumps(docstrings, ensure_ascii=False), encoding="utf-8")
+            write_meta(new, {"python": sys.version, "library": library})
     return [Example((text,), (label,)) for text, label in json.loads(path.read_text(encoding="utf-8"))]
 
 
@@ -87,17 +92,17 @@ def read_library(library: Path) -> list[tuple[str, str]]:
     for label, modules in PARTS.items():
         for module in modules.split():
             for path in sorted([library / f"{module}.py", *(library / module).rglob("*.py")]):
-                for text in _texts(path, library):
+                for text in _read_file(path, library):
                     labels.setdefault(text, set()).add(label)
     if not labels:
         raise UserError(
             f"there is no source file of Python's library in {library}; use a Python that brings them, "
             "such as Debian's or python.org's"
         )
-    return sorted((text, min(known)) for text, known in labels.items() if len(known) == 1)
+    return sorted((text, min(sections)) for text, sections in labels.items() if len(sections) == 1)
 
 
-def _texts(path: Path, library: Path) -> Iterator[str]:
+def _read_file(path: Path, library: Path) -> Iterator[str]:
     if not path.is_file() or SKIPPED & set(path.relative_to(library).parts):
         return
     with tokenize.open(path) as file, warnings.catch_warnings():

@@ -6,37 +6,37 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
+from tercet.cache_dir import cache_dir
 from tercet.config import UserError
-from tercet.data.cache import cache_folder
 
 DOWNLOAD_SECONDS = 30
 
 
-def obtain(url: str, *, sha256: str, dataset: str, called: str, name: str) -> Path:
+def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) -> Path:
     """The file at `url`, as the file `name` in the folder `dataset` of TERCET_DATA or the cache.
 
     Args:
         sha256: of its bytes.
-        called: what messages call it.
+        title: what messages call it.
 
     Raises:
         UserError: where the file is another one, or is neither on this machine nor within reach.
     """
-    given = os.environ.get("TERCET_DATA")
-    cached = cache_folder() / dataset / name
-    places = [*([Path(given, dataset, name), Path(given, name)] if given else []), cached]
-    path = next((place for place in places if place.is_file()), None)
+    data_dir = os.environ.get("TERCET_DATA")
+    cached = cache_dir() / dataset / name
+    candidates = [*([Path(data_dir, dataset, name), Path(data_dir, name)] if data_dir else []), cached]
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         remedy = f"put {url} at {dataset}/{name} in a folder and set TERCET_DATA to that folder"
         data = _download(url, dataset, remedy)
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise UserError(f"what {url} gave is not {called} (wrong sha256); {remedy}")
-        _write_whole(cached, data)
+            raise UserError(f"what {url} gave is not {title} (wrong sha256); {remedy}")
+        _write_atomically(cached, data)
         return cached
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != sha256:
+    actual = hashlib.sha256(path.read_bytes()).hexdigest()
+    if actual != sha256:
         raise UserError(
-            f"{path} is not {called} (sha256 {found[:12]}..., not {sha256[:12]}...); "
+            f"{path} is not {title} (sha256 {actual[:12]}..., not {sha256[:12]}...); "
             "remove it to download it again, or give the file's path as the source to use it as it is"
         )
     return path
@@ -52,7 +52,7 @@ def _download(url: str, dataset: str, remedy: str) -> bytes:
         raise UserError(f"cannot download {dataset} ({error}); {remedy}") from None
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, data: bytes) -> None:
     """The file appears at once and whole, or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from tercet.config import UserError, nearest
-from tercet.data.debian import sections
-from tercet.data.docstrings import docstrings
+from tercet.data.debian import read_sections
+from tercet.data.docstrings import read_docstrings
 from tercet.data.labels import LabelFile, LabelSource
 from tercet.data.specs import LabelsSpec
 
@@ -56,11 +56,11 @@ LABEL_DATASETS = {
     "debian-sections": LabelDataset(
         description="descriptions of Debian packages and their section: some 39,000 in 12 sections",
         origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
-        open=sections,
+        open=read_sections,
     ),
     "python-docstrings": LabelDataset(
         description="docstrings of Python's standard library and the part of it that they stand in: some 6,000 in 14",
         origin="read from the running Python's source files, so it differs between versions; PSF licence",
-        open=docstrings,
+        open=read_docstrings,
     ),
 }

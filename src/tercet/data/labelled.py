@@ -17,24 +17,24 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
+from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import (
     FORMAT,
-    appearing,
-    cache_folder,
     chunk_items,
+    create_atomically,
     digest,
-    disk_errors_told,
-    id_type,
-    learnt,
+    id_dtype,
+    is_complete,
+    load_or_train_tokenizer,
     progress_bar,
-    seal,
-    whole,
+    report_disk_errors,
+    write_meta,
 )
 from tercet.data.label_datasets import LABEL_DATASETS, Part, find_labels
-from tercet.data.labels import Example, LabelSource, Over, nothing_in, read_examples
+from tercet.data.labels import Example, LabelSource, Over, no_text_error, read_examples
 from tercet.data.specs import HeldOutLabels, LabelsSpec
-from tercet.data.text_split import TextSplit
+from tercet.data.text_split import TextSplit, check_special_tokens
 from tercet.tokens import BPE, Characters, Tokenizer, Unigram, Words
 
 IGNORED = -100  # no label: the objectives' own number
@@ -46,8 +46,8 @@ class Labelled:
 
     Attributes:
         ids: (M,) ids, without bos and eos.
-        starts: (N + 1,) int64 place at which each text starts, and the end.
-        labels: int64 places in `names`: (N,) over texts; over tokens (M,), IGNORED on all but a word's first piece.
+        starts: (N + 1,) int64 position at which each text starts, and the end.
+        labels: int64 indices into `names`: (N,) over texts; over tokens (M,), IGNORED on all but a word's first piece.
         names: of the labels.
     """
 
@@ -72,7 +72,7 @@ class LabelledCorpus:
 
     Attributes:
         hash: sha256 of the texts and labels the ids were made from.
-        labels: every label of the training part, sorted; places in it are the numbers that both parts hold.
+        labels: every label of the training part, sorted; positions in it are the numbers that both parts hold.
         skipped: examples without text.
         lost: over tokens, the words of which the tokenizer leaves nothing; their labels are left out.
     """
@@ -114,16 +114,16 @@ def prepare_labelled(spec: LabelsSpec, *, tokenizer: Tokenizer | None = None, pr
             pad, bos or eos, or the cache cannot be written.
     """
     split = _LabelSplit(spec)
-    with disk_errors_told():
+    with report_disk_errors():
         tokenizer = tokenizer or split.learn_tokenizer()
-        _check_special(tokenizer)
-        key = digest(FORMAT, split.content, tokenizer.hash, sys.byteorder)
-        folder = cache_folder() / "labelled" / key[:32]
-        if not whole(folder):
+        check_special_tokens(tokenizer, "tokenizer", "labelled texts")
+        key = digest(FORMAT, split.content_hash, tokenizer.hash, sys.byteorder)
+        folder = cache_dir() / "labelled" / key[:32]
+        if not is_complete(folder):
             split.read_through()
-            with appearing(folder) as new, progress_bar(shown=progress) as bar:
+            with create_atomically(folder) as new, progress_bar(shown=progress) as bar:
                 _write(new, split, tokenizer, bar)
-    return _load(folder, spec=spec, content=split.content, tokenizer=tokenizer)
+    return _load(folder, spec=spec, content=split.content_hash, tokenizer=tokenizer)
 
 
 def examples_of(spec: LabelsSpec, part: Part) -> list[Example]:
@@ -145,64 +145,64 @@ def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos:
         raise ValueError(f"max_len={max_len} leaves no room between bos and eos; allow at least 3")
     first = np.asarray(labelled.starts[numbers])[:, None]
     lengths = np.minimum(np.asarray(labelled.starts[numbers + 1])[:, None] - first, max_len - 2)  # (B, 1)
-    places = np.arange(lengths.max(initial=0) + 2)
-    mask = places < lengths + 2  # (B, T)
-    inside = (places > 0) & (places <= lengths)
-    there = (first + places - 1)[inside]
+    positions = np.arange(lengths.max(initial=0) + 2)
+    mask = positions < lengths + 2  # (B, T)
+    inside = (positions > 0) & (positions <= lengths)
+    in_ids = (first + positions - 1)[inside]
     tokens = np.full(mask.shape, pad, dtype=np.int64)
     tokens[:, 0] = bos
-    tokens[places == lengths + 1] = eos
-    tokens[inside] = labelled.ids[there]
+    tokens[positions == lengths + 1] = eos
+    tokens[inside] = labelled.ids[in_ids]
     if labelled.over == "texts":
         return LabelRows(tokens=tokens, mask=mask, targets=np.asarray(labelled.labels[numbers]))
     targets = np.full(mask.shape, IGNORED, dtype=np.int64)
-    targets[inside] = labelled.labels[there]
+    targets[inside] = labelled.labels[in_ids]
     return LabelRows(tokens=tokens, mask=mask, targets=targets)
 
 
 def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """The ids (M,) of each list of words, as of a text with a space between them, and each word's first piece (W,).
 
-    The piece is a place in the ids: that of the word's first token with more in it than a space; -1 for a word of which
-    the tokenizer leaves nothing. Words are cut one by one, so that no token ever belongs to two.
+    The piece is a position in the ids: that of the word's first token with more in it than a space; -1 for a word of
+    which the tokenizer leaves nothing. Words are cut one by one, so that no token ever belongs to two.
     """
     spaced = [
         [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]
         for words in sentences
     ]
-    known = list(dict.fromkeys(word for words in spaced for word in words))
-    pieces = dict(zip(known, tokenizer.encode_batch(known), strict=True))
-    begins = {word: _first_piece(tokenizer, ids) for word, ids in pieces.items()}
-    found = list[tuple[np.ndarray, np.ndarray]]()
+    distinct = list(dict.fromkeys(word for words in spaced for word in words))
+    pieces = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
+    begins = {word: _find_first_piece(tokenizer, ids) for word, ids in pieces.items()}
+    encoded = list[tuple[np.ndarray, np.ndarray]]()
     for words in spaced:
         ends = np.cumsum([0, *(len(pieces[word]) for word in words)])
         firsts = np.array([begins[word] for word in words], dtype=np.int64)
         ids = np.concatenate([np.empty(0, np.uint32), *(pieces[word] for word in words)])
-        found.append((ids, np.where(firsts < 0, -1, ends[:-1] + firsts)))
-    return found
+        encoded.append((ids, np.where(firsts < 0, -1, ends[:-1] + firsts)))
+    return encoded
 
 
-def _first_piece(tokenizer: Tokenizer, ids: np.ndarray) -> int:
+def _find_first_piece(tokenizer: Tokenizer, ids: np.ndarray) -> int:
     if not len(ids):
         return -1
-    return next((place for place, piece in enumerate(tokenizer.tokens(ids)) if piece.strip()), 0)
+    return next((position for position, piece in enumerate(tokenizer.tokens(ids)) if piece.strip()), 0)
 
 
 class _LabelSplit(TextSplit[LabelSource, Example]):
-    one, many = "text", "texts"
+    singular, plural = "text", "texts"
 
     def __init__(self, spec: LabelsSpec) -> None:
         self.spec, train = spec, find_labels(spec)
-        named = spec.source in LABEL_DATASETS
-        reading = [] if named else [spec.encoding, spec.text_field, spec.label_field, spec.over]
+        is_named = spec.source in LABEL_DATASETS
+        settings = [] if is_named else [spec.encoding, spec.text_field, spec.label_field, spec.over]
         match spec.validation:
             case HeldOutLabels(source=source):
                 held_out = find_labels(replace(spec, source=source))
-            case None if named:
+            case None if is_named:
                 held_out = find_labels(spec, "validation")
             case _:
                 held_out = None
-        super().__init__(spec.source, train, held_out, validation=spec.validation, reading=reading)
+        super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
 
     def learn_tokenizer(self) -> Tokenizer:
         """A tokenizer learnt on the training part."""
@@ -214,7 +214,7 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
         spec = self.spec.tokenizer
         if isinstance(spec, Characters | Words | BPE | Unigram):
             spec = replace(spec, pad=True, bos=True, eos=True)
-        return learnt(spec, texts, self.training)
+        return load_or_train_tokenizer(spec, texts, self.training_hash)
 
     def read_through(self) -> None:
         _ = self.labels
@@ -243,7 +243,7 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
             )
         return tuple(sorted(train))
 
-    def _every(self, source: LabelSource) -> Iterator[Example]:
+    def _read_all(self, source: LabelSource) -> Iterator[Example]:
         return source.examples()
 
     def _read(self, source: LabelSource) -> Iterator[Example]:
@@ -255,17 +255,8 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
     def _key(self, item: Example) -> str:
         return "\0".join(item.texts)
 
-    def _nothing_in(self, source: LabelSource) -> UserError:
-        return nothing_in(source)
-
-
-def _check_special(tokenizer: Tokenizer) -> None:
-    ids = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
-    if missing := [name for name, token in ids.items() if token is None]:
-        raise UserError(
-            f"data.tokenizer ({tokenizer.kind}) has no {' and no '.join(missing)} token, which labelled texts need; "
-            "use one of the kinds wordpiece, bpe, unigram, words and characters, which get them"
-        )
+    def _no_text_error(self, source: LabelSource) -> UserError:
+        return no_text_error(source)
 
 
 def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress) -> None:
@@ -275,35 +266,37 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
     for part in ("train", "validation"):
         ends, written = array("q", [0]), 0
         with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
-            for together in chunk_items(split.items(part), lambda example: len(example.text)):
+            for examples in chunk_items(split.items(part), lambda example: len(example.text)):
                 if split.spec.over == "texts":
-                    encoded = tokenizer.encode_batch([example.text for example in together])
-                    found = np.array([numbers[example.labels[0]] for example in together], dtype=np.int64)
+                    encoded = tokenizer.encode_batch([example.text for example in examples])
+                    labels_of_chunk = np.array([numbers[example.labels[0]] for example in examples], dtype=np.int64)
                 else:
-                    words = encode_words(tokenizer, [example.texts for example in together])
+                    words = encode_words(tokenizer, [example.texts for example in examples])
                     encoded = [ids for ids, _ in words]
-                    found = np.concatenate([_spread(*one, numbers) for one in zip(words, together, strict=True)])
+                    labels_of_chunk = np.concatenate(
+                        [_labels_of_pieces(*pair, numbers) for pair in zip(words, examples, strict=True)]
+                    )
                     lost += sum(int((firsts < 0).sum()) for _, firsts in words)
-                ids_file.write(np.concatenate(encoded).astype(id_type(tokenizer)).tobytes())
-                labels.write(found.tobytes())
+                ids_file.write(np.concatenate(encoded).astype(id_dtype(tokenizer)).tobytes())
+                labels.write(labels_of_chunk.tobytes())
                 for ids in encoded:
                     written += len(ids)
                     ends.append(written)
-                bar.advance(task, sum(len(example.text.encode()) for example in together))
+                bar.advance(task, sum(len(example.text.encode()) for example in examples))
         np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64))
-    described = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
-    seal(
+    tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+    write_meta(
         folder,
-        {"tokenizer": described, "labels": list(split.labels), "skipped": split.skipped, "lost": lost},
+        {"tokenizer": tokenizer_meta, "labels": list(split.labels), "skipped": split.skipped, "lost": lost},
     )
 
 
-def _spread(words: tuple[np.ndarray, np.ndarray], example: Example, numbers: dict[str, int]) -> np.ndarray:
+def _labels_of_pieces(words: tuple[np.ndarray, np.ndarray], example: Example, numbers: dict[str, int]) -> np.ndarray:
     """The label of each token of an example: a word's own on its first piece, IGNORED elsewhere."""
     ids, firsts = words
     labels = np.full(len(ids), IGNORED, dtype=np.int64)
-    wanted = np.array([numbers[label] for label in example.labels], dtype=np.int64)
-    labels[firsts[firsts >= 0]] = wanted[firsts >= 0]
+    label_numbers = np.array([numbers[label] for label in example.labels], dtype=np.int64)
+    labels[firsts[firsts >= 0]] = label_numbers[firsts >= 0]
     return labels
 
 
@@ -311,15 +304,15 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     names = tuple(meta["labels"])
 
-    def mapped(file: str, dtype: np.dtype[Any]) -> np.ndarray:
+    def memory_map(file: str, dtype: np.dtype[Any]) -> np.ndarray:
         path = folder / f"{file}.bin"
         return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
-    def part(side: Part) -> Labelled:
+    def load_part(side: Part) -> Labelled:
         return Labelled(
-            ids=mapped(f"{side}_ids", id_type(tokenizer)),
+            ids=memory_map(f"{side}_ids", id_dtype(tokenizer)),
             starts=np.load(folder / f"{side}_starts.npy"),
-            labels=mapped(f"{side}_labels", np.dtype(np.int64)),
+            labels=memory_map(f"{side}_labels", np.dtype(np.int64)),
             names=names,
             over=spec.over,
         )
@@ -329,8 +322,8 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
         hash=content,
         tokenizer=tokenizer,
         labels=names,
-        train=part("train"),
-        validation=part("validation"),
+        train=load_part("train"),
+        validation=load_part("validation"),
         skipped=meta["skipped"],
         lost=meta["lost"],
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, cast
 
 from tercet.config import UserError, nearest
-from tercet.data.sources import Files, json_objects, lines, suffix, text_field
+from tercet.data.sources import DocumentFiles, get_text, read_json_objects, read_lines, uncompressed_suffix
 
 Over = Literal["texts", "tokens"]
 SUFFIXES = (".jsonl", ".csv", ".tsv")
@@ -91,72 +91,77 @@ class LabelFile:
             UserError: where the file cannot be read, or a row has no text or no label.
         """
         self._check()
-        if suffix(self.path) == ".jsonl":
-            for where, values in json_objects(self.path, self.encoding, [self.text_field, self.label_field]):
-                yield self._words(values, where) if self.over == "tokens" else self._text(values, where)
+        if uncompressed_suffix(self.path) == ".jsonl":
+            for location, values in read_json_objects(self.path, self.encoding, [self.text_field, self.label_field]):
+                yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
             yield from self._rows()
 
     def hash(self) -> str:
         self._check()
-        return Files(root=self.path).hash()
+        return DocumentFiles(root=self.path).hash()
 
     def size(self) -> int | None:
         return None  # a label is no text
 
     def _check(self) -> None:
         if not self.path.is_file():
-            Files(root=self.path).files()  # names the nearest path, or what the folder lacks
+            DocumentFiles(root=self.path).files()  # names the nearest path, or what the folder lacks
             raise UserError(f"{self.path} is a folder; give one file of labelled texts ({', '.join(SUFFIXES)})")
-        if suffix(self.path) not in SUFFIXES:
+        if uncompressed_suffix(self.path) not in SUFFIXES:
             raise UserError(
                 f"{self.path} is none of {', '.join(SUFFIXES)}, which labelled texts come in; "
                 "write one JSON object with a text and a label on each line of a .jsonl file"
             )
-        if self.over == "tokens" and suffix(self.path) != ".jsonl":
+        if self.over == "tokens" and uncompressed_suffix(self.path) != ".jsonl":
             raise UserError(
                 f"{self.path}: words and their labels are two lists, which only JSONL holds; "
                 'write {"tokens": [...], "labels": [...]} on each line of a .jsonl file'
             )
 
-    def _text(self, values: dict[str, object], where: str) -> Example:
-        text = text_field(values, self.text_field, where, "data.text_field")
-        _check_field(values, self.label_field, where, "data.label_field")
-        return Example((text.strip(),), (_label(values[self.label_field], where, self.label_field),))
+    def _read_text(self, values: dict[str, object], location: str) -> Example:
+        text = get_text(values, self.text_field, location, "data.text_field")
+        _check_field(values, self.label_field, location, "data.label_field")
+        return Example((text.strip(),), (_read_label(values[self.label_field], location, self.label_field),))
 
-    def _words(self, values: dict[str, object], where: str) -> Example:
+    def _read_words(self, values: dict[str, object], location: str) -> Example:
         keys = list[str]()
         for key, default, setting in (
             (self.text_field, ("text", "tokens"), "data.text_field"),
             (self.label_field, ("label", "labels"), "data.label_field"),
         ):
             key = default[1] if key == default[0] and key not in values else key
-            _check_field(values, key, where, setting)
+            _check_field(values, key, location, setting)
             keys.append(key)
         words, labels = (values[key] for key in keys)
         if not isinstance(words, list) or not isinstance(labels, list):
-            raise UserError(f"{where}: over tokens {keys[0]!r} and {keys[1]!r} must be two lists")
+            raise UserError(f"{location}: over tokens {keys[0]!r} and {keys[1]!r} must be two lists")
         if len(words) != len(labels):
             raise UserError(
-                f"{where} has {len(words)} in {keys[0]!r} and {len(labels)} in {keys[1]!r}; give each word its label"
+                f"{location} has {len(words)} in {keys[0]!r} and {len(labels)} in {keys[1]!r}; give each word its label"
             )
-        numbered = [(f"{where}: word {number}", word) for number, word in enumerate(cast(list[object], words), 1)]
-        texts = [text_field({keys[0]: word}, keys[0], at, "data.text_field").strip() for at, word in numbered]
-        found = [_label(label, where, keys[1]) for label in cast(list[object], labels)]
-        return Example(tuple(texts), tuple(found))
+        numbered = [(f"{location}: word {number}", word) for number, word in enumerate(cast(list[object], words), 1)]
+        texts = [
+            get_text({keys[0]: word}, keys[0], word_location, "data.text_field").strip()
+            for word_location, word in numbered
+        ]
+        word_labels = [_read_label(label, location, keys[1]) for label in cast(list[object], labels)]
+        return Example(tuple(texts), tuple(word_labels))
 
     def _rows(self) -> Iterator[Example]:
-        delimiter = "\t" if suffix(self.path) == ".tsv" else ","
-        reader = csv.reader((line + "\n" for line in lines(self.path, self.encoding)), delimiter=delimiter, strict=True)
+        delimiter = "\t" if uncompressed_suffix(self.path) == ".tsv" else ","
+        reader = csv.reader(
+            (line + "\n" for line in read_lines(self.path, self.encoding)), delimiter=delimiter, strict=True
+        )
         header: list[str] | None = None
-        places = list[int]()
+        columns = list[int]()
         while True:
-            where = f"{self.path} line {reader.line_num + 1}"
+            location = f"{self.path} line {reader.line_num + 1}"
             try:
                 row = next(reader, None)
             except csv.Error as error:
                 raise UserError(
-                    f"{where} is not {suffix(self.path)[1:].upper()} ({error}); "
+                    f"{location} is not {uncompressed_suffix(self.path)[1:].upper()} ({error}); "
                     'put fields with quotes or newlines in "quotes", quotes within them twice, or use .jsonl'
                 ) from None
             if row is None:
@@ -165,22 +170,24 @@ class LabelFile:
                 continue
             if header is None:
                 header = [name.strip() for name in row]
-                places = self._columns(header, where)
+                columns = self._read_columns(header, location)
                 continue
             if len(row) != len(header):
                 raise UserError(
-                    f"{where} has {len(row)} fields and the header {len(header)}; "
+                    f"{location} has {len(row)} fields and the header {len(header)}; "
                     "give every row as many, and put fields that hold the separator in quotes"
                 )
-            text, label = (row[place].strip() for place in places)
-            yield Example((text,), (_label(label, where, self.label_field),))
+            text, label = (row[column].strip() for column in columns)
+            yield Example((text,), (_read_label(label, location, self.label_field),))
 
-    def _columns(self, header: Sequence[str], where: str) -> list[int]:
+    def _read_columns(self, header: Sequence[str], location: str) -> list[int]:
         for field, setting in ((self.text_field, "data.text_field"), (self.label_field, "data.label_field")):
             if field not in header:
-                raise UserError(f"{where}, the header, has no column {field!r}{nearest(field, header)} (set {setting})")
+                raise UserError(
+                    f"{location}, the header, has no column {field!r}{nearest(field, header)} (set {setting})"
+                )
             if header.count(field) > 1:
-                raise UserError(f"{where}, the header, has {field!r} more than once; give each column its own name")
+                raise UserError(f"{location}, the header, has {field!r} more than once; give each column its own name")
         return [header.index(self.text_field), header.index(self.label_field)]
 
 
@@ -196,29 +203,29 @@ def read_examples(source: LabelSource) -> Iterator[Example]:
             empty = False
             yield example
     if empty:
-        raise nothing_in(source)
+        raise no_text_error(source)
 
 
-def nothing_in(source: LabelSource) -> UserError:
+def no_text_error(source: LabelSource) -> UserError:
     return UserError(f"{source.name} has no labelled text; give a file with some")
 
 
-def _check_field(values: dict[str, object], field: str, where: str, setting: str) -> None:
+def _check_field(values: dict[str, object], field: str, location: str, setting: str) -> None:
     if field not in values:
-        raise UserError(f"{where} has no field {field!r}{nearest(field, values)} (set {setting})")
+        raise UserError(f"{location} has no field {field!r}{nearest(field, values)} (set {setting})")
 
 
-def _label(value: object, where: str, field: str) -> str:
+def _read_label(value: object, location: str, field: str) -> str:
     match value:
         case bool():
             return str(value).lower()
         case int():
             return str(value)
         case str() if value.strip():
-            return text_field({field: value}, field, where, "data.label_field").strip()
+            return get_text({field: value}, field, location, "data.label_field").strip()
         case _:
-            found = "nothing" if value == "" or value is None else json.dumps(value)
+            shown = "nothing" if value == "" or value is None else json.dumps(value)
             raise UserError(
-                f"{where} has {found[:40]} as its {field!r}; a label is text, a whole number or true or false: "
+                f"{location} has {shown[:40]} as its {field!r}; a label is text, a whole number or true or false: "
                 "give this text one, or leave its line out"
             )

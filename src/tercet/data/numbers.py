@@ -19,18 +19,18 @@ LANGUAGES = ("en", "de")
 
 
 @cache
-def numbers(part: str, source: str, target: str) -> PairTexts:
+def number_pairs(part: str, source: str, target: str) -> PairTexts:
     """The pairs of "train", "validation" or "test"; no number is in two of them.
 
     Raises:
         UserError: without the `num2words` package.
     """
-    texts = tuple((_written(number, source), _written(number, target)) for number in _parts()[part])
+    texts = tuple((_spell(number, source), _spell(number, target)) for number in _draw_numbers()[part])
     return PairTexts(name="numbers", texts=texts)
 
 
 @cache
-def _parts() -> dict[str, list[int]]:
+def _draw_numbers() -> dict[str, list[int]]:
     generator = np.random.Generator(np.random.PCG64(SEED))
     parts = {part: list(range(SMALL)) if part == "train" else [] for part in DRAWN}
     for index, length in enumerate(LENGTHS):
@@ -43,20 +43,20 @@ def _parts() -> dict[str, list[int]]:
     return {part: generator.permutation(chosen).tolist() for part, chosen in parts.items()}
 
 
-def _written(number: int, language: str) -> str:
+def _spell(number: int, language: str) -> str:
     """What num2words writes, which takes its time, put together from thousands and the rest, of which there are few."""
     thousands, rest = divmod(number, 1000)
     if not thousands:
-        return _words(rest, language)
-    before = _words(thousands * 1000, language)
+        return _spell_below_million(rest, language)
+    before = _spell_below_million(thousands * 1000, language)
     if not rest:
         return before
     between = "" if language == "de" else " and " if rest < 100 else ", "
-    return before + between + _words(rest, language)
+    return before + between + _spell_below_million(rest, language)
 
 
 @cache
-def _words(number: int, language: str) -> str:
+def _spell_below_million(number: int, language: str) -> str:
     try:
         from num2words import num2words
     except ImportError:

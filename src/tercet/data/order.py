@@ -26,12 +26,12 @@ class Order:
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers (batch_size,) of batch `step`, counted from 0, and the epoch (batch_size,) of each."""
-        place = step * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
-        epochs, index = np.divmod(place, self.n_rows)
+        position = step * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
+        epochs, index = np.divmod(position, self.n_rows)
         numbers = np.empty_like(index)
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            here = epochs == epoch
-            numbers[here] = _permutation(self.n_rows, self.seed, epoch)[index[here]]
+            in_epoch = epochs == epoch
+            numbers[in_epoch] = _permutation(self.n_rows, self.seed, epoch)[index[in_epoch]]
         return numbers, epochs
 
     def shift(self, epoch: int, length: int) -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from tercet.config import UserError, nearest
-from tercet.data.downloads import obtain
+from tercet.data.downloads import fetch_file
 from tercet.data.numbers import LANGUAGES as NUMBERS_LANGUAGES
-from tercet.data.numbers import numbers
+from tercet.data.numbers import number_pairs
 from tercet.data.pairs import PairFiles, PairSource
 from tercet.data.specs import PairsSpec
 
@@ -82,8 +82,8 @@ def languages(spec: PairsSpec) -> tuple[str, str]:
     for setting, chosen in (("source_language", source), ("target_language", target)):
         if chosen is not None and chosen not in known:
             raise UserError(f"{spec.source} has no {chosen!r}; set data.{setting} to one of {', '.join(known)}")
-    first = source or next(one for one in known if one != target)
-    return first, next(one for one in known if one != first)
+    first = source or next(language for language in known if language != target)
+    return first, next(language for language in known if language != first)
 
 
 def _multi30k(part: Part, source: str, target: str) -> PairSource:
@@ -92,11 +92,11 @@ def _multi30k(part: Part, source: str, target: str) -> PairSource:
 
 
 def _multi30k_file(name: str) -> Path:
-    return obtain(
+    return fetch_file(
         MULTI30K_URL + name,
         sha256=MULTI30K_SHA256[name],
         dataset="multi30k",
-        called=f"Multi30k's {name}",
+        title=f"Multi30k's {name}",
         name=name,
     )
 
@@ -112,6 +112,6 @@ PAIR_DATASETS = {
         description="numbers below a million in English and German words: learnt in minutes, checked exactly",
         origin="written by num2words 0.5.14 when asked for",
         languages=NUMBERS_LANGUAGES,
-        open=numbers,
+        open=number_pairs,
     ),
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tercet.config import UserError
-from tercet.data.sources import Files, json_objects, lines, suffix, text_field
+from tercet.data.sources import DocumentFiles, get_text, read_json_objects, read_lines, uncompressed_suffix
 
 Pair = tuple[str, str]
 
@@ -83,12 +83,12 @@ class PairFiles:
 
     def hash(self) -> str:
         self._check()
-        digests = [Files(root=path).hash() for path in self._files()]
+        digests = [DocumentFiles(root=path).hash() for path in self._files()]
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
     def size(self) -> int | None:
         self._check()
-        sizes = [Files(root=path).size() for path in self._files()]
+        sizes = [DocumentFiles(root=path).size() for path in self._files()]
         return None if None in sizes else sum(size for size in sizes if size)
 
     def _files(self) -> list[Path]:
@@ -97,9 +97,9 @@ class PairFiles:
     def _check(self) -> None:
         for path in self._files():
             if not path.is_file():
-                Files(root=path).files()  # names the nearest path, or what the folder lacks
+                DocumentFiles(root=path).files()  # names the nearest path, or what the folder lacks
                 raise UserError(f"{path} is a folder; give a file of sentences, one a line")
-        if not self.target and suffix(self.source) not in (".tsv", ".jsonl"):
+        if not self.target and uncompressed_suffix(self.source) not in (".tsv", ".jsonl"):
             raise UserError(
                 f"{self.source} is one file, and neither .tsv nor .jsonl; "
                 "set data.target to the file of its translations, line by line"
@@ -107,15 +107,15 @@ class PairFiles:
 
     def _pairs(self) -> Iterator[Pair]:
         if self.target:
-            return _side_by_side(self.source, self.target, self.encoding)
-        if suffix(self.source) == ".tsv":
-            return _columns(self.source, self.encoding)
+            return _read_side_by_side(self.source, self.target, self.encoding)
+        if uncompressed_suffix(self.source) == ".tsv":
+            return _read_columns(self.source, self.encoding)
         return self._objects()
 
     def _objects(self) -> Iterator[Pair]:
         keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
-        for where, values in json_objects(self.source, self.encoding, [key for key, _ in keys]):
-            source, target = (text_field(values, key, where, setting) for key, setting in keys)
+        for location, values in read_json_objects(self.source, self.encoding, [key for key, _ in keys]):
+            source, target = (get_text(values, key, location, setting) for key, setting in keys)
             yield source, target
 
 
@@ -131,16 +131,16 @@ def read_pairs(source: PairSource) -> Iterator[Pair]:
             empty = False
             yield pair
     if empty:
-        raise nothing_in(source)
+        raise no_text_error(source)
 
 
-def nothing_in(source: PairSource) -> UserError:
+def no_text_error(source: PairSource) -> UserError:
     return UserError(f"{source.name} has no pair with text on both sides; give a file with some")
 
 
-def _side_by_side(source: Path, target: Path, encoding: str) -> Iterator[Pair]:
+def _read_side_by_side(source: Path, target: Path, encoding: str) -> Iterator[Pair]:
     counts = [0, 0]
-    for pair in zip_longest(lines(source, encoding), lines(target, encoding)):
+    for pair in zip_longest(read_lines(source, encoding), read_lines(target, encoding)):
         counts = [count + (line is not None) for count, line in zip(counts, pair, strict=True)]
         if counts[0] == counts[1]:
             yield pair
@@ -151,8 +151,8 @@ def _side_by_side(source: Path, target: Path, encoding: str) -> Iterator[Pair]:
         )
 
 
-def _columns(path: Path, encoding: str) -> Iterator[Pair]:
-    for number, line in enumerate(lines(path, encoding), 1):
+def _read_columns(path: Path, encoding: str) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path, encoding), 1):
         columns = line.split("\t")
         if not line.strip():
             yield "", ""

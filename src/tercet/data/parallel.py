@@ -14,24 +14,24 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
+from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import (
     FORMAT,
-    appearing,
-    cache_folder,
     chunk_items,
+    create_atomically,
     digest,
-    disk_errors_told,
-    id_type,
-    learnt,
+    id_dtype,
+    is_complete,
+    load_or_train_tokenizer,
     progress_bar,
-    seal,
-    whole,
+    report_disk_errors,
+    write_meta,
 )
 from tercet.data.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages, pair_files
-from tercet.data.pairs import Pair, PairSource, nothing_in, read_pairs
+from tercet.data.pairs import Pair, PairSource, no_text_error, read_pairs
 from tercet.data.specs import HeldOutPairs, PairsSpec
-from tercet.data.text_split import Side, TextSplit
+from tercet.data.text_split import Side, TextSplit, check_special_tokens
 from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
 
@@ -41,7 +41,7 @@ class Pairs:
 
     Attributes:
         source: (N,) ids, each sentence ended by eos.
-        source_starts: (P + 1,) int64 place at which each sentence starts, and the end.
+        source_starts: (P + 1,) int64 position at which each sentence starts, and the end.
         target: (M,) ids, each sentence ended by eos, without bos.
         target_starts: (P + 1,) int64.
     """
@@ -105,22 +105,22 @@ def prepare_pairs(
             cannot be written.
     """
     split = _PairSplit(spec)
-    with disk_errors_told():
+    with report_disk_errors():
         joint = spec.source_tokenizer is None and source_tokenizer is None
         target = tokenizer or split.learn_tokenizer(spec.tokenizer, ("source", "target") if joint else ("target",))
         source = target if joint else source_tokenizer or split.learn_tokenizer(spec.source_tokenizer, ("source",))
         if spec.source_bos and source.bos_id is not None:
             source = source.with_opening([source.bos_id])
             target = source if joint else target
-        for one, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
-            _check_special(one, setting)
-        key = digest(FORMAT, split.content, source.hash, target.hash, sys.byteorder, *source.opening)
-        folder = cache_folder() / "pairs" / key[:32]
-        if not whole(folder):
+        for side_tokenizer, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
+            check_special_tokens(side_tokenizer, setting, "pairs")
+        key = digest(FORMAT, split.content_hash, source.hash, target.hash, sys.byteorder, *source.opening)
+        folder = cache_dir() / "pairs" / key[:32]
+        if not is_complete(folder):
             split.read_through()
-            with appearing(folder) as new, progress_bar(shown=progress) as bar:
+            with create_atomically(folder) as new, progress_bar(shown=progress) as bar:
                 _write(new, split, source, target, bar)
-    return _load(folder, name=spec.source, content=split.content, source_tokenizer=source, tokenizer=target)
+    return _load(folder, name=spec.source, content=split.content_hash, source_tokenizer=source, tokenizer=target)
 
 
 def pairs_of(spec: PairsSpec, part: Part) -> list[Pair]:
@@ -133,20 +133,20 @@ def pairs_of(spec: PairsSpec, part: Part) -> list[Pair]:
 
 
 class _PairSplit(TextSplit[PairSource, Pair]):
-    one, many = "source sentence", "pairs"
+    singular, plural = "source sentence", "pairs"
 
     def __init__(self, spec: PairsSpec) -> None:
         train = find_pairs(spec)
-        named = spec.target is None and spec.source in PAIR_DATASETS
-        reading = languages(spec) if named else [spec.encoding, spec.source_language, spec.target_language]
+        is_named = spec.target is None and spec.source in PAIR_DATASETS
+        settings = languages(spec) if is_named else [spec.encoding, spec.source_language, spec.target_language]
         match spec.validation:
             case HeldOutPairs(source=source, target=target):
                 held_out = pair_files(spec, source, target)
-            case None if named:
+            case None if is_named:
                 held_out = find_pairs(spec, "validation")
             case _:
                 held_out = None
-        super().__init__(spec.source, train, held_out, validation=spec.validation, reading=reading)
+        super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
 
     def learn_tokenizer(self, spec: TokenizerSpec | None, sides: tuple[str, ...]) -> Tokenizer:
         """A tokenizer learnt on these sides of the training part."""
@@ -157,11 +157,13 @@ class _PairSplit(TextSplit[PairSource, Pair]):
             for pair in self.items("train"):
                 yield from (text for side, text in zip(("source", "target"), pair, strict=True) if side in sides)
 
-        own = isinstance(spec, GPT2 | TokenizerFile | WordPiece)  # these have their special tokens already
-        special = spec if own else replace(spec, pad=True, bos=True, eos=True)
-        return learnt(special, texts, digest(self.training, sides))
+        has_special_tokens = isinstance(
+            spec, GPT2 | TokenizerFile | WordPiece
+        )  # these have their special tokens already
+        with_special_tokens = spec if has_special_tokens else replace(spec, pad=True, bos=True, eos=True)
+        return load_or_train_tokenizer(with_special_tokens, texts, digest(self.training_hash, sides))
 
-    def _every(self, source: PairSource) -> Iterator[Pair]:
+    def _read_all(self, source: PairSource) -> Iterator[Pair]:
         return source.pairs()
 
     def _read(self, source: PairSource) -> Iterator[Pair]:
@@ -173,25 +175,15 @@ class _PairSplit(TextSplit[PairSource, Pair]):
     def _key(self, item: Pair) -> str:
         return item[0]
 
-    def _nothing_in(self, source: PairSource) -> UserError:
-        return nothing_in(source)
-
-
-def _check_special(tokenizer: Tokenizer, setting: str) -> None:
-    ids = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
-    missing = [name for name, token in ids.items() if token is None]
-    if missing:
-        raise UserError(
-            f"data.{setting} ({tokenizer.kind}) has no {' and no '.join(missing)} token, which pairs need; "
-            "use one of the kinds bpe, unigram, words and characters, which get them"
-        )
+    def _no_text_error(self, source: PairSource) -> UserError:
+        return no_text_error(source)
 
 
 def _write(folder: Path, split: _PairSplit, source: Tokenizer, target: Tokenizer, bar: Progress) -> None:
     task = bar.add_task("tokenising pairs", total=split.size)
     texts = list[Pair]()
 
-    def read(side: Side) -> Iterator[Pair]:
+    def read_side(side: Side) -> Iterator[Pair]:
         for pair in split.items(side):
             bar.advance(task, len(pair[0].encode()) + len(pair[1].encode()))
             if side == "validation":
@@ -199,10 +191,10 @@ def _write(folder: Path, split: _PairSplit, source: Tokenizer, target: Tokenizer
             yield pair
 
     for side in ("train", "validation"):
-        _encode(folder, side, read(side), source, target)
+        _encode(folder, side, read_side(side), source, target)
     (folder / "validation.json").write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
-    described = {"kind": target.kind, "vocab_size": target.vocab_size, "hash": target.hash}
-    seal(folder, {"tokenizer": described, "source_tokenizer": source.hash, "skipped": split.skipped})
+    tokenizer_meta = {"kind": target.kind, "vocab_size": target.vocab_size, "hash": target.hash}
+    write_meta(folder, {"tokenizer": tokenizer_meta, "source_tokenizer": source.hash, "skipped": split.skipped})
 
 
 def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokenizer) -> None:
@@ -211,16 +203,16 @@ def _encode(folder: Path, side: Side, pairs: Iterator[Pair], *tokenizers: Tokeni
     paths = [(folder / f"{side}_{half}.bin", folder / f"{side}_{half}_starts.bin") for half in ("source", "target")]
     for _, starts in paths:
         starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
-    for together in chunk_items(pairs, lambda pair: len(pair[0]) + len(pair[1])):
+    for chunk in chunk_items(pairs, lambda pair: len(pair[0]) + len(pair[1])):
         for half, (tokenizer, (ids_path, starts_path)) in enumerate(zip(tokenizers, paths, strict=True)):
-            encoded = tokenizer.encode_batch([pair[half] for pair in together])
+            encoded = tokenizer.encode_batch([pair[half] for pair in chunk])
             bos = np.array([] if half else tokenizer.opening, dtype=np.uint32)
             eos = np.array([tokenizer.eos_id], dtype=np.uint32)
             ids = np.concatenate([part for sentence in encoded for part in (bos, sentence, eos)])
-            added = len(bos) + len(eos)
-            ends = written[half] + np.cumsum([len(sentence) + added for sentence in encoded], dtype=np.int64)
+            n_special = len(bos) + len(eos)
+            ends = written[half] + np.cumsum([len(sentence) + n_special for sentence in encoded], dtype=np.int64)
             written[half] = int(ends[-1])
-            for path, numbers in ((ids_path, ids.astype(id_type(tokenizer))), (starts_path, ends)):
+            for path, numbers in ((ids_path, ids.astype(id_dtype(tokenizer))), (starts_path, ends)):
                 with path.open("ab") as file:
                     file.write(numbers.tobytes())
 
@@ -231,15 +223,15 @@ def _load(
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     texts = json.loads((folder / "validation.json").read_text(encoding="utf-8"))
 
-    def mapped(file: str, dtype: np.dtype[Any]) -> np.ndarray:
+    def memory_map(file: str, dtype: np.dtype[Any]) -> np.ndarray:
         return np.memmap(folder / f"{file}.bin", dtype, mode="r")
 
-    def part(side: Side) -> Pairs:
+    def load_part(side: Side) -> Pairs:
         return Pairs(
-            source=mapped(f"{side}_source", id_type(source_tokenizer)),
-            source_starts=mapped(f"{side}_source_starts", np.dtype(np.int64)),
-            target=mapped(f"{side}_target", id_type(tokenizer)),
-            target_starts=mapped(f"{side}_target_starts", np.dtype(np.int64)),
+            source=memory_map(f"{side}_source", id_dtype(source_tokenizer)),
+            source_starts=memory_map(f"{side}_source_starts", np.dtype(np.int64)),
+            target=memory_map(f"{side}_target", id_dtype(tokenizer)),
+            target_starts=memory_map(f"{side}_target_starts", np.dtype(np.int64)),
         )
 
     return ParallelCorpus(
@@ -247,8 +239,8 @@ def _load(
         hash=content,
         source_tokenizer=source_tokenizer,
         tokenizer=tokenizer,
-        train=part("train"),
-        validation=part("validation"),
+        train=load_part("train"),
+        validation=load_part("validation"),
         validation_texts=tuple((source, target) for source, target in texts),
         skipped=meta["skipped"],
     )

@@ -8,23 +8,23 @@ from pathlib import Path
 import numpy as np
 from rich.progress import Progress
 
+from tercet.cache_dir import cache_dir
 from tercet.config import UserError, plain
 from tercet.data.cache import (
-    AT_ONCE,
+    CHUNK_CHARACTERS,
     FORMAT,
-    appearing,
-    cache_folder,
     chunk_items,
+    create_atomically,
     digest,
-    disk_errors_told,
-    id_type,
-    learnt,
+    id_dtype,
+    is_complete,
+    load_or_train_tokenizer,
     progress_bar,
-    seal,
-    whole,
+    report_disk_errors,
+    write_meta,
 )
-from tercet.data.datasets import find
-from tercet.data.sources import Source
+from tercet.data.datasets import find_documents
+from tercet.data.sources import DocumentSource
 from tercet.data.specs import DataSpec, Documents, HeldOut, Tail
 from tercet.data.splitting import split_documents, split_tail
 from tercet.tokens import Tokenizer
@@ -36,7 +36,7 @@ class Corpus:
 
     Attributes:
         train, validation: (N,) memory-mapped ids, uint16 where the vocabulary has at most 65,536, else uint32.
-        train_documents, validation_documents: int64 place at which each document starts.
+        train_documents, validation_documents: int64 position at which each document starts.
         train_bytes, validation_bytes: UTF-8 bytes of text on each side.
         hash: sha256 of the text the ids were made from.
     """
@@ -62,33 +62,38 @@ def prepare(spec: DataSpec, *, tokenizer: Tokenizer | None = None, progress: boo
     Raises:
         UserError: where text cannot be read, tokenised or divided, or the cache cannot be written.
     """
-    source = find(spec.source, encoding=spec.encoding, text_field=spec.text_field)
+    source = find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field)
     held_out = None
     if isinstance(spec.validation, HeldOut):
-        held_out = find(spec.validation.source, encoding=spec.encoding, text_field=spec.text_field)
-    hashes = [one.hash() for one in (source, held_out) if one]
+        held_out = find_documents(spec.validation.source, encoding=spec.encoding, text_field=spec.text_field)
+    hashes = [documents.hash() for documents in (source, held_out) if documents]
     content = hashes[0] if len(hashes) == 1 else digest(*hashes)
-    reading = [spec.encoding, spec.text_field]
-    with disk_errors_told():
-        tokenizer = tokenizer or learnt(
-            spec.tokenizer, lambda: (piece.text for piece in source.pieces()), digest(FORMAT, hashes[0], reading)
+    settings = [spec.encoding, spec.text_field]
+    with report_disk_errors():
+        tokenizer = tokenizer or load_or_train_tokenizer(
+            spec.tokenizer, lambda: (piece.text for piece in source.pieces()), digest(FORMAT, hashes[0], settings)
         )
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
-        begun = ["bos"] if _beginning(tokenizer) else []
-        key = digest(FORMAT, content, reading, plain(spec.validation), tokenizer.hash, sys.byteorder, *begun)
-        folder = cache_folder() / "corpora" / key[:32]
-        if not whole(folder):
-            with appearing(folder) as new, progress_bar(shown=progress) as bar:
+        bos_key = ["bos"] if _beginning(tokenizer) else []
+        key = digest(FORMAT, content, settings, plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key)
+        folder = cache_dir() / "corpora" / key[:32]
+        if not is_complete(folder):
+            with create_atomically(folder) as new, progress_bar(shown=progress) as bar:
                 _write(new, spec, source, held_out, tokenizer, bar)
     return _load(folder, name=spec.source, content=content, tokenizer=tokenizer)
 
 
 def _write(
-    folder: Path, spec: DataSpec, source: Source, held_out: Source | None, tokenizer: Tokenizer, bar: Progress
+    folder: Path,
+    spec: DataSpec,
+    source: DocumentSource,
+    held_out: DocumentSource | None,
+    tokenizer: Tokenizer,
+    bar: Progress,
 ) -> None:
     starts, sizes = _encode(source, tokenizer, folder / "train.bin", bar)
-    dtype = id_type(tokenizer)
+    dtype = id_dtype(tokenizer)
     text_bytes = int(sizes.sum())
     match spec.validation:
         case HeldOut():
@@ -112,10 +117,10 @@ def _write(
         "train_bytes": text_bytes,
         "validation_bytes": held_bytes,
     }
-    seal(folder, meta)
+    write_meta(folder, meta)
 
 
-def _encode(source: Source, tokenizer: Tokenizer, path: Path, bar: Progress) -> tuple[np.ndarray, np.ndarray]:
+def _encode(source: DocumentSource, tokenizer: Tokenizer, path: Path, bar: Progress) -> tuple[np.ndarray, np.ndarray]:
     """Write the ids of all documents, each ended by eos where there is one, and begun by bos where tokens are masked.
 
     Returns:
@@ -123,7 +128,7 @@ def _encode(source: Source, tokenizer: Tokenizer, path: Path, bar: Progress) -> 
     """
     ends, sizes, size, written = [0], list[int](), 0, 0
     bos, eos = _beginning(tokenizer), [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    dtype = id_type(tokenizer)
+    dtype = id_dtype(tokenizer)
     task = bar.add_task(f"tokenising {source.name}", total=source.size())
     with path.open("wb") as file:
         for pieces in chunk_items(source.pieces(), lambda piece: len(piece.text)):
@@ -151,8 +156,10 @@ def _beginning(tokenizer: Tokenizer) -> list[int]:
 
 
 def _count_bytes(path: Path, tokenizer: Tokenizer) -> int:
-    ids = np.memmap(path, id_type(tokenizer), mode="r")
-    return sum(tokenizer.count_bytes(ids[start : start + AT_ONCE]) for start in range(0, len(ids), AT_ONCE))
+    ids = np.memmap(path, id_dtype(tokenizer), mode="r")
+    return sum(
+        tokenizer.count_bytes(ids[start : start + CHUNK_CHARACTERS]) for start in range(0, len(ids), CHUNK_CHARACTERS)
+    )
 
 
 def _load(folder: Path, *, name: str, content: str, tokenizer: Tokenizer) -> Corpus:

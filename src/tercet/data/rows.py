@@ -1,7 +1,7 @@
 """Rows of `length` + 1 tokens out of one long array of ids: `length` inputs, and each one's next token as its target.
 
 A model that fills masks takes all of a row's tokens as inputs, so its rows are made with a `length` one less than its
-context. Every batch is one gather: a (B, T+1) matrix of places, taken from the memory-mapped ids at once.
+context. Every batch is one gather: a (B, T+1) matrix of positions, taken from the memory-mapped ids at once.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class TokenRows:
         tokens: (B, length + 1) int64; to a language model the inputs are [:, :-1], the targets [:, 1:]. `Blocks` have
             `length` columns.
         mask: (B, length + 1) bool, or None where all would be True. True is a real token; for `Windows`, one to score.
-        documents: (B, length + 1) int64 number of each token's document, or None where rows do not keep them apart.
+        documents: (B, length + 1) int64 number of each token's document, or None where rows do not mask them.
     """
 
     tokens: np.ndarray
@@ -38,7 +38,7 @@ class PackedRows:
     def __init__(
         self, ids: np.ndarray, document_starts: np.ndarray, *, length: int, document_mask: bool = False
     ) -> None:
-        """`ids` (N,) and the first place of each document in it.
+        """`ids` (N,) and the position of the first token of each document in it.
 
         Raises:
             UserError: where `ids` is too short for a single row.
@@ -60,9 +60,9 @@ class PackedRows:
         """Rows `numbers` (B,), all cuts moved by `shift` tokens (one for all, or one for each row)."""
         room = len(self._ids) - self._n_rows * self._length  # from 1 in tiny data to 2 * length - 1
         first = np.asarray(shift) % room + numbers * self._length
-        places = first[:, None] + np.arange(self._length + 1)
-        documents = _document_numbers(self._starts, places) if self._document_mask else None
-        return TokenRows(tokens=self._ids[places].astype(np.int64), documents=documents)
+        positions = first[:, None] + np.arange(self._length + 1)
+        documents = _document_numbers(self._starts, positions) if self._document_mask else None
+        return TokenRows(tokens=self._ids[positions].astype(np.int64), documents=documents)
 
 
 class PaddedRows:
@@ -86,7 +86,7 @@ class PaddedRows:
         pad_id: int = 0,
         beyond_end: bool = True,
     ) -> None:
-        """`ids` (N,) and the first place of each document in it.
+        """`ids` (N,) and the position of the first token of each document in it.
 
         With `beyond_end` false, "left" leaves out the windows that stick out at the end.
 
@@ -118,12 +118,12 @@ class PaddedRows:
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
         """Rows `numbers` (B,). Windows are tied to their documents: `shift` moves nothing."""
         document = np.searchsorted(self._first_row, numbers, side="right") - 1
-        moved = (numbers - self._first_row[document]) * self._stride
+        offset = (numbers - self._first_row[document]) * self._stride
         start, end = self._starts[document], self._ends[document]
-        first = end - 1 - self._length + self._overhang - moved if self._side == "left" else start + moved
-        places = first[:, None] + np.arange(self._length + 1)
-        mask = (places >= start[:, None]) & (places < end[:, None])
-        tokens = self._ids[np.where(mask, places, 0)].astype(np.int64)
+        first = end - 1 - self._length + self._overhang - offset if self._side == "left" else start + offset
+        positions = first[:, None] + np.arange(self._length + 1)
+        mask = (positions >= start[:, None]) & (positions < end[:, None])
+        tokens = self._ids[np.where(mask, positions, 0)].astype(np.int64)
         return TokenRows(tokens=np.where(mask, tokens, self._pad_id), mask=mask)
 
 
@@ -143,7 +143,7 @@ class Windows:
         *,
         document_starts: np.ndarray | None = None,
     ) -> None:
-        """`ids` (N,); with `document_starts` the batches tell the documents apart."""
+        """`ids` (N,); with `document_starts` the batches number the documents."""
         _check_length(length)
         if stride is not None and not 1 <= stride <= length:
             raise ValueError(f"stride={stride} must be from 1 to length={length}, or targets would be left out")
@@ -158,12 +158,12 @@ class Windows:
 
     def batch(self, numbers: np.ndarray) -> TokenRows:
         """Windows `numbers` (B,), counted from the start of the ids."""
-        places = (numbers * self._stride)[:, None] + np.arange(self._length + 1)
-        real = places < len(self._ids)
+        positions = (numbers * self._stride)[:, None] + np.arange(self._length + 1)
+        real = positions < len(self._ids)
         scored_before = np.where(numbers > 0, (numbers - 1) * self._stride + self._length, 0)
-        tokens = np.where(real, self._ids[np.where(real, places, 0)].astype(np.int64), 0)
-        documents = None if self._starts is None else _document_numbers(self._starts, places)
-        return TokenRows(tokens=tokens, mask=real & (places > scored_before[:, None]), documents=documents)
+        tokens = np.where(real, self._ids[np.where(real, positions, 0)].astype(np.int64), 0)
+        documents = None if self._starts is None else _document_numbers(self._starts, positions)
+        return TokenRows(tokens=tokens, mask=real & (positions > scored_before[:, None]), documents=documents)
 
 
 class Blocks:
@@ -175,7 +175,7 @@ class Blocks:
     def __init__(
         self, ids: np.ndarray, length: int, *, document_starts: np.ndarray | None = None, pad_id: int = 0
     ) -> None:
-        """`ids` (N,); with `document_starts` the batches tell the documents apart."""
+        """`ids` (N,); with `document_starts` the batches number the documents."""
         _check_length(length)
         if not len(ids):
             raise UserError("the data has no tokens, so there is nothing to predict; give more text")
@@ -186,15 +186,15 @@ class Blocks:
 
     def batch(self, numbers: np.ndarray) -> TokenRows:
         """Rows `numbers` (B,), counted from the start of the ids."""
-        places = (numbers * self._length)[:, None] + np.arange(self._length)
-        real = places < len(self._ids)
-        tokens = np.where(real, self._ids[np.where(real, places, 0)].astype(np.int64), self._pad_id)
-        documents = None if self._starts is None else _document_numbers(self._starts, places)
+        positions = (numbers * self._length)[:, None] + np.arange(self._length)
+        real = positions < len(self._ids)
+        tokens = np.where(real, self._ids[np.where(real, positions, 0)].astype(np.int64), self._pad_id)
+        documents = None if self._starts is None else _document_numbers(self._starts, positions)
         return TokenRows(tokens=tokens, mask=None if real.all() else real, documents=documents)
 
 
-def _document_numbers(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
-    return np.searchsorted(starts, places, side="right") - 1
+def _document_numbers(starts: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    return np.searchsorted(starts, positions, side="right") - 1
 
 
 def _ceil_div(number: np.ndarray, by: int, *, up: bool) -> np.ndarray:

@@ -27,20 +27,20 @@ _ALONE = re.compile(r"(?<=\S)\n(?=\S)")
 _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a text has only "\r\n" or empty lines
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A part of a document, never empty; `last` where the document ends with it."""
 
     text: str
     last: bool
 
 
-class Source(Protocol):
+class DocumentSource(Protocol):
     """Somewhere documents come from."""
 
     @property
     def name(self) -> str: ...
 
-    def pieces(self) -> Iterator[Piece]: ...
+    def pieces(self) -> Iterator[TextPiece]: ...
 
     def hash(self) -> str:
         """sha256 of everything that `pieces` depends on."""
@@ -52,15 +52,15 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
+class DocumentTexts:
     """Documents in memory."""
 
     name: str
     texts: tuple[str, ...]
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[TextPiece]:
         for text in self.texts:
-            yield from cut([text])
+            yield from cut_pieces([text])
 
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
@@ -70,7 +70,7 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
+class DocumentFiles:
     """Documents in the file or folder `root`: a text file is one, as is each line of JSONL and each row of Parquet."""
 
     root: Path
@@ -90,20 +90,20 @@ class Files:
         if self.root.is_file():
             return [self.root]
         if not self.root.is_dir():
-            raise UserError(f"no such file or folder: {self.root}{_near(self.root)}")
-        below = [path.relative_to(self.root) for path in self.root.rglob("*")]
-        wanted = [
+            raise UserError(f"no such file or folder: {self.root}{_suggest_path(self.root)}")
+        paths = [path.relative_to(self.root) for path in self.root.rglob("*")]
+        readable = [
             path
-            for path in sorted(below, key=Path.as_posix)
-            if suffix(path) in SUFFIXES
+            for path in sorted(paths, key=Path.as_posix)
+            if uncompressed_suffix(path) in SUFFIXES
             and not any(part.startswith(".") for part in path.parts)
             and (self.root / path).is_file()
         ]
-        if not wanted:
+        if not readable:
             raise UserError(f"the folder {self.root} has no file to read; put {', '.join(SUFFIXES)} files there")
-        return [self.root / path for path in wanted]
+        return [self.root / path for path in readable]
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[TextPiece]:
         """Every document, piece by piece; empty ones are left out.
 
         Raises:
@@ -112,7 +112,7 @@ class Files:
         empty = True
         for path in self.files():
             for document in self._documents(path):
-                for piece in cut(document):
+                for piece in cut_pieces(document):
                     empty = False
                     yield piece
         if empty:
@@ -123,62 +123,62 @@ class Files:
         for path in self.files():
             name = path.name if path == self.root else path.relative_to(self.root).as_posix()
             digest.update(f"{name}\0{path.stat().st_size}\0".encode("utf-8", "surrogateescape"))
-            with _errors_told(path), path.open("rb") as file:
+            with _report_file_errors(path), path.open("rb") as file:
                 while block := file.read(BLOCK):
                     digest.update(block)
         return digest.hexdigest()
 
     def size(self) -> int | None:
         files = self.files()
-        told = all(path.suffix not in (".jsonl", ".parquet", ".gz") for path in files)
-        return sum(path.stat().st_size for path in files) if told else None
+        is_plain_text = all(path.suffix not in (".jsonl", ".parquet", ".gz") for path in files)
+        return sum(path.stat().st_size for path in files) if is_plain_text else None
 
     def _documents(self, path: Path) -> Iterator[Iterable[str]]:
-        match suffix(path):
+        match uncompressed_suffix(path):
             case ".jsonl":
-                yield from ([text] for text in _json_lines(path, self.encoding, self.text_field))
+                yield from ([text] for text in _read_json_lines(path, self.encoding, self.text_field))
             case ".parquet":
-                yield from ([text] for text in _parquet_rows(path, self.text_field))
+                yield from ([text] for text in _read_parquet(path, self.text_field))
             case _:
-                yield _text(path, self.encoding)
+                yield _read_text(path, self.encoding)
 
 
-def cut(chunks: Iterable[str]) -> Iterator[Piece]:
+def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
     """The document made of `chunks`, in pieces of about `PIECE` characters; none where it is empty."""
     rest = ""
     for chunk in chunks:
         for start in range(0, len(chunk), PIECE):  # in short steps, or a long chunk would be copied for every piece
             rest += chunk[start : start + PIECE]
-            while place := _place(rest):
-                yield Piece(rest[:place], last=False)
-                rest = rest[place:]
+            while end := _find_cut(rest):
+                yield TextPiece(rest[:end], last=False)
+                rest = rest[end:]
     if rest:
-        yield Piece(rest, last=True)
+        yield TextPiece(rest, last=True)
 
 
-def _place(text: str) -> int | None:
+def _find_cut(text: str) -> int | None:
     """Where to cut `text`, leaving something on both sides; None to wait for more of it."""
-    if alone := _ALONE.search(text, PIECE):
-        return alone.end()
+    if newline := _ALONE.search(text, PIECE):
+        return newline.end()
     if len(text) <= LONGEST:
         return None
     last_of_run = _LAST_OF_RUN.search(text, PIECE)
     return last_of_run.start() if last_of_run else LONGEST
 
 
-def _text(path: Path, encoding: str) -> Iterator[str]:
+def _read_text(path: Path, encoding: str) -> Iterator[str]:
     """The text of a file in blocks, newlines as they are, without a byte-order mark."""
     decoder = codecs.getincrementaldecoder(encoding)()
     start = 0  # of the bytes that the decoder looks at next
-    with _open(path) as file:
+    with _open_file(path) as file:
         while True:
             block = file.read(BLOCK)
-            held = len(decoder.getstate()[0])
+            n_undecoded = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"{path} is not {encoding} text: byte {start - held + error.start} cannot be read; "
+                    f"{path} is not {encoding} text: byte {start - n_undecoded + error.start} cannot be read; "
                     "set data.encoding (--encoding) to the file's own, such as latin-1, cp1252 or utf-16"
                 ) from None
             yield text.removeprefix("\ufeff") if start == 0 else text
@@ -187,54 +187,54 @@ def _text(path: Path, encoding: str) -> Iterator[str]:
                 return
 
 
-def lines(path: Path, encoding: str) -> Iterator[str]:
+def read_lines(path: Path, encoding: str) -> Iterator[str]:
     """The lines of a file, which end at "\\n" alone; after the last of these there is none unless it has text."""
     rest = ""
-    for block in _text(path, encoding):
-        *whole, rest = (rest + block).split("\n")
-        yield from whole
+    for block in _read_text(path, encoding):
+        *complete, rest = (rest + block).split("\n")
+        yield from complete
     if rest:
         yield rest
 
 
-def _json_lines(path: Path, encoding: str, field: str) -> Iterator[str]:
-    for where, values in json_objects(path, encoding, [field]):
-        yield text_field(values, field, where, "data.text_field")
+def _read_json_lines(path: Path, encoding: str, field: str) -> Iterator[str]:
+    for location, values in read_json_objects(path, encoding, [field]):
+        yield get_text(values, field, location, "data.text_field")
 
 
-def json_objects(path: Path, encoding: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
+def read_json_objects(path: Path, encoding: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
     """The object on each line of a JSONL file, and where it stands; `fields` are those that it should have."""
-    for number, line in enumerate(lines(path, encoding), 1):
+    for number, line in enumerate(read_lines(path, encoding), 1):
         if not line.strip():
             continue
-        where = f"{path} line {number}"
+        location = f"{path} line {number}"
         try:
             row: object = json.loads(line)
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", "nested too deep")
-            raise UserError(f"{where} is not JSON ({reason}); each line must hold one object") from None
+            raise UserError(f"{location} is not JSON ({reason}); each line must hold one object") from None
         if not isinstance(row, dict):
             example = ", ".join(f"{json.dumps(field)}: ..." for field in fields)
-            raise UserError(f"{where} is not a JSON object; write {{{example}}} on each line")
-        yield where, cast(dict[str, object], row)
+            raise UserError(f"{location} is not a JSON object; write {{{example}}} on each line")
+        yield location, cast(dict[str, object], row)
 
 
-def text_field(values: dict[str, object], field: str, where: str, setting: str) -> str:
+def get_text(values: dict[str, object], field: str, location: str, setting: str) -> str:
     """The text under the key `field`, which `setting` chose."""
     if field not in values:
-        raise UserError(f"{where} has no field {field!r}{nearest(field, values)} (set {setting})")
+        raise UserError(f"{location} has no field {field!r}{nearest(field, values)} (set {setting})")
     text = values[field]
     if not isinstance(text, str):
-        raise UserError(f"{where}: the field {field!r} is not text; set {setting} to one that is")
-    return _unicode(text, where)
+        raise UserError(f"{location}: the field {field!r} is not text; set {setting} to one that is")
+    return _check_unicode(text, location)
 
 
-def _parquet_rows(path: Path, field: str) -> Iterator[str]:
+def _read_parquet(path: Path, field: str) -> Iterator[str]:
     try:
         from pyarrow import ArrowException, parquet, types
     except ImportError:
         raise UserError(f"{path}: reading Parquet needs pyarrow; pip install 'tercet[parquet]'") from None
-    with _open(path) as file:
+    with _open_file(path) as file:
         try:
             table = parquet.ParquetFile(file)
             columns = table.schema_arrow
@@ -250,22 +250,22 @@ def _parquet_rows(path: Path, field: str) -> Iterator[str]:
             raise UserError(f"{path} is not a whole Parquet file: {reason}; copy it again") from None
 
 
-def _unicode(text: str, where: str) -> str:
+def _check_unicode(text: str, location: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{where}: the text has half a surrogate pair (\\ud800...); remove it") from None
+        raise UserError(f"{location}: the text has half a surrogate pair (\\ud800...); remove it") from None
     return text
 
 
 @contextmanager
-def _open(path: Path) -> Generator[IO[bytes]]:
-    with _errors_told(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+def _open_file(path: Path) -> Generator[IO[bytes]]:
+    with _report_file_errors(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         yield cast(IO[bytes], file)
 
 
 @contextmanager
-def _errors_told(path: Path) -> Generator[None]:
+def _report_file_errors(path: Path) -> Generator[None]:
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -274,12 +274,12 @@ def _errors_told(path: Path) -> Generator[None]:
         raise UserError(f"cannot read {path}: {error.strerror or error}; check the file and its permissions") from None
 
 
-def suffix(path: Path) -> str:
+def uncompressed_suffix(path: Path) -> str:
     """That of the file before it was compressed."""
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
-def _near(path: Path) -> str:
+def _suggest_path(path: Path) -> str:
     """What to say after a path that does not exist."""
     if not path.parent.is_dir():
         return "; its folder does not exist either"

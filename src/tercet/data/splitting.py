@@ -69,25 +69,25 @@ def split_documents(
     return (_starts(lengths[~moved]), _starts(lengths[moved])), moved
 
 
-def place(text: str) -> int:
+def hash_text(text: str) -> int:
     """A number from 0 to 2^64 - 1 that looks random, the same for the same text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def draw(places: "array[int]", wanted: int, undivided: str) -> frozenset[int]:
-    """The smallest places, as many as stand for `wanted` texts, or for a tenth of all where that is less.
+def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozenset[int]:
+    """The smallest places, as many as stand for `count` texts, or for a tenth of all where that is less.
 
     Raises:
-        UserError: `undivided`, where all texts are one.
+        UserError: `error`, where all texts are one.
     """
-    each, counts = np.unique(np.frombuffer(places, dtype=np.uint64), return_counts=True)
-    if len(each) < 2:
-        raise UserError(undivided)
-    most = max(1, min(wanted, len(places) // 10))
-    fits = counts <= most
+    values, counts = np.unique(np.frombuffer(text_hashes, dtype=np.uint64), return_counts=True)
+    if len(values) < 2:
+        raise UserError(error)
+    limit = max(1, min(count, len(text_hashes) // 10))
+    fits = counts <= limit
     if not fits.any():  # a handful of texts, each many times
-        return frozenset([int(each[counts.argmin()])])
-    return frozenset(each[fits][np.cumsum(counts[fits]) <= most].tolist())
+        return frozenset([int(values[counts.argmin()])])
+    return frozenset(values[fits][np.cumsum(counts[fits]) <= limit].tolist())
 
 
 def _copy(ids: np.ndarray, ranges: Any, path: Path) -> None:

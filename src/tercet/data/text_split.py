@@ -12,7 +12,8 @@ from typing import Generic, Literal, Protocol, TypeVar
 from tercet.config import UserError, plain
 from tercet.data.cache import FORMAT, digest
 from tercet.data.specs import Drawn
-from tercet.data.splitting import draw, place
+from tercet.data.splitting import draw_validation, hash_text
+from tercet.tokens import Tokenizer
 
 Side = Literal["train", "validation"]
 
@@ -34,25 +35,25 @@ class TextSplit(ABC, Generic[SourceType, Item]):
     """The items of a data spec, such as pairs or labelled texts, in two parts.
 
     Attributes:
-        content: sha256 of all that the items and their division depend on.
-        training: the same of the training part alone.
+        content_hash: sha256 of all that the items and their division depend on.
+        training_hash: the same of the training part alone.
     """
 
-    one: str  # what may not be the only one, and what there should be more of, in messages
-    many: str
+    singular: str  # what may not be the only one, and what there should be more of, in messages
+    plural: str
 
     def __init__(
-        self, name: str, train: SourceType, held_out: SourceType | None, *, validation: object, reading: object
+        self, name: str, train: SourceType, held_out: SourceType | None, *, validation: object, settings: object
     ) -> None:
-        """`validation` is the spec of that part, and `reading` all settings on which the items of a source depend."""
+        """`validation` is the spec of that part, and `settings` all settings on which the items of a source depend."""
         self._name, self._train, self._held_out = name, train, held_out
         self._drawn = validation if isinstance(validation, Drawn) else None if held_out else Drawn()
         # What validation is drawn from training is gone from what a vocabulary is learnt on.
-        self.training = digest(FORMAT, train.hash(), reading, plain(self._drawn))
-        self.content = digest(self.training, held_out and held_out.hash())
+        self.training_hash = digest(FORMAT, train.hash(), settings, plain(self._drawn))
+        self.content_hash = digest(self.training_hash, held_out and held_out.hash())
 
     @abstractmethod
-    def _every(self, source: SourceType) -> Iterator[Item]: ...
+    def _read_all(self, source: SourceType) -> Iterator[Item]: ...
 
     @abstractmethod
     def _read(self, source: SourceType) -> Iterator[Item]:
@@ -66,7 +67,7 @@ class TextSplit(ABC, Generic[SourceType, Item]):
         """What is equal where two items must not be in different parts."""
 
     @abstractmethod
-    def _nothing_in(self, source: SourceType) -> UserError: ...
+    def _no_text_error(self, source: SourceType) -> UserError: ...
 
     @property
     def size(self) -> int | None:
@@ -90,31 +91,41 @@ class TextSplit(ABC, Generic[SourceType, Item]):
             return
         _, drawn = self._survey
         for item in self._read(self._train):
-            if (place(self._key(item)) in drawn) == (side == "validation"):
+            if (hash_text(self._key(item)) in drawn) == (side == "validation"):
                 yield item
 
     @cached_property
     def _survey(self) -> tuple[int, frozenset[int]]:
-        """How many items have no text, and the places of those that are drawn for validation.
+        """How many items have no text, and the hashes of those that are drawn for validation.
 
         Raises:
             UserError: where a part has no text, or all of it is the same.
         """
         skipped = 0
-        places = array("Q")  # eight bytes an item
+        hashes = array("Q")  # eight bytes an item
         for source in (self._train, self._held_out):
             complete = 0
-            for item in self._every(source) if source else ():
+            for item in self._read_all(source) if source else ():
                 if self._is_empty(item):
                     skipped += 1
                     continue
                 complete += 1
                 if self._drawn:
-                    places.append(place(self._key(item)))
+                    hashes.append(hash_text(self._key(item)))
             if source and not complete:
-                raise self._nothing_in(source)
+                raise self._no_text_error(source)
         if not self._drawn:
             return skipped, frozenset()
-        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or give more {self.many}"
-        undivided = f"{self._name} has one {self.one} alone, which cannot be divided; {remedy}"
-        return skipped, draw(places, self._drawn.count, undivided)
+        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or give more {self.plural}"
+        undivided = f"{self._name} has one {self.singular} alone, which cannot be divided; {remedy}"
+        return skipped, draw_validation(hashes, self._drawn.count, undivided)
+
+
+def check_special_tokens(tokenizer: Tokenizer, setting: str, purpose: str) -> None:
+    """Raises UserError where the tokenizer, which `data.<setting>` chose, lacks pad, bos or eos."""
+    ids = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
+    if missing := [name for name, token in ids.items() if token is None]:
+        raise UserError(
+            f"data.{setting} ({tokenizer.kind}) has no {' and no '.join(missing)} token, which {purpose} need; "
+            "use one of the kinds wordpiece, bpe, unigram, words and characters, which get them"
+        )

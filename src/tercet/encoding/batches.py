@@ -57,10 +57,10 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) ->
     Raises:
         UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
     """
-    return framed(tokenizer, [ids.tolist() for ids in tokenizer.encode_batch(texts)], max_len=max_len)
+    return frame_rows(tokenizer, [ids.tolist() for ids in tokenizer.encode_batch(texts)], max_len=max_len)
 
 
-def framed(tokenizer: Tokenizer, every: Sequence[list[int]], *, max_len: int) -> Encoded:
+def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int) -> Encoded:
     """`encode_texts` of texts that are ids already."""
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None:
@@ -71,7 +71,7 @@ def framed(tokenizer: Tokenizer, every: Sequence[list[int]], *, max_len: int) ->
     if max_len < 3:
         raise ValueError(f"max_len={max_len} leaves no room for a token between bos and eos; it must be at least 3")
     room = max_len - 2
-    return Encoded(rows=[[bos, *ids[:room], eos] for ids in every], cut=[len(ids) > room for ids in every])
+    return Encoded(rows=[[bos, *ids[:room], eos] for ids in texts], cut=[len(ids) > room for ids in texts])
 
 
 def map_hidden(

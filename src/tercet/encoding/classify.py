@@ -8,7 +8,7 @@ import torch
 from tercet.config import UserError
 from tercet.data import encode_words
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding.batches import HiddenBatch, encode_texts, framed, map_hidden
+from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden
 from tercet.models import EncoderOnly
 from tercet.tokens import Tokenizer
 
@@ -56,11 +56,11 @@ def classify(
     def probabilities(batch: HiddenBatch) -> list[list[float]]:
         return model.classify(batch.hidden, batch.token_mask).softmax(-1).tolist()  # (B, L)
 
-    found = map_hidden(
+    rows = map_hidden(
         model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, probabilities,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
-    return [_classified(labels, p, cut) for p, cut in zip(found, encoded.cut, strict=True)]
+    return [_classified(labels, p, cut) for p, cut in zip(rows, encoded.cut, strict=True)]
 
 
 def tag(
@@ -73,7 +73,7 @@ def tag(
     """
     labels = _labels(model, "tokens")
     words = encode_words(tokenizer, sentences)
-    encoded = framed(tokenizer, [ids.tolist() for ids, _ in words], max_len=model.max_len)
+    encoded = frame_rows(tokenizer, [ids.tolist() for ids, _ in words], max_len=model.max_len)
     rows = encoded.rows
     # Of each text, its words' first pieces that the model reads, in the row: bos stands before them.
     heads = [
@@ -83,23 +83,25 @@ def tag(
 
     def probabilities(batch: HiddenBatch) -> list[list[list[float] | None]]:
         p = model.classify(batch.hidden, batch.token_mask).softmax(-1)  # (B, T, L)
-        found = list[list[list[float] | None]]()
+        words_of_rows = list[list[list[float] | None]]()
         for slot, number in enumerate(batch.numbers):
-            read = iter(p[slot, torch.tensor([h for h in heads[number] if h is not None], dtype=torch.long)].tolist())
-            found.append([None if head is None else next(read) for head in heads[number]])
-        return found
+            in_order = iter(
+                p[slot, torch.tensor([h for h in heads[number] if h is not None], dtype=torch.long)].tolist()
+            )
+            words_of_rows.append([None if head is None else next(in_order) for head in heads[number]])
+        return words_of_rows
 
-    every = map_hidden(
+    predictions = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, probabilities,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
     return [
         Tagged(
             words=tuple(sentence),
-            tags=tuple(None if p is None else _classified(labels, p, cut) for p in found),
+            tags=tuple(None if p is None else _classified(labels, p, cut) for p in row),
             truncated=cut,
         )
-        for sentence, found, cut in zip(sentences, every, encoded.cut, strict=True)
+        for sentence, row, cut in zip(sentences, predictions, encoded.cut, strict=True)
     ]
 
 
@@ -108,8 +110,8 @@ def _labels(model: EncoderOnly, over: str) -> tuple[str, ...]:
     if head is None:
         raise UserError("the model has no classifier; train one on labelled texts")
     if head.over != over:
-        does, other = ("words", "tag") if head.over == "tokens" else ("texts", "classify")
-        raise UserError(f"the model gives labels to {does}; use {other}()")
+        does, function = ("words", "tag") if head.over == "tokens" else ("texts", "classify")
+        raise UserError(f"the model gives labels to {does}; use {function}()")
     return head.labels
 
 

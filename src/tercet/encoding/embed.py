@@ -50,11 +50,13 @@ def embed(
         UserError: where the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
-    found = embed_rows(
+    vectors = embed_rows(
         model, encoded.rows, pad=tokenizer.pad_id, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
     )
     width = model.spec.stack.d_model
-    return Embedded(vectors=np.stack(found) if found else np.zeros((0, width), np.float32), truncated=encoded.truncated)
+    return Embedded(
+        vectors=np.stack(vectors) if vectors else np.zeros((0, width), np.float32), truncated=encoded.truncated
+    )
 
 
 def embed_rows(

@@ -14,7 +14,7 @@ import torch
 
 from tercet.data.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, map_hidden
-from tercet.encoding.masks import Masked, mask_of
+from tercet.encoding.masked_text import MaskedText, require_mask_id
 from tercet.models import EncoderOnly
 from tercet.objectives import split_logits, target_logprobs
 from tercet.tokens import Tokenizer
@@ -78,13 +78,14 @@ def fill(
         raise ValueError(f"top={top} must be at least 1")
     if only is not None and not only:
         raise ValueError("only=() leaves nothing to choose from; give some words, or None for the whole vocabulary")
-    masked = [Masked.read(tokenizer, text, max_len=model.max_len) for text in texts]
+    masked_texts = [MaskedText.read(tokenizer, text, max_len=model.max_len) for text in texts]
     if only is None:
-        found = _likeliest(model, tokenizer, masked, top or TOP, batch_tokens)
+        predictions = _likeliest(model, tokenizer, masked_texts, top or TOP, batch_tokens)
     else:
-        found = _words(model, tokenizer, masked, list(dict.fromkeys(only)), top, batch_tokens)
+        predictions = _words(model, tokenizer, masked_texts, list(dict.fromkeys(only)), top, batch_tokens)
     return [
-        Filled(text=one.text, masks=masks, truncated=one.truncated) for one, masks in zip(masked, found, strict=True)
+        Filled(text=text.text, masks=masks, truncated=text.truncated)
+        for text, masks in zip(masked_texts, predictions, strict=True)
     ]
 
 
@@ -92,95 +93,97 @@ Masks = tuple[tuple[Candidate, ...], ...]
 
 
 def _likeliest(
-    model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[Masked], top: int, batch_tokens: int
+    model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[MaskedText], top: int, batch_tokens: int
 ) -> list[Masks]:
     unknown = [] if tokenizer.unk_id is None else [tokenizer.unk_id]
     never = {*tokenizer.special_ids, *unknown, *range(tokenizer.vocab_size, model.vocab_size)}
     forbidden = torch.tensor(sorted(never), dtype=torch.long)
     n = min(top, model.vocab_size - len(never))
 
-    def best(batch: HiddenBatch) -> list[list[tuple[list[float], list[int]]]]:
-        which = [(slot, place) for slot, number in enumerate(batch.numbers) for place in texts[number].places]
-        slots, places = torch.tensor(which, device=batch.hidden.device).unbind(1)
-        found = list[tuple[list[float], list[int]]]()
-        for _, logits in split_logits(model, batch.hidden[slots, places]):
+    def best_tokens(batch: HiddenBatch) -> list[list[tuple[list[float], list[int]]]]:
+        indices = [
+            (slot, position) for slot, number in enumerate(batch.numbers) for position in texts[number].positions
+        ]
+        slots, positions = torch.tensor(indices, device=batch.hidden.device).unbind(1)
+        pairs = list[tuple[list[float], list[int]]]()
+        for _, logits in split_logits(model, batch.hidden[slots, positions]):
             p = logits.softmax(-1)  # (n, V)
             values, ids = p.index_fill(1, forbidden.to(p.device), -1.0).topk(n)
-            found += zip(values.tolist(), ids.tolist(), strict=True)
-        one = iter(found)
-        return [[next(one) for _ in texts[number].places] for number in batch.numbers]
+            pairs += zip(values.tolist(), ids.tolist(), strict=True)
+        in_order = iter(pairs)
+        return [[next(in_order) for _ in texts[number].positions] for number in batch.numbers]
 
-    def candidates(text: Masked, number: int, values: list[float], ids: list[int]) -> tuple[Candidate, ...]:
+    def candidates(text: MaskedText, number: int, values: list[float], ids: list[int]) -> tuple[Candidate, ...]:
         return tuple(
             Candidate(word=_word(tokenizer, token), ids=(token,), probability=p, text=text.filled(number, [token]))
             for p, token in zip(values, ids, strict=True)
         )
 
-    every = map_hidden(
-        model, [len(text.row) for text in texts], lambda number: texts[number].row, best,
+    predictions = map_hidden(
+        model, [len(text.row) for text in texts], lambda number: texts[number].row, best_tokens,
         pad=tokenizer.pad_id, batch_tokens=batch_tokens,
     )  # fmt: skip
     return [
-        tuple(candidates(text, number, *one) for number, one in enumerate(masks))
-        for text, masks in zip(texts, every, strict=True)
+        tuple(candidates(text, number, *best) for number, best in enumerate(masks))
+        for text, masks in zip(texts, predictions, strict=True)
     ]
 
 
 def _words(
     model: EncoderOnly,
     tokenizer: Tokenizer,
-    texts: Sequence[Masked],
+    texts: Sequence[MaskedText],
     words: Sequence[str],
     top: int | None,
     batch_tokens: int,
 ) -> list[Masks]:
-    mask_id = mask_of(tokenizer)
-    spelled = [[_by_pieces(text, number, words) for number in range(len(text.places))] for text in texts]
+    mask_id = require_mask_id(tokenizer)
+    spelled = [[_by_pieces(text, number, words) for number in range(len(text.positions))] for text in texts]
     # Words of one piece are read off the same row, and so are words that begin alike.
-    asked = dict[tuple[int, ...], set[tuple[int, int]]]()
+    targets_of_row = dict[tuple[int, ...], set[tuple[int, int]]]()
 
-    def steps(text: Masked, number: int, pieces: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
-        """For each piece the row that it is read off, and the place and the token there."""
-        place = text.places[number]
+    def steps(text: MaskedText, number: int, pieces: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
+        """For each piece the row that it is read off, and the position and the token there."""
+        position = text.positions[number]
         rows = [
-            [*text.row[:place], *pieces[:k], *[mask_id] * (len(pieces) - k), *text.row[place + 1 :]]
+            [*text.row[:position], *pieces[:k], *[mask_id] * (len(pieces) - k), *text.row[position + 1 :]]
             for k in range(len(pieces))
         ]
         # A word of several pieces may push the end out: it is cut, as that of a text is.
         fitting = [row if len(row) <= model.max_len else [*row[: model.max_len - 1], row[-1]] for row in rows]
-        return [(tuple(row), (place + k, pieces[k])) for k, row in enumerate(fitting)]
+        return [(tuple(row), (position + k, pieces[k])) for k, row in enumerate(fitting)]
 
     for text, masks in zip(texts, spelled, strict=True):
         for number, by_pieces in enumerate(masks):
             for pieces, word in by_pieces.items():
-                if text.places[number] + len(pieces) > model.max_len - 1:
+                if text.positions[number] + len(pieces) > model.max_len - 1:
                     raise ValueError(
                         f"{word!r} of {len(pieces)} tokens does not fit into max_len={model.max_len} "
-                        f"after {text.places[number]} tokens; shorten the text before it"
+                        f"after {text.positions[number]} tokens; shorten the text before it"
                     )
                 for row, target in steps(text, number, pieces):
-                    asked.setdefault(row, set()).add(target)
-    rows = list(asked)
-    wanted = [sorted(targets) for targets in asked.values()]
+                    targets_of_row.setdefault(row, set()).add(target)
+    rows = list(targets_of_row)
+    row_targets = [sorted(targets) for targets in targets_of_row.values()]
 
     def logprobs(batch: HiddenBatch) -> list[dict[tuple[int, int], float]]:
-        which = [(slot, *target) for slot, number in enumerate(batch.numbers) for target in wanted[number]]
-        slots, places, targets = torch.tensor(which, device=batch.hidden.device).unbind(1)
-        found = iter(target_logprobs(model, batch.hidden[slots, places], targets).tolist())
-        return [{target: next(found) for target in wanted[number]} for number in batch.numbers]
+        indices = [(slot, *target) for slot, number in enumerate(batch.numbers) for target in row_targets[number]]
+        slots, positions, targets = torch.tensor(indices, device=batch.hidden.device).unbind(1)
+        in_order = iter(target_logprobs(model, batch.hidden[slots, positions], targets).tolist())
+        return [{target: next(in_order) for target in row_targets[number]} for number in batch.numbers]
 
     answers = map_hidden(
         model, [len(row) for row in rows], rows.__getitem__, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens
     )
-    known = dict(zip(rows, answers, strict=True))
+    logprobs_of_row = dict(zip(rows, answers, strict=True))
 
-    def candidates(text: Masked, number: int, by_pieces: dict[tuple[int, ...], str]) -> tuple[Candidate, ...]:
-        every = list[Candidate]()
+    def candidates(text: MaskedText, number: int, by_pieces: dict[tuple[int, ...], str]) -> tuple[Candidate, ...]:
+        scored = list[Candidate]()
         for pieces, word in by_pieces.items():
-            logprob = math.fsum(known[row][target] for row, target in steps(text, number, pieces))
+            logprob = math.fsum(logprobs_of_row[row][target] for row, target in steps(text, number, pieces))
             filled = text.filled(number, pieces)
-            every.append(Candidate(word=word, ids=pieces, probability=math.exp(logprob), text=filled))
-        return tuple(sorted(every, key=lambda one: -one.probability)[:top])
+            scored.append(Candidate(word=word, ids=pieces, probability=math.exp(logprob), text=filled))
+        return tuple(sorted(scored, key=lambda candidate: -candidate.probability)[:top])
 
     return [
         tuple(candidates(text, number, by_pieces) for number, by_pieces in enumerate(masks))
@@ -188,14 +191,14 @@ def _words(
     ]
 
 
-def _by_pieces(text: Masked, number: int, words: Sequence[str]) -> dict[tuple[int, ...], str]:
+def _by_pieces(text: MaskedText, number: int, words: Sequence[str]) -> dict[tuple[int, ...], str]:
     """Each word by its pieces: words that the tokenizer spells alike, as Cat and cat, are one."""
-    found = dict[tuple[int, ...], str]()
+    spellings = dict[tuple[int, ...], str]()
     for word in words:
-        found.setdefault(text.pieces(number, word), word)
-    return found
+        spellings.setdefault(text.pieces(number, word), word)
+    return spellings
 
 
 def _word(tokenizer: Tokenizer, token: int) -> str:
-    whole = tokenizer.tokens([token])[0]
-    return whole.strip() or whole
+    name = tokenizer.tokens([token])[0]
+    return name.strip() or name

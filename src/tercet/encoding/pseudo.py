@@ -15,7 +15,7 @@ import torch
 
 from tercet.data.batching import BATCH_TOKENS
 from tercet.encoding.batches import Encoded, HiddenBatch, encode_texts, map_hidden
-from tercet.encoding.masks import mask_of
+from tercet.encoding.masked_text import require_mask_id
 from tercet.models import EncoderOnly
 from tercet.objectives import target_logprobs
 from tercet.tokens import Tokenizer
@@ -70,49 +70,49 @@ def pseudo_scores(
 ) -> list[PseudoScore]:
     """The sum of each text's `pseudo_logprobs`; arguments as there."""
     encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
-    found = _logprobs(model, tokenizer, encoded, within_word=within_word, batch_tokens=batch_tokens)
+    scores = _logprobs(model, tokenizer, encoded, within_word=within_word, batch_tokens=batch_tokens)
     return [
         PseudoScore(logprob=math.fsum(logprobs.tolist()), tokens=len(logprobs), truncated=cut)
-        for logprobs, cut in zip(found, encoded.cut, strict=True)
+        for logprobs, cut in zip(scores, encoded.cut, strict=True)
     ]
 
 
 def _logprobs(
     model: EncoderOnly, tokenizer: Tokenizer, encoded: Encoded, *, within_word: bool, batch_tokens: int
 ) -> list[np.ndarray]:
-    mask_id = mask_of(tokenizer)
+    mask_id = require_mask_id(tokenizer)
     rows = [np.array(row) for row in encoded.rows]
     ends = [_hidden_until(row, tokenizer, within_word) for row in rows]
     # One pass for each token of each text: too many to write down before they are read.
-    passes = [(number, place) for number, row in enumerate(rows) for place in range(1, len(row) - 1)]
+    passes = [(number, position) for number, row in enumerate(rows) for position in range(1, len(row) - 1)]
 
-    def row(one: int) -> list[int]:
-        number, place = passes[one]
+    def row(index: int) -> list[int]:
+        number, position = passes[index]
         hidden = rows[number].copy()
-        hidden[place : ends[number][place]] = mask_id
+        hidden[position : ends[number][position]] = mask_id
         return hidden.tolist()
 
     def logprobs(batch: HiddenBatch) -> list[float]:
-        which = [passes[one] for one in batch.numbers]
+        in_batch = [passes[index] for index in batch.numbers]
         device = batch.hidden.device
-        places = torch.tensor([place for _, place in which], device=device)
-        targets = torch.tensor([int(rows[number][place]) for number, place in which], device=device)
-        there = batch.hidden[torch.arange(len(which), device=device), places]  # (B, D)
-        return target_logprobs(model, there, targets).tolist()
+        positions = torch.tensor([position for _, position in in_batch], device=device)
+        targets = torch.tensor([int(rows[number][position]) for number, position in in_batch], device=device)
+        states = batch.hidden[torch.arange(len(in_batch), device=device), positions]  # (B, D)
+        return target_logprobs(model, states, targets).tolist()
 
     lengths = [len(rows[number]) for number, _ in passes]
-    found = map_hidden(model, lengths, row, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens)
-    parts = np.split(np.array(found, dtype=np.float64), np.cumsum([len(row) - 2 for row in rows])[:-1])
+    flat = map_hidden(model, lengths, row, logprobs, pad=tokenizer.pad_id, batch_tokens=batch_tokens)
+    parts = np.split(np.array(flat, dtype=np.float64), np.cumsum([len(row) - 2 for row in rows])[:-1])
     return parts if rows else []
 
 
 def _hidden_until(row: np.ndarray, tokenizer: Tokenizer, within_word: bool) -> list[int]:
-    """For each place the end of what is hidden with it: the next place, or the end of its word."""
+    """For each position the end of what is hidden with it: the next position, or the end of its word."""
     if not within_word:
         return list(range(1, len(row) + 1))
     starts = [*tokenizer.word_starts(row).tolist()[1:], True]
     ends, end = list[int](), len(row)
-    for place in range(len(row) - 1, -1, -1):
-        end = place + 1 if starts[place] else end
+    for position in range(len(row) - 1, -1, -1):
+        end = position + 1 if starts[position] else end
         ends.append(end)
     return ends[::-1]

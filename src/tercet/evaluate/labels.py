@@ -22,7 +22,7 @@ from tercet.data.batching import BATCH_TOKENS, batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, label_logits, move_batch, rows_to_classify
+from tercet.objectives import IGNORED, collate_labels, label_logits, move_batch
 from tercet.tokens import Tokenizer
 
 MISTAKES = 5  # of the commonest, below the table
@@ -177,7 +177,7 @@ def _predictions(
     lengths = np.minimum(labelled.lengths + 2, model.max_len)
     for numbers in batch_by_length(lengths, batch_tokens):
         rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
-        batch = rows_to_classify(rows)
+        batch = collate_labels(rows)
         with inference_mode(model.modules()):
             logits = label_logits(model, move_batch(batch, model)).cpu()  # (N, L)
         targets = batch.targets.flatten()

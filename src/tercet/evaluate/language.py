@@ -16,7 +16,7 @@ from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.scores import LanguageScores
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, CausalBatch, causal_logprobs, move_batch, windows_to_score
+from tercet.objectives import IGNORED, CausalBatch, causal_logprobs, collate_windows, move_batch
 
 
 def score(
@@ -57,7 +57,7 @@ def score(
     nats = text_nats = torch.zeros((), dtype=torch.float64)
     tokens = 0
     for start in starts:
-        batch = windows_to_score(windows.batch(np.arange(start, min(start + at_once, len(windows)))))
+        batch = collate_windows(windows.batch(np.arange(start, min(start + at_once, len(windows)))))
         targets = batch.targets.flatten()
         targets = targets[targets != IGNORED]
         _check(model, batch)

@@ -28,13 +28,13 @@ from tercet.objectives import (
     IGNORED,
     MaskedBatch,
     Masking,
-    join_masked,
-    masked_rows,
+    collate_masked,
+    concatenate_masked,
     masked_states,
     move_batch,
-    special_tokens,
     split_logits,
     token_logprobs,
+    unmaskable_ids,
 )
 from tercet.tokens import Tokenizer
 
@@ -119,7 +119,7 @@ def score_masked(
     for start in range(0, some, at_once):
         batch = masked_windows(blocks, windows[start : start + at_once], tokenizer, masking, seed=seed)
         used = batch.targets != IGNORED
-        batch = batch._replace(places=batch.places[used], targets=batch.targets[used])
+        batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
         logprobs, guesses = _predict(model, batch)
         nats, entropy = nats - logprobs.sum(), entropy + unigram[batch.targets].sum()
         right += int((guesses == batch.targets).sum())
@@ -149,9 +149,9 @@ def masked_windows(
     blocks: Blocks, numbers: np.ndarray, tokenizer: Tokenizer, masking: Masking, *, seed: int = 0
 ) -> MaskedBatch:
     """The windows `numbers` of a text to score, each hidden by (seed, its number), whatever stands beside it."""
-    return join_masked(
+    return concatenate_masked(
         [
-            masked_rows(
+            collate_masked(
                 blocks.batch(np.array([number])),
                 tokenizer,
                 masking=masking,
@@ -167,7 +167,7 @@ def token_counts(train: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     counts = np.ones(tokenizer.vocab_size, np.int64)
     for start in range(0, len(train), COUNTED_AT_ONCE):
         counts += np.bincount(train[start : start + COUNTED_AT_ONCE], minlength=tokenizer.vocab_size)
-    counts[special_tokens(tokenizer)] = 0
+    counts[unmaskable_ids(tokenizer)] = 0
     return counts
 
 

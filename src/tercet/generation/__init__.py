@@ -1,4 +1,4 @@
-"""Writing with a trained model: filters of its logits, draws, streams of tokens, beams, text and translations."""
+"""Generation with a trained model: logit filters, sampling, streams of tokens, beam search, text and translations."""
 
 from tercet.generation.alignment import align, cross_attention, word_alignment, words_of
 from tercet.generation.beam import Beam, Hypothesis, LengthPenalty, beam_search
@@ -7,7 +7,7 @@ from tercet.generation.prompt import encode_prompt, start_ids
 from tercet.generation.protocol import Cache, Decoder, RewindingCache, SourceDecoder, SpeculativeDecoder
 from tercet.generation.sampling import Sampling, distribution, draw
 from tercet.generation.speculative import Draft, Lookup, Pass, speculate
-from tercet.generation.stop import StopMatcher
+from tercet.generation.stop_matcher import StopMatcher
 from tercet.generation.stream import Column, Token, stream, window_start
 from tercet.generation.text import Completion, draft_for, generate, stream_text
 from tercet.generation.translate import Translation, translate, translate_stream

@@ -1,6 +1,7 @@
 """What the decoder looked at: cross-attention while a given target is written, and which word comes from which.
 
-Row t of the weights is the look that predicts token t of the target; a row sums to one over the source's real tokens.
+Row t of the weights is the attention by which token t of the target is predicted; it sums to one over the source's real
+tokens.
 """
 
 from collections.abc import Sequence
@@ -29,10 +30,10 @@ def cross_attention(
             right with any id, whose rows mean nothing.
         source_token_mask: True at the source's real tokens.
     """
-    with inference_mode(parts_of(model)), record(model, only=["*.cross_attention.weights"]) as seen:
+    with inference_mode(parts_of(model)), record(model, only=["*.cross_attention.weights"]) as activations:
         memory = model.encode(source, token_mask=source_token_mask)
         model.hidden(target_inputs, memory, memory_token_mask=source_token_mask)
-    return torch.stack(list(seen.values()))
+    return torch.stack(list(activations.values()))
 
 
 def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[Sequence[int]]) -> list[float]:
@@ -48,14 +49,14 @@ def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[S
     """
     members = model.members if isinstance(model, Ensemble) else (model,)
     device = device_of(model)
-    inputs, written = pad_rows([target[:-1] for target in targets], device)  # (B, T)
+    inputs, target_mask = pad_rows([target[:-1] for target in targets], device)  # (B, T)
     sources = torch.tensor([list(source)] * len(targets), device=device)  # (B, S)
-    looks: list[Tensor] = []
+    attentions: list[Tensor] = []
     for member in members:
         if not isinstance(member, EncoderDecoder):
             raise ValueError(f"coverage needs a model with cross-attention, not {type(member).__name__}; set it to 0")
-        looks.append(cross_attention(member, sources, inputs)[-1].float().mean(1))  # (B, T, S)
-    attended = (torch.stack(looks).mean(0) * written[..., None]).sum(1)  # (B, S)
+        attentions.append(cross_attention(member, sources, inputs)[-1].float().mean(1))  # (B, T, S)
+    attended = (torch.stack(attentions).mean(0) * target_mask[..., None]).sum(1)  # (B, S)
     smallest = torch.finfo(attended.dtype).tiny  # a token that no one looked at costs much, not everything
     return attended.clamp(min=smallest, max=1.0).log().sum(-1).tolist()
 
@@ -92,11 +93,11 @@ def words_of(pieces: Sequence[str]) -> list[range]:
     if not pieces:
         return []
     starts = [0]
-    for place in range(1, len(pieces)):
-        before, here = pieces[place - 1], pieces[place]
-        blank = not "".join(pieces[starts[-1] : place]).strip()  # so far only white space: the word is still to come
-        if not blank and (here[:1].isspace() or before[-1:].isspace()):
-            starts.append(place)
+    for index in range(1, len(pieces)):
+        before, piece = pieces[index - 1], pieces[index]
+        blank = not "".join(pieces[starts[-1] : index]).strip()  # so far only white space: the word is still to come
+        if not blank and (piece[:1].isspace() or before[-1:].isspace()):
+            starts.append(index)
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(pieces)], strict=True)]
 
 

@@ -23,16 +23,16 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.generation.alignment import coverage_penalties
-from tercet.generation.candidates import best_continuations
+from tercet.generation.best_continuations import best_continuations
+from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
-from tercet.generation.reading import read
 from tercet.generation.sampling import DIVERGED
 from tercet.kernel import supports_scores, top_tokens
 from tercet.models.inference import inference_mode
 
 LengthPenalty = Literal["average", "gnmt", "none"]
 
-ROOM = 8  # columns by which the cache grows: a step costs as much as the cache is wide
+GROWTH = 8  # columns by which the cache grows: a step costs as much as the cache is wide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def beam_search(
         UserError: where the model's outputs are not numbers.
     """
     _check(model, prefixes, eos_id, forbidden, sources)
-    limits, shortest = (_each(given, len(prefixes)) for given in (max_new_tokens, min_new_tokens))
+    limits, shortest = (_limit_per_sentence(limit, len(prefixes)) for limit in (max_new_tokens, min_new_tokens))
     sentences = [
         _Sentence(
             beam=beam,
@@ -212,10 +212,10 @@ def _search(
         return
     device, size = device_of(model), live[0].beam.size
     count = 1 if size == 1 else 2 * size  # at most `size` of them end, so `size` go on
-    never = torch.tensor(forbidden, dtype=torch.long, device=device)
-    most = max(len(sentence.prefix) + sentence.limit - 1 for sentence in live)  # columns, if none ends early
-    capacity = min(most, max(len(sentence.prefix) for sentence in live) + ROOM)
-    logits, cache = read(
+    forbidden_ids = torch.tensor(forbidden, dtype=torch.long, device=device)
+    max_capacity = max(len(sentence.prefix) + sentence.limit - 1 for sentence in live)  # columns, if none ends early
+    capacity = min(max_capacity, max(len(sentence.prefix) for sentence in live) + GROWTH)
+    logits, cache = prefill(
         model,
         [sentence.prefix for sentence in live],
         sources=None if source_pad is None else [sentence.source for sentence in live],
@@ -229,72 +229,76 @@ def _search(
     written = 0
     while True:
         early = [slot for slot, sentence in enumerate(live) if written < sentence.shortest]
-        values, parents, tokens = _candidates(logits, alive, count, never, eos_id, early)  # (N, count), best first
+        values, parents, tokens = _candidates(
+            logits, alive, count, forbidden_ids, eos_id, early
+        )  # (N, count), best first
         written += 1
         slots = np.arange(len(live))[:, None]
         ids = np.concatenate((ids[slots, parents], tokens[..., None]), axis=-1)
         totals = np.concatenate((totals[slots, parents], values[..., None]), axis=-1)
 
         ends = tokens == eos_id
-        for slot, place in np.argwhere(ends[:, :size] & (values[:, :size] > -math.inf)):
-            live[slot].add(ids[slot, place].tolist(), totals[slot, place].tolist(), "eos")
-        on = np.argsort(ends, axis=1, kind="stable")[:, :size]  # the first `size` that go on
-        ids, totals, parents = ids[slots, on], totals[slots, on], parents[slots, on]
-        values = np.where(ends, -math.inf, values)[slots, on]  # (N, size): where too few go on, some do not exist
+        for slot, rank in np.argwhere(ends[:, :size] & (values[:, :size] > -math.inf)):
+            live[slot].add(ids[slot, rank].tolist(), totals[slot, rank].tolist(), "eos")
+        continuing = np.argsort(ends, axis=1, kind="stable")[:, :size]  # the first `size` that go on
+        ids, totals, parents = ids[slots, continuing], totals[slots, continuing], parents[slots, continuing]
+        values = np.where(ends, -math.inf, values)[
+            slots, continuing
+        ]  # (N, size): where too few go on, some do not exist
 
-        kept: list[int] = []
+        live_slots: list[int] = []
         for slot, sentence in enumerate(live):
             if written == sentence.limit:
-                for place in np.flatnonzero(values[slot] > -math.inf):
-                    sentence.add(ids[slot, place].tolist(), totals[slot, place].tolist(), "length")
+                for rank in np.flatnonzero(values[slot] > -math.inf):
+                    sentence.add(ids[slot, rank].tolist(), totals[slot, rank].tolist(), "length")
             elif not sentence.done(float(values[slot, 0]), written):
-                kept.append(slot)
-        if not kept:
+                live_slots.append(slot)
+        if not live_slots:
             return
 
         hypotheses = alive.shape[1]
-        rows = (np.array(kept)[:, None] * hypotheses + parents[kept, :hypotheses]).ravel()
+        rows = (np.array(live_slots)[:, None] * hypotheses + parents[live_slots, :hypotheses]).ravel()
         if len(rows) < alive.numel() or (rows != np.arange(len(rows))).any():
             cache.reorder(torch.from_numpy(rows).to(device))
         if hypotheses < size:
             cache.expand_beams(size)
-        live, ids, totals = [live[slot] for slot in kept], ids[kept], totals[kept]
+        live, ids, totals = [live[slot] for slot in live_slots], ids[live_slots], totals[live_slots]
         needed = max(len(sentence.prefix) for sentence in live) + written
         if needed > capacity:
-            capacity = min(most, needed - 1 + ROOM)
+            capacity = min(max_capacity, needed - 1 + GROWTH)
             cache.grow(capacity)
-        alive = torch.from_numpy(values[kept]).to(device)
+        alive = torch.from_numpy(values[live_slots]).to(device)
         logits = model.step(torch.from_numpy(ids[:, :, -1].ravel()).to(device), cache)
 
 
 def _candidates(
-    logits: Tensor, alive: Tensor, count: int, never: Tensor, eos_id: int, early: Sequence[int]
+    logits: Tensor, alive: Tensor, count: int, forbidden_ids: Tensor, eos_id: int, early: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The best continuations on the host: log-probabilities, the hypotheses they continue and the tokens they add.
 
     `early` are the sentences that may not end yet. Always `count` columns; what is missing has probability zero.
     """
     best = _best_by_kernel if supports_scores(logits) else _best_by_pytorch
-    values, parents, tokens = best(logits, alive, count, never, eos_id, early)
+    values, parents, tokens = best(logits, alive, count, forbidden_ids, eos_id, early)
     if np.isnan(values).any():
         raise UserError(DIVERGED)
     return values, parents, tokens
 
 
 def _best_by_kernel(
-    logits: Tensor, alive: Tensor, count: int, never: Tensor, eos_id: int, early: Sequence[int]
+    logits: Tensor, alive: Tensor, count: int, forbidden_ids: Tensor, eos_id: int, early: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    soon = torch.zeros(len(alive), dtype=torch.bool)
-    soon[early] = True
-    values, parents, tokens = top_tokens(logits, alive, count, never=never, end=eos_id, early=soon)
+    is_early = torch.zeros(len(alive), dtype=torch.bool)
+    is_early[early] = True
+    values, parents, tokens = top_tokens(logits, alive, count, never=forbidden_ids, end=eos_id, early=is_early)
     return values.numpy(), parents.numpy(), tokens.numpy()
 
 
 def _best_by_pytorch(
-    logits: Tensor, alive: Tensor, count: int, never: Tensor, eos_id: int, early: Sequence[int]
+    logits: Tensor, alive: Tensor, count: int, forbidden_ids: Tensor, eos_id: int, early: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
-    logprobs.index_fill_(-1, never, -math.inf)
+    logprobs.index_fill_(-1, forbidden_ids, -math.inf)
     if early:
         logprobs[torch.tensor(early, device=logits.device), :, eos_id] = -math.inf
     values, parents, tokens = best_continuations(logprobs, alive, count)
@@ -317,9 +321,9 @@ def _rank_by_coverage(model: object, sentence: _Sentence) -> None:
             ]
 
 
-def _each(given: Sequence[int] | int, n: int) -> list[int]:
+def _limit_per_sentence(limit: Sequence[int] | int, n: int) -> list[int]:
     """One number a sentence."""
-    numbers = [given] * n if isinstance(given, int) else list(given)
+    numbers = [limit] * n if isinstance(limit, int) else list(limit)
     if len(numbers) != n:
         raise ValueError(f"{n} prefixes need as many limits, got {len(numbers)}")
     if min(numbers, default=0) < 0:
@@ -338,9 +342,9 @@ def _check(
         raise ValueError(f"eos_id={eos_id} must not be forbidden: nothing could end; try min_new_tokens")
     if sources is not None and len(sources) != len(prefixes):
         raise ValueError(f"{len(prefixes)} prefixes need as many sources, got {len(sources)}")
-    for which, rows in (("prefix", prefixes), ("source", sources or ())):
+    for kind, rows in (("prefix", prefixes), ("source", sources or ())):
         for number, row in enumerate(rows):
             if not 1 <= len(row) <= model.max_len:
                 raise ValueError(
-                    f"{which} {number} of {len(rows)} has {len(row)} tokens; it needs 1 to max_len={model.max_len}"
+                    f"{kind} {number} of {len(rows)} has {len(row)} tokens; it needs 1 to max_len={model.max_len}"
                 )

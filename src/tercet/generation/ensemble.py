@@ -1,4 +1,4 @@
-"""Several translators write one translation: at each step their opinions of the next token are put together.
+"""Several translators write one translation: at each step their distributions over the next token are combined.
 
     linear:      log p = log( mean of the p_i )
     log_linear:  log p = mean of the log p_i, normalised again
@@ -79,18 +79,18 @@ class Ensemble(nn.Module):
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], EnsembleCache]:
         """As each member's `start`; the logits are log-probabilities."""
-        started = [
+        starts = [
             model.start(tokens, lengths, source=source, source_token_mask=source_token_mask, capacity=capacity)
             for model in self.members
         ]
-        return self._combined([logits for logits, _ in started]), EnsembleCache([cache for _, cache in started])
+        return self._combined([logits for logits, _ in starts]), EnsembleCache([cache for _, cache in starts])
 
     def step(self, tokens: Int[Tensor, " R"], cache: EnsembleCache) -> Float[Tensor, "R V"]:
         pairs = zip(self.members, cache.caches, strict=True)
-        return self._combined([model.step(tokens, own) for model, own in pairs])
+        return self._combined([model.step(tokens, member_cache) for model, member_cache in pairs])
 
     def _combined(self, logits: Sequence[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]:
-        logprobs = torch.stack([one.float().log_softmax(-1) for one in logits])  # (models, R, V)
+        logprobs = torch.stack([member_logits.float().log_softmax(-1) for member_logits in logits])  # (models, R, V)
         if self.combine == "linear":
             return logprobs.logsumexp(0) - math.log(len(logits))
         return logprobs.mean(0).log_softmax(-1)

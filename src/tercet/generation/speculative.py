@@ -23,10 +23,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tercet.config import UserError
+from tercet.generation.prefill import prefill
 from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, device_of, parts_of
-from tercet.generation.reading import read
 from tercet.generation.sampling import Sampling, distribution, draw
-from tercet.generation.stream import Token, seeds_of, seen_in, window_start
+from tercet.generation.stream import Token, check_seeds, mark_seen, window_start
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
 
@@ -88,48 +88,48 @@ def speculate(
         ValueError: for an empty prompt, or where there are not as many seeds as prompts.
         UserError: where the draft has another number of ids than the model.
     """
-    seeds = seeds_of(prompts, sampling, seeds)
+    seeds = check_seeds(prompts, sampling, seeds)
     if isinstance(guesses, Draft) and guesses.model.vocab_size != model.vocab_size:
         raise UserError(
             f"the draft has {guesses.model.vocab_size} ids, the model {model.vocab_size}: they must be the same ones; "
             "take a draft that was trained with the model's tokenizer"
         )
     rows = [_Row(n, prompt, seed, sampling) for n, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
-    return _passes(model, rows, _Choice(sampling, sorted(forbidden)), guesses, stop_ids, ended)
+    return _passes(model, rows, _Distributions(sampling, sorted(forbidden)), guesses, stop_ids, ended)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guessed:
+class Guesses:
     """Tokens that may come next, and the probabilities that each was drawn from, if it was."""
 
     ids: list[int]
     q: Float[Tensor, "K V"] | None = None
 
 
-def accept(guessed: Guessed, p: Float[Tensor, "P V"], generator: torch.Generator) -> list[int]:
+def accept(guesses: Guesses, p: Float[Tensor, "P V"], generator: torch.Generator) -> list[int]:
     """The guesses that are kept, and one token more: in the place of the first that is not, or after all K of them.
 
     Args:
         p: the model's probabilities in the places of the guesses and after them, P = K + 1.
     """
-    kept: list[int] = []
-    for place, guess in enumerate(guessed.ids):
-        if guessed.q is None:
-            token = _draw(p[place], generator)
-        elif _uniform(generator) * guessed.q[place, guess] < p[place, guess]:
+    accepted: list[int] = []
+    for index, guess in enumerate(guesses.ids):
+        if guesses.q is None:
+            token = _draw(p[index], generator)
+        elif _draw_uniform(generator) * guesses.q[index, guess] < p[index, guess]:
             token = guess
         else:
-            token = _draw(residual(p[place], guessed.q[place]), generator)
-        kept.append(token)
+            token = _draw(residual(p[index], guesses.q[index]), generator)
+        accepted.append(token)
         if token != guess:
-            return kept
-    return [*kept, _draw(p[-1], generator)]
+            return accepted
+    return [*accepted, _draw(p[-1], generator)]
 
 
 def residual(p: Float[Tensor, " V"], q: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
     """What p has more than q; `draw` divides it by its sum, which is the probability that a guess is refused."""
-    more = (p - q).clamp(min=0)
-    return p if more.sum() == 0 else more  # they differ by rounding alone
+    surplus = (p - q).clamp(min=0)
+    return p if surplus.sum() == 0 else surplus  # they differ by rounding alone
 
 
 class _Row:
@@ -140,11 +140,11 @@ class _Row:
         self.generator = torch.Generator().manual_seed(seed)
         self.window = -1  # where what the model saw began at the last pass
 
-    def most(self, guesses: Draft | Lookup, readings: Sequence["_Reading[Any]"]) -> int:
+    def max_guesses(self, guesses: Draft | Lookup, states: Sequence["_ReadState[Any]"]) -> int:
         """How many guesses the next pass has room for: in each model's window, and among the tokens left to write."""
-        window = window_start(len(self.ids), readings[0].model.max_len)
+        window = window_start(len(self.ids), states[0].model.max_len)
         moved, self.window = window != self.window, window
-        return 0 if moved else min(guesses.tokens, self.left - 1, *(reading.room(self) for reading in readings))
+        return 0 if moved else min(guesses.tokens, self.left - 1, *(state.room(self) for state in states))
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
         """Write them, up to one that ends the row."""
@@ -159,20 +159,20 @@ class _Row:
         return tokens
 
 
-class _Choice:
+class _Distributions:
     """The probabilities that `Sampling` makes of logits after given texts, on the CPU, where all draws are made."""
 
     def __init__(self, sampling: Sampling, forbidden: Sequence[int]) -> None:
         self.sampling, self.forbidden = sampling, torch.tensor(forbidden, dtype=torch.long)
 
     def __call__(self, logits: Float[Tensor, "N V"], texts: Iterable[Sequence[int]]) -> Float[Tensor, "N V"]:
-        seen = seen_in(texts, logits) if self.sampling.repetition_penalty != 1 else None
+        seen_mask = mark_seen(texts, logits) if self.sampling.repetition_penalty != 1 else None
         if len(self.forbidden):
             logits = logits.index_fill(-1, self.forbidden.to(logits.device), -math.inf)
-        return distribution(logits, self.sampling, seen).to("cpu", torch.float64)
+        return distribution(logits, self.sampling, seen_mask).to("cpu", torch.float64)
 
 
-class _Reading(Generic[RewindingCacheType]):
+class _ReadState(Generic[RewindingCacheType]):
     """A model, and what it has read of each row: from where its window begins up to some token, guesses included."""
 
     def __init__(self, model: SpeculativeDecoder[RewindingCacheType]) -> None:
@@ -196,10 +196,10 @@ class _Reading(Generic[RewindingCacheType]):
         logits: list[Tensor] = []
         if self.cache is None or starts != self.starts:
             visible = [row.ids[start:] for row, start in zip(rows, starts, strict=True)]
-            most = max(len(seen) + row.left for seen, row in zip(visible, rows, strict=True))
-            capacity = min(self.model.max_len, most)
-            after, self.cache = read(self.model, visible, capacity=capacity, device=self.device)  # (B, V)
-            logits.append(after[:, None])
+            longest = max(len(ids) + row.left for ids, row in zip(visible, rows, strict=True))
+            capacity = min(self.model.max_len, longest)
+            last, self.cache = prefill(self.model, visible, capacity=capacity, device=self.device)  # (B, V)
+            logits.append(last[:, None])
             self.starts, self.ends = starts, [len(row.ids) for row in rows]
         new = [
             [*row.ids[end:], *guess[max(0, end - len(row.ids)) :]]
@@ -210,17 +210,17 @@ class _Reading(Generic[RewindingCacheType]):
             logits.append(self.model.read_ahead(tokens, self.cache))
             self.cache.advance(real.sum(1))
             self.ends = [end + len(ids) for end, ids in zip(self.ends, new, strict=True)]
-        anew = len(logits) - any(new)  # 1 where the first column is what follows the texts
-        every = torch.cat(logits, dim=1)  # (B, T, V)
-        return [scores[: anew + len(ids)] for scores, ids in zip(every, new, strict=True)]
+        n_first = len(logits) - any(new)  # 1 where the first column is what follows the texts
+        all_logits = torch.cat(logits, dim=1)  # (B, T, V)
+        return [scores[: n_first + len(ids)] for scores, ids in zip(all_logits, new, strict=True)]
 
     def forget(self, rows: Sequence[_Row]) -> None:
         """Guesses that were not kept were never read. A row's last token is still to be read, for what follows it."""
         if self.cache is not None:
             ends = [min(end, len(row.ids) - 1) for row, end in zip(rows, self.ends, strict=True)]
             if ends != self.ends:
-                back = [new - old for new, old in zip(ends, self.ends, strict=True)]
-                self.cache.advance(torch.tensor(back, device=self.device))
+                steps_back = [new - old for new, old in zip(ends, self.ends, strict=True)]
+                self.cache.advance(torch.tensor(steps_back, device=self.device))
             self.ends = ends
 
     def keep(self, slots: Sequence[int]) -> None:
@@ -230,42 +230,47 @@ class _Reading(Generic[RewindingCacheType]):
             self.starts, self.ends = [self.starts[slot] for slot in slots], [self.ends[slot] for slot in slots]
 
 
-class _Drafting:
+class _DraftGuesser:
     """The draft writes on, a token of all rows at a time."""
 
-    def __init__(self, draft: Draft, choice: _Choice, stop_ids: Set[int]) -> None:
-        self.choice, self.stop_ids = choice, stop_ids
-        self.readings = [_Reading(draft.model)]
+    def __init__(self, draft: Draft, distributions: _Distributions, stop_ids: Set[int]) -> None:
+        self.distributions, self.stop_ids = distributions, stop_ids
+        self.states = [_ReadState(draft.model)]
 
-    def guess(self, rows: Sequence[_Row], most: Sequence[int]) -> list[Guessed]:
+    def guess(self, rows: Sequence[_Row], max_guesses: Sequence[int]) -> list[Guesses]:
         ids: list[list[int]] = [[] for _ in rows]
         q: list[list[Tensor]] = [[] for _ in rows]
-        going = [slot for slot, n in enumerate(most) if n > 0]
-        while going:
-            logits = self.readings[0].read(rows, ids)
-            after = torch.stack([logits[slot][-1] for slot in going])  # (G, V)
-            probabilities = self.choice(after, ([*rows[slot].ids, *ids[slot]] for slot in going))
-            drawn = draw(probabilities, [rows[slot].generator for slot in going])
-            for slot, token, one in zip(going, drawn.tolist(), probabilities, strict=True):
+        drafting = [slot for slot, n in enumerate(max_guesses) if n > 0]
+        while drafting:
+            logits = self.states[0].read(rows, ids)
+            after = torch.stack([logits[slot][-1] for slot in drafting])  # (G, V)
+            probabilities = self.distributions(after, ([*rows[slot].ids, *ids[slot]] for slot in drafting))
+            drawn = draw(probabilities, [rows[slot].generator for slot in drafting])
+            for slot, token, row_probabilities in zip(drafting, drawn.tolist(), probabilities, strict=True):
                 ids[slot].append(token)
-                q[slot].append(one)
-            going = [slot for slot in going if len(ids[slot]) < most[slot] and ids[slot][-1] not in self.stop_ids]
-        return [Guessed(ids=one, q=torch.stack(drawn) if one else None) for one, drawn in zip(ids, q, strict=True)]
+                q[slot].append(row_probabilities)
+            drafting = [
+                slot for slot in drafting if len(ids[slot]) < max_guesses[slot] and ids[slot][-1] not in self.stop_ids
+            ]
+        return [
+            Guesses(ids=row_ids, q=torch.stack(row_q) if row_ids else None)
+            for row_ids, row_q in zip(ids, q, strict=True)
+        ]
 
 
-class _Looking:
+class _LookupGuesser:
     """Each row's n-grams, and where the last of each ended."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.ngram = lookup.ngram
-        self.readings: list[_Reading[Any]] = []
+        self.states: list[_ReadState[Any]] = []
         self.ends: dict[int, dict[tuple[int, ...], int]] = {}
         self.known: dict[int, int] = {}
 
-    def guess(self, rows: Sequence[_Row], most: Sequence[int]) -> list[Guessed]:
-        return [Guessed(ids=self._follow(row, n) if n > 0 else []) for row, n in zip(rows, most, strict=True)]
+    def guess(self, rows: Sequence[_Row], max_guesses: Sequence[int]) -> list[Guesses]:
+        return [Guesses(ids=self._follow(row, n) if n > 0 else []) for row, n in zip(rows, max_guesses, strict=True)]
 
-    def _follow(self, row: _Row, most: int) -> list[int]:
+    def _follow(self, row: _Row, max_guesses: int) -> list[int]:
         ids, ends = row.ids, self.ends.setdefault(row.number, {})
         for end in range(max(self.known.get(row.number, 0), self.ngram), len(ids)):
             ends[tuple(ids[end - self.ngram : end])] = end
@@ -274,54 +279,56 @@ class _Looking:
         if begin is None:
             return []
         text = list(ids[begin:])
-        while len(text) < len(ids) - begin + most:  # what repeats itself goes on with its own guesses
+        while len(text) < len(ids) - begin + max_guesses:  # what repeats itself goes on with its own guesses
             text.append(text[len(text) - (len(ids) - begin)])
-        return text[:most]
+        return text[:max_guesses]
 
 
 def _passes(
     model: SpeculativeDecoder[RewindingCacheType],
     rows: Sequence[_Row],
-    choice: _Choice,
+    distributions: _Distributions,
     guesses: Draft | Lookup,
     stop_ids: Set[int],
     ended: Set[int],
 ) -> Iterator[Pass]:
-    guesser = _Drafting(guesses, choice, stop_ids) if isinstance(guesses, Draft) else _Looking(guesses)
-    target = _Reading(model)
-    readings = [target, *guesser.readings]
-    parts: list[nn.Module] = [part for reading in readings for part in parts_of(reading.model)]
+    guesser = _DraftGuesser(guesses, distributions, stop_ids) if isinstance(guesses, Draft) else _LookupGuesser(guesses)
+    target = _ReadState(model)
+    states = [target, *guesser.states]
+    parts: list[nn.Module] = [part for state in states for part in parts_of(state.model)]
     live = [row for row in rows if row.left]
     while live:
-        brought: Pass = [[] for _ in rows]
+        new_tokens: Pass = [[] for _ in rows]
         with inference_mode(parts):
-            guessed = guesser.guess(live, [row.most(guesses, readings) for row in live])
-            logits = target.read(live, [one.ids for one in guessed])
-            pairs = zip(live, guessed, strict=True)
-            texts = ([*row.ids, *one.ids[:n]] for row, one in pairs for n in range(len(one.ids) + 1))
-            p = choice(torch.cat(logits), texts).split([len(one) for one in logits])
-            written = [accept(one, each, row.generator) for row, one, each in zip(live, guessed, p, strict=True)]
-            ids = torch.tensor([token for one in written for token in one], device=target.device)
-            kept = torch.cat([one[: len(tokens)] for one, tokens in zip(logits, written, strict=True)])
-            logprobs = token_logprobs(kept, ids).cpu()
-            for row, tokens, each in zip(live, written, logprobs.split([len(one) for one in written]), strict=True):
-                brought[row.number] = row.take(tokens, each.tolist(), stop_ids)
-        yield brought
+            row_guesses = guesser.guess(live, [row.max_guesses(guesses, states) for row in live])
+            logits = target.read(live, [each.ids for each in row_guesses])
+            pairs = zip(live, row_guesses, strict=True)
+            texts = ([*row.ids, *each.ids[:n]] for row, each in pairs for n in range(len(each.ids) + 1))
+            p = distributions(torch.cat(logits), texts).split([len(scores) for scores in logits])
+            accepted = [
+                accept(each, p_row, row.generator) for row, each, p_row in zip(live, row_guesses, p, strict=True)
+            ]
+            ids = torch.tensor([token for tokens in accepted for token in tokens], device=target.device)
+            scores = torch.cat([scores[: len(tokens)] for scores, tokens in zip(logits, accepted, strict=True)])
+            logprobs = token_logprobs(scores, ids).cpu().split([len(tokens) for tokens in accepted])
+            for row, tokens, each in zip(live, accepted, logprobs, strict=True):
+                new_tokens[row.number] = row.take(tokens, each.tolist(), stop_ids)
+        yield new_tokens
         slots = [slot for slot, row in enumerate(live) if row.left and row.number not in ended]
         shrunk = len(slots) < len(live)
         live = [live[slot] for slot in slots]
         if not live:
             return
         with inference_mode(parts):
-            for reading in readings:
+            for state in states:
                 if shrunk:
-                    reading.keep(slots)
-                reading.forget(live)
+                    state.keep(slots)
+                state.forget(live)
 
 
 def _draw(probabilities: Float[Tensor, " V"], generator: torch.Generator) -> int:
     return int(draw(probabilities[None], [generator]))
 
 
-def _uniform(generator: torch.Generator) -> float:
+def _draw_uniform(generator: torch.Generator) -> float:
     return torch.rand((), dtype=torch.float64, generator=generator).item()

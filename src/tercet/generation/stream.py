@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.config import UserError
+from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
-from tercet.generation.reading import read
 from tercet.generation.sampling import DIVERGED, Sampling, distribution, draw
 from tercet.models.inference import inference_mode
 from tercet.objectives import token_logprobs
@@ -67,11 +67,11 @@ def choose(
         if not bool(logits.amax(-1).isfinite().all()):
             raise UserError(DIVERGED)
         return logits.argmax(-1)  # the first of equals
-    seen = seen_in(rows, logits) if sampling.repetition_penalty != 1 else None
-    return draw(distribution(logits, sampling, seen), generators)
+    seen_mask = mark_seen(rows, logits) if sampling.repetition_penalty != 1 else None
+    return draw(distribution(logits, sampling, seen_mask), generators)
 
 
-def seeds_of(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int] | None) -> Sequence[int]:
+def check_seeds(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int] | None) -> Sequence[int]:
     """A seed for each prompt: those given, or the sampling's own for all.
 
     Raises:
@@ -114,7 +114,7 @@ def stream(
     Raises:
         ValueError: for an empty prompt, or where there are not as many seeds or sources as prompts.
     """
-    seeds = seeds_of(prompts, sampling, seeds)
+    seeds = check_seeds(prompts, sampling, seeds)
     if sources is not None and len(sources) != len(prompts):
         raise ValueError(f"{len(prompts)} prompts need as many sources, got {len(sources)}")
     rows = [list(prompt) for prompt in prompts]
@@ -136,22 +136,22 @@ def _columns(
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     live = list(range(len(rows)))  # the row in each slot of the batch
     left = sampling.max_new_tokens
-    never = torch.tensor(sorted(forbidden), dtype=torch.long, device=device)
+    forbidden_ids = torch.tensor(sorted(forbidden), dtype=torch.long, device=device)
     if not live or not left:
         return
 
-    def read_anew() -> tuple[Float[Tensor, "B V"], CacheType]:
+    def prefill_live() -> tuple[Float[Tensor, "B V"], CacheType]:
         """Read what each live row sees, with room for the tokens left to draw."""
         visible = [rows[row][window_start(len(rows[row]), model.max_len) :] for row in live]
-        beside = None if sources is None else [sources[row] for row in live]
+        row_sources = None if sources is None else [sources[row] for row in live]
         capacity = min(model.max_len, max(map(len, visible)) + left)
-        return read(model, visible, sources=beside, source_pad=source_pad, capacity=capacity, device=device)
+        return prefill(model, visible, sources=row_sources, source_pad=source_pad, capacity=capacity, device=device)
 
     with inference_mode(parts):
-        logits, cache = read_anew()
+        logits, cache = prefill_live()
     while True:
         with inference_mode(parts):
-            drawable = logits.index_fill(-1, never, -math.inf) if forbidden else logits
+            drawable = logits.index_fill(-1, forbidden_ids, -math.inf) if forbidden else logits
             ids = choose(drawable, [rows[row] for row in live], sampling, [generators[row] for row in live])
             logprobs = token_logprobs(logits, ids)
         left -= 1
@@ -163,21 +163,21 @@ def _columns(
         yield column
         if not left:
             return
-        kept = [slot for slot, row in enumerate(live) if rows[row][-1] not in stop_ids and row not in ended]
-        shrunk = len(kept) < len(live)
-        live = [live[slot] for slot in kept]
+        live_slots = [slot for slot, row in enumerate(live) if rows[row][-1] not in stop_ids and row not in ended]
+        shrunk = len(live_slots) < len(live)
+        live = [live[slot] for slot in live_slots]
         if not live:
             return
         with inference_mode(parts):
             if any(window_moved(len(rows[row]), model.max_len) for row in live):
-                logits, cache = read_anew()
+                logits, cache = prefill_live()
             else:
                 if shrunk:
-                    cache.reorder(torch.tensor(kept, device=device))
+                    cache.reorder(torch.tensor(live_slots, device=device))
                 logits = model.step(torch.tensor([rows[row][-1] for row in live], device=device), cache)
 
 
-def seen_in(rows: Iterable[Sequence[int]], logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
+def mark_seen(rows: Iterable[Sequence[int]], logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
     """The tokens that each row holds."""
     seen = torch.zeros_like(logits, dtype=torch.bool)
     for slot, row in enumerate(rows):

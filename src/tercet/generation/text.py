@@ -9,7 +9,7 @@ from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import CacheType, Decoder, SpeculativeDecoder
 from tercet.generation.sampling import Sampling
 from tercet.generation.speculative import Draft, Lookup, Pass, speculate
-from tercet.generation.stop import StopMatcher
+from tercet.generation.stop_matcher import StopMatcher
 from tercet.generation.stream import Token, stream
 from tercet.tokens import Tokenizer
 
@@ -56,14 +56,14 @@ def generate(
     if samples < 1:
         raise ValueError(f"samples={samples} must be 1 or more")
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
-    number = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
-    seeds = [sampling.seed + sample for _, sample in number]
-    rows = [TextRow(tokenizer, sampling.stop) for _ in number]
+    prompt_samples = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
+    seeds = [sampling.seed + sample for _, sample in prompt_samples]
+    rows = [TextRow(tokenizer, sampling.stop) for _ in prompt_samples]
     ended: set[int] = set()
-    for brought in _passes(
-        model, tokenizer, [encoded[prompt] for prompt, _ in number], sampling, seeds, ended, guesses
+    for new_tokens in _passes(
+        model, tokenizer, [encoded[prompt] for prompt, _ in prompt_samples], sampling, seeds, ended, guesses
     ):
-        for index, tokens in enumerate(brought):
+        for index, tokens in enumerate(new_tokens):
             rows[index].read_pass(tokens)
             if rows[index].finish == "stop":
                 ended.add(index)
@@ -73,7 +73,7 @@ def generate(
             logprobs=tuple(token.logprob for token in row.tokens), finish=row.finish, seed=seed,
             truncated=len(encoded[prompt]) > model.max_len, passes=row.passes,
         )
-        for (prompt, _), seed, row in zip(number, seeds, rows, strict=True)
+        for (prompt, _), seed, row in zip(prompt_samples, seeds, rows, strict=True)
     ]  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def stream_text(
     """
     ids = encode_prompt(tokenizer, prompt)
     passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), guesses)
-    return _pieces(passes, TextRow(tokenizer, sampling.stop))
+    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop))
 
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -101,30 +101,30 @@ def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def draft_for(
-    tokenizer: Tokenizer, draft: SpeculativeDecoder[Any], its_tokenizer: Tokenizer, *, tokens: int = Draft.tokens
+    tokenizer: Tokenizer, draft: SpeculativeDecoder[Any], draft_tokenizer: Tokenizer, *, tokens: int = Draft.tokens
 ) -> Draft:
     """A model that guesses for one with this tokenizer.
 
     Raises:
         UserError: where the two call a token by different ids.
     """
-    if its_tokenizer.vocab_size != tokenizer.vocab_size:
-        raise _another(f"it has {its_tokenizer.vocab_size} tokens, the model's {tokenizer.vocab_size}")
-    for its, wanted in zip(_names(its_tokenizer), _names(tokenizer), strict=True):
-        if its != wanted:
-            raise _another(f"it has {its} where the model's has {wanted}")
+    if draft_tokenizer.vocab_size != tokenizer.vocab_size:
+        raise _tokenizer_error(f"it has {draft_tokenizer.vocab_size} tokens, the model's {tokenizer.vocab_size}")
+    for draft_name, name in zip(_name_tokens(draft_tokenizer), _name_tokens(tokenizer), strict=True):
+        if draft_name != name:
+            raise _tokenizer_error(f"it has {draft_name} where the model's has {name}")
     return Draft(model=draft, tokens=tokens)
 
 
-def _another(why: str) -> UserError:
-    return UserError(f"the draft's tokenizer is another one: {why}; take a draft that was trained with the same")
+def _tokenizer_error(reason: str) -> UserError:
+    return UserError(f"the draft's tokenizer is another one: {reason}; take a draft that was trained with the same")
 
 
-def _names(tokenizer: Tokenizer) -> list[str]:
+def _name_tokens(tokenizer: Tokenizer) -> list[str]:
     """Each id, and what it stands for."""
-    every = range(tokenizer.vocab_size)
+    ids = range(tokenizer.vocab_size)
     roles = dict.fromkeys(tokenizer.special_ids, " (special)")
-    named = zip(every, tokenizer.tokens(every), strict=True)
+    named = zip(ids, tokenizer.tokens(ids), strict=True)
     return [f"id {token} = {name!r}{roles.get(token, '')}" for token, name in named]
 
 
@@ -141,11 +141,11 @@ def _passes(
     if guesses is None:
         columns = stream(model, prompts, sampling, stop_ids=ends, seeds=seeds, ended=ended)
         return ([[] if token is None else [token] for token in column] for column in columns)
-    ahead = cast("SpeculativeDecoder[Any]", model)
-    return speculate(ahead, prompts, sampling, guesses=guesses, stop_ids=ends, seeds=seeds, ended=ended)
+    speculative = cast("SpeculativeDecoder[Any]", model)
+    return speculate(speculative, prompts, sampling, guesses=guesses, stop_ids=ends, seeds=seeds, ended=ended)
 
 
-def _pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
+def _stream_pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
     for (tokens,) in passes:
         if piece := row.read_pass(tokens):
             yield piece
@@ -170,7 +170,7 @@ class TextRow:
         piece = "" if token.finish == "eos" else self._matcher.push(self._decoder.push(token.id))
         if token.finish:
             piece += self.flush()
-        if self._matcher.found:
+        if self._matcher.is_complete:
             self.finish = "stop"
         elif token.finish:
             self.finish = token.finish

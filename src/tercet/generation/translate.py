@@ -65,10 +65,10 @@ def translate(
         UserError: where a tokenizer has no token for the beginning or the end, or a text cannot be encoded.
         ValueError: where there are not as many prefixes as texts, or a prefix is too long for the model.
     """
-    every = _Lines(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
+    translator = _LineTranslator(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
     if prefixes is not None and len(prefixes) != len(texts):
         raise ValueError(f"{len(texts)} texts need as many prefixes, got {len(prefixes)}")
-    return every.translate(texts, prefixes)
+    return translator.translate(texts, prefixes)
 
 
 def translate_stream(
@@ -89,8 +89,8 @@ def translate_stream(
     """
     if pool < 1:
         raise ValueError(f"pool={pool} must be 1 or more lines")
-    every = _Lines(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
-    return _in_pools(lines, pool, every.translate)
+    translator = _LineTranslator(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
+    return _translate_in_pools(lines, pool, translator.translate)
 
 
 def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> tuple[list[list[int]], list[bool]]:
@@ -99,12 +99,12 @@ def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) 
     Raises:
         UserError: where a text cannot be encoded.
     """
-    every = [ids.tolist() for ids in tokenizer.encode_batch([text.strip() for text in texts])]
+    encoded = [ids.tolist() for ids in tokenizer.encode_batch([text.strip() for text in texts])]
     room = max_len - 1 - len(tokenizer.opening)  # beside eos
-    return [tokenizer.frame(ids, max_len=max_len) for ids in every], [len(ids) > room for ids in every]
+    return [tokenizer.frame(ids, max_len=max_len) for ids in encoded], [len(ids) > room for ids in encoded]
 
 
-def _in_pools(
+def _translate_in_pools(
     lines: Iterable[str], pool: int, translate: Callable[[Sequence[str]], list[list[Translation]]]
 ) -> Iterator[list[Translation]]:
     rest = iter(lines)
@@ -112,7 +112,7 @@ def _in_pools(
         yield from translate(texts)
 
 
-class _Lines:
+class _LineTranslator:
     """What translating any lines has in common; everything that can be refused is refused here."""
 
     def __init__(
@@ -132,11 +132,11 @@ class _Lines:
             )
         self.model, self.tokenizer, self.search = model, tokenizer, search
         self.source_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
-        self.bos_id = _required(tokenizer.bos_id, "target", "beginning")
-        self.eos_id = _required(tokenizer.eos_id, "target", "end")
-        _required(self.source_tokenizer.eos_id, "source", "end")
-        never = {tokenizer.pad_id, *tokenizer.special_ids, *([] if allow_unknown else [tokenizer.unk_id])}
-        self.forbidden = frozenset(token for token in never | {self.bos_id} if token is not None) - {self.eos_id}
+        self.bos_id = _require_id(tokenizer.bos_id, "target", "beginning")
+        self.eos_id = _require_id(tokenizer.eos_id, "target", "end")
+        _require_id(self.source_tokenizer.eos_id, "source", "end")
+        special_ids = {tokenizer.pad_id, *tokenizer.special_ids, *([] if allow_unknown else [tokenizer.unk_id])}
+        self.forbidden = frozenset(token for token in special_ids | {self.bos_id} if token is not None) - {self.eos_id}
         self.batch_tokens = batch_tokens
 
     def translate(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[list[Translation]]:
@@ -146,16 +146,16 @@ class _Lines:
         rows = [[self.bos_id, *ids.tolist()] for ids in self.tokenizer.encode_batch(prefixes)]
         if (longest := max(map(len, rows), default=0)) > self.model.max_len:
             raise ValueError(f"a prefix of {longest} tokens, beginning included, exceeds max_len={self.model.max_len}")
-        answers = [[_nothing(prefix)] for prefix in prefixes]
-        asked = [number for number, text in enumerate(texts) if text]
+        answers = [[_empty_translation(prefix)] for prefix in prefixes]
+        non_empty = [number for number, text in enumerate(texts) if text]
         copies = self.search.size if isinstance(self.search, Beam) else 1
 
         def search(slots: list[int]) -> list[list[Hypothesis]]:
-            numbers = [asked[slot] for slot in slots]
+            numbers = [non_empty[slot] for slot in slots]
             return self._search([rows[number] for number in numbers], [sources[number] for number in numbers])
 
-        found = map_by_length(search, [copies * len(sources[number]) for number in asked], self.batch_tokens)
-        for number, hypotheses in zip(asked, found, strict=True):
+        searched = map_by_length(search, [copies * len(sources[number]) for number in non_empty], self.batch_tokens)
+        for number, hypotheses in zip(non_empty, searched, strict=True):
             answers[number] = [
                 Translation(
                     source=texts[number],
@@ -206,15 +206,15 @@ class _Lines:
                     drawn[number].append(token)
                     if len(drawn[number]) == limits[number]:
                         ended.add(number)
-        return [[_sampled(tokens)] for tokens in drawn]
+        return [[_as_hypothesis(tokens)] for tokens in drawn]
 
     def _text(self, prefix: str, row: Sequence[int], hypothesis: Hypothesis) -> str:
-        written = hypothesis.ids[:-1] if hypothesis.finish == "eos" else hypothesis.ids
-        begun = self.tokenizer.decode(row[1:])  # the prefix, as the tokenizer spells it
-        return prefix + self.tokenizer.decode([*row[1:], *written]).removeprefix(begun)
+        ids = hypothesis.ids[:-1] if hypothesis.finish == "eos" else hypothesis.ids
+        prefix_text = self.tokenizer.decode(row[1:])  # the prefix, as the tokenizer spells it
+        return prefix + self.tokenizer.decode([*row[1:], *ids]).removeprefix(prefix_text)
 
 
-def _sampled(tokens: Sequence[Token]) -> Hypothesis:
+def _as_hypothesis(tokens: Sequence[Token]) -> Hypothesis:
     logprob = sum(token.logprob for token in tokens)
     return Hypothesis(
         ids=tuple(token.id for token in tokens),
@@ -225,14 +225,14 @@ def _sampled(tokens: Sequence[Token]) -> Hypothesis:
     )
 
 
-def _nothing(prefix: str) -> Translation:
+def _empty_translation(prefix: str) -> Translation:
     """The translation of an empty line."""
     return Translation(
         source="", text=prefix, ids=(), logprobs=(), logprob=0.0, score=0.0, finish="eos", truncated=False
     )
 
 
-def _required(token: int | None, side: str, what: str) -> int:
+def _require_id(token: int | None, side: str, role: str) -> int:
     if token is None:
-        raise UserError(f"the {side}'s tokenizer has no {what} token: train one for translation")
+        raise UserError(f"the {side}'s tokenizer has no {role} token: train one for translation")
     return token

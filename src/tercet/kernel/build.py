@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from tercet.cache_dir import cache_dir
 from tercet.kernel.signatures import SIGNATURES
-from tercet.places import cache_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 CPP = Path(__file__).parent / "cpp"
@@ -106,7 +106,7 @@ def _compile() -> Path:
         raise FileNotFoundError("no C++ compiler")
     sources = [path.read_text() for path in sorted([SOURCE, *CPP.glob("*.h")])]
     identity = "\n".join([*sources, *FLAGS, compiler, torch.__version__, _cpu()])
-    folder = cache_folder() / "kernels"
+    folder = cache_dir() / "kernels"
     target = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

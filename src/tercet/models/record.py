@@ -54,16 +54,16 @@ class Edit:
         Raises:
             ValueError: for heads or positions that it does not have, or a value of another shape.
         """
-        where = torch.ones((), dtype=torch.bool, device=tensor.device)
+        is_edited = torch.ones((), dtype=torch.bool, device=tensor.device)
         if self.heads is not None:
             if self.name.rpartition(".")[2] not in ATTENTION:
                 raise ValueError(f"{self.name} has no heads; name its q, k, v, scores, weights or heads")
-            where = where & self._chosen("head", self.heads, tensor, 1)
+            is_edited = is_edited & self._chosen("head", self.heads, tensor, 1)
         if self.positions is not None:
-            where = where & self._chosen("position", self.positions, tensor, tensor.ndim - 2)
+            is_edited = is_edited & self._chosen("position", self.positions, tensor, tensor.ndim - 2)
         value = torch.as_tensor(self.value, dtype=tensor.dtype, device=tensor.device)
         try:
-            return torch.where(where, value.expand_as(tensor), tensor)
+            return torch.where(is_edited, value.expand_as(tensor), tensor)
         except RuntimeError:
             raise ValueError(
                 f"the edit of {self.name} has a value of shape {tuple(value.shape)} "
@@ -125,19 +125,19 @@ def record(
 
 def names(model: nn.Module) -> list[str]:
     """Every name that `record` may note, in the order of the modules."""
-    every: list[str] = []
+    tensor_names: list[str] = []
     for name, part in model.named_modules():
         match part:
             case Attention():
-                every += [f"{name}.{kind}" for kind in ATTENTION]
+                tensor_names += [f"{name}.{kind}" for kind in ATTENTION]
             case FeedForward():
-                every.append(f"{name}.activations")
+                tensor_names.append(f"{name}.activations")
             case PositionScheme():
-                every.append(f"{name}.embed")
+                tensor_names.append(f"{name}.embed")
             case _:
                 pass
-        every += [name] if name else []
-    return every
+        tensor_names += [name] if name else []
+    return tensor_names
 
 
 def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:

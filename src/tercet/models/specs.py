@@ -222,9 +222,9 @@ class Classifier:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        twice = sorted({label for label in self.labels if self.labels.count(label) > 1})
-        if twice:
-            raise ValueError(f"label {twice[0]!r} stands in labels twice")
+        repeated = sorted({label for label in self.labels if self.labels.count(label) > 1})
+        if repeated:
+            raise ValueError(f"label {repeated[0]!r} stands in labels twice")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
 

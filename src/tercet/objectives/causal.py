@@ -18,7 +18,7 @@ class CausalBatch(NamedTuple):
     inputs: (B, T) token ids.
     targets: (B, T) the id after each input, or IGNORED.
     token_mask: (B, T) True at real inputs; None where all are.
-    documents: (B, T) number of each input's document; None where rows may look across.
+    documents: (B, T) number of each input's document; None without a document mask.
     """
 
     inputs: Int[Tensor, "B T"]
@@ -27,28 +27,28 @@ class CausalBatch(NamedTuple):
     documents: Int[Tensor, "B T"] | None = None
 
 
-def rows_to_learn(rows: TokenRows) -> CausalBatch:
+def collate_causal(rows: TokenRows) -> CausalBatch:
     """A target counts where it and its input are real and of one document."""
     tokens = torch.from_numpy(rows.tokens)
     real = None if rows.mask is None else torch.from_numpy(rows.mask)
     targets = tokens[:, 1:]
     if real is not None:
         targets = targets.masked_fill(~(real[:, :-1] & real[:, 1:]), IGNORED)
-    documents, targets = _apart(rows, targets)
+    documents, targets = _split_documents(rows, targets)
     return CausalBatch(tokens[:, :-1], targets, None if real is None else real[:, :-1], documents)
 
 
-def windows_to_score(rows: TokenRows) -> CausalBatch:
+def collate_windows(rows: TokenRows) -> CausalBatch:
     """Batches of `Windows`, whose mask marks the targets to score.
 
-    Where documents are kept apart, their first tokens are not among them. What pads the last window stands to the
+    With a document mask the first token of each document is not among them. What pads the last window stands to the
     right of all real tokens, where a causal model does not look.
     """
     tokens = torch.from_numpy(rows.tokens)
     targets = tokens[:, 1:]
     if rows.mask is not None:
         targets = targets.masked_fill(~torch.from_numpy(rows.mask)[:, 1:], IGNORED)
-    documents, targets = _apart(rows, targets)
+    documents, targets = _split_documents(rows, targets)
     return CausalBatch(tokens[:, :-1], targets, None, documents)
 
 
@@ -65,9 +65,9 @@ def _hidden(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, "B T D"]:
     return model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)
 
 
-def _apart(rows: TokenRows, targets: Tensor) -> tuple[Tensor | None, Tensor]:
-    """The inputs' documents, where those are kept apart, and the targets without each document's first token."""
+def _split_documents(rows: TokenRows, targets: Tensor) -> tuple[Tensor | None, Tensor]:
+    """The inputs' documents, where those are masked, and the targets without each document's first token."""
     if rows.documents is None:
         return None, targets
-    number = torch.from_numpy(rows.documents)
-    return number[:, :-1], targets.masked_fill(number[:, :-1] != number[:, 1:], IGNORED)
+    documents = torch.from_numpy(rows.documents)
+    return documents[:, :-1], targets.masked_fill(documents[:, :-1] != documents[:, 1:], IGNORED)

@@ -24,7 +24,7 @@ class LabelledBatch(NamedTuple):
     targets: Int[Tensor, "*B"]
 
 
-def rows_to_classify(rows: LabelRows) -> LabelledBatch:
+def collate_labels(rows: LabelRows) -> LabelledBatch:
     token_mask = None if rows.mask.all() else torch.from_numpy(rows.mask)
     return LabelledBatch(torch.from_numpy(rows.tokens), token_mask, torch.from_numpy(rows.targets))
 

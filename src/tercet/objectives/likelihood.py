@@ -33,14 +33,14 @@ def negative_log_likelihood(
     Args:
         smoothing: ε, the share of each target that is spread over the whole vocabulary.
     """
-    flat, wanted = hidden.flatten(0, -2), targets.flatten()
+    flat, labels = hidden.flatten(0, -2), targets.flatten()
     weight, bias = unembedding.weight, unembedding.bias
     autocast = torch.is_autocast_enabled(flat.device.type)  # which does not look into a function of our own
     dtype = torch.get_autocast_dtype(flat.device.type) if autocast else flat.dtype
-    given = [tensor for tensor in (flat, weight, bias) if tensor is not None]
-    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)  # within, gradients are off
+    tensors = [tensor for tensor in (flat, weight, bias) if tensor is not None]
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)  # within, gradients are off
     total, plain = _LinearCrossEntropy.apply(
-        flat, weight, bias, unembedding.vocab_size, wanted, smoothing, unembedding.softcap, dtype, learns
+        flat, weight, bias, unembedding.vocab_size, labels, smoothing, unembedding.softcap, dtype, learns
     )
     return Loss(total, plain.detach(), (targets != IGNORED).sum())
 
@@ -88,17 +88,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     d_bias = so_far if d_bias is None else d_bias.add_(so_far)
         if learns and d_weight is None:  # not one row
             d_weight, d_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
-        ctx.slopes = d_hidden, d_weight, d_bias
+        ctx.gradients = d_hidden, d_weight, d_bias
         return total, plain
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.slopes is None:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
             raise RuntimeError("the gradient of this loss was handed out already; work out the loss anew")
         # They are scaled in place, which saves a copy as large as the unembedding, and so serve once.
-        slopes, ctx.slopes = zip(ctx.slopes, ctx.dtypes, strict=True), None
+        gradients, ctx.gradients = zip(ctx.gradients, ctx.dtypes, strict=True), None
         return (
-            *(None if slope is None else slope.to(dtype).mul_(gradients[0]) for slope, dtype in slopes),
+            *(None if gradient is None else gradient.to(dtype).mul_(grad_outputs[0]) for gradient, dtype in gradients),
             *[None] * 6,
         )
 
@@ -113,13 +113,13 @@ def _add_product(total: Tensor | None, gradient: Float[Tensor, "N V"], hidden: F
 
 
 def _cross_entropy_(
-    given: Float[Tensor, "N V"], targets: Int[Tensor, " N"], *, smoothing: float, softcap: float | None, learns: bool
+    logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"], *, smoothing: float, softcap: float | None, learns: bool
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """The loss of each row, and what it is without smoothing; the scores become its gradient where that is wanted."""
-    scores, slope = given.float(), None
+    scores, cap_gradient = logits.float(), None
     if softcap is not None:
-        bent = torch.tanh(scores.div_(softcap))
-        scores, slope = bent * softcap, 1 - bent.square()
+        capped = torch.tanh(scores.div_(softcap))
+        scores, cap_gradient = capped * softcap, 1 - capped.square()
     counts = (targets != IGNORED)[:, None]  # (N, 1)
     target = targets[:, None].clamp(min=0)
     mean = scores.mean(-1, keepdim=True) if smoothing else 0.0
@@ -135,7 +135,7 @@ def _cross_entropy_(
         if smoothing:
             gradient.sub_(counts * (smoothing / scores.shape[1]))
         gradient.scatter_add_(-1, target, counts * (smoothing - 1))
-        if slope is not None:
-            gradient.mul_(slope)
-        given.copy_(gradient)
+        if cap_gradient is not None:
+            gradient.mul_(cap_gradient)
+        logits.copy_(gradient)
     return totals[:, 0], plains[:, 0]

@@ -41,6 +41,6 @@ class Loss:
         return Loss(self.total.detach(), self.plain.detach(), self.count)
 
 
-def no_loss(device: torch.device) -> Loss:
+def zero_loss(device: torch.device) -> Loss:
     zero = torch.zeros((), device=device)
     return Loss(zero, zero, torch.zeros((), dtype=torch.long, device=device))

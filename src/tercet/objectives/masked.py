@@ -1,6 +1,6 @@
 """Predict the tokens that were hidden from all the others: the loss of BERT (Devlin et al. 2018).
 
-Only the hidden states at the hidden places are scored, and there are always as many of those: N = B · ceil(rate · T).
+Only the hidden states at the masked positions are scored, and there are always as many of them: N = B · ceil(rate · T).
 """
 
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ from tercet.tokens import Tokenizer
 class MaskedBatch(NamedTuple):
     """Attributes:
     inputs: (B, T) token ids, some of them hidden.
-    places: (N,) where the tokens to predict stand in all B · T; 0 where N has more than are needed.
+    positions: (N,) where the tokens to predict stand in all B · T; 0 where N has more than are needed.
     targets: (N,) the tokens that stood there, or IGNORED.
     token_mask: (B, T) True at real tokens; None where all are.
-    documents: (B, T) number of each token's document; None where rows may look across.
+    documents: (B, T) number of each token's document; None without a document mask.
     """
 
     inputs: Int[Tensor, "B T"]
-    places: Int[Tensor, " N"]
+    positions: Int[Tensor, " N"]
     targets: Int[Tensor, " N"]
     token_mask: Bool[Tensor, "B T"] | None = None
     documents: Int[Tensor, "B T"] | None = None
 
 
-def masked_rows(
+def collate_masked(
     rows: TokenRows, tokenizer: Tokenizer, *, masking: Masking, generator: np.random.Generator
 ) -> MaskedBatch:
     """Rows of T tokens, all of them inputs, with some hidden.
@@ -47,11 +47,11 @@ def masked_rows(
     Raises:
         UserError: where the tokenizer has no mask token, bos or eos.
     """
-    mask_id, bos, eos = _needed(tokenizer)
+    mask_id, bos, eos = _required_ids(tokenizer)
     real = np.ones(rows.tokens.shape, bool) if rows.mask is None else rows.mask
-    tokens = _framed(rows.tokens, real, bos, eos)
+    tokens = _put_bos_eos(rows.tokens, real, bos, eos)
     text = np.ones(tokenizer.vocab_size, bool)  # (V,)
-    text[special_tokens(tokenizer)] = False
+    text[unmaskable_ids(tokenizer)] = False
     masked = mask_rows(
         tokens,
         text[tokens] & real,
@@ -63,41 +63,41 @@ def masked_rows(
     )
     return MaskedBatch(
         torch.from_numpy(masked.inputs),
-        torch.from_numpy(masked.places),
+        torch.from_numpy(masked.positions),
         torch.from_numpy(masked.targets),
         None if rows.mask is None else torch.from_numpy(rows.mask),
         None if rows.documents is None else torch.from_numpy(rows.documents),
     )
 
 
-def join_masked(batches: Sequence[MaskedBatch]) -> MaskedBatch:
+def concatenate_masked(batches: Sequence[MaskedBatch]) -> MaskedBatch:
     """Batches below each other."""
-    before = np.cumsum([0, *(batch.inputs.numel() for batch in batches)]).tolist()
-    places = [
-        torch.where(batch.targets == IGNORED, 0, batch.places + start)
-        for batch, start in zip(batches, before, strict=False)
+    offsets = np.cumsum([0, *(batch.inputs.numel() for batch in batches)]).tolist()
+    positions = [
+        torch.where(batch.targets == IGNORED, 0, batch.positions + start)
+        for batch, start in zip(batches, offsets, strict=False)
     ]
     masks = [torch.ones_like(b.inputs, dtype=torch.bool) if b.token_mask is None else b.token_mask for b in batches]
     documents = [batch.documents for batch in batches if batch.documents is not None]
     return MaskedBatch(
         torch.cat([batch.inputs for batch in batches]),
-        torch.cat(places),
+        torch.cat(positions),
         torch.cat([batch.targets for batch in batches]),
         None if all(batch.token_mask is None for batch in batches) else torch.cat(masks),
         torch.cat(documents) if documents else None,
     )
 
 
-def special_tokens(tokenizer: Tokenizer) -> list[int]:
+def unmaskable_ids(tokenizer: Tokenizer) -> list[int]:
     """Ids that are never hidden, nor put in place of another: special ones, pad, bos, eos and the mask token."""
-    usual = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
-    return sorted(tokenizer.special_ids | {token for token in usual if token is not None})
+    ids = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
+    return sorted(tokenizer.special_ids | {token for token in ids if token is not None})
 
 
 def masked_states(model: EncoderOnly, batch: MaskedBatch) -> Float[Tensor, "N D"]:
     """The hidden states from which the targets are predicted."""
     hidden = model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)  # (B, T, D)
-    return hidden.flatten(0, 1).index_select(0, batch.places)
+    return hidden.flatten(0, 1).index_select(0, batch.positions)
 
 
 def masked_loss(
@@ -108,7 +108,7 @@ def masked_loss(
     return negative_log_likelihood(model.mlm_transform(states), model.unembedding, batch.targets, smoothing=smoothing)
 
 
-def _needed(tokenizer: Tokenizer) -> tuple[int, int, int]:
+def _required_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     """The ids of the mask token, bos and eos."""
     mask_id, bos, eos = tokenizer.mask_id, tokenizer.bos_id, tokenizer.eos_id
     if mask_id is None:
@@ -125,11 +125,11 @@ def _needed(tokenizer: Tokenizer) -> tuple[int, int, int]:
     return mask_id, bos, eos
 
 
-def _framed(tokens: np.ndarray, real: np.ndarray, bos: int, eos: int) -> np.ndarray:
+def _put_bos_eos(tokens: np.ndarray, real: np.ndarray, bos: int, eos: int) -> np.ndarray:
     """The rows with bos at each one's first real token and eos at its last; a single one becomes bos."""
-    framed = tokens.copy()
+    with_ends = tokens.copy()
     rows = np.flatnonzero(real.any(1))
     last = real.shape[1] - 1 - real[rows, ::-1].argmax(1)
-    framed[rows, last] = eos
-    framed[rows, real[rows].argmax(1)] = bos
-    return framed
+    with_ends[rows, last] = eos
+    with_ends[rows, real[rows].argmax(1)] = bos
+    return with_ends

@@ -4,7 +4,7 @@
 
 Devlin et al. (2018). Whole words: Google's BERT, 2019; spans of whole words: Joshi et al. (2020), SpanBERT, whose
 lengths are cut at 10 where ours end at the row's share. Three numbers differ from most implementations: n is a row's
-exact share and not a draw for each token, so N = B · ceil(rate · T) places always suffice; the three fates too are
+exact share and not a draw for each token, so N = B · ceil(rate · T) positions always suffice; the three fates too are
 exact shares of a row, to rounding; and a random token comes from the whole vocabulary, but never from its special ones.
 """
 
@@ -49,21 +49,21 @@ class Masking:
                 f"BERT's are 0.8 and 0.1"
             )
 
-    def places(self, length: int) -> int:
-        """The most places that a row of `length` tokens can need: the static share of N."""
+    def max_predictions(self, length: int) -> int:
+        """The most positions that a row of `length` tokens can need: the static share of N."""
         return min(length, math.ceil(self.rate * length - 1e-9))  # 0.1 · 30 is a little more than 3 in floats
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked:
+class MaskedRows:
     """Attributes:
     inputs: (B, T) the tokens, some of them hidden.
-    places: (N,) of the tokens to predict, counted through all rows; 0 where a row needs fewer than its share of N.
-    targets: (N,) the tokens that stood there, or IGNORED for a place that is not used.
+    positions: (N,) of the tokens to predict, counted through all rows; 0 where a row needs fewer than its share of N.
+    targets: (N,) the tokens that stood there, or IGNORED for a position that is not used.
     """
 
     inputs: Array
-    places: Array
+    positions: Array
     targets: Array
 
 
@@ -76,7 +76,7 @@ def mask_rows(
     mask_id: int,
     random_ids: Array,
     word_starts: Array | None = None,
-) -> Masked:
+) -> MaskedRows:
     """Rows (B, T) with some of their tokens hidden.
 
     Every row takes as many numbers from the generator, so rows masked in two calls are hidden as in one.
@@ -87,14 +87,14 @@ def mask_rows(
         word_starts: (B, T) bool, True where a token begins a word; for words and spans.
     """
     n_rows, length = tokens.shape
-    most = masking.places(length)
+    n_max = masking.max_predictions(length)
     if masking.random and not len(random_ids):
         raise ValueError("there is no token to draw from: give random_ids, or set random=0")
     draws = generator.random((n_rows, 2 + 4 * length))
     rounding, phase = draws[:, 0], draws[:, 1]
-    order, fate, other, run = draws[:, 2:].reshape(n_rows, 4, length).swapaxes(0, 1)
+    order, fate, replacement, run = draws[:, 2:].reshape(n_rows, 4, length).swapaxes(0, 1)
     share = np.floor(masking.rate * candidates.sum(1) + rounding).astype(np.int64)  # (B,)
-    share = np.minimum(share, np.minimum(candidates.sum(1), most))
+    share = np.minimum(share, np.minimum(candidates.sum(1), n_max))
     if masking.unit == "tokens":
         first = np.argsort(np.where(candidates, order, 2.0), axis=1)
         chosen = np.zeros_like(candidates)
@@ -105,21 +105,22 @@ def mask_rows(
         words = _words(candidates, word_starts)
         lengths = np.ones((n_rows, length), np.int64) if masking.unit == "words" else _geometric(run, masking.span)
         chosen = _choose_words(words, candidates, share, order, lengths)
-    columns = np.argsort(~chosen, axis=1, kind="stable")[:, :most]  # (B, K) the chosen first, in the row's order
+    columns = np.argsort(~chosen, axis=1, kind="stable")[:, :n_max]  # (B, K) the chosen first, in the row's order
     count = chosen.sum(1)[:, None]
-    used = np.arange(most) < count
-    # The chosen in random order, at even steps between 0 and 1: exact shares, and no place preferred.
-    rank = np.where(used, fate[:, :most], 2.0).argsort(1).argsort(1)
+    used = np.arange(n_max) < count
+    # The chosen in random order, at even steps between 0 and 1: exact shares, and no position preferred.
+    rank = np.where(used, fate[:, :n_max], 2.0).argsort(1).argsort(1)
     level = (rank + phase[:, None]) / np.maximum(count, 1)
     hidden = used & (level < masking.masked)
     drawn = used & ~hidden & (level < masking.masked + masking.random)
-    places = np.where(used, np.arange(n_rows)[:, None] * length + columns, 0)
+    positions = np.where(used, np.arange(n_rows)[:, None] * length + columns, 0)
     targets = np.where(used, np.take_along_axis(tokens, columns, axis=1), IGNORED)
     inputs = tokens.copy()
-    inputs.ravel()[places[hidden]] = mask_id
+    inputs.ravel()[positions[hidden]] = mask_id
     if drawn.any():
-        inputs.ravel()[places[drawn]] = random_ids[(other[:, :most][drawn] * len(random_ids)).astype(np.int64)]
-    return Masked(inputs=inputs, places=places.ravel(), targets=targets.ravel())
+        drawn_ids = (replacement[:, :n_max][drawn] * len(random_ids)).astype(np.int64)
+        inputs.ravel()[positions[drawn]] = random_ids[drawn_ids]
+    return MaskedRows(inputs=inputs, positions=positions.ravel(), targets=targets.ravel())
 
 
 def _words(candidates: Array, starts: Array) -> Array:
@@ -150,15 +151,16 @@ def _choose_words(words: Array, candidates: Array, share: Array, order: Array, l
     queue = np.argsort(np.where(sizes[:, :length] > 0, order, 2.0), axis=1)
     queue = np.concatenate((queue, np.full((n_rows, 1), length)), axis=1)
     n_words = (sizes > 0).sum(1)
-    taken = np.zeros((n_rows, length + 1), bool)
-    left, at, word, going = share.copy(), np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), np.zeros(n_rows, int)
-    while ((left > 0) & ((going > 0) | (at < n_words))).any():
-        runs = going > 0
-        word = np.minimum(np.where(runs, word + 1, queue[rows, at]), length)
+    is_taken = np.zeros((n_rows, length + 1), bool)
+    share_left = share.copy()
+    queue_index, word, run_left = np.zeros((3, n_rows), np.int64)
+    while ((share_left > 0) & ((run_left > 0) | (queue_index < n_words))).any():
+        runs = run_left > 0
+        word = np.minimum(np.where(runs, word + 1, queue[rows, queue_index]), length)
         size = sizes[rows, word]
-        fits = (size > 0) & (size <= left) & ~taken[rows, word]
-        taken[rows, word] |= fits
-        left -= np.where(fits, size, 0)
-        at = np.where(runs, at, np.minimum(at + 1, n_words))
-        going = np.where(fits, np.where(runs, going, lengths[rows, np.minimum(word, length - 1)]) - 1, 0)
-    return np.take_along_axis(taken, words, axis=1) & candidates
+        fits = (size > 0) & (size <= share_left) & ~is_taken[rows, word]
+        is_taken[rows, word] |= fits
+        share_left -= np.where(fits, size, 0)
+        queue_index = np.where(runs, queue_index, np.minimum(queue_index + 1, n_words))
+        run_left = np.where(fits, np.where(runs, run_left, lengths[rows, np.minimum(word, length - 1)]) - 1, 0)
+    return np.take_along_axis(is_taken, words, axis=1) & candidates

@@ -30,7 +30,7 @@ class PairBatch(NamedTuple):
     targets: Int[Tensor, "B T"]
 
 
-def pairs_to_learn(rows: PairRows) -> PairBatch:
+def collate_pairs(rows: PairRows) -> PairBatch:
     target, real = torch.from_numpy(rows.target), torch.from_numpy(rows.target_mask)
     token_mask = None if rows.source_mask.all() else torch.from_numpy(rows.source_mask)
     targets = target[:, 1:].masked_fill(~real[:, 1:], IGNORED)

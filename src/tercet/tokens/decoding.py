@@ -9,9 +9,9 @@ import codecs
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tercet.tokens.building import BYTE_TOKENS
+from tercet.tokens.trainers import BYTE_TOKENS
 
-TIDIED = [
+CLEANUPS = [
     *((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m")),
     *((" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
 ]
@@ -44,10 +44,10 @@ class ByteStream:
         return self._decoder.decode(b"", final=True)
 
 
-class WholeStream:
+class RedecodingStream:
     """A `TextStream` for a tokenizer whose decoder only the library knows (sentencepiece's spaces).
 
-    The whole text is decoded at every token, and what is new in it is said. The library's own stream raises an error
+    The whole text is decoded at every token, and what is new in it is emitted. The library's own stream raises an error
     where a byte that is no UTF-8 changes how the bytes before it are read, so a run of bytes is held back to its end.
     """
 
@@ -55,20 +55,20 @@ class WholeStream:
         """`held` are the ids of single bytes."""
         self._decode, self._held = decode, held
         self._ids: list[int] = []
-        self._said = ""
+        self._emitted = ""
 
     def push(self, token: int) -> str:
         self._ids.append(token)
-        return "" if token in self._held else self._news(unfinished="\ufffd")
+        return "" if token in self._held else self._new_text(unfinished="\ufffd")
 
     def flush(self) -> str:
-        return self._news(unfinished=None)
+        return self._new_text(unfinished=None)
 
-    def _news(self, unfinished: str | None) -> str:
+    def _new_text(self, unfinished: str | None) -> str:
         text = self._decode(self._ids)
         if unfinished and text.endswith(unfinished):
             return ""
-        new, self._said = text.removeprefix(self._said), text
+        new, self._emitted = text.removeprefix(self._emitted), text
         return new
 
 
@@ -79,8 +79,8 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
         structure: the parsed `tokenizer.json`.
         names: the tokens as the library writes them, in id order.
     """
-    steps = joining(structure)
-    if steps[-1:] == ["Strip"] and prefix_space(structure):
+    steps = decoder_steps(structure)
+    if steps[-1:] == ["Strip"] and has_prefix_space(structure):
         steps.pop()
     match steps:
         case ["ByteLevel"]:
@@ -98,31 +98,31 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
         case ["WordPiece"]:
             inside, tidy = structure["decoder"]["prefix"], structure["decoder"]["cleanup"]
             pieces = [name.removeprefix(inside) if name.startswith(inside) else f" {name}" for name in names]
-            return [_tidied(piece, tidy).encode() if name else b"" for name, piece in zip(names, pieces, strict=True)]
+            return [_clean_up(piece, tidy).encode() if name else b"" for name, piece in zip(names, pieces, strict=True)]
         case _:
             return None
 
 
 def first_table(structure: dict[str, Any], names: Sequence[str], table: list[bytes]) -> list[bytes]:
     """The bytes of every id where it is the first of a text, beside its `table` elsewhere."""
-    if joining(structure) == ["WordPiece"]:  # a piece from inside a word then shows that it is one
-        return [_tidied(name, structure["decoder"]["cleanup"]).encode() for name in names]
-    return [piece.removeprefix(b" ") for piece in table] if prefix_space(structure) else table
+    if decoder_steps(structure) == ["WordPiece"]:  # a piece from inside a word then shows that it is one
+        return [_clean_up(name, structure["decoder"]["cleanup"]).encode() for name in names]
+    return [piece.removeprefix(b" ") for piece in table] if has_prefix_space(structure) else table
 
 
-def _tidied(piece: str, tidy: bool) -> str:
+def _clean_up(piece: str, tidy: bool) -> str:
     """The library's `cleanup`, one token at a time: no space before a full stop, and English contractions joined."""
-    for spaced, joined in TIDIED if tidy else ():
+    for spaced, joined in CLEANUPS if tidy else ():
         piece = piece.replace(spaced, joined)
     return piece
 
 
-def joining(structure: dict[str, Any]) -> list[str]:
+def decoder_steps(structure: dict[str, Any]) -> list[str]:
     """The steps of a `tokenizer.json`'s decoder, by name."""
     return [part["type"] for part in _decoders(structure)]
 
 
-def prefix_space(structure: dict[str, Any]) -> bool:
+def has_prefix_space(structure: dict[str, Any]) -> bool:
     """Whether a `tokenizer.json` puts a space before every text and takes one away at the end, and does no more."""
     return (
         structure.get("normalizer") == {"type": "Prepend", "prepend": " "}

@@ -16,12 +16,12 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from tercet.config import UserError
-from tercet.tokens.building import BYTE_TOKENS
-from tercet.tokens.decoding import byte_characters, joining
+from tercet.tokens.decoding import byte_characters, decoder_steps
 from tercet.tokens.sentencepiece import SPACE
 from tercet.tokens.tokenizer import Tokenizer
+from tercet.tokens.trainers import BYTE_TOKENS
 
-NORMAL, UNKNOWN, CONTROL, USERS, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of tokens
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of tokens
 KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "pad": "padding_token_id", "unk": "unknown_token_id"}
@@ -39,7 +39,7 @@ SPLITS = {
     "llama-bpe": (LLAMA_SPLIT,),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2_SPLIT, r"\p{N}+", r"[0-9][0-9][0-9]"),
 }  # each cuts what the one before left
-ALSO = {
+ALIASES = {
     "mpt": "gpt-2", "olmo": "gpt-2", "jais": "gpt-2", "phi-2": "gpt-2", "starcoder": "smollm", "refact": "smollm",
     "codeshell": "smollm", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "falcon3": "llama-bpe",
 }  # fmt: skip
@@ -55,35 +55,34 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
     """
     kind = settings.get(f"{KEY}model")
     if kind not in ("gpt2", "llama"):
-        told = "has no tokenizer" if kind is None else f"has a tokenizer of the kind {kind!r}"
-        raise UserError(f"it {told}; Tercet reads gpt2 and llama")
-    names = _listed(settings, "tokens", str)
-    kinds = _listed(settings, "token_type", int) if f"{KEY}token_type" in settings else [NORMAL] * len(names)
+        reason = "has no tokenizer" if kind is None else f"has a tokenizer of the kind {kind!r}"
+        raise UserError(f"it {reason}; Tercet reads gpt2 and llama")
+    names = _get_list(settings, "tokens", str)
+    kinds = _get_list(settings, "token_type", int) if f"{KEY}token_type" in settings else [NORMAL] * len(names)
     if not names or len(kinds) != len(names):
         raise UserError(f"{KEY}token_type is of {len(kinds)} tokens, {KEY}tokens of {len(names)}; copy it again")
     if len(set(names)) != len(names):
-        seen = set[str]()
-        twice = next(name for name in names if name in seen or seen.add(name))
-        raise UserError(f"the token {twice!r} has two ids, which Tercet cannot tell apart; take another file")
-    ids = {role: _id(settings, name, len(names)) for role, name in IDS.items()}
+        seen_names = set[str]()
+        repeated = next(name for name in names if name in seen_names or seen_names.add(name))
+        raise UserError(f"the token {repeated!r} has two ids, which Tercet cannot tell apart; take another file")
+    ids = {role: _get_id(settings, name, len(names)) for role, name in IDS.items()}
     try:
-        built = _bytes_bpe(settings, names) if kind == "gpt2" else _pieces(settings, names, kinds, ids["unk"])
-        built.add_tokens([_added(name) for name, its in zip(names, kinds, strict=True) if its == USERS])
-        built.add_special_tokens(
-            [_added(name, special=True) for name, its in zip(names, kinds, strict=True) if its == CONTROL]
-        )
-        tokenizer = Tokenizer(built)
+        bpe = _build_byte_bpe(settings, names) if kind == "gpt2" else _build_pieces(settings, names, kinds, ids["unk"])
+        kind_of = dict(zip(names, kinds, strict=True))
+        bpe.add_tokens([_added_token(name) for name in names if kind_of[name] == USER_DEFINED])
+        bpe.add_special_tokens([_added_token(name, special=True) for name in names if kind_of[name] == CONTROL])
+        tokenizer = Tokenizer(bpe)
     except UserError:
         raise
     except Exception as error:  # the library has no exception class of its own
-        told = str(error).partition("\n")[0]
-        raise UserError(f"its tokens and merges do not make a tokenizer ({told}); copy it again") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"its tokens and merges do not make a tokenizer ({reason}); copy it again") from None
     tokenizer = tokenizer.with_ids(bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"])
-    opened = kind == "llama" or _pre(settings) in WHOLE_FIRST
-    opens = settings.get(f"{KEY}add_bos_token", opened)
-    if not isinstance(opens, bool):
-        raise UserError(f"{KEY}add_bos_token is {opens!r}; it must be true or false")
-    return tokenizer.with_opening([tokenizer.bos_id] if opens and tokenizer.bos_id is not None else [])
+    default = kind == "llama" or _get_pre(settings) in WHOLE_FIRST
+    adds_bos = settings.get(f"{KEY}add_bos_token", default)
+    if not isinstance(adds_bos, bool):
+        raise UserError(f"{KEY}add_bos_token is {adds_bos!r}; it must be true or false")
+    return tokenizer.with_opening([tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else [])
 
 
 def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -103,31 +102,31 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
     added: dict[int, dict[str, Any]] = {token["id"]: token for token in structure["added_tokens"]}
     _check_added(tokenizer, added)
     ids = {name: getattr(tokenizer, f"{role}_id") for role, name in IDS.items()}
-    about = _as_characters(structure) if tokenizer.kind == "characters" else _as_bytes(structure)
-    names, kinds = about["tokens"], about["token_type"]
+    model_settings = _character_settings(structure) if tokenizer.kind == "characters" else _byte_settings(structure)
+    names, kinds = model_settings["tokens"], model_settings["token_type"]
     for number, token in added.items():
         names[number] = token["content"]
-        kinds[number] = CONTROL if token["special"] else USERS
+        kinds[number] = CONTROL if token["special"] else USER_DEFINED
     if tokenizer.unk_id is not None and kinds[tokenizer.unk_id] == NORMAL:
         kinds[tokenizer.unk_id] = UNKNOWN
-    told = {
-        **about,
+    all_settings = {
+        **model_settings,
         **{name: number for name, number in ids.items() if number is not None},
         "add_bos_token": bool(tokenizer.opening),
         "add_eos_token": False,
         "add_space_prefix": False,
     }
-    return {f"{KEY}{name}": value for name, value in told.items()}
+    return {f"{KEY}{name}": value for name, value in all_settings.items()}
 
 
-def _bytes_bpe(settings: Mapping[str, Any], names: Sequence[str]) -> tokenizers.Tokenizer:
-    pre = _pre(settings)
+def _build_byte_bpe(settings: Mapping[str, Any], names: Sequence[str]) -> tokenizers.Tokenizer:
+    pre = _get_pre(settings)
     if pre not in SPLITS:
-        known = ", ".join([*SPLITS, *ALSO])
+        known = ", ".join([*SPLITS, *ALIASES])
         raise UserError(f"its tokenizer splits text as {pre!r}, which Tercet does not know; it knows {known}")
-    pairs = [tuple(merge.split(" ")) for merge in _listed(settings, "merges", str)]
+    pairs = [tuple(merge.split(" ")) for merge in _get_list(settings, "merges", str)]
     if not pairs and pre == "gpt-2" and {name for name in names if len(name) == 1} <= ASCII.keys():
-        return _single([ASCII.get(name, name) for name in names], byte_fallback=False)
+        return _build_characters([ASCII.get(name, name) for name in names], byte_fallback=False)
     vocabulary = {name: number for number, name in enumerate(names)}
     model = models.BPE(vocab=vocabulary, merges=cast("list[tuple[str, str]]", pairs), ignore_merges=pre in WHOLE_FIRST)
     built = tokenizers.Tokenizer(model)
@@ -146,32 +145,32 @@ def _bytes_bpe(settings: Mapping[str, Any], names: Sequence[str]) -> tokenizers.
     return built
 
 
-def _as_bytes(structure: dict[str, Any]) -> dict[str, Any]:
+def _byte_settings(structure: dict[str, Any]) -> dict[str, Any]:
     model = structure["model"]
-    if model["type"] != "BPE" or "ByteLevel" not in joining(structure):
+    if model["type"] != "BPE" or "ByteLevel" not in decoder_steps(structure):
         raise UserError(
             f"the tokenizer is not a BPE of bytes but {_kind_of(structure)}, which llama.cpp would cut in another way; "
             "a model with tokenizer.kind: bpe, gpt2 or characters could be converted"
         )
-    if structure["normalizer"] or joining(structure) != ["ByteLevel"]:
+    if structure["normalizer"] or decoder_steps(structure) != ["ByteLevel"]:
         raise UserError(
             "the tokenizer changes a text before it cuts it (a space before it, or other characters), which llama.cpp "
             "does not; a model with tokenizer.prefix_space: false could be converted"
         )
-    splits = _splits(structure["pre_tokenizer"])
+    splits = _find_splits(structure["pre_tokenizer"])
     pre = next((name for name, known in SPLITS.items() if known == splits), None)
     if pre is None:
         raise UserError(
             "the tokenizer splits a text in a way of its own, which llama.cpp does not know; "
             "a model with tokenizer.kind: bpe or gpt2 could be converted"
         )
-    whole_first = bool(model.get("ignore_merges"))
-    if whole_first != (pre in WHOLE_FIRST) or any(
+    ignores_merges = bool(model.get("ignore_merges"))
+    if ignores_merges != (pre in WHOLE_FIRST) or any(
         model.get(key) for key in ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
     ):
         raise UserError("the tokenizer merges in a way of its own (ignore_merges, a prefix), not as llama.cpp does")
     vocabulary: dict[str, int] = model["vocab"]
-    names = _filled(vocabulary, structure)
+    names = _list_names(vocabulary, structure)
     return {
         "model": "gpt2",
         "pre": pre,
@@ -181,57 +180,58 @@ def _as_bytes(structure: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _splits(pre: dict[str, Any] | None) -> tuple[str, ...] | None:
+def _find_splits(pre: dict[str, Any] | None) -> tuple[str, ...] | None:
     """The regular expressions by which bytes' pre-tokenizer cuts, one after the other; None where it does more."""
     steps = [] if pre is None else pre.get("pretokenizers", [pre])
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1]["add_prefix_space"]:
         return None
-    found: list[str] = []
+    splits: list[str] = []
     for step in steps:
         match step:
             case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": used}:
-                found += [GPT2_SPLIT] if used else []
+                splits += [GPT2_SPLIT] if used else []
             case {"type": "Digits", "individual_digits": True}:
-                found.append(DIGIT)
+                splits.append(DIGIT)
             case {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}:
-                found.append(GPT2_SPLIT if regex == TIKTOKEN_SPLIT else regex)
+                splits.append(GPT2_SPLIT if regex == TIKTOKEN_SPLIT else regex)
             case _:
                 return None
-    return tuple(found)
+    return tuple(splits)
 
 
-def _pieces(
+def _build_pieces(
     settings: Mapping[str, Any], names: Sequence[str], kinds: Sequence[int], unknown: int | None
 ) -> tokenizers.Tokenizer:
-    scores = _listed(settings, "scores", float)
+    scores = _get_list(settings, "scores", float)
     if len(scores) != len(names):
         raise UserError(f"{KEY}scores is of {len(scores)} tokens, {KEY}tokens of {len(names)}; copy it again")
-    spaced = settings.get(f"{KEY}add_space_prefix", True)
-    if not isinstance(spaced, bool):
-        raise UserError(f"{KEY}add_space_prefix is {spaced!r}; it must be true or false")
-    merges = _merges({name: score for name, score, kind in zip(names, scores, kinds, strict=True) if kind == NORMAL})
+    adds_space = settings.get(f"{KEY}add_space_prefix", True)
+    if not isinstance(adds_space, bool):
+        raise UserError(f"{KEY}add_space_prefix is {adds_space!r}; it must be true or false")
+    normal = {name: score for name, score, kind in zip(names, scores, kinds, strict=True) if kind == NORMAL}
+    merges = _find_merges(normal)
     fallback = set(BYTE_TOKENS) <= {name for name, kind in zip(names, kinds, strict=True) if kind == BYTE}
-    if not merges and not spaced:  # single characters, in which a space may be itself
-        return _single([" " if name == SPACE else name for name in names], byte_fallback=fallback)
+    if not merges and not adds_space:  # single characters, in which a space may be itself
+        return _build_characters([" " if name == SPACE else name for name in names], byte_fallback=fallback)
     unk = None if unknown is None else names[unknown]
-    model = models.BPE(vocab=_numbered(names), merges=merges, byte_fallback=fallback, unk_token=unk, fuse_unk=False)
+    model = models.BPE(vocab=_number_names(names), merges=merges, byte_fallback=fallback, unk_token=unk, fuse_unk=False)
     built = tokenizers.Tokenizer(model)
-    before: list[normalizers.Normalizer] = [normalizers.Prepend(SPACE)] if spaced else []
-    after: list[decoders.Decoder] = [decoders.Strip(" ", 1, 0)] if spaced else []
+    before: list[normalizers.Normalizer] = [normalizers.Prepend(SPACE)] if adds_space else []
+    after: list[decoders.Decoder] = [decoders.Strip(" ", 1, 0)] if adds_space else []
     built.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", SPACE)])
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
     built.decoder = decoders.Sequence(steps)
     return built
 
 
-def _single(names: Sequence[str], *, byte_fallback: bool) -> tokenizers.Tokenizer:
+def _build_characters(names: Sequence[str], *, byte_fallback: bool) -> tokenizers.Tokenizer:
     """Our kind characters."""
-    built = tokenizers.Tokenizer(models.BPE(vocab=_numbered(names), merges=[], byte_fallback=byte_fallback))
+    built = tokenizers.Tokenizer(models.BPE(vocab=_number_names(names), merges=[], byte_fallback=byte_fallback))
     built.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return built
 
 
-def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """The pairs of pieces that make a piece, those of the best piece first.
 
     Raises:
@@ -241,15 +241,15 @@ def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
         piece: [(piece[:n], piece[n:]) for n in range(1, len(piece)) if piece[:n] in scores and piece[n:] in scores]
         for piece in scores
     }
-    made = sorted((piece for piece, some in pairs.items() if some), key=lambda piece: -scores[piece])
-    if len({scores[piece] for piece in made}) != len(made):
+    merged = sorted((piece for piece, parts in pairs.items() if parts), key=lambda piece: -scores[piece])
+    if len({scores[piece] for piece in merged}) != len(merged):
         raise UserError("two of its tokenizer's pieces have the same score, and no list of merges can say that")
-    return [pair for piece in made for pair in pairs[piece]]
+    return [pair for piece in merged for pair in pairs[piece]]
 
 
-def _as_characters(structure: dict[str, Any]) -> dict[str, Any]:
+def _character_settings(structure: dict[str, Any]) -> dict[str, Any]:
     vocabulary: dict[str, int] = structure["model"]["vocab"]
-    names = _filled(vocabulary, structure)
+    names = _list_names(vocabulary, structure)
     spelt = {character: byte for byte, character in ASCII.items()}
     special = {token["content"] for token in structure["added_tokens"]}
     if not structure["model"]["byte_fallback"]:
@@ -279,7 +279,7 @@ def _as_characters(structure: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _filled(vocabulary: Mapping[str, int], structure: dict[str, Any]) -> list[str]:
+def _list_names(vocabulary: Mapping[str, int], structure: dict[str, Any]) -> list[str]:
     """Every id's name; where there is none, one that is in no text."""
     n = 1 + max(vocabulary.values(), default=-1)
     n = max(n, *(1 + token["id"] for token in structure["added_tokens"]), 0)
@@ -305,29 +305,29 @@ def _kind_of(structure: dict[str, Any]) -> str:
     return {"WordLevel": "whole words", "BPE": "a BPE of characters"}.get(kind, kind)
 
 
-def _pre(settings: Mapping[str, Any]) -> str:
-    told = settings.get(f"{KEY}pre", "default")
-    return ALSO.get(told, told) if isinstance(told, str) else repr(told)
+def _get_pre(settings: Mapping[str, Any]) -> str:
+    name = settings.get(f"{KEY}pre", "default")
+    return ALIASES.get(name, name) if isinstance(name, str) else repr(name)
 
 
-def _id(settings: Mapping[str, Any], name: str, n: int) -> int | None:
-    told = settings.get(f"{KEY}{name}")
-    if told is not None and (type(told) is not int or not 0 <= told < n):
-        raise UserError(f"{KEY}{name} is {told!r}, and the tokens have the ids 0 to {n - 1}; copy it again")
-    return told
+def _get_id(settings: Mapping[str, Any], name: str, n: int) -> int | None:
+    number = settings.get(f"{KEY}{name}")
+    if number is not None and (type(number) is not int or not 0 <= number < n):
+        raise UserError(f"{KEY}{name} is {number!r}, and the tokens have the ids 0 to {n - 1}; copy it again")
+    return number
 
 
-def _listed(settings: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    told = settings.get(f"{KEY}{name}")
-    if not isinstance(told, list) or not all(type(item) is kind for item in cast("list[Any]", told)):
-        what = "is missing" if told is None else f"is no list of {kind.__name__}"
-        raise UserError(f"{KEY}{name} {what}; copy it again")
-    return cast("list[Any]", told)
+def _get_list(settings: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    values = settings.get(f"{KEY}{name}")
+    if not isinstance(values, list) or not all(type(item) is kind for item in cast("list[Any]", values)):
+        problem = "is missing" if values is None else f"is no list of {kind.__name__}"
+        raise UserError(f"{KEY}{name} {problem}; copy it again")
+    return cast("list[Any]", values)
 
 
-def _numbered(names: Sequence[str]) -> dict[str, int]:
+def _number_names(names: Sequence[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(names)}
 
 
-def _added(name: str, *, special: bool = False) -> AddedToken:
+def _added_token(name: str, *, special: bool = False) -> AddedToken:
     return AddedToken(name, special=special, normalized=False)

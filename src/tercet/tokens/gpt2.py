@@ -41,13 +41,13 @@ SHA256 = {
 }
 
 
-def gpt2() -> tokenizers.Tokenizer:
+def load_gpt2() -> tokenizers.Tokenizer:
     """GPT-2's tokenizer.
 
     Raises:
         UserError: where no package has the ranks, and `tiktoken` is missing, or has not cached and cannot reach them.
     """
-    ranks = shipped_ranks()
+    ranks = find_shipped_ranks()
     if ranks is not None:
         return from_ranks(ranks, PATTERN, SPECIAL)
     try:
@@ -62,7 +62,7 @@ def gpt2() -> tokenizers.Tokenizer:
     return from_ranks(encoding._mergeable_ranks, PATTERN, SPECIAL)  # pyright: ignore[reportPrivateUsage]
 
 
-def shipped_ranks() -> dict[bytes, int] | None:
+def find_shipped_ranks() -> dict[bytes, int] | None:
     """GPT-2's ranks (token -> id) from a package of `SHIPPED`, None where none is installed.
 
     Only the file is read, and none of the package's code is run: some take seconds to import.
@@ -73,18 +73,18 @@ def shipped_ranks() -> dict[bytes, int] | None:
             path = Path(folder, name)
             content = path.read_bytes() if path.is_file() else b""
             if hashlib.sha256(content).hexdigest() == SHA256[path.name]:
-                return _ranks_of_names(content) if path.suffix == ".json" else _ranks_of_lines(content)
+                return _parse_encoder_json(content) if path.suffix == ".json" else _parse_tiktoken(content)
     return None
 
 
-def _ranks_of_names(content: bytes) -> dict[bytes, int]:
+def _parse_encoder_json(content: bytes) -> dict[bytes, int]:
     """From OpenAI's encoder.json: the id of each token, which is its rank, beside its name."""
     value = {character: byte for byte, character in enumerate(byte_characters())}
     ids = {name: rank for name, rank in json.loads(content).items() if name not in SPECIAL}
     return {bytes(value[character] for character in name): rank for name, rank in ids.items()}
 
 
-def _ranks_of_lines(content: bytes) -> dict[bytes, int]:
+def _parse_tiktoken(content: bytes) -> dict[bytes, int]:
     """From tiktoken's form: on each line a token in base 64 and its rank."""
     return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, content.splitlines())}
 
@@ -93,13 +93,13 @@ def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, i
     """The byte-level BPE with tiktoken's `ranks` (token -> id), split by the regular expression `pattern`."""
     character = byte_characters()
 
-    def written(token: bytes) -> str:
+    def spell(token: bytes) -> str:
         return "".join(character[byte] for byte in token)
 
     ordered = sorted(ranks, key=lambda token: ranks[token])
-    merges = [_parts(token, ranks) for token in ordered if len(token) > 1]
-    vocabulary = {written(token): ranks[token] for token in ordered} | dict(special)
-    model = models.BPE(vocab=vocabulary, merges=[(written(left), written(right)) for left, right in merges])
+    merges = [_undo_last_merge(token, ranks) for token in ordered if len(token) > 1]
+    vocabulary = {spell(token): ranks[token] for token in ordered} | dict(special)
+    model = models.BPE(vocab=vocabulary, merges=[(spell(left), spell(right)) for left, right in merges])
     built = tokenizers.Tokenizer(model)
     built.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
@@ -123,14 +123,14 @@ def from_files(vocabulary: Path, merges: Path, *, prefix_space: bool = False) ->
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; copy the whole folder") from None
     except Exception as error:  # the library has no exception class of its own
-        told = str(error).partition("\n")[0]
-        raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({told}); copy both again") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({reason}); copy both again") from None
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     built.decoder = decoders.ByteLevel()
     return built
 
 
-def _parts(token: bytes, ranks: Mapping[bytes, int]) -> tuple[bytes, bytes]:
+def _undo_last_merge(token: bytes, ranks: Mapping[bytes, int]) -> tuple[bytes, bytes]:
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         joined = [ranks.get(left + right, len(ranks)) for left, right in pairwise(parts)]

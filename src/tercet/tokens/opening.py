@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def opening_of(structure: Mapping[str, Any]) -> tuple[int, ...]:
+def read_opening(structure: Mapping[str, Any]) -> tuple[int, ...]:
     """The ids, seen from a parsed tokenizer.json."""
     processor: dict[str, Any] = structure.get("post_processor") or {}
     steps = processor.get("processors", [processor])
@@ -20,7 +20,7 @@ def opening_of(structure: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(number for name in before for number in template["special_tokens"][name]["ids"])
 
 
-def opened(structure: Mapping[str, Any], tokens: Sequence[tuple[str, int]]) -> dict[str, Any]:
+def replace_opening(structure: Mapping[str, Any], tokens: Sequence[tuple[str, int]]) -> dict[str, Any]:
     """The tokenizer.json with other ids, in this order, and no other post-processor.
 
     Args:

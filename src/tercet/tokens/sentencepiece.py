@@ -27,7 +27,7 @@ VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # how protobuf keeps a valu
 
 
 @dataclass(kw_only=True)
-class Pieces:
+class SentencePieceModel:
     """What an .spm file says."""
 
     scores: dict[str, float] = field(default_factory=dict[str, float])
@@ -36,7 +36,7 @@ class Pieces:
     spaces_joined: bool = True
 
 
-def read_pieces(path: Path) -> Pieces:
+def read_pieces(path: Path) -> SentencePieceModel:
     """The pieces of an .spm file.
 
     Raises:
@@ -52,7 +52,9 @@ def read_pieces(path: Path) -> Pieces:
         raise UserError(f"{path} is not a sentencepiece model that Tercet reads ({error}); copy it again") from None
 
 
-def unigram(pieces: Pieces, ids: Mapping[str, int], *, unknown: str, special: frozenset[str]) -> tokenizers.Tokenizer:
+def build_unigram(
+    pieces: SentencePieceModel, ids: Mapping[str, int], *, unknown: str, special: frozenset[str]
+) -> tokenizers.Tokenizer:
     """One side's tokenizer.
 
     Args:
@@ -84,16 +86,16 @@ def unigram(pieces: Pieces, ids: Mapping[str, int], *, unknown: str, special: fr
             vocabulary.append((HIDDEN + name, 0.0))
     built = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=ids[unknown]))
     built.normalizer = _normalizer(pieces)
-    inside = any(SPACE in name[1:] for name in pieces.scores)
+    is_space_inside = any(SPACE in name[1:] for name in pieces.scores)
     scheme = "always" if pieces.space_before else "never"
-    built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=not inside)
+    built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=not is_space_inside)
     built.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), decoders.Metaspace(SPACE, prepend_scheme=scheme)])
     built.add_special_tokens([AddedToken(HIDDEN + name, special=True, normalized=False) for name in sorted(special)])
     built.add_tokens([AddedToken(name, special=False, normalized=False) for name in codes])
     return built
 
 
-def _normalizer(pieces: Pieces) -> normalizers.Normalizer:
+def _normalizer(pieces: SentencePieceModel) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = [normalizers.Replace(HIDDEN, "\ufffd")]
     if pieces.table:
         steps.append(normalizers.Precompiled(pieces.table))
@@ -102,9 +104,9 @@ def _normalizer(pieces: Pieces) -> normalizers.Normalizer:
     return normalizers.Sequence(steps)
 
 
-def _parse(data: bytes) -> Pieces:
+def _parse(data: bytes) -> SentencePieceModel:
     """sentencepiece_model.proto: 1 pieces (1 name, 2 score, 3 kind), 2 training (3 model), 3 normalisation."""
-    found = Pieces()
+    model = SentencePieceModel()
     for number, value in _fields(data):
         if number == 1:
             piece = dict(_fields(_bytes(value)))
@@ -112,54 +114,54 @@ def _parse(data: bytes) -> Pieces:
             if kind not in (NORMAL, UNKNOWN, CONTROL, UNUSED):
                 raise ValueError(f"the piece {name!r} is of kind {kind}: bytes, and pieces of the user's own, are not")
             if kind == NORMAL:
-                found.scores[name] = struct.unpack("<f", _bytes(piece.get(2, bytes(4))))[0]
+                model.scores[name] = struct.unpack("<f", _bytes(piece.get(2, bytes(4))))[0]
         elif number == 2:
             training = dict(_fields(_bytes(value)))
             if training.get(3, UNIGRAM) != UNIGRAM or training.get(24, 0):
                 raise ValueError("its model is not Unigram with the space before a word")
         elif number == 3:
             settings = dict(_fields(_bytes(value)))
-            found.table = _bytes(settings.get(2, b""))
-            found.space_before, found.spaces_joined = bool(settings.get(3, 1)), bool(settings.get(4, 1))
+            model.table = _bytes(settings.get(2, b""))
+            model.space_before, model.spaces_joined = bool(settings.get(3, 1)), bool(settings.get(4, 1))
             if not settings.get(5, 1):
                 raise ValueError("it does not write spaces as ▁")
-    if not found.scores:
+    if not model.scores:
         raise ValueError("it has no pieces")
-    return found
+    return model
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a protobuf message, by number."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
+    offset = 0
+    while offset < len(data):
+        key, offset = _varint(data, offset)
         if key & 7 == VARINT:
-            value, place = _varint(data, place)
+            value, offset = _varint(data, offset)
             yield key >> 3, value
             continue
         if key & 7 == BYTES:
-            length, place = _varint(data, place)
+            length, offset = _varint(data, offset)
         elif key & 7 in (FOUR_BYTES, EIGHT_BYTES):
             length = 4 if key & 7 == FOUR_BYTES else 8
         else:
-            raise ValueError(f"byte {place} begins nothing known")
-        if place + length > len(data):
+            raise ValueError(f"byte {offset} begins nothing known")
+        if offset + length > len(data):
             raise ValueError(f"it ends inside a value, at byte {len(data)}")
-        yield key >> 3, data[place : place + length]
-        place += length
+        yield key >> 3, data[offset : offset + length]
+        offset += length
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     """Seven bits a byte, the lowest first, to the first byte below 128."""
     value = 0
     for shift in range(0, 70, 7):
-        if place >= len(data):
+        if offset >= len(data):
             raise ValueError(f"it ends inside a number, at byte {len(data)}")
-        byte, place = data[place], place + 1
+        byte, offset = data[offset], offset + 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, place
-    raise ValueError(f"the number that ends at byte {place} is too long")
+            return value, offset
+    raise ValueError(f"the number that ends at byte {offset} is too long")
 
 
 def _bytes(value: int | bytes) -> bytes:

@@ -23,8 +23,8 @@ class Characters:
 
     def __post_init__(self) -> None:
         if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
-            twice = next(character for character in self.alphabet if self.alphabet.count(character) > 1)
-            raise ValueError(f"alphabet has {twice!r} more than once; list each character once")
+            repeated = next(character for character in self.alphabet if self.alphabet.count(character) > 1)
+            raise ValueError(f"alphabet has {repeated!r} more than once; list each character once")
         if self.alphabet == "" and not self.byte_fallback:
             raise ValueError("alphabet is empty; list some characters, or set byte_fallback: true")
         if any("\ud800" <= character <= "\udfff" for character in self.alphabet or ""):
@@ -137,5 +137,5 @@ class TokenizerFile:
     path: str
 
 
-Learnt = Characters | Words | BPE | Unigram | WordPiece  # from a text of one's own
+TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece  # from a text of one's own
 TokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | GPT2 | TokenizerFile

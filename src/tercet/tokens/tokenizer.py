@@ -17,22 +17,23 @@ import tokenizers
 from tokenizers import AddedToken
 
 from tercet.config import UserError
-from tercet.tokens import building
-from tercet.tokens.decoding import ByteStream, TextStream, WholeStream, byte_table, first_table, joining, prefix_space
-from tercet.tokens.gpt2 import gpt2
-from tercet.tokens.opening import opened, opening_of
+from tercet.tokens import trainers
+from tercet.tokens.decoding import ByteStream, RedecodingStream, TextStream, byte_table, first_table, has_prefix_space
+from tercet.tokens.gpt2 import load_gpt2
+from tercet.tokens.kinds import recognise_kind
+from tercet.tokens.opening import read_opening, replace_opening
 from tercet.tokens.sentencepiece import HIDDEN
 from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, WordPiece, Words
-from tercet.tokens.starts import WHITE, NameStarts, TextStarts
-from tercet.tokens.wordpiece import wordpiece
+from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
+from tercet.tokens.wordpiece import train_wordpiece
 
 Ids = np.ndarray[Any, np.dtype[np.uint32]]
 
 PADS = ("<pad>", "[PAD]", "<|padding|>")
 STARTS = ("<bos>", "<s>", "<|begin_of_text|>", "[CLS]")
 ENDS = ("<eos>", "<|endoftext|>", "</s>", "<|end_of_text|>", "[SEP]")
-UNKNOWNS = (building.UNKNOWN, "[UNK]")
-MASKS = (building.MASK, "[MASK]")
+UNKNOWNS = (trainers.UNKNOWN, "[UNK]")
+MASKS = (trainers.MASK, "[MASK]")
 SPACE_BEFORE = ("words", "bpe", "unigram", "gpt2")  # the kinds whose words carry the space before them
 
 
@@ -61,26 +62,26 @@ class Tokenizer:
         names = [(library.id_to_token(token) or "").removeprefix(HIDDEN) for token in range(self.vocab_size)]
         added = library.get_added_tokens_decoder()
         special = {token.content.removeprefix(HIDDEN): number for number, token in added.items() if token.special}
-        usual = (PADS, STARTS, ENDS, MASKS)
-        self.pad_id, self.bos_id, self.eos_id, self.mask_id = (_first(special, known) for known in usual)
+        roles = (PADS, STARTS, ENDS, MASKS)
+        self.pad_id, self.bos_id, self.eos_id, self.mask_id = (_first_id(special, known) for known in roles)
         self.mask_token = None if self.mask_id is None else names[self.mask_id]
         by_name = {name: token for token, name in enumerate(names)}
-        self.unk_id = _first(by_name, UNKNOWNS)
+        self.unk_id = _first_id(by_name, UNKNOWNS)
         self.special_ids = frozenset(special.values()) - {self.unk_id}
-        self.opening = opening_of(structure)
-        self.kind = _kind(structure, self.vocab_size)
+        self.opening = read_opening(structure)
+        self.kind = recognise_kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
-        self.prefix_space = prefix_space(structure)
+        self.prefix_space = has_prefix_space(structure)
         self._names, self._ids = names, by_name
         self._table = byte_table(structure, names)
         self._first = first_table(structure, names, self._table) if self._table is not None else []
         lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
         self._lengths = np.array(lengths, dtype=np.int64)
-        self._byte_ids = frozenset(by_name[name] for name in building.BYTE_TOKENS if name in by_name)
+        self._byte_ids = frozenset(by_name[name] for name in trainers.BYTE_TOKENS if name in by_name)
         self._characters = _CharacterTable(names) if self.kind == "characters" else None
         self._continues: str = structure["model"].get("continuing_subword_prefix") or ""
         self._mask_strips = self.mask_id is not None and added[self.mask_id].lstrip  # RoBERTa's takes all white space
-        self._word_starts = self._starts()
+        self._word_starts = self._find_word_starts()
 
     @classmethod
     def train(cls, spec: TokenizerSpec, texts: Iterable[str]) -> "Tokenizer":
@@ -92,21 +93,21 @@ class Tokenizer:
         try:
             match spec:
                 case Characters():
-                    return cls(building.characters(spec, texts))
+                    return cls(trainers.train_characters(spec, texts))
                 case Words():
-                    return cls(building.words(spec, texts))
+                    return cls(trainers.train_words(spec, texts))
                 case BPE():
-                    return cls(building.bpe(spec, texts))
+                    return cls(trainers.train_bpe(spec, texts))
                 case Unigram():
-                    return cls(building.unigram(spec, texts))
+                    return cls(trainers.train_unigram(spec, texts))
                 case WordPiece():
-                    return cls(wordpiece(spec, texts))
+                    return cls(train_wordpiece(spec, texts))
                 case GPT2():
-                    return cls(gpt2())
+                    return cls(load_gpt2())
                 case TokenizerFile():
                     return cls.load(spec.path)
         except UnicodeEncodeError as error:
-            raise _not_unicode(error) from None
+            raise _unicode_error(error) from None
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -144,22 +145,22 @@ class Tokenizer:
         Raises:
             ValueError: for an id that the vocabulary does not have.
         """
-        given = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
-        wanted = {name: n for name, n in given.items() if n is not None and n != getattr(self, name)}
-        if beyond := [number for number in wanted.values() if not 0 <= number < self.vocab_size]:
+        ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
+        changed = {name: n for name, n in ids.items() if n is not None and n != getattr(self, name)}
+        if beyond := [number for number in changed.values() if not 0 <= number < self.vocab_size]:
             raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
-        if not wanted:
+        if not changed:
             return self
-        names = [self._library.id_to_token(number) for number in wanted.values() if number not in self.special_ids]
-        told = copy(self)
+        names = [self._library.id_to_token(number) for number in changed.values() if number not in self.special_ids]
+        tokenizer = copy(self)
         if names:
             library = tokenizers.Tokenizer.from_str(self.to_json())
             library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-            told = Tokenizer(library)
-            told._take_roles(self)
-        for name, number in wanted.items():
-            setattr(told, name, number)
-        return told
+            tokenizer = Tokenizer(library)
+            tokenizer._copy_roles(self)
+        for name, number in changed.items():
+            setattr(tokenizer, name, number)
+        return tokenizer
 
     def with_opening(self, ids: Sequence[int]) -> "Tokenizer":
         """The same tokenizer, other tokens (or none) before a text to go on from; `to_json` keeps them.
@@ -172,9 +173,10 @@ class Tokenizer:
         if beyond := [number for number in ids if not 0 <= number < self.vocab_size]:
             raise ValueError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {self.vocab_size - 1}")
         names = [self._library.id_to_token(number) or "" for number in ids]
-        told = Tokenizer.from_json(json.dumps(opened(json.loads(self.to_json()), list(zip(names, ids, strict=True)))))
-        told._take_roles(self)
-        return told
+        structure = replace_opening(json.loads(self.to_json()), list(zip(names, ids, strict=True)))
+        tokenizer = Tokenizer.from_json(json.dumps(structure))
+        tokenizer._copy_roles(self)
+        return tokenizer
 
     def frame(self, ids: Sequence[int], *, max_len: int) -> list[int]:
         """What a translator's encoder reads: `ids` behind the opening and before eos, cut before it to `max_len`."""
@@ -205,7 +207,7 @@ class Tokenizer:
             _check_unicode(text)
         if self._characters is not None:
             return [self._characters.encode(text) for text in texts]
-        return _encoded(self._library, texts)
+        return _encode(self._library, texts)
 
     def encode_masked(self, text: str) -> Ids:
         """The ids of `text`, in which `[MASK]`, `<mask>`, or what this tokenizer calls it, is the mask token.
@@ -229,9 +231,10 @@ class Tokenizer:
             parts[0] = f" {parts[0]}"
         cut: list[str | None] = []  # None is a mask
         for part in parts[:-1]:
-            cut += [*self._before_mask(part), None]
+            cut += [*self._split_before_mask(part), None]
         texts = [*(part for part in cut if part is not None), parts[-1]]
-        encoded = iter(self.encode_batch(texts) if self._characters is not None else _encoded(self._as_is, texts))
+        library = self._library_without_prefix
+        encoded = iter(_encode(library, texts) if self._characters is None else self.encode_batch(texts))
         mask = np.array([self.mask_id], dtype=np.uint32)
         return np.concatenate([mask if part is None else next(encoded) for part in [*cut, parts[-1]]])
 
@@ -266,7 +269,7 @@ class Tokenizer:
     def stream(self) -> TextStream:
         """A decoder for ids that come one at a time; special ids are silent."""
         if self._table is None:
-            return WholeStream(self.decode, self._byte_ids)
+            return RedecodingStream(self.decode, self._byte_ids)
         return ByteStream(self._table, self._first, self.special_ids)
 
     def count_bytes(self, ids: np.ndarray) -> int:
@@ -285,7 +288,7 @@ class Tokenizer:
         return n_bytes
 
     @cached_property
-    def _as_is(self) -> tokenizers.Tokenizer:
+    def _library_without_prefix(self) -> tokenizers.Tokenizer:
         """The library's tokenizer for a part of a text, before which no space is put."""
         if not self.prefix_space:
             return self._library
@@ -293,20 +296,20 @@ class Tokenizer:
         library.encode_special_tokens = True
         return library
 
-    def _take_roles(self, other: "Tokenizer") -> None:
+    def _copy_roles(self, other: "Tokenizer") -> None:
         self.pad_id, self.bos_id, self.eos_id = other.pad_id, other.bos_id, other.eos_id
 
-    def _starts(self) -> Callable[[np.ndarray], np.ndarray]:
+    def _find_word_starts(self) -> Callable[[np.ndarray], np.ndarray]:
         if self._table is not None and not self._continues:
             as_gpt2 = self.kind not in ("characters", "words", "unigram")
-            return TextStarts(self._table, self.special_ids, self.unk_id, as_gpt2=as_gpt2)
+            return TextWordStarts(self._table, self.special_ids, self.unk_id, as_gpt2=as_gpt2)
         if self._continues:
             begins = [not name.startswith(self._continues) for name in self._names]
         else:
             begins = [name.startswith(("▁", " ")) for name in self._names]
-        return NameStarts(begins, self.special_ids, self.unk_id)
+        return NameWordStarts(begins, self.special_ids, self.unk_id)
 
-    def _before_mask(self, part: str) -> list[str]:
+    def _split_before_mask(self, part: str) -> list[str]:
         """The text before a mask, cut as it would be if a word stood there."""
         if self._mask_strips:
             return [part.rstrip()]
@@ -323,8 +326,8 @@ class _CharacterTable:
         self._ids = np.full(max(codes, default=0) + 2, -1, dtype=np.int64)  # the last row is every code point above
         self._ids[list(codes)] = list(codes.values())
         fallback = {name: token for token, name in enumerate(names)}
-        bytes_known = all(name in fallback for name in building.BYTE_TOKENS)
-        self._bytes = np.array([fallback[name] for name in building.BYTE_TOKENS]) if bytes_known else None
+        bytes_known = all(name in fallback for name in trainers.BYTE_TOKENS)
+        self._bytes = np.array([fallback[name] for name in trainers.BYTE_TOKENS]) if bytes_known else None
 
     def encode(self, text: str) -> Ids:
         codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
@@ -333,7 +336,7 @@ class _CharacterTable:
         if not unknown.any():
             return ids.astype(np.uint32)
         if self._bytes is None:
-            raise _unknown(sorted({chr(code) for code in codes[unknown]}))
+            raise _unknown_error(sorted({chr(code) for code in codes[unknown]}))
         n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # of each character in UTF-8
         repeats = np.where(unknown, n_bytes, 1)
         values = np.frombuffer(codes[unknown].tobytes().decode("utf-32-le").encode(), dtype=np.uint8)
@@ -342,44 +345,16 @@ class _CharacterTable:
         return ids.astype(np.uint32)
 
 
-def _kind(structure: dict[str, Any], vocab_size: int) -> str:
-    """Which of our kinds a `tokenizer.json` is, seen from its parts."""
-    model, split = structure["model"], structure.get("pre_tokenizer") or {}
-    splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
-    steps = joining(structure)
-    normalizer = (structure.get("normalizer") or {}).get("type")
-    if (model["type"], normalizer, splits, steps) == (
-        "WordPiece",
-        "BertNormalizer",
-        ["BertPreTokenizer"],
-        ["WordPiece"],
-    ):
-        return "wordpiece"
-    if normalizer:
-        if not prefix_space(structure):
-            return "file"
-        steps.pop()
-    if model["type"] == "BPE" and not model["merges"] and not splits and steps == ["ByteFallback", "Fuse"]:
-        return "characters"
-    if model["type"] == "WordLevel" and splits == ["Split"]:
-        return "words"
-    if model["type"] == "Unigram" and splits == ["Split"] and steps == ["Fuse"]:
-        return "unigram"
-    if model["type"] == "BPE" and splits[-1:] == ["ByteLevel"]:
-        return "gpt2" if vocab_size == 50_257 and model["vocab"].get("<|endoftext|>") == 50_256 else "bpe"
-    return "file"
-
-
-def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
+def _encode(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
     encodings = library.encode_batch_fast(list(texts), add_special_tokens=False)
     return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
 
-def _first(ids: dict[str, int], names: Iterable[str]) -> int | None:
+def _first_id(ids: dict[str, int], names: Iterable[str]) -> int | None:
     return next((ids[name] for name in names if name in ids), None)
 
 
-def _unknown(characters: Sequence[str]) -> UserError:
+def _unknown_error(characters: Sequence[str]) -> UserError:
     named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
     more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
     return UserError(
@@ -391,9 +366,9 @@ def _check_unicode(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _not_unicode(error) from None
+        raise _unicode_error(error) from None
 
 
-def _not_unicode(error: UnicodeEncodeError) -> UserError:
+def _unicode_error(error: UnicodeEncodeError) -> UserError:
     code = ord(error.object[error.start])
     return UserError(f"the text has half a surrogate pair (U+{code:04X}) at character {error.start}; remove it")

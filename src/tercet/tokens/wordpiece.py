@@ -21,10 +21,10 @@ from tercet.tokens.specs import WordPiece
 
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 INSIDE = "##"
-AT_ONCE = 10_000  # words that are handed to the library together
+BATCH_WORDS = 10_000  # words that are handed to the library together
 
 
-def wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """The same tokenizer from the same words, in whatever order and pieces the texts come.
 
     Raises:
@@ -32,10 +32,10 @@ def wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=spec.lowercase), pre_tokenizers.BertPreTokenizer()
     counts = Counter[str]()
-    for chunk, count in _chunks(texts).items():
+    for chunk, count in _count_chunks(texts).items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
             counts[word] += count
-    names = [*SPECIAL, *_learn(counts, spec.vocab_size)]
+    names = [*SPECIAL, *_learn_pieces(counts, spec.vocab_size)]
     built = tokenizers.Tokenizer(
         models.WordPiece(
             {name: number for number, name in enumerate(names)},
@@ -54,7 +54,7 @@ def wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokenizer:
     return built
 
 
-def _chunks(texts: Iterable[str]) -> Counter[str]:
+def _count_chunks(texts: Iterable[str]) -> Counter[str]:
     """What stands between spaces and line ends, counted: each is cleaned once, however often it comes."""
     counts = Counter[str]()
     for text in texts:
@@ -63,7 +63,7 @@ def _chunks(texts: Iterable[str]) -> Counter[str]:
     return counts
 
 
-def _learn(counts: Counter[str], vocab_size: int) -> list[str]:
+def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
     """The pieces in the order of their ids: characters inside words, characters, then merges from the commonest on."""
     characters = set[str]().union(*counts)
     inside = [INSIDE + character for character in sorted(set[str]().union(*(word[1:] for word in counts)))]
@@ -72,8 +72,8 @@ def _learn(counts: Counter[str], vocab_size: int) -> list[str]:
             f"the text has more different characters ({len(characters)}, {len(inside)} of them inside words) than "
             f"vocab_size={vocab_size} holds; set tokenizer.vocab_size higher, or use the kind bpe"
         )
-    learning = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
-    learning.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    library = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size - len(SPECIAL),
         min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
@@ -81,13 +81,13 @@ def _learn(counts: Counter[str], vocab_size: int) -> list[str]:
         continuing_subword_prefix=INSIDE,
         show_progress=False,
     )
-    learning.train_from_iterator(_repeated(counts), trainer)
-    learnt = learning.get_vocab(with_added_tokens=False)
+    library.train_from_iterator(_repeat_words(counts), trainer)
+    learnt = library.get_vocab(with_added_tokens=False)
     return sorted(learnt, key=learnt.__getitem__)
 
 
-def _repeated(counts: Counter[str]) -> Iterator[str]:
+def _repeat_words(counts: Counter[str]) -> Iterator[str]:
     """Each word as often as it was counted: the library counts for itself."""
     for word, count in sorted(counts.items()):
-        for start in range(0, count, AT_ONCE):
-            yield f"{word} " * min(AT_ONCE, count - start)
+        for start in range(0, count, BATCH_WORDS):
+            yield f"{word} " * min(BATCH_WORDS, count - start)

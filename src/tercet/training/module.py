@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tercet.models import AnyModel, blocks_of
-from tercet.objectives import Loss, no_loss
+from tercet.objectives import Loss, zero_loss
 from tercet.training.adamw import clip_gradients
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.schedules import rate_factor
@@ -38,7 +38,7 @@ class TrainingModule(pl.LightningModule):
         self.model, self.task, self.spec, self.total_steps = model, task, task.recipe.training, task.plan.steps
         self.average = _moving_average(model, self.spec.ema) if self.spec.ema else None
         self.tokens_seen = 0
-        self.last = no_loss(torch.device("cpu"))  # of the last step, over all devices
+        self.last = zero_loss(torch.device("cpu"))  # of the last step, over all devices
         self.last_norm: Tensor | None = None
         self.base_rates: list[float] = []
 
@@ -67,7 +67,7 @@ class TrainingModule(pl.LightningModule):
         torch.manual_seed(step_seed(self.spec.seed, step, self.global_rank))
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum()
         targets = self._over_all_devices(targets).clamp(min=1)
-        loss = no_loss(self.device)
+        loss = zero_loss(self.device)
         for batch in batches:
             part = self.task.loss(self.model, batch, smoothing=self.spec.label_smoothing)
             # Strategies take the mean of the devices' gradients; times their number makes it the sum again.

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tercet.generation.prefill import prefill
 from tercet.generation.protocol import device_of, parts_of
-from tercet.generation.reading import read
 from tercet.generation.sampling import Sampling
 from tercet.generation.stream import window_moved, window_start
 from tercet.models import DecoderOnly
@@ -144,7 +144,7 @@ class RunningBatch:
 
     def _prefill(self, rows: list[BatchRow]) -> Float[Tensor, "B V"]:
         prompts = [self._visible(row) for row in rows]
-        logits, cache = read(self.model, prompts, capacity=max(map(len, prompts)), device=self._device)
+        logits, cache = prefill(self.model, prompts, capacity=max(map(len, prompts)), device=self._device)
         for number, (row, ids) in enumerate(zip(rows, prompts, strict=True)):
             self._join(row, cache, number, len(ids))
         return logits

@@ -14,7 +14,7 @@ import torch
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.encoding import Classified, Filled, Tagged, classify, fill, tag
-from tercet.encoding.batches import framed
+from tercet.encoding.batches import frame_rows
 from tercet.encoding.embed import embed_rows
 from tercet.evaluate import classifier, encoder, language_model, masked_model, translator
 from tercet.generation import Beam, Sampling, Translation, translate
@@ -75,7 +75,7 @@ class BatchTasks:
     def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
         """As `tercet.encoding.embed`, of texts that are ids already; none is longer than the model takes."""
         model, tokenizer = encoder(self.trained), self.trained.tokenizer
-        rows = framed(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
+        rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
         vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalise=options.normalise)
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors

@@ -18,7 +18,7 @@ from tercet.data.batching import BATCH_TOKENS, share_rows
 from tercet.evaluate.labels import score_labels
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, label_logits, move_batch, rows_to_classify
+from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, collate_labels, label_logits, move_batch
 from tercet.training.plan import plan_of
 from tercet.training.recipe import LabelsRecipe
 
@@ -115,4 +115,4 @@ class LabelsTask:
         assert tokenizer.eos_id is not None
         assert tokenizer.pad_id is not None
         special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id}
-        return rows_to_classify(labelled_rows(labelled, numbers, max_len=self.length, **special))
+        return collate_labels(labelled_rows(labelled, numbers, max_len=self.length, **special))

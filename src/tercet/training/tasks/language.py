@@ -9,7 +9,7 @@ from tercet.checkpoint import Card, Trained, save_model
 from tercet.data import Windows, prepare
 from tercet.generation import Sampling, encode_prompt, generate
 from tercet.models import DecoderOnly
-from tercet.objectives import CausalBatch, Loss, causal_loss, rows_to_learn, windows_to_score
+from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, collate_windows
 from tercet.training.plan import plan_of
 from tercet.training.recipe import LanguageRecipe
 from tercet.training.tasks.text_rows import share_windows, spread, training_rows
@@ -42,7 +42,7 @@ class LanguageTask:
         numbers, epochs = (of_all[rank::world] for of_all in self.plan.rows(step))
         shifts = self.plan.shifts(epochs, self.length)
         return [
-            rows_to_learn(self.rows.batch(numbers[i : i + self.micro], shifts[i : i + self.micro]))
+            collate_causal(self.rows.batch(numbers[i : i + self.micro], shifts[i : i + self.micro]))
             for i in range(0, len(numbers), self.micro)
         ]
 
@@ -51,7 +51,7 @@ class LanguageTask:
 
     def validation(self, rank: int, world: int) -> list[CausalBatch]:
         groups = share_windows(self.chosen, self.length, rank=rank, world=world)
-        return [windows_to_score(self.windows.batch(group)) for group in groups]
+        return [collate_windows(self.windows.batch(group)) for group in groups]
 
     def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
         return causal_loss(model, batch, smoothing=smoothing)

@@ -23,10 +23,10 @@ from tercet.objectives import (
     IGNORED,
     Loss,
     MaskedBatch,
-    join_masked,
+    collate_masked,
+    concatenate_masked,
     likeliest_tokens,
     masked_loss,
-    masked_rows,
     masked_states,
     move_batch,
 )
@@ -73,7 +73,7 @@ class MaskedTask:
         mine = len(numbers) // world
         first, end = rank * mine, (rank + 1) * mine
         blocks = range(first // BLOCK, -(-end // BLOCK))
-        masked = join_masked([self._block(step, block, numbers, epochs) for block in blocks])
+        masked = concatenate_masked([self._block(step, block, numbers, epochs) for block in blocks])
         before = blocks.start * BLOCK
         return [_cut(masked, i - before, min(i + self.micro, end) - before) for i in range(first, end, self.micro)]
 
@@ -98,13 +98,13 @@ class MaskedTask:
     def sample(self, model: EncoderOnly) -> str:
         """Windows of the validation text, what is hidden in them, and what the model fills in."""
         batch = self._windows(self.chosen[:SAMPLES])
-        inputs, places, targets = batch.inputs, batch.places, batch.targets
+        inputs, positions, targets = batch.inputs, batch.positions, batch.targets
         with inference_mode(model.modules()):
             written = likeliest_tokens(model, masked_states(model, move_batch(batch, model))).cpu()
         used = targets != IGNORED
         filled, original = inputs.clone(), inputs.clone()
-        filled.view(-1)[places[used]] = written[used]
-        original.view(-1)[places[used]] = targets[used]
+        filled.view(-1)[positions[used]] = written[used]
+        original.view(-1)[positions[used]] = targets[used]
         end = min(self.recipe.task.sample_tokens, self.length)
         views = {"masked": inputs, "filled": filled, "original": original}
         return "\n\n".join(
@@ -120,7 +120,7 @@ class MaskedTask:
         shifts = self.plan.shifts(epochs[here], self.length - 1)
         generator = np.random.default_rng([self.recipe.training.seed, step, block])
         rows = self.rows.batch(numbers[here], shifts)
-        return masked_rows(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
+        return collate_masked(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
 
     def _windows(self, numbers: np.ndarray) -> MaskedBatch:
         """Windows of the validation text, each masked by its own number."""
@@ -144,13 +144,13 @@ class MaskedTask:
 
 
 def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:
-    """The rows `first` to `end`. Each row has as many places, its own share of them."""
+    """The rows `first` to `end`. Each row has as many positions, its own share of them."""
     n_rows, length = batch.inputs.shape
-    share = len(batch.places) // n_rows
-    places, targets = (part[first * share : end * share] for part in (batch.places, batch.targets))
+    share = len(batch.positions) // n_rows
+    positions, targets = (part[first * share : end * share] for part in (batch.positions, batch.targets))
     return MaskedBatch(
         batch.inputs[first:end],
-        torch.where(targets == IGNORED, 0, places - first * length),
+        torch.where(targets == IGNORED, 0, positions - first * length),
         targets,
         None if batch.token_mask is None else batch.token_mask[first:end],
         None if batch.documents is None else batch.documents[first:end],

@@ -18,7 +18,7 @@ from tercet.data.batching import share_rows
 from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
-from tercet.objectives import Loss, PairBatch, pairs_to_learn, seq2seq_loss
+from tercet.objectives import Loss, PairBatch, collate_pairs, seq2seq_loss
 from tercet.training.plan import plan_of
 from tercet.training.recipe import TranslationRecipe
 
@@ -109,7 +109,7 @@ class TranslationTask:
         assert source.pad_id is not None
         assert target.pad_id is not None
         assert target.bos_id is not None
-        return pairs_to_learn(gather(pairs, numbers, source_pad=source.pad_id, bos=target.bos_id, pad=target.pad_id))
+        return collate_pairs(gather(pairs, numbers, source_pad=source.pad_id, bos=target.bos_id, pad=target.pad_id))
 
     def _translate(self, model: EncoderDecoder, texts: list[str]) -> list[str]:
         source, target = self.corpus.source_tokenizer, self.corpus.tokenizer

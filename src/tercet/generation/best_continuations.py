@@ -29,13 +29,13 @@ def best_continuations(
     chunks = maxima.shape[-1]
     # Adding a total and rounding keeps order, so the maximum of the sums is the sum of the maximum.
     sums = (maxima + totals[..., None]).flatten(1)  # (N, H chunks)
-    best = _first(sums, min(count, h * chunks)).sort(-1).values  # (N, C): in the order of (h, v) again
+    best = _top_indices(sums, min(count, h * chunks)).sort(-1).values  # (N, C): in the order of (h, v) again
     hypothesis = best // chunks
     ids = (best % chunks * CHUNK)[..., None] + torch.arange(CHUNK, device=best.device)  # (N, C, CHUNK)
     flat = hypothesis[..., None] * v + ids.clamp(max=v - 1)
     members = logprobs.flatten(1).gather(1, flat.flatten(1)).view_as(ids) + totals.gather(1, hypothesis)[..., None]
     members = members.masked_fill(ids >= v, -math.inf).flatten(1)  # (N, C CHUNK)
-    chosen = _first(members, min(count, h * v))
+    chosen = _top_indices(members, min(count, h * v))
     values = members.gather(1, chosen)
     broken = maxima.isnan().flatten(1).any(-1, keepdim=True)
     parents = hypothesis.gather(1, chosen // CHUNK)
@@ -43,7 +43,7 @@ def best_continuations(
     return values.masked_fill(broken, math.nan), parents, tokens
 
 
-def _first(numbers: Float[Tensor, "N M"], count: int) -> Int[Tensor, "N C"]:
+def _top_indices(numbers: Float[Tensor, "N M"], count: int) -> Int[Tensor, "N C"]:
     """Where the `count` largest numbers of each row stand, the largest first, and of equals the first.
 
     `topk` leaves open which of equals it takes, and a stable sort takes twenty times as long. So each number is made an

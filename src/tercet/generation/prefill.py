@@ -1,4 +1,4 @@
-"""The first step of any writing: prompts become one padded batch, beside their sources where the model has any."""
+"""The prefill of any generation: prompts become one padded batch, beside their sources where the model has any."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -11,7 +11,7 @@ from tercet.generation.protocol import AnyDecoder, CacheType, Decoder, SourceDec
 from tercet.objectives import pad_rows
 
 
-def read(
+def prefill(
     model: AnyDecoder[CacheType],
     rows: Sequence[Sequence[int]],
     *,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.generation import candidates
-from tercet.generation.candidates import best_continuations
+import tercet.generation.best_continuations as module
+from tercet.generation.best_continuations import best_continuations
 
 
 def by_sorting(logprobs: Tensor, totals: Tensor, count: int) -> list[list[tuple[float, int, int]]]:
@@ -72,6 +72,6 @@ def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_set(place: int) -
 def test_a_chunk_that_is_left_out_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     logprobs, totals = torch.randn(40, 3, 200), torch.zeros(40, 3)
     assert as_lists(best_continuations(logprobs, totals, 5)) == by_sorting(logprobs, totals, 5)
-    first, left_out = candidates._first, iter([1, 0])
-    monkeypatch.setattr(candidates, "_first", lambda numbers, count: first(numbers, count - next(left_out)))
+    first, left_out = module._top_indices, iter([1, 0])
+    monkeypatch.setattr(module, "_top_indices", lambda numbers, count: first(numbers, count - next(left_out)))
     assert as_lists(best_continuations(logprobs, totals, 5)) != by_sorting(logprobs, totals, 5)

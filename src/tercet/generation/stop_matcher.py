@@ -14,21 +14,21 @@ class StopMatcher:
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
         self._held = ""  # always a beginning of some stop text
-        self.found = False
+        self.is_complete = False
 
     def push(self, piece: str) -> str:
         """The text that is certain now; nothing more once a stop text was found."""
-        if self.found:
+        if self.is_complete:
             return ""
         text = self._held + piece
-        ends = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        ends = [(start + len(stop), start) for stop in self._stop if (start := text.find(stop)) >= 0]
         if ends:
-            self.found = True
+            self.is_complete = True
             self._held = ""
             return text[: min(ends)[1]]
-        cut = len(text) - self._overlap(text)
-        self._held = text[cut:]
-        return text[:cut]
+        end = len(text) - self._overlap(text)
+        self._held = text[end:]
+        return text[:end]
 
     def flush(self) -> str:
         """What was held back: the text has ended, so it can no longer become a stop text."""

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tercet.config import UserError
-from tercet.encoding.batches import framed
+from tercet.encoding.batches import frame_rows
 from tercet.tokens import Tokenizer
 
 SPELLINGS = ("[MASK]", "<mask>")  # whatever the tokenizer's own is called, people write one of these
 
 
-def mask_of(tokenizer: Tokenizer) -> int:
+def require_mask_id(tokenizer: Tokenizer) -> int:
     """The id of the mask token; UserError where there is none."""
     if tokenizer.mask_id is None:
         raise UserError(
@@ -22,12 +22,12 @@ def mask_of(tokenizer: Tokenizer) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked:
+class MaskedText:
     """A text with one mask or more.
 
     Attributes:
         row: bos, ids, eos.
-        places: of the masks in `row`.
+        positions: of the masks in `row`.
         before: for each mask the text up to it.
         truncated: whether the text was longer than the model takes, and was cut.
     """
@@ -35,28 +35,33 @@ class Masked:
     tokenizer: Tokenizer
     text: str
     row: list[int]
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     before: tuple[str, ...]
     truncated: bool
 
     @classmethod
-    def read(cls, tokenizer: Tokenizer, text: str, *, max_len: int) -> "Masked":
+    def read(cls, tokenizer: Tokenizer, text: str, *, max_len: int) -> "MaskedText":
         """Raises UserError where the text has no mask, or one that stands behind what the model takes."""
-        mask_id = mask_of(tokenizer)
-        whole = tokenizer.encode_masked(text).tolist()
+        mask_id = require_mask_id(tokenizer)
+        ids = tokenizer.encode_masked(text).tolist()
         before = tuple(text[: match.start()] for match in _pattern(tokenizer).finditer(text))
         if not before:
             raise UserError(f"no mask in {_short(text)}; write {tokenizer.mask_token} where a word is missing")
-        encoded = framed(tokenizer, [whole], max_len=max_len)
+        encoded = frame_rows(tokenizer, [ids], max_len=max_len)
         row = encoded.rows[0]
-        places = tuple(place for place, token in enumerate(row) if token == mask_id)
-        if len(places) < whole.count(mask_id):
+        positions = tuple(position for position, token in enumerate(row) if token == mask_id)
+        if len(positions) < ids.count(mask_id):
             raise UserError(
-                f"mask {len(places) + 1} in {_short(text)} stands behind the {max_len} tokens that the model takes; "
+                f"mask {len(positions) + 1} in {_short(text)} stands behind the {max_len} tokens that the model takes; "
                 "shorten the text before it"
             )
         return cls(
-            tokenizer=tokenizer, text=text, row=row, places=places, before=before, truncated=bool(encoded.truncated)
+            tokenizer=tokenizer,
+            text=text,
+            row=row,
+            positions=positions,
+            before=before,
+            truncated=bool(encoded.truncated),
         )
 
     def pieces(self, number: int, word: str) -> tuple[int, ...]:
@@ -65,7 +70,7 @@ class Masked:
         Raises:
             UserError: where the vocabulary has no such word.
         """
-        known = self.row[1 : self.places[number]]
+        known = self.row[1 : self.positions[number]]
         ids = self.tokenizer.encode_masked(self.before[number] + word).tolist()
         pieces = ids[len(known) :] if ids[: len(known)] == known else self.tokenizer.encode(word)
         if not word.strip() or not pieces or self.tokenizer.unk_id in pieces or self.tokenizer.mask_id in pieces:
@@ -74,8 +79,8 @@ class Masked:
 
     def filled(self, number: int, pieces: Sequence[int]) -> str:
         """The text with `pieces` in the place of one mask; the others are still there."""
-        place = self.places[number]
-        text = self.tokenizer.decode([*self.row[1:place], *pieces, *self.row[place + 1 : -1]], skip_special=False)
+        position = self.positions[number]
+        text = self.tokenizer.decode([*self.row[1:position], *pieces, *self.row[position + 1 : -1]], skip_special=False)
         # A token that carries its space gave it up to the mask: the masks that stay get theirs back.
         spaced = [before[-1:].isspace() for n, before in enumerate(self.before) if n != number]
         parts = _pattern(self.tokenizer).split(text)

@@ -19,26 +19,26 @@ CONTRACTION = re.compile("'(?:s|t|re|ve|m|ll|d)")
 ALONE_BYTE = b"\xff"  # never part of UTF-8
 
 
-class NameStarts:
+class NameWordStarts:
     """Where the names of the tokens tell: `##ing` goes on, `▁the` begins."""
 
     def __init__(self, begins: Sequence[bool], special: Iterable[int], unknown: int | None) -> None:
         self._begins = np.array([*begins, True])  # the last row is every id that the vocabulary does not have
-        self._alone = _lonely(len(begins), special, unknown)
+        self._alone = _mark_alone(len(begins), special, unknown)
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
-        rows = _rows(ids, len(self._begins) - 1)
+        rows = _as_rows(ids, len(self._begins) - 1)
         starts = self._begins[rows] | self._alone[rows]
         starts[:, 1:] |= self._alone[rows[:, :-1]]
         return starts[:, 1:].reshape(ids.shape)
 
 
-class TextStarts:
+class TextWordStarts:
     """Where only the text tells."""
 
     def __init__(self, table: Sequence[bytes], special: Iterable[int], unknown: int | None, *, as_gpt2: bool) -> None:
         """`as_gpt2`: cut as GPT-2 cuts, where `'ll` is a word and an accent by itself is no letter."""
-        self._alone, self._unknown = _lonely(len(table), special, unknown), unknown
+        self._alone, self._unknown = _mark_alone(len(table), special, unknown), unknown
         pieces = [ALONE_BYTE if alone else piece for piece, alone in zip([*table, b""], self._alone, strict=True)]
         self._lengths = np.array([len(piece) for piece in pieces])
         self._offsets = self._lengths.cumsum() - self._lengths
@@ -47,24 +47,24 @@ class TextStarts:
         self._classes = np.full(0x110000, NOT_SEEN, dtype=np.uint8)  # by code point, filled as they come
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
-        rows = _rows(ids, len(self._lengths) - 1)
+        rows = _as_rows(ids, len(self._lengths) - 1)
         flat = rows.reshape(-1)
         lengths = self._lengths[flat]
         offsets = lengths.cumsum() - lengths
-        places = np.repeat(self._offsets[flat] - offsets, lengths) + np.arange(lengths.sum())
+        positions = np.repeat(self._offsets[flat] - offsets, lengths) + np.arange(lengths.sum())
         # a byte that is no UTF-8 becomes one character, U+DC80 and up
-        text = self._bytes[places].tobytes().decode("utf-8", "surrogateescape")
+        text = self._bytes[positions].tobytes().decode("utf-8", "surrogateescape")
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
         n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
         n_bytes[(codes >= 0xD800) & (codes < 0xE000)] = 1
         first_bytes = n_bytes.cumsum() - n_bytes
 
         classes = self._classes_of(codes)
-        alone = np.zeros(len(places), dtype=np.uint8)
+        alone = np.zeros(len(positions), dtype=np.uint8)
         alone[offsets[self._alone[flat]]] = ALONE
         alone[offsets[flat == self._unknown]] = UNKNOWN
         classes = np.maximum(classes, alone[first_bytes])
-        begins = np.zeros(len(places) + 1, dtype=bool)  # by byte; an empty token may stand behind the last
+        begins = np.zeros(len(positions) + 1, dtype=bool)  # by byte; an empty token may stand behind the last
         begins[first_bytes] = self._begins(text, codes, classes)
         starts = begins[offsets] & (lengths > 0)
         return starts.reshape(rows.shape)[:, 1:].reshape(ids.shape)
@@ -80,8 +80,8 @@ class TextStarts:
         begins = (classes != before) & ~carried | (classes >= ALONE)
         # Of a run of white space before a word, the last goes with the word or stands alone.
         begins |= (classes == SPACE) & ((before != SPACE) | ((after != SPACE) & (after != ALONE)))
-        for found in CONTRACTION.finditer(text) if self._as_gpt2 else ():
-            start, end = found.span()
+        for contraction in CONTRACTION.finditer(text) if self._as_gpt2 else ():
+            start, end = contraction.span()
             if begins[start]:
                 begins[start + 1 : end] = False
                 begins[end : end + 1] = True
@@ -91,19 +91,19 @@ class TextStarts:
         classes = self._classes[codes]
         if (classes == NOT_SEEN).any():
             for code in np.unique(codes[classes == NOT_SEEN]).tolist():
-                kind = _class(chr(code))
+                kind = _classify(chr(code))
                 self._classes[code] = kind if kind != MARK else OTHER if self._as_gpt2 else LETTER
             classes = self._classes[codes]
         return classes
 
 
-def _class(character: str) -> int:
+def _classify(character: str) -> int:
     if character in WHITE:
         return SPACE
     return {"L": LETTER, "N": NUMBER, "M": MARK}.get(unicodedata.category(character)[0], OTHER)
 
 
-def _rows(ids: np.ndarray, outside: int) -> np.ndarray:
+def _as_rows(ids: np.ndarray, outside: int) -> np.ndarray:
     """Ids as rows (R, 1+T) behind a token that stands alone; those that the vocabulary does not have are `outside`."""
     ids = np.asarray(ids).astype(np.int64)
     rows = ids.reshape(-1, ids.shape[-1]) if ids.size else np.zeros((0, ids.shape[-1]), dtype=np.int64)
@@ -111,7 +111,7 @@ def _rows(ids: np.ndarray, outside: int) -> np.ndarray:
     return np.concatenate([np.full((len(rows), 1), outside), rows], axis=1)
 
 
-def _lonely(size: int, special: Iterable[int], unknown: int | None) -> np.ndarray:
-    lonely = np.zeros(size + 1, dtype=bool)
-    lonely[[*special, size if unknown is None else unknown, size]] = True
-    return lonely
+def _mark_alone(size: int, special: Iterable[int], unknown: int | None) -> np.ndarray:
+    alone = np.zeros(size + 1, dtype=bool)
+    alone[[*special, size if unknown is None else unknown, size]] = True
+    return alone

@@ -21,14 +21,14 @@ WORD = r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*| ?[^\s\p{L}\p{M}\p{N
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
-def characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """A BPE model without a single merge: every character stays alone."""
     alphabet = spec.alphabet
     if alphabet is None:
-        seen = set[str]()
+        known_characters = set[str]()
         for text in texts:
-            seen.update(text)
-        alphabet = sorted(seen)
+            known_characters.update(text)
+        alphabet = sorted(known_characters)
     names = [*_special(spec), *(BYTE_TOKENS if spec.byte_fallback else ()), *alphabet]
     vocabulary = {name: number for number, name in enumerate(names)}
     built = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=spec.byte_fallback))
@@ -37,10 +37,10 @@ def characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Tokenizer:
     return built
 
 
-def words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
     built = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     built.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "isolated")
-    _join(built, spec, decoders.Fuse())
+    _set_decoder(built, spec, decoders.Fuse())
     trainer = trainers.WordLevelTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=spec.min_count,
@@ -51,10 +51,10 @@ def words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
     return built
 
 
-def bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
     built = tokenizers.Tokenizer(models.BPE())
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    _join(built, spec, decoders.ByteLevel())
+    _set_decoder(built, spec, decoders.ByteLevel())
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
@@ -66,15 +66,15 @@ def bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
     return built
 
 
-def unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """Learnt by the library, then put in order: its own, and the last digits of its scores, change from run to run.
 
     Raises:
         UserError: where the text has more characters than the vocabulary has room for.
     """
-    learning = tokenizers.Tokenizer(models.Unigram())
-    learning.pre_tokenizer = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
-    _join(learning, spec, decoders.Fuse())
+    library = tokenizers.Tokenizer(models.Unigram())
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
+    _set_decoder(library, spec, decoders.Fuse())
     names = [*_special(spec), UNKNOWN]
     trainer = trainers.UnigramTrainer(
         vocab_size=spec.vocab_size,
@@ -83,7 +83,7 @@ def unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     try:
-        learning.train_from_iterator(texts, trainer)
+        library.train_from_iterator(texts, trainer)
     except Exception as error:  # the library has no exception class of its own
         if "not large enough" not in str(error):
             raise
@@ -91,19 +91,19 @@ def unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
             f"the text has more different characters than vocab_size={spec.vocab_size} holds; "
             "set tokenizer.vocab_size higher, or use the kind bpe"
         ) from None
-    structure = json.loads(learning.to_str())
+    structure = json.loads(library.to_str())
     learnt = {piece: round(score, 4) for piece, score in structure["model"]["vocab"][len(names) :]}
     # Characters that earned no place come last, 0.0001 apart, in no certain order: they share the lowest score.
     lowest = min(learnt.values(), default=0.0)
-    characters = [piece for piece in learnt if len(piece) == 1]
-    rare = [piece for piece in characters if learnt[piece] <= lowest + len(characters) * 0.0001]
+    single = [piece for piece in learnt if len(piece) == 1]
+    rare = [piece for piece in single if learnt[piece] <= lowest + len(single) * 0.0001]
     learnt |= dict.fromkeys(rare, lowest)
-    scored = sorted(learnt.items(), key=lambda one: (-one[1], one[0]))
+    scored = sorted(learnt.items(), key=lambda item: (-item[1], item[0]))
     structure["model"]["vocab"] = [*((name, 0.0) for name in names), *scored]
     return tokenizers.Tokenizer.from_str(json.dumps(structure))
 
 
-def _join(built: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: decoders.Decoder) -> None:
+def _set_decoder(built: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: decoders.Decoder) -> None:
     """How tokens become text again, and the space that `prefix_space` puts before it.
 
     The library's own `add_prefix_space` adds none where there is one already, so that " a" would come back as "a".
@@ -115,5 +115,5 @@ def _join(built: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decoder: dec
 
 
 def _special(spec: Characters | Words | BPE | Unigram) -> list[str]:
-    wanted = ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos), (MASK, spec.mask))
-    return [name for name, is_wanted in wanted if is_wanted]
+    flags = ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos), (MASK, spec.mask))
+    return [name for name, is_wanted in flags if is_wanted]

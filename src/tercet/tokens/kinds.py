@@ -1,0 +1,33 @@
+"""Which of Tercet's kinds a `tokenizer.json` is of."""
+
+from typing import Any
+
+from tercet.tokens.decoding import decoder_steps, has_prefix_space
+
+
+def recognise_kind(structure: dict[str, Any], vocab_size: int) -> str:
+    """The kind as a spec calls it, seen from the parts of the parsed file; "file" where it is none of ours."""
+    model, split = structure["model"], structure.get("pre_tokenizer") or {}
+    splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
+    steps = decoder_steps(structure)
+    normalizer = (structure.get("normalizer") or {}).get("type")
+    if (model["type"], normalizer, splits, steps) == (
+        "WordPiece",
+        "BertNormalizer",
+        ["BertPreTokenizer"],
+        ["WordPiece"],
+    ):
+        return "wordpiece"
+    if normalizer:
+        if not has_prefix_space(structure):
+            return "file"
+        steps.pop()
+    if model["type"] == "BPE" and not model["merges"] and not splits and steps == ["ByteFallback", "Fuse"]:
+        return "characters"
+    if model["type"] == "WordLevel" and splits == ["Split"]:
+        return "words"
+    if model["type"] == "Unigram" and splits == ["Split"] and steps == ["Fuse"]:
+        return "unigram"
+    if model["type"] == "BPE" and splits[-1:] == ["ByteLevel"]:
+        return "gpt2" if vocab_size == 50_257 and model["vocab"].get("<|endoftext|>") == 50_256 else "bpe"
+    return "file"

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.quality import time_to_quality as bench
 from hypothesis import given
 from hypothesis import strategies as st
-
-from benchmarks import time_to_quality as bench
 
 NANOGPT = '''
 from dataclasses import dataclass

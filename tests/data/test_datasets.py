@@ -3,6 +3,9 @@
 import hashlib
 import io
 import re
+import socket
+import threading
+import tracemalloc
 import urllib.request
 from pathlib import Path
 
@@ -93,7 +96,48 @@ def test_a_wrong_download_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
     answer(monkeypatch, b"<html>")
     with pytest.raises(UserError, match=r"wrong sha256.*set TERCET_DATA"):
         datasets.find_documents("shakespeare")
-    assert not (tmp_path / "cache").exists()
+    assert list((tmp_path / "cache" / "shakespeare").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (b"\0\1\2 no HTTP\r\n\r\n", r"cannot download shakespeare \(.*no HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\nFirst", r"cannot download shakespeare \(Incompl"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nFirst", "wrong sha256"),
+    ],
+    ids=["no HTTP", "a chunk cut short", "cut short"],
+)
+def test_what_a_broken_server_sends_is_refused(
+    head: bytes, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as client:
+                client.recv(4096)
+                client.sendall(head)
+
+        monkeypatch.setattr(datasets, "SHAKESPEARE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(UserError, match=message):
+            datasets.find_documents("shakespeare")
+        thread.join()
+    assert list((tmp_path / "cache" / "shakespeare").iterdir()) == []
+
+
+def test_a_download_is_never_in_memory_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracemalloc.start()
+    try:
+        answer(monkeypatch, bytes(24 << 20))
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        with pytest.raises(UserError, match="wrong sha256"):
+            datasets.find_documents("shakespeare")
+        assert tracemalloc.get_traced_memory()[1] - before < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:

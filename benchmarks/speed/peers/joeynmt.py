@@ -1,4 +1,4 @@
-"""JoeyNMT's own model and loss, from an installation whose folder is given."""
+"""JoeyNMT's own model, loss and beam search, from an installation whose folder is given."""
 
 import logging
 import sys
@@ -11,7 +11,21 @@ from torch import Tensor, nn
 
 from tercet.models import EncoderDecoder
 
+MISSING = "give --joeynmt the folder of an installation"
 PAD, BOS, EOS = 0, 1, 2  # the ids of our tokenizers
+
+PROJECTIONS = {"query": "q_layer", "key": "k_layer", "value": "v_layer", "out": "output_layer"}
+NORMS_AND_ATTENTIONS = {
+    "encoder": {"self_attention": "src_src_att", "self_residual.after": "layer_norm"},
+    "decoder": {
+        "self_attention": "trg_trg_att", "self_residual.after": "x_layer_norm",
+        "cross_attention": "src_trg_att", "cross_residual.after": "dec_layer_norm",
+    },
+}  # fmt: skip
+FIXED = {
+    "feedforward.up": "feed_forward.pwff_layer.0", "feedforward.down": "feed_forward.pwff_layer.3",
+    "feedforward_residual.after": "feed_forward.layer_norm",
+}  # fmt: skip
 
 
 def joeynmt(folder: Path, ours: EncoderDecoder, smoothing: float) -> nn.Module:
@@ -44,11 +58,45 @@ def joeynmt(folder: Path, ours: EncoderDecoder, smoothing: float) -> nn.Module:
 
 
 def loss(model: Any, source: Tensor, target: Tensor) -> Tensor:
-    from joeynmt.batch import Batch
-
-    batch = Batch(
-        src=source, src_length=(source != PAD).sum(1), src_prompt_mask=None, trg=target, trg_prompt_mask=None,
-        indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=PAD, eos_index=EOS, is_train=True,
-    )  # fmt: skip
+    batch = _batch(source, target)
     total, _, _, _ = model(return_type="loss", **vars(batch))
     return total / batch.ntokens
+
+
+def search(model: Any, source: Tensor, *, size: int, longest: int) -> list[list[int]]:
+    """The ids of the best hypothesis of each row."""
+    from joeynmt.search import search as search_batch
+
+    ids, _, _ = search_batch(model, _batch(source, None), longest, beam_size=size, beam_alpha=1.0)
+    return ids.tolist()
+
+
+@torch.no_grad()
+def copy_weights(ours: EncoderDecoder, model: nn.Module) -> None:
+    """Fill a model that `joeynmt` made with the weights of ours."""
+    into = model.state_dict()
+    into["src_embed.lut.weight"].copy_(ours.state_dict()["embedding.weight"])
+    for name, value in ours.state_dict().items():
+        side, _, rest = name.partition(".blocks.")
+        if not rest:
+            continue
+        number, _, part = rest.partition(".")
+        part, _, kind = part.rpartition(".")
+        if part in FIXED:
+            their_part = FIXED[part]
+        elif part in NORMS_AND_ATTENTIONS[side]:
+            their_part = NORMS_AND_ATTENTIONS[side][part]
+        else:
+            attention, _, linear = part.partition(".")
+            their_part = f"{NORMS_AND_ATTENTIONS[side][attention]}.{PROJECTIONS[linear]}"
+        into[f"{side}.layers.{number}.{their_part}.{kind}"].copy_(value)
+
+
+def _batch(source: Tensor, target: Tensor | None) -> Any:
+    from joeynmt.batch import Batch
+
+    return Batch(
+        src=source, src_length=(source != PAD).sum(1), src_prompt_mask=None, trg=target, trg_prompt_mask=None,
+        indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=PAD, eos_index=EOS,
+        is_train=target is not None,
+    )  # fmt: skip

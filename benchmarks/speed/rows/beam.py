@@ -5,11 +5,13 @@ how good its answers are (BLEU), for speed is cheap where the answers are worse.
 """
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from benchmarks.speed.contender import Contender, Settings
+from benchmarks.speed.peers import joeynmt
 from benchmarks.speed.peers.ctranslate2 import CTranslate2Process
 from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.row import Asked, Lineup, Row
@@ -60,6 +62,18 @@ class Searching(Contender):
         ids = [[*given.trained.source_tokenizer.encode(text), given.eos] for text in given.texts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         return ids, [order[start : start + AT_ONCE] for start in range(0, len(order), AT_ONCE)]
+
+    @torch.no_grad()
+    def in_batches(self, best: Callable[[Tensor], list[list[int]]]) -> list[str]:
+        """The texts of what `best` answers, given padded batches of ids."""
+        ids, batches = self.batches()
+        given, written = self._given, [""] * len(ids)
+        for some in batches:
+            rows = [torch.tensor(ids[i]) for i in some]
+            source = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=given.pad)
+            for i, row in zip(some, best(source), strict=True):
+                written[i] = given.trained.tokenizer.decode(row[: row.index(given.eos)] if given.eos in row else row)
+        return written
 
 
 class Given:
@@ -126,25 +140,38 @@ class Hugging(Searching):
     def answer(self) -> Tensor:
         return likelihoods(self.model, self._given, theirs=True)
 
-    @torch.no_grad()
     def search(self) -> list[str]:
+        return self.in_batches(self._best)
+
+    def _best(self, source: Tensor) -> list[list[int]]:
         given = self._given
-        ids, batches = self.batches()
-        written = [""] * len(ids)
-        for some in batches:
-            source = nn.utils.rnn.pad_sequence(
-                [torch.tensor(ids[i]) for i in some], batch_first=True, padding_value=given.pad
-            )
-            longest = min(2 * source.shape[1] + 10, given.model.max_len - 1)
-            found = self.model.generate(
-                source, attention_mask=(source != given.pad).long(), num_beams=SIZE, length_penalty=1.0,
-                max_new_tokens=longest, do_sample=False, early_stopping=True, decoder_start_token_id=given.bos,
-                eos_token_id=given.eos, bad_words_ids=[[given.pad], [given.bos]],
-            )  # fmt: skip
-            for i, row in zip(some, found.tolist(), strict=True):
-                row = row[1:]
-                written[i] = given.trained.tokenizer.decode(row[: row.index(given.eos)] if given.eos in row else row)
-        return written
+        longest = min(2 * source.shape[1] + 10, given.model.max_len - 1)
+        ids = self.model.generate(
+            source, attention_mask=(source != given.pad).long(), num_beams=SIZE, length_penalty=1.0,
+            max_new_tokens=longest, do_sample=False, early_stopping=True, decoder_start_token_id=given.bos,
+            eos_token_id=given.eos, bad_words_ids=[[given.pad], [given.bos]],
+        )  # fmt: skip
+        return [row[1:] for row in ids.tolist()]
+
+    def close(self) -> None:
+        del self.model
+
+
+class JoeyNMT(Searching):
+    """For a translator of the original kind: the only one whose weights it can hold."""
+
+    def __init__(self, *args: Any, installation: Path, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._installation = installation
+
+    def setup(self) -> None:
+        self.model: Any = joeynmt.joeynmt(self._installation, self._given.model, smoothing=0.0).eval()
+        joeynmt.copy_weights(self._given.model, self.model)
+
+    def search(self) -> list[str]:
+        return self.in_batches(
+            lambda source: joeynmt.search(self.model, source, size=SIZE, longest=2 * source.shape[1] + 10)
+        )
 
     def close(self) -> None:
         del self.model
@@ -209,8 +236,8 @@ def lineup(asked: Asked) -> Lineup:
         found.leave_out("all", f"{folder}: {error or 'no translator'}")
         return found
 
-    def contender(kind: Any, name: str, side: Any, settings: Settings) -> Contender:
-        return kind(name, side, settings, given=given, folder=asked.folder / f"beam-{asked.scale}")
+    def contender(kind: Any, name: str, side: Any, settings: Settings, **more: Any) -> Contender:
+        return kind(name, side, settings, given=given, folder=asked.folder / f"beam-{asked.scale}", **more)
 
     def with_transformers() -> list[Contender]:
         import transformers  # noqa: F401
@@ -232,6 +259,11 @@ def lineup(asked: Asked) -> Lineup:
     found.add(contender(Ours, "tercet, int8", "ours", Settings(attention="own", keeps_memory=True, precision="int8")))
     found.try_to("transformers", with_transformers)
     found.try_to("CTranslate2", with_ctranslate2)
+    if asked.joeynmt is None:
+        found.leave_out("JoeyNMT", joeynmt.MISSING)
+    else:
+        plain = Settings(attention="eager")
+        found.add(contender(JoeyNMT, "JoeyNMT", "peer", plain, installation=asked.joeynmt))
     found.notes.append(f"{len(given.texts)} sentences of the test set, model {folder}")
     return found
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from benchmarks.speed.contender import Contender, Settings, Side
 from benchmarks.speed.ours import ours_training
+from benchmarks.speed.peers import joeynmt
 from benchmarks.speed.peers.hugging import hugging
-from benchmarks.speed.peers.joeynmt import joeynmt
 from benchmarks.speed.peers.pytorch import PyTorchTranslator
 from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.training import Loss, Training, named, peer_settings
@@ -131,12 +131,12 @@ def lineup(asked: Asked) -> Lineup:
         )
     )  # fmt: skip
     if asked.joeynmt is None:
-        found.leave_out("JoeyNMT", "give --joeynmt the folder of an installation")
+        found.leave_out("JoeyNMT", joeynmt.MISSING)
     else:
         folder = asked.joeynmt
 
         def build() -> nn.Module:
-            return joeynmt(folder, model(), SMOOTHING)
+            return joeynmt.joeynmt(folder, model(), SMOOTHING)
 
         found.add(
             *(
@@ -198,10 +198,8 @@ def _smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
 
 
 def _joey_loss(model: Any, batch: PairBatch) -> Tensor:
-    from benchmarks.speed.peers.joeynmt import loss
-
     last = batch.targets[:, -1:].clamp(min=PAD)
-    return loss(model, batch.source, torch.cat((batch.inputs, last), dim=1))
+    return joeynmt.loss(model, batch.source, torch.cat((batch.inputs, last), dim=1))
 
 
 TRANSLATION = Row(

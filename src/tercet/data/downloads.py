@@ -4,12 +4,15 @@ import hashlib
 import os
 import tempfile
 import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 
 DOWNLOAD_SECONDS = 30
+CHUNK = 1 << 20
 
 
 def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) -> Path:
@@ -28,12 +31,9 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         remedy = f"put {url} at {dataset}/{name} in a folder and set TERCET_DATA to that folder"
-        data = _download(url, dataset, remedy)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise UserError(f"what {url} gave is not {title} (wrong sha256); {remedy}")
-        _write_atomically(cached, data)
+        _download(url, cached, sha256=sha256, dataset=dataset, title=title, remedy=remedy)
         return cached
-    actual = hashlib.sha256(path.read_bytes()).hexdigest()
+    actual = _hash_file(path)
     if actual != sha256:
         raise UserError(
             f"{path} is not {title} (sha256 {actual[:12]}..., not {sha256[:12]}...); "
@@ -42,23 +42,33 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
     return path
 
 
-def _download(url: str, dataset: str, remedy: str) -> bytes:
+def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, remedy: str) -> None:
+    """The file appears at once, whole and checked, or not at all; no more than a part of it is ever in memory."""
     if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
         raise UserError(f"{dataset} is not on this machine and downloads are switched off; {remedy}")
     try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
-            return answer.read()
-    except OSError as error:
-        raise UserError(f"cannot download {dataset} ({error}); {remedy}") from None
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    """The file appears at once and whole, or not at all."""
-    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-            file.write(data)
-        os.replace(file.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:
+            new = Path(folder, path.name)
+            with new.open("wb") as file:
+                file.writelines(_fetch(url, dataset, remedy))
+            if _hash_file(new) != sha256:
+                raise UserError(f"what {url} gave is not {title} (wrong sha256); {remedy}")
+            os.replace(new, path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(f"cannot write to {path.parent}: {reason}; set TERCET_CACHE to another folder") from None
+
+
+def _fetch(url: str, dataset: str, remedy: str) -> Iterator[bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
+            while chunk := answer.read(CHUNK):
+                yield chunk
+    except (OSError, HTTPException) as error:
+        raise UserError(f"cannot download {dataset} ({error}); {remedy}") from None
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
 """What the recipes reach on Shakespeare, and what each ingredient of the modern one is worth.
 
-    python benchmarks/shakespeare.py main --out runs/bench        # both recipes, three seeds
-    python benchmarks/shakespeare.py ablations --out runs/bench   # the modern recipe with one ingredient taken away
+    python benchmarks/quality/shakespeare.py main --out runs/bench       # both recipes, three seeds
+    python benchmarks/quality/shakespeare.py ablations --out runs/bench  # the modern recipe without one ingredient
 
 Each run's loss is that of the whole validation set, every character once, after the last step. A run that is there
 already is not trained again, so the command can be stopped and given again.

@@ -1,7 +1,7 @@
 """How soon the explorer's page stands and answers: in Debian's Chromium, and asked over HTTP without it.
 
-    python benchmarks/explorer.py runs/nanogpt              # a run, or any model folder
-    python benchmarks/explorer.py runs/nanogpt --out f.json
+    python benchmarks/load/explorer.py runs/nanogpt  # a run, or any model folder
+    python benchmarks/load/explorer.py runs/nanogpt --out f.json
 
 First paint is a cold one: a new browser, the page and all its modules from the server, the model's first pass. The
 answers are of texts that were not asked before; each number is the median of so many.

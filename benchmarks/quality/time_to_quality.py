@@ -1,7 +1,7 @@
 """How long it takes, from the start of a process, to know a model of Shakespeare that is as good as nanoGPT's.
 
-    python benchmarks/time_to_quality.py --nanogpt ../nanoGPT --out runs/time       # three seeds, in turn: ten minutes
-    python benchmarks/time_to_quality.py --nanogpt ../nanoGPT --out runs/time --lengths 0.5 2 4   # and more of ours
+    python benchmarks/quality/time_to_quality.py --nanogpt ../nanoGPT --out runs/time  # three seeds: ten minutes
+    python benchmarks/quality/time_to_quality.py --nanogpt ../nanoGPT --out runs/time --lengths 0.5 2 4  # more of ours
 
 nanoGPT's run is the one of its README for a CPU (4 layers of 128, 64 characters, 12 rows, 2000 steps, fp32, AdamW from
 1e-3 down to 1e-4, evaluated every 250 steps by 20 batches of each part), around the `model.py` of the checkout. Ours is

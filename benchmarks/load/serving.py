@@ -1,8 +1,8 @@
 """How much continuous batching brings, and how long clients wait: asked of the engine in this process, and over HTTP.
 
-    python benchmarks/serving.py runs/nanogpt                        # a run, or any model folder
-    python benchmarks/serving.py random:12x768 --clients 1,8         # or random weights of so many layers and so wide
-    python benchmarks/serving.py runs/nanogpt --http --out f.json    # over a socket too
+    python benchmarks/load/serving.py runs/nanogpt                      # a run, or any model folder
+    python benchmarks/load/serving.py random:12x768 --clients 1,8  # or random weights of so many layers and so wide
+    python benchmarks/load/serving.py runs/nanogpt --http --out f.json  # over a socket too
 
 First eight unequal prompts one after another, by `generate`, which knows no neighbours; then the same at once through
 the engine: the same tokens, whose rate is to be three times as high. Rounds take turns, so that a machine's moods fall

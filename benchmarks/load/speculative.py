@@ -1,8 +1,8 @@
 """What guessing is worth: tokens a second and tokens a pass, beside plain decoding and beside `transformers`.
 
-    python benchmarks/speculative.py runs/large --draft runs/small               # a draft, lookup, and neither
-    python benchmarks/speculative.py runs/large --draft runs/small --hf          # and the same weights in transformers
-    python benchmarks/speculative.py runs/large --prompt FILE:code.py --temperature 0.8 --out figures.json
+    python benchmarks/load/speculative.py runs/large --draft runs/small       # a draft, lookup, and neither
+    python benchmarks/load/speculative.py runs/large --draft runs/small --hf  # and the same weights in transformers
+    python benchmarks/load/speculative.py runs/large --prompt FILE:code.py --temperature 0.8 --out figures.json
 
 All contenders write after the same prompt, in rounds, in an order drawn anew for each, so that a machine's moods fall
 on all of them. What is told is the median of the rounds, and of the ratios to plain decoding in the same round, by the

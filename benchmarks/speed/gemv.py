@@ -1,6 +1,6 @@
 """Products of few rows with a large matrix: our kernel beside PyTorch's ways, in microseconds, out of no cache.
 
-    python benchmarks/few_rows.py [--rows 1 2 4 8 16]
+    python -m benchmarks.speed.gemv [--rows 1 2 4 8 16]
 
 PyTorch's ways are `F.linear` (what `nn.Linear` calls), oneDNN with weights packed beforehand, and for int8
 `_weight_int8pack_mm`. Each takes its turn in every round; the medians are told, and the GB/s of the kernel.

@@ -1,0 +1,86 @@
+"""Translations whatever the batch, the order, the cache: how many have the same ids as when all are asked at once.
+
+    python benchmarks/quality/invariance.py runs/mine [--sentences 1000] [--out FILE]
+
+The sentences are those of the test part of the dataset that the translator learnt from.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from tercet.checkpoint import load_model
+from tercet.data import PairsSpec, pairs_of
+from tercet.generation import Beam, translate
+from tercet.models import EncoderDecoder
+from tercet.tokens import Tokenizer
+
+PAD, BOS, EOS = 0, 1, 2  # the ids of our tokenizers
+BEAMS, SIZES = (1, 5), (1, 7, 64)
+
+
+@torch.no_grad()
+def shares(model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str]) -> dict[str, float]:
+    """The share of translations with the same ids, by the way in which they were asked for."""
+
+    def ids(size: int, beam: int, order: list[int]) -> list[tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        for start in range(0, len(order), size):
+            some = order[start : start + size]
+            answers = translate(model, tokenizer, [texts[i] for i in some], Beam(size=beam), batch_tokens=1 << 30)
+            found |= {i: answer[0].ids for i, answer in zip(some, answers, strict=True)}
+        return [found[i] for i in range(len(order))]
+
+    def share(found: list[tuple[int, ...]]) -> float:
+        return sum(a == b for a, b in zip(found, reference, strict=True)) / len(texts)
+
+    as_given = list(range(len(texts)))
+    by_length = sorted(as_given, key=lambda i: len(texts[i]))
+    same: dict[str, float] = {}
+    for beam in BEAMS:
+        reference = [answer[0].ids for answer in translate(model, tokenizer, texts, Beam(size=beam))]
+        for size in SIZES:
+            for name, order in (("as given", as_given), ("by length", by_length)):
+                same[f"beam {beam}, {size} at once, {name}"] = share(ids(size, beam, order))
+        if beam == 1:
+            same["beam 1, without a cache"] = share([without_cache(model, tokenizer, text) for text in texts])
+    return same
+
+
+def without_cache(model: EncoderDecoder, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Greedy search that reads everything anew for each token."""
+    source = torch.tensor([[*tokenizer.encode(text), EOS]])
+    written = [BOS]
+    while len(written) <= Beam().longest(source.shape[1]):
+        logits = model(source, torch.tensor([written]))[0, -1]
+        logits[[PAD, BOS]] = float("-inf")
+        written.append(int(logits.argmax()))
+        if written[-1] == EOS:
+            break
+    return tuple(written[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="a trained translator")
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the shares there, as JSON")
+    args = parser.parse_args()
+    trained = load_model(args.run)
+    assert isinstance(trained.model, EncoderDecoder)
+    data = trained.card.recipe["data"]
+    spec = PairsSpec(
+        source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
+    )
+    texts = [source for source, _ in pairs_of(spec, "test")[: args.sentences]]
+    same = shares(trained.model, trained.tokenizer, texts)
+    for name, share in same.items():
+        print(f"  {name:36} {share:8.2%} of {len(texts):,} translations have the same ids")
+    if args.out:
+        args.out.write_text(json.dumps(same, indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

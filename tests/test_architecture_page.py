@@ -1,0 +1,83 @@
+"""What docs/architecture.md says is where: each file is there, and each name is defined in it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "tercet"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+ITEM = re.compile(r"^\d+\. .*(?:\n +.*)*", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+WALKS = ("From text to loss", "From prompt to screen")
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/architecture.md has no section {title!r}"
+    return found[1]
+
+
+def table(title: str) -> list[list[str]]:
+    rows = [line.strip("|").split("|") for line in section(title).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def defined(path: Path) -> set[str]:
+    """Functions and classes of a file, and methods as `Class.method`."""
+    names = set[str]()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return names
+
+
+def wrong(row: str) -> Iterator[str]:
+    """What a row says that is not so: code that ends in .py is a file, other code a name in the file before it."""
+    names: set[str] | None = None
+    for code in CODE.findall(row):
+        path = PACKAGE / code
+        if code.endswith(".py"):
+            names = defined(path) if path.is_file() else None
+            if names is None:
+                yield f"{code} is not there"
+        elif names is not None and code not in names:
+            yield f"{code} is not defined in the file before it"
+
+
+@pytest.mark.parametrize("title", WALKS)
+def test_every_step_of_a_walk_is_where_the_page_says(title: str) -> None:
+    steps = ITEM.findall(section(title))
+    assert len(steps) > 5
+    for step in steps:
+        assert len(CODE.findall(step)) >= 2, f"no file and function: {step}"
+        assert list(wrong(step)) == [], step
+
+
+def test_ten_questions_are_answered_by_files_that_are_there() -> None:
+    rows = table("Ten questions")
+    assert len(rows) == 10
+    for question, file, names in rows:
+        assert file, question
+        assert names, question
+        assert list(wrong(f"{file} {names}")) == [], question
+
+
+def test_what_is_made_by_hand_is_where_the_page_says() -> None:
+    for piece, files, _, verdict, reason in table("Made by hand, or taken"):
+        assert verdict, piece
+        assert reason, piece
+        missing = [file for file in CODE.findall(files) if not (PACKAGE / file).is_file()]
+        assert missing == [], piece
+
+
+def test_a_file_or_a_name_that_is_gone_is_noticed() -> None:
+    assert list(wrong("1. `nn/gone.py` `x`, `nn/cache.py` `StackCache.grow`, `gone`")) == [
+        "nn/gone.py is not there",
+        "gone is not defined in the file before it",
+    ]

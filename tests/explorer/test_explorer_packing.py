@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tercet.config import UserError
-from tercet.explorer.packing import half_step, pack, size, unpack
+from tercet.explorer.packing import half_step, pack, packed_size, unpack
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 FLOATS = arrays.arrays(np.float32, SHAPES, elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -61,4 +61,4 @@ def test_what_json_has_no_word_for_is_refused(kind: str, bad: float) -> None:
 @pytest.mark.parametrize("kind", ["float32", "uint16", "uint8", "bool"])
 def test_the_size_is_known_beforehand(kind: str) -> None:
     for shape in ((), (0, 3), (1,), (2, 3, 5), (7, 11)):
-        assert size(torch.Size(shape), kind) == len(pack(torch.ones(shape), kind)["data"])  # type: ignore[arg-type]
+        assert packed_size(torch.Size(shape), kind) == len(pack(torch.ones(shape), kind)["data"])  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from tercet.checkpoint import Card, save_model
 from tercet.config import UserError
 from tercet.explorer import Answers, Query
 from tercet.explorer.page_files import page_files
-from tercet.explorer.server import LONGEST, application, serve
+from tercet.explorer.server import MAX_BODY_BYTES, application, serve
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_form_of_another_page_is_refused(client: TestClient, kind: str | None)
 
 def test_a_question_may_not_be_endless(client: TestClient) -> None:
     def chunks() -> Iterator[bytes]:
-        for _ in range(LONGEST // 1000 + 1):
+        for _ in range(MAX_BODY_BYTES // 1000 + 1):
             yield b" " * 1000
 
     answer = client.post("/api/model", content=chunks(), headers={"Content-Type": "application/json"})

@@ -147,7 +147,7 @@ def test_a_head_without_effect_rises_by_exactly_nothing_and_edits_stay_made() ->
 
 
 def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = heads_file._mean_on
-    monkeypatch.setattr(heads_file, "_mean_on", lambda weights, offset: true(weights, offset - 1))
+    true = heads_file._mean_weight
+    monkeypatch.setattr(heads_file, "_mean_weight", lambda weights, offset: true(weights, offset - 1))
     with pytest.raises(AssertionError):
         test_a_head_that_looks_everywhere_alike_scores_what_chance_gives()

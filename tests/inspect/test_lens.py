@@ -76,9 +76,9 @@ def test_it_makes_no_graph() -> None:
     assert not logit_lens(model(), torch.zeros(1, 7, 24)).requires_grad
 
 
-@pytest.mark.parametrize("rows", [3, 64])  # fewer and more at once than the text has
+@pytest.mark.parametrize("rows", [1, 3, 64])  # fewer and more at once than the text has
 def test_the_top_tokens_are_those_of_the_lens_at_every_block(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tercet.inspect.lens.ROWS", rows)
+    monkeypatch.setattr("tercet.objectives.logprobs.LOGITS_AT_ONCE", rows * V)
     one = model()
     with record(one) as activations:
         logits = one(torch.randint(V, (1, 7)))

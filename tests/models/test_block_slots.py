@@ -13,7 +13,7 @@ from small import MAX_LEN, V, encoder, model, translator
 from torch import nn
 
 from tercet.config import UserError, parse, plain
-from tercet.inspect.table import model_table
+from tercet.inspect.model_table import model_table
 from tercet.models import Biases, BranchDropout, DecoderOnlySpec, Dropout, StackSpec, model_spec
 from tercet.nn import Block, FeedForward, Learned, Residual
 

@@ -29,7 +29,7 @@ from tercet.serve.engine import (
     Scheduler,
     ShuttingDown,
     TokenEvent,
-    batch,
+    running_batch,
 )
 from tercet.serve.engine.cache_slots import CacheSlots
 
@@ -187,8 +187,8 @@ def check_a_schedule(name: str, data: Any) -> None:
     model = MODELS[name]
     wanted = [with_stops(model, one) for one in data.draw(st.lists(requests, min_size=1, max_size=5))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "CHUNK_WHILE_DECODING", data.draw(st.integers(1, 20), "tokens read between steps"))
-        patch.setattr(batch, "CHUNK_WHILE_IDLE", data.draw(st.integers(1, 40), "tokens read undisturbed"))
+        patch.setattr(running_batch, "CHUNK_WHILE_DECODING", data.draw(st.integers(1, 20), "tokens read between steps"))
+        patch.setattr(running_batch, "CHUNK_WHILE_IDLE", data.draw(st.integers(1, 40), "tokens read undisturbed"))
         with scheduler(model, slots=data.draw(st.integers(1, 4), "slots")) as made:
             schedule = Schedule(made, wanted)
             schedule.run()
@@ -292,8 +292,8 @@ def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
     assert_is(second.events, alone(model, long, GREEDY))
     reads = [number for number, (_, width) in enumerate(calls) if width > 1]
     between = [rows * width for rows, width in calls if width > 1]
-    assert sum(between) == len(TOKENIZER.encode(long)) > 3 * batch.CHUNK_WHILE_DECODING
-    assert max(between) <= batch.CHUNK_WHILE_DECODING
+    assert sum(between) == len(TOKENIZER.encode(long)) > 3 * running_batch.CHUNK_WHILE_DECODING
+    assert max(between) <= running_batch.CHUNK_WHILE_DECODING
     assert all(later - earlier == 2 for earlier, later in pairwise(reads)), "the running row has its step in between"
 
 
@@ -581,7 +581,7 @@ def test_a_thousand_that_come_and_go_leave_nothing() -> None:
         assert (made.running, made.waiting, made._active, made._batch._slots.lengths) == (0, 0, {}, [])
         assert threading.active_count() == before
         gc.collect()
-        assert not [one for one in gc.get_objects() if type(one) is batch.BatchRow]
+        assert not [one for one in gc.get_objects() if type(one) is running_batch.BatchRow]
         assert_is(asked(made).wait(), alone(MODEL, "the cat", GREEDY))
 
 

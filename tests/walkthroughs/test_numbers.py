@@ -16,7 +16,7 @@ from tercet.config import UserError, parse_yaml, plain
 from tercet.data import DataSpec, PaddedRows, prepare
 from tercet.data.datasets import FACTS
 from tercet.generation import Sampling
-from tercet.inspect.table import model_table
+from tercet.inspect.model_table import model_table
 from tercet.models import PRESETS, DecoderOnly, build, model_spec
 from tercet.nn import Sinusoidal
 from tercet.nn.attention import attention_scores, causal_mask

@@ -23,7 +23,7 @@ from tests.walkthroughs import (
 )
 from torch import Tensor, nn
 
-from tercet.inspect.table import model_table
+from tercet.inspect.model_table import model_table
 from tercet.models import AnyModel, AnySpec, Biases, BranchDropout, Dropout, EncoderDecoder, EncoderDecoderSpec, build
 from tercet.nn import Learned, Sinusoidal
 from tercet.nn.init import Normal

@@ -103,7 +103,7 @@ class Answers:
                 "classify": classifies,
             },
             "linear_head": head is None or not head.transform,  # else a score is no sum over the parts
-            "stacks": [_sizes(name, stack) for name, stack in stacks_of(model).items()],
+            "stacks": [_stack_sizes(name, stack) for name, stack in stacks_of(model).items()],
             "about": {
                 "data": card.data_name,
                 "steps": card.step,
@@ -156,7 +156,7 @@ class Answers:
             return HeadScores(previous={}, induction={})
 
 
-def _sizes(name: str, stack: Stack) -> Plain:
+def _stack_sizes(name: str, stack: Stack) -> Plain:
     spec = stack.spec
     return {
         "name": name,

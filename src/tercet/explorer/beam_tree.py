@@ -9,7 +9,7 @@ from tercet.generation import Beam, beam_search
 from tercet.generation.beam import Hypothesis
 from tercet.models import EncoderDecoder, record
 
-MOST = 20
+MAX_WIDTH = 20
 
 
 def beam_tree(forward_pass: Pass, width: int) -> Plain:
@@ -22,8 +22,8 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
     model, tokenizer = trained.model, trained.tokenizer
     if not isinstance(model, EncoderDecoder):
         raise UserError(f"beams are for translators; {trained.folder} reads one text alone")
-    if not 1 <= width <= MOST:
-        raise UserError(f"size={width}: a search keeps 1 to {MOST} hypotheses")
+    if not 1 <= width <= MAX_WIDTH:
+        raise UserError(f"size={width}: a search keeps 1 to {MAX_WIDTH} hypotheses")
     if any(ablation.positions is not None for ablation in forward_pass.query.edits):
         raise UserError("a search reads one token at a time, so single positions cannot be switched off in it")
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
@@ -31,9 +31,9 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
     assert eos is not None
     source = list(forward_pass.recording.sides["encoder"].ids)
     search = Beam(size=width, n_best=width)
-    with ExitStack() as edited:
+    with ExitStack() as edits:
         if forward_pass.edits:
-            edited.enter_context(record(model, edits=forward_pass.edits, only=()))
+            edits.enter_context(record(model, edits=forward_pass.edits, only=()))
         hypotheses = beam_search(
             model,
             [[bos]],
@@ -52,18 +52,18 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
 def build_tree(hypotheses: Sequence[Hypothesis], texts_of: Callable[[Sequence[int]], list[str]]) -> list[Plain]:
     """A node for each different beginning, parents first."""
     nodes: list[Plain] = []
-    places: dict[tuple[int, ...], int] = {}
+    node_of_prefix: dict[tuple[int, ...], int] = {}
     for rank, hypothesis in enumerate(hypotheses):
         total, parent = 0.0, -1
         texts = texts_of(hypothesis.ids)
         for n, (token, logprob) in enumerate(zip(hypothesis.ids, hypothesis.logprobs, strict=True), 1):
             total += logprob
             prefix = hypothesis.ids[:n]
-            if prefix not in places:
-                places[prefix] = len(nodes)
+            if prefix not in node_of_prefix:
+                node_of_prefix[prefix] = len(nodes)
                 node = {"parent": parent, "id": token, "text": texts[n - 1], "logprob": logprob, "total": total}
                 nodes.append({**node, "score": None, "finish": None, "best": False})
-            parent = places[prefix]
+            parent = node_of_prefix[prefix]
             nodes[parent]["best"] |= rank == 0
         if parent >= 0:
             nodes[parent] |= {"score": hypothesis.score, "finish": hypothesis.finish}

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from tercet.config import Plain, UserError, nearest
 from tercet.explorer.overview import LENS_TOKENS, NEXT_TOKENS
-from tercet.explorer.packing import Kind, pack, size
+from tercet.explorer.packing import PackedType, pack, packed_size
 from tercet.explorer.passes import Pass
 from tercet.inspect.lens import stacks_of, stream_names
 from tercet.models import AnyModel, EncoderDecoder
 from tercet.models.vocabulary import Unembedding
 
-EXACT = 1_000_000  # characters up to which the numbers of a block are given as they are, beyond it in 65,535 steps
+MOST_EXACT = 1_000_000  # characters up to which the numbers of a block are given as they are, beyond it in 65,535 steps
 
 
 def block_names(model: AnyModel) -> list[str]:
@@ -25,7 +25,7 @@ def block_names(model: AnyModel) -> list[str]:
     ]
 
 
-def block(forward_pass: Pass, name: str, *, parameters: Kind | None = None) -> Plain:
+def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None) -> Plain:
     """The tensors of one block, or those around the blocks of a stack; `same` names those that another one is as well.
 
     Args:
@@ -37,25 +37,25 @@ def block(forward_pass: Pass, name: str, *, parameters: Kind | None = None) -> P
     model, activations = forward_pass.trained.model, forward_pass.recording.activations
     if name not in block_names(model):
         raise UserError(f"the model has no block {name!r}{nearest(name, block_names(model))}")
-    around = name in stacks_of(model)
-    if around:
-        source, names = _embedding(model, name), _around(forward_pass, name)
+    is_stack = name in stacks_of(model)
+    if is_stack:
+        source, names = _embedding_name(model, name), _names_around(forward_pass, name)
     else:
         stack = name.partition(".")[0]
         stream = stream_names(model)[stack]
         source = stream[stream.index(name) - 1]
-        names = [source, *(known for known in activations if known == name or known.startswith(f"{name}."))]
+        names = [source, *(key for key in activations if key == name or key.startswith(f"{name}."))]
     same = _find_shared({tensor: activations[tensor] for tensor in names})
-    own = {tensor: activations[tensor] for tensor in names if tensor not in same}
-    exact = sum(size(tensor.shape, "float32") for tensor in own.values()) <= EXACT
+    unshared = {tensor: activations[tensor] for tensor in names if tensor not in same}
+    exact = sum(packed_size(tensor.shape, "float32") for tensor in unshared.values()) <= MOST_EXACT
     answer: Plain = {
         "name": name,
         "input": source,
-        "tensors": {known: pack(tensor[0], "float32" if exact else "uint16") for known, tensor in own.items()},
+        "tensors": {key: pack(tensor[0], "float32" if exact else "uint16") for key, tensor in unshared.items()},
         "same": same,
         "parameters": {} if parameters is None else packed_parameters(model, name, parameters),
     }
-    if around and name == forward_pass.recording.stack and forward_pass.recording.logits is not None:
+    if is_stack and name == forward_pass.recording.stack and forward_pass.recording.logits is not None:
         answer["unembedding"] = _unembedding(forward_pass)
     return answer
 
@@ -74,23 +74,23 @@ def parameters_of(model: AnyModel, name: str) -> dict[str, Tensor]:
         prefixes += ["transform."] if name == list(stacks_of(model))[-1] else []
     else:
         prefixes = [f"{name}."]
-    return {known: weight for known, weight in model.named_parameters() if known.startswith(tuple(prefixes))}
+    return {key: weight for key, weight in model.named_parameters() if key.startswith(tuple(prefixes))}
 
 
-def packed_parameters(model: AnyModel, name: str, kind: Kind) -> dict[str, Plain]:
-    return {known: pack(weight, kind) for known, weight in parameters_of(model, name).items()}
+def packed_parameters(model: AnyModel, name: str, kind: PackedType) -> dict[str, Plain]:
+    return {key: pack(weight, kind) for key, weight in parameters_of(model, name).items()}
 
 
-def _embedding(model: AnyModel, stack: str) -> str:
+def _embedding_name(model: AnyModel, stack: str) -> str:
     return "source_embedding" if isinstance(model, EncoderDecoder) and stack == "encoder" else "embedding"
 
 
-def _around(forward_pass: Pass, stack: str) -> list[str]:
+def _names_around(forward_pass: Pass, stack: str) -> list[str]:
     """In the order of the pass."""
     model, activations = forward_pass.trained.model, forward_pass.recording.activations
-    names = [_embedding(model, stack), "segment_embedding"]
+    names = [_embedding_name(model, stack), "segment_embedding"]
     names += [f"{stack}.{part}" for part in ("position.embed", "embedding_norm", "dropout", "final_norm")]
-    names += [known for known in activations if known == "transform" or known.startswith("transform.")]
+    names += [key for key in activations if key == "transform" or key.startswith("transform.")]
     return [name for name in names if name in activations]
 
 

@@ -18,7 +18,7 @@ from tercet.checkpoint import write_atomically
 from tercet.config import Plain, UserError, plain
 from tercet.explorer.answers import Answers
 from tercet.explorer.blocks import block_names, packed_parameters, parameters_of
-from tercet.explorer.packing import Kind, size
+from tercet.explorer.packing import PackedType, packed_size
 from tercet.explorer.page_files import page_files
 from tercet.explorer.queries import (
     QUERIES,
@@ -140,7 +140,7 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
         with suppress(UserError):  # where the head is not linear
             yield answer(AttributionQuery(ask=ask, at=at, id=overview["top"]["ids"][at][0]))
     blocks = [answer(BlockQuery(ask=ask, name=name)) for name in block_names(model)]
-    if logits is not None and size(logits.shape, "float32") <= min(LOGITS, room):
+    if logits is not None and packed_size(logits.shape, "float32") <= min(LOGITS, room):
         for row in range(len(logits)):
             yield answer(LogitsQuery(ask=ask, at=row))
     kind = _choose_kind(answers, room)
@@ -149,12 +149,12 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
         yield key, {**block, "parameters": weights}
 
 
-def _choose_kind(answers: Answers, room: int) -> Kind | None:
+def _choose_kind(answers: Answers, room: int) -> PackedType | None:
     """How the weights are packed to fit into the room that is left, if they do."""
     model = answers.trained.model
     shapes = [weight.shape for name in block_names(model) for weight in parameters_of(model, name).values()]
-    kinds: tuple[Kind, ...] = ("float32", "uint16")
-    return next((kind for kind in kinds if sum(size(shape, kind) + 200 for shape in shapes) <= room), None)
+    kinds: tuple[PackedType, ...] = ("float32", "uint16")
+    return next((kind for kind in kinds if sum(packed_size(shape, kind) + 200 for shape in shapes) <= room), None)
 
 
 def _json(data: Any) -> str:

@@ -20,7 +20,7 @@ from tercet.tokens import Tokenizer
 
 SENTENCE = "The cat sat on the mat."
 MOST = 32  # tokens of a line; the rest is left out, for a page that can be overlooked
-FEW = 6
+FALLBACK_TOKENS = 6
 
 
 def opening_query(trained: Trained, text: str | None = None, *, target: str | None = None) -> Query:
@@ -41,11 +41,10 @@ def opening_query(trained: Trained, text: str | None = None, *, target: str | No
     ids = ids[: max(1, min(MOST, room - 2))]
     if isinstance(trained.model, EncoderOnly):
         return _with_mask(trained, ids)
-    shown = tokenizer.decode(ids)
-    again = tokenizer.encode(shown) if shown else []
-    if isinstance(trained.model, EncoderDecoder):
-        return Query(text=shown, target=target, ids=None if again == ids else tuple(tokenizer.frame(ids, max_len=room)))
-    return Query(text=shown, target=target, ids=None if again == ids else tuple(ids))
+    text = tokenizer.decode(ids)
+    is_exact = (tokenizer.encode(text) if text else []) == ids
+    row = tokenizer.frame(ids, max_len=room) if isinstance(trained.model, EncoderDecoder) else ids
+    return Query(text=text, target=target, ids=None if is_exact else tuple(row))
 
 
 def _with_mask(trained: Trained, ids: list[int]) -> Query:
@@ -57,9 +56,9 @@ def _with_mask(trained: Trained, ids: list[int]) -> Query:
     row = [frame[0], *ids, frame[1]]
     if tokenizer.mask_id is None or getattr(trained.model.spec, "masked_head", None) is None:
         return Query(text=tokenizer.decode(ids), ids=tuple(row))
-    words = [place for place, text in enumerate(tokenizer.tokens(ids)) if text.strip().isalpha()] or [0]
-    place = 1 + min(words, key=lambda word: abs(word - len(ids) // 2))
-    masked = [*row[:place], tokenizer.mask_id, *row[place + 1 :]]
+    words = [position for position, text in enumerate(tokenizer.tokens(ids)) if text.strip().isalpha()] or [0]
+    position = 1 + min(words, key=lambda word: abs(word - len(ids) // 2))
+    masked = [*row[:position], tokenizer.mask_id, *row[position + 1 :]]
     text = tokenizer.decode(masked[1:-1], skip_special=False)
     return Query(text=text, ids=tuple(masked), original_ids=tuple(row))
 
@@ -74,7 +73,7 @@ def _encode_readable(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def _any_tokens(tokenizer: Tokenizer) -> list[int]:
     ordinary = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids]
-    return ordinary[-FEW:] or [0]
+    return ordinary[-FALLBACK_TOKENS:] or [0]
 
 
 def _read_held_out_line(trained: Trained) -> str:

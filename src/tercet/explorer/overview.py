@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from tercet.config import Plain, UserError
-from tercet.explorer.packing import pack, size
+from tercet.explorer.packing import pack, packed_size
 from tercet.explorer.passes import Pass
 from tercet.explorer.queries import query_to_plain
 from tercet.inspect.lens import find_top_tokens, lens_top_tokens, stream_names
@@ -22,7 +22,7 @@ def overview(forward_pass: Pass, at: int | None) -> Plain:
     """An overview of the pass, with the logits of row `at`; see the page's notes for the fields."""
     recording, row = forward_pass.recording, forward_pass.row(at)
     top, lens, logits = None, None, None
-    shown: set[int] = set()
+    shown_ids: set[int] = set()
     if recording.logits is not None:
         likeliest = find_top_tokens(recording.logits, LENS_TOKENS)
         by_layer = lens_top_tokens(forward_pass.trained.model, recording.activations, LENS_TOKENS)
@@ -33,21 +33,21 @@ def overview(forward_pass: Pass, at: int | None) -> Plain:
             "ids": [layer.ids for layer in by_layer.values()],
             "probabilities": pack(torch.stack([layer.probabilities for layer in by_layer.values()])),
         }
-        shown = set(recording.logits.topk(min(NEXT_TOKENS, recording.logits.shape[-1])).indices.unique().tolist())
-        shown |= {number for layer in by_layer.values() for cell in layer.ids for number in cell}
+        shown_ids = set(recording.logits.topk(min(NEXT_TOKENS, recording.logits.shape[-1])).indices.unique().tolist())
+        shown_ids |= {number for layer in by_layer.values() for cell in layer.ids for number in cell}
     return {
         "ask": query_to_plain(forward_pass.query),
         "at": row,
         "truncated": recording.truncated,
         "sides": [{"stack": name, "tokens": tokens_to_plain(side)} for name, side in recording.sides.items()],
         "stream": {
-            name: _stream(forward_pass, names) for name, names in stream_names(forward_pass.trained.model).items()
+            name: _pack_norms(forward_pass, names) for name, names in stream_names(forward_pass.trained.model).items()
         },
         "lens": lens,
-        "maps": _maps(forward_pass),
+        "maps": _pack_attention_maps(forward_pass),
         "logits": logits,
         "loss": None if forward_pass.loss is None else {"mean": forward_pass.loss, "tokens": forward_pass.losses},
-        "texts": texts_by_id(recording.side.tokenizer, shown),
+        "texts": texts_by_id(recording.side.tokenizer, shown_ids),
         "top": top,
     }
 
@@ -62,8 +62,8 @@ def tokens_to_plain(side: Side) -> list[Plain]:
 
 def texts_by_id(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[str, str]:
     """The readable form of each id, by the id as JSON writes a key."""
-    known = sorted(set(ids))
-    return dict(zip(map(str, known), tokenizer.tokens(known), strict=True))
+    unique_ids = sorted(set(ids))
+    return dict(zip(map(str, unique_ids), tokenizer.tokens(unique_ids), strict=True))
 
 
 def logits_of_row(forward_pass: Pass, at: int) -> Plain:
@@ -77,14 +77,14 @@ def logits_of_row(forward_pass: Pass, at: int) -> Plain:
     return {"at": row, "logits": pack(logits), "texts": texts_by_id(recording.side.tokenizer, likeliest)}
 
 
-def _stream(forward_pass: Pass, names: list[str]) -> Plain:
+def _pack_norms(forward_pass: Pass, names: list[str]) -> Plain:
     norms = [forward_pass.recording.activations[name][0].float().norm(dim=-1) for name in names]
     return {"names": names, "norms": pack(torch.stack(norms))}  # (L+1, T)
 
 
-def _maps(forward_pass: Pass) -> dict[str, Plain]:
+def _pack_attention_maps(forward_pass: Pass) -> dict[str, Plain]:
     """All attention weights, in 255 steps; none where they are too many."""
     maps = {name: tensor[0] for name, tensor in forward_pass.recording.activations.items() if name.endswith(".weights")}
-    if sum(size(tensor.shape, "uint8") for tensor in maps.values()) > MAPS:
+    if sum(packed_size(tensor.shape, "uint8") for tensor in maps.values()) > MAPS:
         return {}
     return {name: pack(tensor, "uint8") for name, tensor in maps.items()}

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from tercet.config import Plain, UserError
 
-Kind = Literal["float32", "uint16", "uint8", "bool"]
-DTYPES: dict[Kind, str] = {"float32": "<f4", "uint16": "<u2", "uint8": "u1", "bool": "u1"}
-STEPS: dict[Kind, int] = {"uint16": 2**16 - 1, "uint8": 2**8 - 1}
+PackedType = Literal["float32", "uint16", "uint8", "bool"]
+DTYPES: dict[PackedType, str] = {"float32": "<f4", "uint16": "<u2", "uint8": "u1", "bool": "u1"}
+STEPS: dict[PackedType, int] = {"uint16": 2**16 - 1, "uint8": 2**8 - 1}
 
 
-def pack(tensor: Tensor, kind: Kind = "float32") -> Plain:
+def pack(tensor: Tensor, kind: PackedType = "float32") -> Plain:
     """The tensor as `kind`; one of truth values is packed as such whatever `kind` says.
 
     Raises:
@@ -36,10 +36,10 @@ def pack(tensor: Tensor, kind: Kind = "float32") -> Plain:
                 "the pass; use an earlier checkpoint, or take the edit back"
             )
         if kind in STEPS and numbers.size:
-            wide = numbers.astype(np.float64)  # the range of float32 numbers may be beyond float32
-            low = float(wide.min())
-            step = (float(wide.max()) - low) / STEPS[kind]
-            numbers = np.rint((wide - low) / step) if step > 0 else np.zeros_like(wide)
+            float64s = numbers.astype(np.float64)  # the range of float32 numbers may be beyond float32
+            low = float(float64s.min())
+            step = (float(float64s.max()) - low) / STEPS[kind]
+            numbers = np.rint((float64s - low) / step) if step > 0 else np.zeros_like(float64s)
     data = np.ascontiguousarray(numbers).astype(DTYPES[kind]).tobytes()
     shape = list(tensor.shape)
     return {"shape": shape, "type": kind, "low": low, "step": step, "data": base64.b64encode(data).decode("ascii")}
@@ -62,7 +62,7 @@ def half_step(packed: Plain) -> float:
     return packed["step"] / 2 if packed["type"] in STEPS else 0.0
 
 
-def size(shape: torch.Size | list[int], kind: Kind) -> int:
+def packed_size(shape: torch.Size | list[int], kind: PackedType) -> int:
     """Characters of the packed numbers."""
     count = int(np.prod(shape, dtype=np.int64))
     return (count * np.dtype(DTYPES[kind]).itemsize + 2) // 3 * 4

@@ -27,9 +27,9 @@ def type_of(name: str) -> str | None:
 def policy(index: str) -> str:
     """What a browser may do with the page: load from where it came from, ask there, and run no script written in it."""
     import_map = IMPORT_MAP.search(index)
-    own = f" 'sha256-{_hash(import_map[0])}'" if import_map else ""
+    sha = f" 'sha256-{_hash(import_map[0])}'" if import_map else ""
     return (
-        f"default-src 'self'; script-src 'self'{own}; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+        f"default-src 'self'; script-src 'self'{sha}; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     )
 

@@ -71,7 +71,7 @@ class PassCache:
             UserError: where it cannot be read so, as in `read`, or an edit does not fit.
         """
         if query not in self._passes:
-            self._remember(query, _run(self.trained, query))
+            self._remember(query, _run_pass(self.trained, query))
         self._passes.move_to_end(query)
         return self._passes[query]
 
@@ -84,7 +84,7 @@ class PassCache:
             self._passes.popitem(last=False)
 
 
-def _run(trained: Trained, query: Query) -> Pass:
+def _run_pass(trained: Trained, query: Query) -> Pass:
     try:
         recording = read(
             trained,
@@ -108,9 +108,9 @@ def _check_originals(trained: Trained, side: Side, original_ids: Sequence[int]) 
     if len(original_ids) != len(side.ids):
         raise UserError(f"{len(original_ids)} original_ids for {len(side.ids)} ids; give one for each")
     size = side.tokenizer.vocab_size
-    beyond = [number for number in original_ids if not 0 <= number < size]
-    if beyond:
-        raise UserError(f"the vocabulary has no id {beyond[0]}; ids are 0 to {size - 1}")
+    unknown = [number for number in original_ids if not 0 <= number < size]
+    if unknown:
+        raise UserError(f"the vocabulary has no id {unknown[0]}; ids are 0 to {size - 1}")
 
 
 def _count_bytes(forward_pass: Pass) -> int:

@@ -27,8 +27,8 @@ from tercet.explorer.queries import HeadsQuery, parse_query
 from tercet.loopback import LOOPBACK, is_loopback, names_loopback
 
 PORT = 8765
-TRIES = 20  # ports after the one that was asked for
-LONGEST = 1_000_000  # bytes of a question
+PORTS_TRIED = 20  # ports after the one that was asked for
+MAX_BODY_BYTES = 1_000_000  # bytes of a question
 
 
 def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: bool = False) -> None:
@@ -67,11 +67,11 @@ def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
     """The server as an ASGI application."""
 
     async def page(request: Request) -> Response:
-        refused = _refuse_host(request, host)
+        refusal = _refuse_host(request, host)
         name = request.path_params.get("name", "index.html")
         files = page_files()
-        if refused is not None:
-            return refused
+        if refusal is not None:
+            return refusal
         if name not in files:
             return _error_response(404, f"there is no {name!r:.60} here")
         headers = {"Content-Security-Policy": policy(files["index.html"])} if name == "index.html" else {}
@@ -99,16 +99,16 @@ def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
 
 async def _answer_post(request: Request, host: str, respond: Callable[[Any], Response]) -> Response:
     """Read the question, and have it answered beside the loop, for the model takes its time."""
-    refused = _refuse_host(request, host)
-    if refused is not None:
-        return refused
+    refusal = _refuse_host(request, host)
+    if refusal is not None:
+        return refusal
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return _error_response(415, "a question is JSON; send it with the content type application/json")
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > LONGEST:
-            return _error_response(413, f"a question has at most {LONGEST:,} bytes")
+        if len(body) > MAX_BODY_BYTES:
+            return _error_response(413, f"a question has at most {MAX_BODY_BYTES:,} bytes")
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -130,10 +130,10 @@ def _on_failure(_request: Request, _error: Exception) -> Response:
 
 def _refuse_host(request: Request, host: str) -> Response | None:
     """Refuse a request under a name that is none of this machine's: a page elsewhere may have made it up."""
-    named = request.headers.get("host", "")
-    if not is_loopback(host) or names_loopback(named):
+    host_header = request.headers.get("host", "")
+    if not is_loopback(host) or names_loopback(host_header):
         return None
-    return _error_response(403, f"{named!r:.80} is not a name of this machine; open the address that was printed")
+    return _error_response(403, f"{host_header!r:.80} is not a name of this machine; open the address that was printed")
 
 
 def _error_response(status: int, error: str) -> Response:
@@ -150,7 +150,7 @@ def _with_headers(response: Response) -> Response:
 def _listen(host: str, port: int) -> socket.socket:
     """A socket at the first free port from `port` on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    last = port if port == 0 else min(port + TRIES, 65535)
+    last = port if port == 0 else min(port + PORTS_TRIED, 65535)
     for candidate in range(port, last + 1):
         listening = socket.socket(family, socket.SOCK_STREAM)
         if sys.platform != "win32":  # there it would let two programs share a port

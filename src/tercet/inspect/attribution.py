@@ -70,43 +70,45 @@ def attribute(
     _check("position", [position], length)
     _check("id", ids, model.vocab_size)
 
-    def at(tensor: str) -> Tensor:
-        return _exact(activations[tensor].expand(rows, length, -1)[row, position])  # (D)
+    def vector_of(tensor: str) -> Tensor:
+        return _to_float64(activations[tensor].expand(rows, length, -1)[row, position])  # (D)
 
-    parts: Parts = {"embedding": at("embedding")}
+    parts: Parts = {"embedding": vector_of("embedding")}
     if "segment_embedding" in activations:
-        parts["segment"] = at("segment_embedding")
+        parts["segment"] = vector_of("segment_embedding")
     if f"{name}.position.embed" in activations:
-        parts["position"] = at(f"{name}.position.embed")
-    parts = _normed(stack.embedding_norm, parts)
-    _settle(parts, at(f"{name}.dropout"))
+        parts["position"] = vector_of(f"{name}.position.embed")
+    parts = _apply_norm(stack.embedding_norm, parts)
+    _set_rest(parts, vector_of(f"{name}.dropout"))
     for i, block in enumerate(stack.blocks):
         assert isinstance(block, Block)
-        inside = f"{name}.blocks.{i}"
+        prefix = f"{name}.blocks.{i}"
 
-        def spoken(attention: Attention, called: str, kind: str, i: int = i, inside: str = inside) -> Parts:
-            heads = _exact(activations[f"{inside}.{called}.heads"][row, :, position])  # (H, K)
-            weight = _exact(attention.out.weight).unflatten(1, heads.shape)  # (D, H, K)
-            said = dict(zip(_heads(i, kind, len(heads)), torch.einsum("dhk,hk->hd", weight, heads), strict=True))
+        def split_heads(attention: Attention, module: str, kind: str, i: int = i, prefix: str = prefix) -> Parts:
+            heads = _to_float64(activations[f"{prefix}.{module}.heads"][row, :, position])  # (H, K)
+            weight = _to_float64(attention.out.weight).unflatten(1, heads.shape)  # (D, H, K)
+            vectors = torch.einsum("dhk,hk->hd", weight, heads)
+            outputs = dict(zip(_name_heads(i, kind, len(heads)), vectors, strict=True))
             bias = getattr(attention.out, "bias", None)
             if isinstance(bias, Tensor):
-                said[f"blocks.{i} {kind}attention bias"] = _exact(bias)
-            return said
+                outputs[f"blocks.{i} {kind}attention bias"] = _to_float64(bias)
+            return outputs
 
-        parts = _added(block.self_residual, parts, spoken(block.self_attention, "self_attention", ""))
-        _settle(parts, at(f"{inside}.self_residual"))
+        parts = _add_branch(block.self_residual, parts, split_heads(block.self_attention, "self_attention", ""))
+        _set_rest(parts, vector_of(f"{prefix}.self_residual"))
         if block.cross_attention is not None and block.cross_residual is not None:
-            parts = _added(block.cross_residual, parts, spoken(block.cross_attention, "cross_attention", "cross "))
-            _settle(parts, at(f"{inside}.cross_residual"))
-        parts = _added(block.feedforward_residual, parts, {f"blocks.{i} mlp": at(f"{inside}.feedforward")})
-        _settle(parts, at(inside))
-    parts = _normed(stack.final_norm, parts)
-    _settle(parts, at(f"{name}.final_norm"))
-    rows_of = _exact(model.unembedding.weight[list(ids)])  # (n, D)
-    shares = {part: rows_of @ vector for part, vector in parts.items()}
+            heads = split_heads(block.cross_attention, "cross_attention", "cross ")
+            parts = _add_branch(block.cross_residual, parts, heads)
+            _set_rest(parts, vector_of(f"{prefix}.cross_residual"))
+        parts = _add_branch(block.feedforward_residual, parts, {f"blocks.{i} mlp": vector_of(f"{prefix}.feedforward")})
+        _set_rest(parts, vector_of(prefix))
+    parts = _apply_norm(stack.final_norm, parts)
+    _set_rest(parts, vector_of(f"{name}.final_norm"))
+    rows_of_ids = _to_float64(model.unembedding.weight[list(ids)])  # (n, D)
+    shares = {part: rows_of_ids @ vector for part, vector in parts.items()}
     rest = shares.pop("rest")
     if model.unembedding.bias is not None:
-        shares["unembedding bias"] = _exact(model.unembedding.bias[list(ids)])
+        shares["unembedding bias"] = _to_float64(model.unembedding.bias[list(ids)])
     shares["rest"] = rest
     return Attribution(names=tuple(shares), values=torch.stack(list(shares.values())))
 
@@ -123,44 +125,44 @@ def attribute_logit(model: AnyModel, recording: Recording, *, row: int, token: i
         raise UserError(str(error)) from None
 
 
-def _heads(block: int, kind: str, count: int) -> list[str]:
+def _name_heads(block: int, kind: str, count: int) -> list[str]:
     return [f"blocks.{block} {kind}head {head}" for head in range(count)]
 
 
-def _added(residual: Residual, stream: Parts, said: Parts) -> Parts:
-    """after(stream + branch(said)), as `Residual` does; `before` is the sublayer's own affair."""
-    branch = _normed(residual.branch, said)
-    together = stream | {part: stream.get(part, 0.0) + vector for part, vector in branch.items()}
-    return _normed(residual.after, together)
+def _add_branch(residual: Residual, stream: Parts, outputs: Parts) -> Parts:
+    """after(stream + branch(outputs)), as `Residual` does; `before` is the sublayer's own affair."""
+    branch = _apply_norm(residual.branch, outputs)
+    summed = stream | {part: stream.get(part, 0.0) + vector for part, vector in branch.items()}
+    return _apply_norm(residual.after, summed)
 
 
-def _normed(norm: nn.Module, parts: Parts) -> Parts:
+def _apply_norm(norm: nn.Module, parts: Parts) -> Parts:
     """Each part through the norm, its statistics those of their sum."""
     if isinstance(norm, nn.Identity):
         return dict(parts)
-    whole = torch.stack(list(parts.values())).sum(0)  # (D)
+    total = torch.stack(list(parts.values())).sum(0)  # (D)
     assert isinstance(norm, nn.LayerNorm | StdLayerNorm | nn.RMSNorm)
     assert norm.eps is not None
     centred = not isinstance(norm, nn.RMSNorm)
     if isinstance(norm, StdLayerNorm):
-        size = whole.std() + norm.eps
+        size = total.std() + norm.eps
     else:
-        size = (whole.var(correction=0) if centred else whole.square().mean()).add(norm.eps).sqrt()
-    slope = _exact(norm.weight) / size
-    normed = {part: (vector - vector.mean() if centred else vector) * slope for part, vector in parts.items()}
+        size = (total.var(correction=0) if centred else total.square().mean()).add(norm.eps).sqrt()
+    gain = _to_float64(norm.weight) / size
+    normed = {part: (vector - vector.mean() if centred else vector) * gain for part, vector in parts.items()}
     bias = None if isinstance(norm, nn.RMSNorm) else norm.bias
     if bias is not None:
-        normed["norm bias"] = normed.get("norm bias", 0.0) + _exact(bias)
+        normed["norm bias"] = normed.get("norm bias", 0.0) + _to_float64(bias)
     return normed
 
 
-def _settle(parts: Parts, actual: Tensor) -> None:
+def _set_rest(parts: Parts, actual: Tensor) -> None:
     """Put what the pass has, and the parts do not say, into the rest."""
     missing = actual - torch.stack(list(parts.values())).sum(0)
     parts["rest"] = parts.get("rest", 0.0) + missing
 
 
-def _exact(tensor: Tensor) -> Tensor:
+def _to_float64(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().double()
 
 

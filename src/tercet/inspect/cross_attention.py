@@ -14,6 +14,7 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.generation import Translation, cross_attention, word_alignment, words_of
 from tercet.generation.protocol import device_of
+from tercet.generation.translate import encode_sources
 from tercet.models import EncoderDecoder
 from tercet.tokens import Tokenizer
 
@@ -88,7 +89,7 @@ def read_cross_attention(
         raise UserError(f"models of {depths} layers have no layer in common to look at; ask one of them alone")
     layer = max(depths[0] - 2, 0)
     max_len = min(model.max_len for model in models)
-    source_ids = encoder_tokenizer.frame(encoder_tokenizer.encode(translation.source), max_len=max_len)
+    (source_ids,), _ = encode_sources(encoder_tokenizer, [translation.source], max_len=max_len)
     target = [*tokenizer.encode(prefix), *translation.ids]
     device = device_of(models[0])
     source = torch.tensor([source_ids], device=device)

@@ -64,11 +64,11 @@ def head_scores(
             f"length={length} must be at least 2 and fit twice into the context of {model.max_len}; "
             "or the context is too short to see repetition"
         )
-    texts = [_twice(ids, length, rows, generator)]
+    texts = [_draw_repeated(ids, length, rows, generator)]
     if isinstance(model, EncoderDecoder):
         size = model.source_embedding.num_embeddings
-        own = source_ids if source_ids is not None else ids if model.spec.source_vocab_size is None else range(size)
-        texts.insert(0, _twice(own, min(length, len(own)), rows, generator))
+        vocab = source_ids if source_ids is not None else ids if model.spec.source_vocab_size is None else range(size)
+        texts.insert(0, _draw_repeated(vocab, min(length, len(vocab)), rows, generator))
     with inference_mode(parts_of(model)), record(model, only=["*.self_attention.weights"]) as activations:
         device = device_of(model)
         if isinstance(model, EncoderDecoder):
@@ -80,9 +80,9 @@ def head_scores(
         for i in range(len(stack.blocks)):
             attention = f"{name}.blocks.{i}.self_attention"
             weights = activations[f"{attention}.weights"].float()  # (B, H, T, T)
-            scores.previous[attention] = _mean_on(weights, -1)
+            scores.previous[attention] = _mean_weight(weights, -1)
             if stack.causal:
-                scores.induction[attention] = _mean_on(weights[:, :, length:], 1)
+                scores.induction[attention] = _mean_weight(weights[:, :, length:], 1)
     return scores
 
 
@@ -153,27 +153,27 @@ def heads_to_dicts(
 ) -> list[dict[str, Any]]:
     """For programs: of each attention what is known of its heads; None for what was not measured."""
 
-    def listed(values: Tensor | None) -> list[float] | None:
+    def to_list(values: Tensor | None) -> list[float] | None:
         return None if values is None else values.tolist()
 
     return [
         {
             "name": name,
-            "previous": listed(scores.previous.get(name)),
-            "induction": listed(scores.induction.get(name)),
+            "previous": to_list(scores.previous.get(name)),
+            "induction": to_list(scores.induction.get(name)),
             "ablation": list(rises[name]) if name in rises else None,
         }
         for name in names
     ]
 
 
-def _twice(ids: Sequence[int], length: int, rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
+def _draw_repeated(ids: Sequence[int], length: int, rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
     if length > len(ids):
         raise ValueError(f"{length} tokens that all differ cannot be drawn from {len(ids)}; try length={len(ids)}")
-    drawn = torch.stack([torch.randperm(len(ids), generator=generator)[:length] for _ in range(rows)])
-    return torch.tensor(list(ids))[drawn].repeat(1, 2)  # (B, T)
+    order = torch.stack([torch.randperm(len(ids), generator=generator)[:length] for _ in range(rows)])
+    return torch.tensor(list(ids))[order].repeat(1, 2)  # (B, T)
 
 
-def _mean_on(weights: Float[Tensor, "B H T S"], offset: int) -> Float[Tensor, " H"]:
+def _mean_weight(weights: Float[Tensor, "B H T S"], offset: int) -> Float[Tensor, " H"]:
     """The mean over the queries that have such a key: the query's number among `weights` plus the offset."""
     return weights.diagonal(offset, -2, -1).mean((0, -1)).cpu()

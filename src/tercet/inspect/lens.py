@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tercet.models import AnyModel, EncoderDecoder, Stack
-
-ROWS = 64  # tokens whose logits over the whole vocabulary are in memory together
+from tercet.objectives import split_logits
 
 
 def stacks_of(model: AnyModel) -> dict[str, Stack]:
@@ -46,7 +45,7 @@ def logit_lens(model: AnyModel, stream: Float[Tensor, "B T D"]) -> Float[Tensor,
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopTokens:
+class TopPredictions:
     """The likeliest tokens of each row, the likeliest first."""
 
     ids: list[list[int]]
@@ -54,32 +53,31 @@ class TopTokens:
 
 
 @torch.no_grad()
-def find_top_tokens(logits: Float[Tensor, "T V"], count: int) -> TopTokens:
+def find_top_tokens(logits: Float[Tensor, "T V"], count: int) -> TopPredictions:
     """The `count` likeliest tokens of each row by the softmax of its logits; all, where there are fewer."""
-    return _concatenate([_find_in_rows(rows, count) for rows in logits.split(ROWS)])
+    top = logits.float().softmax(-1).topk(min(count, logits.shape[-1]))
+    return TopPredictions(ids=top.indices.tolist(), probabilities=top.values)
 
 
 @torch.no_grad()
-def lens_top_tokens(model: AnyModel, activations: Mapping[str, Tensor], count: int) -> dict[str, TopTokens]:
+def lens_top_tokens(model: AnyModel, activations: Mapping[str, Tensor], count: int) -> dict[str, TopPredictions]:
     """The logit lens of a recording: by each name of the last stack's stream the `count` likeliest tokens of each row.
 
     A few rows at a time: the logits of all layers and tokens at once would be layers x tokens x vocabulary.
     """
-    names = list(stream_names(model).values())[-1]
+    stack, names = list(stacks_of(model).values())[-1], list(stream_names(model).values())[-1]
     return {
         name: _concatenate(
-            [_find_in_rows(logit_lens(model, rows)[0], count) for rows in activations[name].split(ROWS, dim=1)]
+            [
+                find_top_tokens(logits, count)
+                for _, logits in split_logits(model, stack.final_norm(activations[name][0]))
+            ]
         )
         for name in names
     }
 
 
-def _find_in_rows(logits: Float[Tensor, "R V"], count: int) -> TopTokens:
-    top = logits.float().softmax(-1).topk(min(count, logits.shape[-1]))
-    return TopTokens(ids=top.indices.tolist(), probabilities=top.values)
-
-
-def _concatenate(parts: list[TopTokens]) -> TopTokens:
-    return TopTokens(
+def _concatenate(parts: list[TopPredictions]) -> TopPredictions:
+    return TopPredictions(
         ids=[row for part in parts for row in part.ids], probabilities=torch.cat([part.probabilities for part in parts])
     )

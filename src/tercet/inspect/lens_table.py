@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tercet.checkpoint import Trained
-from tercet.inspect.lens import TopTokens, lens_top_tokens
+from tercet.inspect.lens import TopPredictions, lens_top_tokens
 from tercet.inspect.losses import mean_loss, token_losses
 from tercet.inspect.recording import Recording, Side
 from tercet.inspect.token_text import label_with_spaces
@@ -31,7 +31,7 @@ class LensTable:
     """
 
     recording: Recording
-    lens: dict[str, TopTokens]
+    lens: dict[str, TopPredictions]
     losses: list[float | None]
 
     @property
@@ -88,7 +88,7 @@ def render_lens(table: LensTable, *, width: int, before: LensTable | None = None
     room = width - 6 - (WIDEST + 2) - 9 * (len(headings) - 2)
     shown = max(1, sum(sum(widths[i:]) <= room for i in range(len(widths)))) if widths else 0
     hidden = len(names) - shown
-    grid = Table(*headings, *map(_heading, names[hidden:]), box=None, padding=(0, 2, 0, 0))
+    grid = Table(*headings, *map(_name_column, names[hidden:]), box=None, padding=(0, 2, 0, 0))
     for number in (0, *range(2, len(headings))):
         grid.columns[number].justify = "right"
     for column in grid.columns:
@@ -98,7 +98,7 @@ def render_lens(table: LensTable, *, width: int, before: LensTable | None = None
         losses += [_format_nats(before.losses[row])] if has_loss and before else []
         blocks = ["\n".join(cell) for cell in cells[row][hidden:]]
         grid.add_row(*map(Text, [str(row), _shorten(text), str(number), *losses, *blocks]))
-    return Group(*_describe_sources(table.recording), grid, Text(""), Text(_notes(table, hidden)))
+    return Group(*_describe_sources(table.recording), grid, Text(""), Text(_write_notes(table, hidden)))
 
 
 def _describe_sources(recording: Recording) -> list[Text]:
@@ -110,7 +110,7 @@ def _describe_sources(recording: Recording) -> list[Text]:
     return lines
 
 
-def _notes(table: LensTable, hidden: int) -> str:
+def _write_notes(table: LensTable, hidden: int) -> str:
     notes: list[str] = []
     if table.recording.truncated:
         notes.append("the text is longer than the context; a part of it was left out")
@@ -121,7 +121,7 @@ def _notes(table: LensTable, hidden: int) -> str:
         notes.append(f"what {where}, if the model ended with that block; the last block's is what it says")
     if hidden:
         notes.append(
-            f"what stands before {_heading(list(table.lens)[hidden])} does not fit; widen the terminal to see it"
+            f"what stands before {_name_column(list(table.lens)[hidden])} does not fit; widen the terminal to see it"
         )
     if table.loss is not None:
         notes.append(f"loss of what came: {table.loss:.4f} nats/token")
@@ -141,6 +141,6 @@ def _format_nats(loss: float | None) -> str:
     return "" if loss is None else f"{loss:.3f}"
 
 
-def _heading(name: str) -> str:
+def _name_column(name: str) -> str:
     last = name.rpartition(".")[2]
     return f"block {last}" if last.isdecimal() else "embedding"

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tercet.inspect.lens import ROWS
 from tercet.inspect.recording import Recording
+from tercet.objectives import IGNORED, token_logprobs
 
 
 @torch.inference_mode()
@@ -24,14 +24,8 @@ def token_losses(
         original_ids: of a masked language model, what stood there before anything was masked.
     """
     targets = _targets(recording, original_ids)
-    rows = [row for row, target in enumerate(targets) if target is not None]
-    losses: list[float | None] = [None] * len(targets)
-    for start in range(0, len(rows), ROWS):
-        chunk = rows[start : start + ROWS]
-        logprobs = logits[chunk].float().log_softmax(-1).cpu()
-        for place, row in enumerate(chunk):
-            losses[row] = -float(logprobs[place, targets[row]])
-    return losses
+    nats = -token_logprobs(logits, torch.tensor(targets, device=logits.device))  # (T)
+    return [None if target == IGNORED else loss for target, loss in zip(targets, nats.tolist(), strict=True)]
 
 
 def mean_loss(losses: Sequence[float | None]) -> float | None:
@@ -40,10 +34,11 @@ def mean_loss(losses: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _targets(recording: Recording, original_ids: Sequence[int] | None) -> list[int | None]:
+def _targets(recording: Recording, original_ids: Sequence[int] | None) -> list[int]:
+    """Of each row what is predicted there, or IGNORED."""
     ids, mask = recording.side.ids, recording.side.tokenizer.mask_id
     if recording.causal:
-        return [*ids[1:], None]
+        return [*ids[1:], IGNORED]
     if original_ids is None:
-        return [None] * len(ids)
-    return [original if number == mask else None for number, original in zip(ids, original_ids, strict=True)]
+        return [IGNORED] * len(ids)
+    return [original if token == mask else IGNORED for token, original in zip(ids, original_ids, strict=True)]

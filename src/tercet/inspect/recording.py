@@ -150,12 +150,12 @@ def _encode_text(trained: Trained, text: str, ids: Sequence[int] | None) -> tupl
         row = encode_prompt(tokenizer, text)
         return row[-model.max_len :], len(row) > model.max_len
     translates = isinstance(model, EncoderDecoder)
-    frame = list(tokenizer.opening) if translates else [_require(tokenizer.bos_id, "bos")]
+    opening = list(tokenizer.opening) if translates else [_require(tokenizer.bos_id, "bos")]
     body = tokenizer.encode(text) if tokenizer.mask_id is None else tokenizer.encode_masked(text).tolist()
     if not body and translates:
         raise UserError("the text is empty; give at least one word to read")
-    room = model.max_len - len(frame) - 1
-    return [*frame, *body[:room], _require(tokenizer.eos_id, "eos")], len(body) > room
+    room = model.max_len - len(opening) - 1
+    return [*opening, *body[:room], _require(tokenizer.eos_id, "eos")], len(body) > room
 
 
 def _encode_target(
@@ -174,15 +174,16 @@ def _encode_target(
     best = translate(
         trained.model, tokenizer, [source], Beam(size=1), source_tokenizer=trained.source_tokenizer
     )[0][0]  # fmt: skip
-    written = [bos, *(token for token in best.ids if token != eos)]
-    return written[:most], len(written) > most
+    target_row = [bos, *(token for token in best.ids if token != eos)]
+    return target_row[:most], len(target_row) > most
 
 
 def _check_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    beyond = [number for number in ids if not 0 <= number < tokenizer.vocab_size]
-    if beyond or not ids:
-        what = f"no id {beyond[0]}; ids are 0 to {tokenizer.vocab_size - 1}" if beyond else "nothing to read in no ids"
-        raise UserError(f"the vocabulary has {what}")
+    unknown = [number for number in ids if not 0 <= number < tokenizer.vocab_size]
+    if not ids:
+        raise UserError("the vocabulary has nothing to read in no ids")
+    if unknown:
+        raise UserError(f"the vocabulary has no id {unknown[0]}; ids are 0 to {tokenizer.vocab_size - 1}")
     return list(ids)
 
 

@@ -67,8 +67,8 @@ def plot_attention(
     kinds = [maps for maps in attention_maps(recording, stack=stack) if layer is None or layer < len(maps.weights)]
     name = trained.card.name or trained.folder.name
     if layer is None:
-        return _overview(kinds, f"{name}: attention of every head", _texts(recording))
-    return _heads(kinds, layer, f"{name}: attention of block {layer}", _texts(recording))
+        return _plot_overview(kinds, f"{name}: attention of every head", _describe_texts(recording))
+    return _plot_heads(kinds, layer, f"{name}: attention of block {layer}", _describe_texts(recording))
 
 
 def check_layer(trained: Trained, *, stack: str | None, layer: int | None) -> None:
@@ -99,12 +99,12 @@ def attention_maps(recording: Recording, *, stack: str | None = None) -> list[At
     return maps
 
 
-def _texts(recording: Recording) -> str:
-    parts = [f"{'' if name == 'stack' else f'{name} reads: '}{_text(side)}" for name, side in recording.sides.items()]
+def _describe_texts(recording: Recording) -> str:
+    parts = [f"{'' if name == 'stack' else f'{name} reads: '}{_quote(side)}" for name, side in recording.sides.items()]
     return "\n".join([*parts, *(["it was cut to what the model takes"] if recording.truncated else [])])
 
 
-def _text(side: Side) -> str:
+def _quote(side: Side) -> str:
     """What was read, as a text on one line; which tokens it is made of stands beside the large maps."""
     text, n = (
         label_with_spaces(" ".join(side.tokenizer.decode(side.ids, skip_special=False).split())).replace("␣", " "),
@@ -113,7 +113,7 @@ def _text(side: Side) -> str:
     return f"{text if len(text) <= SHORT else f'{text[: SHORT - 1]}…'}  ({n} {'token' if n == 1 else 'tokens'})"
 
 
-def _overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure:
+def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure:
     """A grid of squares for each kind: a row is a block, a column a head."""
     heads = [len(maps.weights[0]) for maps in kinds]
     deepest = max(len(maps.weights) for maps in kinds)
@@ -130,7 +130,7 @@ def _overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure:
                 if layer >= len(maps.weights):
                     axes.set_axis_off()
                     continue
-                image = _map(axes, maps.weights[layer][head])
+                image = _draw_map(axes, maps.weights[layer][head])
                 axes.set(xticks=[], yticks=[])
                 if layer == 0:
                     axes.set_title(f"head {head}", fontsize=SMALL - (n_heads > 8), pad=3)
@@ -139,11 +139,11 @@ def _overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure:
         if len(kinds) > 1:
             add_title(part, maps.about, size=MIDDLE)
         if number == len(kinds) - 1:
-            _bar(part, image, grid)
-    return _titled(figure, title, texts, grey=_grey(kinds))
+            _add_colorbar(part, image, grid)
+    return _add_header(figure, title, texts, grey=_has_masked(kinds))
 
 
-def _heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Figure:
+def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Figure:
     """A row of large squares for each kind, with tokens along their sides."""
     widest = max(len(maps.keys) for maps in kinds)
     across = max(len(maps.weights[layer]) for maps in kinds)
@@ -162,7 +162,7 @@ def _heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Fi
             if head >= len(maps.weights[layer]):
                 axes.set_axis_off()
                 continue
-            image = _map(axes, maps.weights[layer][head])
+            image = _draw_map(axes, maps.weights[layer][head])
             axes.set_title(f"block {layer}, head {head}", fontsize=MIDDLE)
             axes.set_xticks(*thin_labels(maps.keys, MOST_LABELS), rotation=90)
             axes.set_yticks(*thin_labels(maps.queries, MOST_LABELS))
@@ -172,11 +172,11 @@ def _heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Fi
         part.supylabel("token that looks", fontsize=MIDDLE)
         if len(kinds) > 1:
             add_title(part, maps.about, size=10)
-        _bar(part, image, grid)
-    return _titled(figure, title, texts, grey=_grey(kinds))
+        _add_colorbar(part, image, grid)
+    return _add_header(figure, title, texts, grey=_has_masked(kinds))
 
 
-def _map(axes: Any, weights: np.ndarray) -> Any:
+def _draw_map(axes: Any, weights: np.ndarray) -> Any:
     colors = colormaps["Blues"].with_extremes(bad="#ebebeb")
     image = axes.imshow(weights, cmap=colors, norm=PowerNorm(0.5, vmin=0, vmax=1), aspect="auto")
     for edge in axes.spines.values():
@@ -184,18 +184,18 @@ def _map(axes: Any, weights: np.ndarray) -> Any:
     return image
 
 
-def _grey(kinds: list[AttentionMaps]) -> bool:
+def _has_masked(kinds: list[AttentionMaps]) -> bool:
     return any(ma.getmaskarray(weights).any() for maps in kinds for weights in maps.weights)
 
 
-def _bar(part: Any, image: Any, grid: np.ndarray) -> None:
+def _add_colorbar(part: Any, image: Any, grid: np.ndarray) -> None:
     bar = part.colorbar(image, ax=grid.ravel().tolist(), fraction=0.03, ticks=TICKS, aspect=30)
     bar.ax.set_yticklabels([f"{tick:g}" for tick in TICKS])
     bar.set_label("share of the look", fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL)
 
 
-def _titled(figure: Figure, title: str, texts: str, *, grey: bool) -> Figure:
+def _add_header(figure: Figure, title: str, texts: str, *, grey: bool) -> Figure:
     hint = (
         "a row is a token that looks, and sums to 1; a column one that is looked at; first tokens above and to the left"
     )

@@ -35,7 +35,7 @@ def draw_cross_attention(maps: Sequence[CrossAttentionMap], path: Path) -> None:
     heights = [max(1.6, 0.26 * len(sentence.target) + 1.7) for sentence in maps]
     figure = new_figure(max(widths), sum(heights) + 0.5)
     panels = figure.subplots(len(maps), 1, squeeze=False, height_ratios=heights)[:, 0]
-    images = [_draw(panel, sentence) for panel, sentence in zip(panels, maps, strict=True)]
+    images = [_draw_panel(panel, sentence) for panel, sentence in zip(panels, maps, strict=True)]
     add_title(figure, "Where the translator looks as it writes each token", size=11)
     bar = figure.colorbar(images[0], ax=list(panels), fraction=0.04, shrink=min(1.0, 3 / sum(heights)))
     heads = f"mean of {len(maps[0].weights)} heads of decoder block {maps[0].layer}"
@@ -44,7 +44,7 @@ def draw_cross_attention(maps: Sequence[CrossAttentionMap], path: Path) -> None:
     save(figure, path, flag=FLAG, dpi=DPI)
 
 
-def _draw(panel: Any, sentence: CrossAttentionMap) -> Any:
+def _draw_panel(panel: Any, sentence: CrossAttentionMap) -> Any:
     weights = sentence.weights.mean(0).numpy()  # (T, S)
     image = panel.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     panel.set_xticks(range(len(sentence.source)), [label_token(token) for token in sentence.source], rotation=90)

@@ -31,7 +31,7 @@ def plot_loss(metrics: Path, *, title: str) -> Figure:
         NothingToDraw: where no loss was logged yet.
     """
     columns = read_metrics(metrics)
-    scored = bool(_scores(columns))
+    scored = bool(_find_score_group(columns))
     figure = new_figure(13 if scored else 8, 5)
     panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
     _draw_losses(panels[0], columns, f"{title}: loss", metrics)
@@ -47,7 +47,7 @@ def plot_score(metrics: Path, *, title: str) -> Figure:
         NothingToDraw: for a run that is judged by its loss alone.
     """
     columns = read_metrics(metrics)
-    if not _scores(columns):
+    if not _find_score_group(columns):
         raise NothingToDraw(f"{metrics} has no BLEU, accuracy or F1: this run is judged by its loss; plot loss instead")
     figure = new_figure(8, 5)
     _draw_score(figure.subplots(), columns, f"{title}: ")
@@ -56,38 +56,39 @@ def plot_score(metrics: Path, *, title: str) -> Figure:
 
 def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
     train, validation = columns["train/nll"] or columns["train/loss"], columns["val/loss"]  # both without smoothing
-    drawn = [loss for _, loss in (*train, *validation) if 0 < loss < math.inf]
-    if not drawn:
+    losses = [loss for _, loss in (*train, *validation) if 0 < loss < math.inf]
+    if not losses:
         raise NothingToDraw(f"{path} has no loss above 0 yet; train on, then plot again")
     if train:
-        _line(axes, train, PALE, 0.8, f"training, each logged batch; last {train[-1][1]:.4g}")
-    means = _epoch_means(train, dict(columns["epoch"]))
+        _draw_line(axes, train, PALE, 0.8, f"training, each logged batch; last {train[-1][1]:.4g}")
+    means = _mean_by_epoch(train, dict(columns["epoch"]))
     if len(means) > 2:
-        _line(axes, means, DARK, 1.6, "training, mean of each epoch")
+        _draw_line(axes, means, DARK, 1.6, "training, mean of each epoch")
     finite = [point for point in validation if math.isfinite(point[1])]
     if finite:
         step, best = min(finite, key=lambda point: point[1])
-        _line(axes, validation, RED, 1.6, f"validation, lowest {best:.4f} at step {step:,}; last {finite[-1][1]:.4f}")
+        label = f"validation, lowest {best:.4f} at step {step:,}; last {finite[-1][1]:.4f}"
+        _draw_line(axes, validation, RED, 1.6, label)
     if entropy := [point for point in columns["val/unigram_entropy"] if 0 < point[1] < math.inf]:
         words = f"counting words (entropy of single tokens), {entropy[-1][1]:.4g}"
         axes.axhline(entropy[-1][1], color="#7f7f7f", linewidth=1, linestyle="--", label=words)
-        drawn.append(entropy[-1][1])
+        losses.append(entropy[-1][1])
     unit = "label" if columns["val/f1"] else "token"
     axes.set(xlabel="optimizer step", ylabel=f"loss (nats a {unit}, logarithmic scale)")
     disable_mathtext([axes.set_title(title)])
     axes.set_yscale("log")
-    if min(drawn) == max(drawn):
-        axes.set_ylim(drawn[0] / 1.5, drawn[0] * 1.5)
-    axes.yaxis.set_major_locator(loss_ticks(min(drawn), max(drawn)))
+    if min(losses) == max(losses):
+        axes.set_ylim(losses[0] / 1.5, losses[0] * 1.5)
+    axes.yaxis.set_major_locator(choose_loss_ticks(min(losses), max(losses)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
-    whole_steps(axes)
+    format_steps(axes)
     axes.grid(which="major", color=LINES)
     axes.legend()
 
 
-def loss_ticks(low: float, high: float) -> Locator:
+def choose_loss_ticks(low: float, high: float) -> Locator:
     """Few enough to be read, and more than one, over a hundredth of the scale as over six decades of it."""
     if high < 3 * low:
         return MaxNLocator(nbins=8, steps=[1, 2, 5, 10])
@@ -98,9 +99,9 @@ def loss_ticks(low: float, high: float) -> Locator:
 
 
 def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
-    group = _scores(columns)
+    group = _find_score_group(columns)
     names, about = SCORES[group]
-    seconds, top = _finite(columns["seconds"]), 0.0
+    seconds, top = _keep_finite(columns["seconds"]), 0.0
     for (name, word), color in zip(names.items(), (DARK, RED), strict=False):
         scores = [(step, score) for step, score in columns[name] if math.isfinite(score) and step in seconds]
         if not scores:
@@ -108,7 +109,7 @@ def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
         step, best = max(scores, key=lambda point: point[1])
         top = max(top, best)
         last = f"{word}, highest {best:.4g} at step {step:,}; last {scores[-1][1]:.4g}"
-        _line(axes, [(seconds[step] / 60, score) for step, score in scores], color, 1.6, last)
+        _draw_line(axes, [(seconds[step] / 60, score) for step, score in scores], color, 1.6, last)
     axes.set(xlabel="minutes of training", ylabel=group)
     disable_mathtext([axes.set_title(title + about)])
     axes.set_ylim(0, max(1e-3, 1.08 * top))
@@ -117,9 +118,9 @@ def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
     axes.legend(loc="lower right")
 
 
-def _scores(columns: Columns) -> str:
+def _find_score_group(columns: Columns) -> str:
     """Which group of scores there is: "" for none, as where no time was noted beside them."""
-    seconds = _finite(columns["seconds"])
+    seconds = _keep_finite(columns["seconds"])
     return next(
         (
             group
@@ -130,23 +131,23 @@ def _scores(columns: Columns) -> str:
     )
 
 
-def _finite(points: Sequence[tuple[int, float]]) -> dict[int, float]:
+def _keep_finite(points: Sequence[tuple[int, float]]) -> dict[int, float]:
     return {step: value for step, value in points if math.isfinite(value)}
 
 
-def _line(axes: Axes, points: Points, color: str, width: float, label: str) -> None:
+def _draw_line(axes: Axes, points: Points, color: str, width: float, label: str) -> None:
     marker = "o" if len(points) <= FEW or width > 1 else None
     x, y = [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]  # a gap, and no edge
     axes.plot(x, y, color=color, linewidth=width, marker=marker, markersize=3, label=label)
 
 
-def whole_steps(axes: Axes) -> None:
+def format_steps(axes: Axes) -> None:
     """Steps are counted: 1,000 and no 2.5."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def _epoch_means(train: Sequence[tuple[int, float]], epochs: dict[int, float]) -> list[tuple[int, float]]:
+def _mean_by_epoch(train: Sequence[tuple[int, float]], epochs: dict[int, float]) -> list[tuple[int, float]]:
     """The mean loss of each finished epoch, at its last step.
 
     `epochs` counts, as metrics.csv does, how often the data were seen before a step; how far a step goes, the last two

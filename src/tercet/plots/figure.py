@@ -37,15 +37,15 @@ def add_title(figure: Figure | SubFigure, text: str, *, size: float = LARGE) -> 
 
     Each line that this adds makes the whole figure that much higher, so that nothing below is squeezed.
     """
-    lines = [part for line in text.split("\n") for part in _wrapped(figure, line, size)]
+    lines = [part for line in text.split("\n") for part in _wrap_line(figure, line, size)]
     disable_mathtext([figure.suptitle("\n".join(lines), fontsize=size)])
-    whole = figure.get_figure(root=True)
-    assert whole is not None
+    root = figure.get_figure(root=True)
+    assert root is not None
     added = len(lines) - len(text.split("\n"))
-    whole.set_figheight(whole.get_figheight() + added * 1.3 * size / 72)
+    root.set_figheight(root.get_figheight() + added * 1.3 * size / 72)
 
 
-def _wrapped(figure: Figure | SubFigure, line: str, size: float) -> list[str]:
+def _wrap_line(figure: Figure | SubFigure, line: str, size: float) -> list[str]:
     """A line as lines that fit: broken at spaces, or anywhere in a word that is too wide by itself."""
     font, room = FontProperties(size=size), FILLED * figure.bbox.width
     renderer = cast("FigureCanvasAgg", figure.canvas).get_renderer()  # `sheet` gave it that

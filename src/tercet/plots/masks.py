@@ -60,7 +60,7 @@ class WordMask:
 def record_sentence_masks(sentences: Sequence[Sequence[str]], *, kind: str) -> list[WordMask]:
     """The self-attention mask of each sentence, all of them padded to the longest, in an `encoder` or a `decoder`."""
     masks = _record_masks(sentences, sentences)[kind]
-    rows = _pad(sentences)
+    rows = _pad_sentences(sentences)
     return [WordMask(kind=kind, queries=row, keys=row, allowed=mask) for row, mask in zip(rows, masks, strict=True)]
 
 
@@ -73,15 +73,15 @@ def record_pair_masks(sources: Sequence[Sequence[str]], targets: Sequence[Sequen
     """
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets; a pair has one of each")
-    recorded = _record_masks(sources, targets)
+    masks = _record_masks(sources, targets)
     sides = {
-        "encoder": (_pad(sources), _pad(sources)),
-        "decoder": (_pad(targets), _pad(targets)),
-        "cross": (_pad(targets), _pad(sources)),
+        "encoder": (_pad_sentences(sources), _pad_sentences(sources)),
+        "decoder": (_pad_sentences(targets), _pad_sentences(targets)),
+        "cross": (_pad_sentences(targets), _pad_sentences(sources)),
     }
     return [
         [
-            WordMask(kind=kind, queries=queries[n], keys=keys[n], allowed=recorded[kind][n])
+            WordMask(kind=kind, queries=queries[n], keys=keys[n], allowed=masks[kind][n])
             for kind, (queries, keys) in sides.items()
         ]
         for n in range(len(sources))
@@ -101,7 +101,7 @@ def plot_masks(grid: Sequence[Sequence[WordMask]]) -> Figure:
     panels = figure.subplots(len(grid), columns, squeeze=False, width_ratios=shares)
     for line, row in zip(panels, grid, strict=True):
         for axes, mask in zip(line, row, strict=False):
-            _draw(axes, mask)
+            _draw_mask(axes, mask)
         for axes in line[len(row) :]:
             axes.set_axis_off()
     handles = [
@@ -113,7 +113,7 @@ def plot_masks(grid: Sequence[Sequence[WordMask]]) -> Figure:
     return figure
 
 
-def _draw(axes: Any, mask: WordMask) -> None:
+def _draw_mask(axes: Any, mask: WordMask) -> None:
     axes.imshow(mask.allowed, cmap=ListedColormap([HIDDEN, SEEN]), vmin=0, vmax=1)
     n_queries, n_keys = mask.allowed.shape
     axes.set_xticks(range(n_keys), [label_token(word) for word in mask.keys], rotation=90)
@@ -167,6 +167,6 @@ def _number_words(sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor | 
     return real.long(), None if real.all() else real
 
 
-def _pad(sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+def _pad_sentences(sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     longest = max(map(len, sentences))
     return [(*sentence, *[PAD] * (longest - len(sentence))) for sentence in sentences]

@@ -93,11 +93,11 @@ def choose_telling_tokens(tokenizer: Tokenizer, table: Float[Tensor, "V D"]) -> 
     cosines[range(len(words)), words] = -torch.inf
     near = cosines.topk(min(NEAR, len(table) - 1), dim=-1)
     chosen: list[int] = []
-    taken = set[int]()
+    excluded = set[int]()
     for place in near.values.mean(-1).argsort(descending=True, stable=True).tolist():
-        if len(chosen) < CHOSEN and int(words[place]) not in taken:
+        if len(chosen) < CHOSEN and int(words[place]) not in excluded:
             chosen.append(int(words[place]))
-            taken |= {chosen[-1], *near.indices[place].tolist()}
+            excluded |= {chosen[-1], *near.indices[place].tolist()}
     return chosen
 
 
@@ -116,10 +116,10 @@ def find_token(tokenizer: Tokenizer, word: str) -> int:
         return ids[0]
     if word in texts:
         return texts.index(word)
-    known = len(ids) > 1 and tokenizer.unk_id not in ids
-    read_as = f"; it is read as {' + '.join(map(label_with_spaces, tokenizer.tokens(ids)))}" if known else ""
+    is_readable = len(ids) > 1 and tokenizer.unk_id not in ids
+    read_as = f"; it is read as {' + '.join(map(label_with_spaces, tokenizer.tokens(ids)))}" if is_readable else ""
     names = {label_with_spaces(text) for text in texts}
-    hint = nearest(word, names) if not known else ""
+    hint = nearest(word, names) if not is_readable else ""
     raise UserError(
         f"--token {word!r} is no token of the vocabulary{read_as}{hint if len(hint) < 200 else ''}; give one token"
     )
@@ -153,11 +153,11 @@ def _draw_table(axes: Axes, names: list[str], neighbours: list[list[tuple[int, f
     axes.imshow(cosines.numpy(), cmap="Blues", vmin=0, vmax=1.7, aspect="auto")  # ink stays readable on the darkest
     for row, line in enumerate(neighbours):
         for column, (token, cosine) in enumerate(line):
-            name = _short(label_with_spaces(texts[token]))
+            name = _shorten(label_with_spaces(texts[token]))
             size = MIDDLE * min(1.0, 11 / len(name))
             disable_mathtext([axes.text(column, row - 0.12, name, ha="center", va="center", fontsize=size)])
             axes.text(column, row + 0.27, f"{cosine:.2f}", ha="center", va="center", fontsize=7, color="#222222")
-    axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=10, fontweight="bold")
+    axes.set_yticks(range(len(names)), [_shorten(name) for name in names], fontsize=10, fontweight="bold")
     disable_mathtext(axes.get_yticklabels())
     axes.set_xticks(range(cosines.shape[1]), [f"{number + 1}." for number in range(cosines.shape[1])])
     axes.tick_params(length=0)
@@ -173,8 +173,8 @@ def _draw_table(axes: Axes, names: list[str], neighbours: list[list[tuple[int, f
 def _draw_map(
     picture: Figure, axes: Axes, tokenizer: Tokenizer, table: Tensor, ids: Sequence[int], texts: list[str]
 ) -> None:
-    places = list(dict.fromkeys([*ids, *first_tokens(tokenizer, ON_MAP)]))
-    points, shares = components(table[places])
+    mapped = list(dict.fromkeys([*ids, *first_tokens(tokenizer, ON_MAP)]))
+    points, shares = components(table[mapped])
     x, y = (points[:, 0].tolist(), points[:, 1].tolist() if points.shape[1] > 1 else [0.0] * len(points))
     axes.scatter(x, y, s=5, color=PALE, linewidths=0)
     axes.scatter(x[: len(ids)], y[: len(ids)], s=16, color=RED, linewidths=0, label="the tokens of the table")
@@ -182,15 +182,15 @@ def _draw_map(
     labels = [f"component {number} ({share:.1%} of the variance)" for number, share in enumerate([*shares, 0.0][:2], 1)]
     axes.set(xlabel=labels[0], ylabel=labels[1], xticks=[], yticks=[])
     axes.set_title(
-        f"map of {len(places)} of {tokenizer.vocab_size:,} tokens; labels that would overlap are left out", fontsize=10
+        f"map of {len(mapped)} of {tokenizer.vocab_size:,} tokens; labels that would overlap are left out", fontsize=10
     )
     axes.legend(fontsize=SMALL, loc="best")
     with ignore_missing_glyphs():
         picture.draw_without_rendering()  # where the points come to lie is known once all else has its place
     free = _LabelSpace(picture, axes)
-    for number, token in enumerate(places):
+    for number, token in enumerate(mapped):
         chosen = number < len(ids)
-        label, size = _short(label_with_spaces(texts[token])), MIDDLE if chosen else 7
+        label, size = _shorten(label_with_spaces(texts[token])), MIDDLE if chosen else 7
         if (at := free.place(x[number], y[number], label, size, far=chosen)) is not None:
             words = axes.annotate(
                 label, (x[number], y[number]), xytext=at, textcoords="offset points", va="center",
@@ -235,5 +235,5 @@ class _LabelSpace:
         )
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 14 else f"{text[:13]}…"

@@ -53,7 +53,7 @@ def plot_positions(trained: Trained, *, stack: str | None = None) -> Figure:
         raise NothingToDraw(
             f"{trained.folder} has no position scheme (position: none): nothing tells its tokens where they stand"
         )
-    chosen = _together(chosen)
+    chosen = _merge_equal_stacks(chosen)
     length = trained.model.max_len
     schemes = {
         "" if name == "stack" else f"{name}: ": DrawnScheme(
@@ -62,7 +62,7 @@ def plot_positions(trained: Trained, *, stack: str | None = None) -> Figure:
         for name, part in chosen.items()
     }
     title = f"{trained.card.name or trained.folder.name}: how the model tells positions apart"
-    return _plot(schemes, title, context="the context")
+    return _plot_schemes(schemes, title, context="the context")
 
 
 def plot_position_schemes(schemes: Sequence[DrawnScheme]) -> Figure:
@@ -71,7 +71,7 @@ def plot_position_schemes(schemes: Sequence[DrawnScheme]) -> Figure:
     title = (
         f"{_format_spec(schemes[0].spec)}: how positions are told apart" if len(schemes) == 1 else "Position schemes"
     )
-    return _plot(dict(zip(names, schemes, strict=True)), title, context="the length")
+    return _plot_schemes(dict(zip(names, schemes, strict=True)), title, context="the length")
 
 
 def _format_spec(spec: Position) -> str:
@@ -84,30 +84,30 @@ def _format_spec(spec: Position) -> str:
     return f"{spec.kind} ({', '.join(changes)})" if changes else spec.kind
 
 
-def _together(chosen: dict[str, Stack]) -> dict[str, Stack]:
+def _merge_equal_stacks(chosen: dict[str, Stack]) -> dict[str, Stack]:
     """Two stacks that tell positions in one and the same way, drawn once."""
-    ways = {(s.position, s.d_model, s.head_width, s.n_heads) for s in (stack.spec for stack in chosen.values())}
-    if len(chosen) > len(ways) == 1 and not any(list(stack.position.parameters()) for stack in chosen.values()):
+    distinct = {(s.position, s.d_model, s.head_width, s.n_heads) for s in (stack.spec for stack in chosen.values())}
+    if len(chosen) > len(distinct) == 1 and not any(list(stack.position.parameters()) for stack in chosen.values()):
         return {" and ".join(chosen): next(iter(chosen.values()))}
     return chosen
 
 
-def _plot(schemes: dict[str, DrawnScheme], title: str, *, context: str) -> Figure:
-    wide = any(scheme.vectors is not None and scheme.vectors.shape[1] > NARROW for scheme in schemes.values())
-    figure = new_figure(16 if wide else 11, 5 * len(schemes))
+def _plot_schemes(schemes: dict[str, DrawnScheme], title: str, *, context: str) -> Figure:
+    is_wide = any(scheme.vectors is not None and scheme.vectors.shape[1] > NARROW for scheme in schemes.values())
+    figure = new_figure(16 if is_wide else 11, 5 * len(schemes))
     add_title(figure, title)
     parts = figure.subfigures(len(schemes), 1, squeeze=False)[:, 0]
     for part, (name, scheme) in zip(parts, schemes.items(), strict=True):
         if (vectors := scheme.vectors) is not None:
-            _vectors(part, name, scheme, vectors)
+            _draw_vectors(part, name, scheme, vectors)
         elif (angles := scheme.angles) is not None:
-            _angles(part, name, scheme, angles, context)
+            _draw_angles(part, name, scheme, angles, context)
         elif (bias := scheme.bias) is not None:
-            _penalties(part, name, scheme, bias)
+            _draw_bias(part, name, scheme, bias)
     return figure
 
 
-def _vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Tensor) -> None:
+def _draw_vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Tensor) -> None:
     rows, width = vectors.shape
     left, right = figure.subplots(1, 2, width_ratios=(2.2 if width > NARROW else 1, 1))
     most = float(vectors.abs().max())
@@ -126,32 +126,33 @@ def _vectors(figure: SubFigure, name: str, scheme: DrawnScheme, vectors: Tensor)
     kind = {"learned": "a learned vector", "sinusoidal": "sines and cosines"}[scheme.spec.kind]
     if scheme.begins and list(scheme.module.parameters()):
         kind += ", before it is learnt,"
-    _label(left, "dimension of the vector", "position", f"{name}{kind} for each position{_beginning(scheme.length)}")
-    _bar(figure, image, left, "value added to the embedding", extend="both" if most > strength else "neither")
-    alike = F.normalize(vectors, dim=-1)
+    title = f"{name}{kind} for each position{_describe_cut(scheme.length)}"
+    _label_axes(left, "dimension of the vector", "position", title)
+    _add_colorbar(figure, image, left, "value added to the embedding", extend="both" if most > strength else "neither")
+    unit = F.normalize(vectors, dim=-1)
     image = right.imshow(
-        (alike @ alike.T).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", extent=(-0.5, end, end, -0.5)
+        (unit @ unit.T).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", extent=(-0.5, end, end, -0.5)
     )  # fmt: skip
-    _label(right, "position", "position", f"{name}how alike the vectors of two positions are")
-    _bar(figure, image, right, "cosine similarity")
+    _label_axes(right, "position", "position", f"{name}how alike the vectors of two positions are")
+    _add_colorbar(figure, image, right, "cosine similarity")
 
 
-def _angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor, context: str) -> None:
+def _draw_angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor, context: str) -> None:
     wavelengths, length = scheme.wavelengths, scheme.length
     left, right = figure.subplots(1, 2)
     image = left.imshow(
         cos.numpy(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", interpolation="nearest",
         extent=(-0.5, cos.shape[1] - 0.5, len(cos) - 0.5, -0.5),
     )  # fmt: skip
-    rest = scheme.d_head - 2 * len(wavelengths)
-    unturned = f"; {rest} of {scheme.d_head} numbers are not turned" if rest else ""
-    _label(
+    n_unturned = scheme.d_head - 2 * len(wavelengths)
+    unturned = f"; {n_unturned} of {scheme.d_head} numbers are not turned" if n_unturned else ""
+    _label_axes(
         left,
         f"pair of a head's numbers{unturned}",
         "position",
-        f"{name}the angle that turns each pair{_beginning(length)}",
+        f"{name}the angle that turns each pair{_describe_cut(length)}",
     )
-    _bar(figure, image, left, "cosine of the angle")
+    _add_colorbar(figure, image, left, "cosine of the angle")
     right.plot(
         range(len(wavelengths)), wavelengths, color=DARK, marker="o", markersize=3, linewidth=1.2, label="wavelength"
     )
@@ -164,10 +165,10 @@ def _angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor, cont
     right.legend(fontsize=SMALL)
     short = int((np.array(wavelengths) <= length).sum())
     about = f"{short} of {len(wavelengths)} pairs turn full circle within {context}"
-    _label(right, "pair", "tokens for a full turn (logarithmic scale)", about)
+    _label_axes(right, "pair", "tokens for a full turn (logarithmic scale)", about)
 
 
-def _penalties(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
+def _draw_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
     """A line a head for what each distance costs, beside what the first head adds to its scores."""
     axes, map_axes = figure.subplots(1, 2)
     lines = bias[:, 0]  # (H, P) of the first query, whose distance to key s is s
@@ -180,31 +181,31 @@ def _penalties(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) 
         )
     axes.grid(color=LINES)
     axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16), loc="lower left")
-    _label(
+    _label_axes(
         axes, "distance to the token looked at (tokens)", "added to the score", f"{name}the penalty of distance (ALiBi)"
     )
     image = map_axes.imshow(bias[0].numpy(), cmap="Blues_r", aspect="auto", vmax=0)
-    _label(
+    _label_axes(
         map_axes,
         "key's position",
         "query's position",
-        f"{name}what head 0 adds to its scores{_beginning(scheme.length)}",
+        f"{name}what head 0 adds to its scores{_describe_cut(scheme.length)}",
     )
-    _bar(figure, image, map_axes, "added to the score")
+    _add_colorbar(figure, image, map_axes, "added to the score")
 
 
-def _label(axes: Any, x: str, y: str, title: str) -> None:
+def _label_axes(axes: Any, x: str, y: str, title: str) -> None:
     axes.set_xlabel(x, fontsize=MIDDLE)
     axes.set_ylabel(y, fontsize=MIDDLE)
     axes.set_title(title, fontsize=10)
     axes.tick_params(labelsize=SMALL)
 
 
-def _bar(figure: SubFigure, image: Any, axes: Any, words: str, *, extend: Any = "neither") -> None:
+def _add_colorbar(figure: SubFigure, image: Any, axes: Any, words: str, *, extend: Any = "neither") -> None:
     bar = figure.colorbar(image, ax=axes, fraction=0.05, extend=extend)
     bar.set_label(words, fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL)
 
 
-def _beginning(length: int) -> str:
+def _describe_cut(length: int) -> str:
     return "" if length <= MOST else f" (the first {MOST} of {length:,})"

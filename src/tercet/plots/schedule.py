@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tercet.checkpoint.metrics import read_metrics
-from tercet.plots.curves import FEW, whole_steps
+from tercet.plots.curves import FEW, format_steps
 from tercet.plots.figure import DARK, GREY, LINES, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
@@ -49,7 +49,7 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
             )  # fmt: skip
         if kind == "lr":
             _mark_phases(axes, next(iter(curves.values())))
-        _finish(axes, NAMES.get(kind, kind))
+        _format_axes(axes, NAMES.get(kind, kind))
         axes.legend(loc="lower center")
     add_title(figure, f"{title}: learning rate of each step")
     return figure
@@ -71,15 +71,15 @@ def plot_schedules(rates: Mapping[str, Sequence[float]], *, title: str = "Learni
             range(1, len(curve) + 1), curve, color=color, linestyle=style, linewidth=1.6,
             marker="o" if len(curve) <= FEW else None, markersize=3, label=f"{name}: {peak}",
         )  # fmt: skip
-    _finish(axes, NAMES["lr"])
+    _format_axes(axes, NAMES["lr"])
     disable_mathtext([axes.set_title(title), *axes.legend(fontsize=SMALL).get_texts()])
     return figure
 
 
-def _finish(axes: Axes, what: str) -> None:
+def _format_axes(axes: Axes, what: str) -> None:
     axes.set_ylim(bottom=0)
     axes.set(xlabel="optimizer step", ylabel=what)
-    whole_steps(axes)
+    format_steps(axes)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     axes.grid(color=LINES)
 

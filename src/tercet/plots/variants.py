@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from tercet.checkpoint.metrics import Columns
-from tercet.plots.curves import FEW, loss_ticks, whole_steps
+from tercet.plots.curves import FEW, choose_loss_ticks, format_steps
 from tercet.plots.figure import LINES, SMALL, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
@@ -58,36 +58,36 @@ def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
     Raises:
         NothingToDraw: where none of them noted a validation loss.
     """
-    bands = {variant.name: band for variant in variants if (band := _band(variant.runs)) is not None}
-    drawn = [variant for variant in variants if variant.name in bands]
-    if not drawn:
+    bands = {variant.name: band for variant in variants if (band := _make_band(variant.runs)) is not None}
+    plotted = [variant for variant in variants if variant.name in bands]
+    if not plotted:
         raise NothingToDraw("no run noted a validation loss; there is nothing to compare against steps")
-    panels = _panels(drawn)
+    panels = _group_by_panel(plotted)
     figure = new_figure(max(7.5, 4.4 * len(panels)), 7.6 if len(panels) < 3 else 8.2)
-    grid = figure.subplots(2, len(panels), squeeze=False, sharey=len({variant.panel for variant in drawn}) == 1)
-    looks = _looks(panels)
+    grid = figure.subplots(2, len(panels), squeeze=False, sharey=len({variant.panel for variant in plotted}) == 1)
+    styles = _choose_styles(panels)
     for (name, members), (above, below) in zip(panels.items(), grid.T, strict=True):
         for axes, unit in ((above, None), (below, _time_unit(list(bands.values())))):
-            others = [variant for variant in drawn if variant not in members and variant.panel == members[0].panel]
+            others = [variant for variant in plotted if variant not in members and variant.panel == members[0].panel]
             for other in others:
                 _draw(axes, bands[other.name], BEHIND, "-", None, unit=unit)
             for number, variant in enumerate(members):
-                color, style, label = looks[variant.name]
+                color, style, label = styles[variant.name]
                 _draw(axes, bands[variant.name], color, style, label, unit=unit, front=len(members) - number)
-            _dress(axes, [bands[variant.name] for variant in (*members, *others)], unit=unit)
+            _format_axes(axes, [bands[variant.name] for variant in (*members, *others)], unit=unit)
         if name:
             disable_mathtext([above.set_title(name, fontsize=SMALL + 2)])
         legend = above.legend(fontsize=SMALL, loc="upper right")
         disable_mathtext(legend.get_texts())
     for row in grid:
         row[0].set_ylabel("validation loss (nats, logarithmic scale)")
-    several = any(len(variant.runs) > 1 for variant in drawn)
+    several = any(len(variant.runs) > 1 for variant in plotted)
     words = "; line: mean over seeds, band: lowest to highest" if several else "; one seed each"
     disable_mathtext([figure.suptitle(f"{title}{words}")])
     return figure
 
 
-def _band(runs: Sequence[Columns]) -> Band | None:
+def _make_band(runs: Sequence[Columns]) -> Band | None:
     losses = [
         {step: loss for step, loss in columns["val/loss"] if math.isfinite(loss) and loss > 0} for columns in runs
     ]
@@ -112,14 +112,14 @@ def _time_unit(bands: Sequence[Band]) -> str:
     return next(unit for unit in ("hours", "minutes", "seconds") if longest >= 2 * UNITS[unit] or unit == "seconds")
 
 
-def _panels(variants: Sequence[VariantCurves]) -> dict[str, list[VariantCurves]]:
+def _group_by_panel(variants: Sequence[VariantCurves]) -> dict[str, list[VariantCurves]]:
     """The variants of each panel, by its title."""
     if len({variant.panel for variant in variants}) > 1:
         panels: dict[str, list[VariantCurves]] = {}
         for variant in variants:
             panels.setdefault(variant.panel, []).append(variant)
-        return {_unit(panel, number): members for number, (panel, members) in enumerate(panels.items(), start=1)}
-    keys = _varied(variants)
+        return {_title_panel(panel, number): members for number, (panel, members) in enumerate(panels.items(), start=1)}
+    keys = _find_varied_keys(variants)
     if len(keys) == 2 and len(variants) > 3:
         # The key with fewer values makes the panels, the best one's first.
         first = min(keys, key=lambda key: len({variant.settings[key] for variant in variants}))
@@ -129,21 +129,21 @@ def _panels(variants: Sequence[VariantCurves]) -> dict[str, list[VariantCurves]]
     return {"": list(variants)}
 
 
-def _varied(variants: Sequence[VariantCurves]) -> list[str]:
+def _find_varied_keys(variants: Sequence[VariantCurves]) -> list[str]:
     """The keys that all variants have and that take more than one value."""
     keys = [key for key in variants[0].settings if all(key in variant.settings for variant in variants)]
     return [key for key in keys if len({variant.settings[key] for variant in variants}) > 1]
 
 
-def _unit(panel: str, number: int) -> str:
+def _title_panel(panel: str, number: int) -> str:
     """A panel's title where there are several units: what is predicted, and that the axes do not compare."""
     kind = panel.partition("|")[0] or "models"
     return f"{number}: {kind}s of one text and tokenizer"
 
 
-def _looks(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, str]]:
+def _choose_styles(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, str]]:
     """Colour, style and label of each variant: the same for the same other settings in every panel."""
-    looks: dict[str, tuple[str, str, str]] = {}
+    styles: dict[str, tuple[str, str, str]] = {}
     numbers: dict[str, int] = {}
     grid = len(panels) > 1 and all("=" in name for name in panels)
     labels = {
@@ -157,8 +157,8 @@ def _looks(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, 
         numbers[label] = len(numbers)
     for name, label in labels.items():
         number = numbers[label]
-        looks[name] = COLORS[number % len(COLORS)], STYLES[number % len(STYLES)], label
-    return looks
+        styles[name] = COLORS[number % len(COLORS)], STYLES[number % len(STYLES)], label
+    return styles
 
 
 def _draw(
@@ -174,7 +174,7 @@ def _draw(
         axes.fill_between(x, band.low, band.high, color=color, alpha=0.18, linewidth=0, zorder=1.5)
 
 
-def _dress(axes: Axes, bands: Sequence[Band], *, unit: str | None) -> None:
+def _format_axes(axes: Axes, bands: Sequence[Band], *, unit: str | None) -> None:
     axes.set_xlabel("optimizer step" if unit is None else f"{unit} of training")
     axes.set_yscale("log")
     low = min(min(band.low) for band in bands)
@@ -183,7 +183,7 @@ def _dress(axes: Axes, bands: Sequence[Band], *, unit: str | None) -> None:
         for band in bands
     )
     axes.set_ylim(low / (high / low) ** 0.05 / 1.002, high * (high / low) ** 0.05 * 1.002)
-    axes.yaxis.set_major_locator(loss_ticks(low, high))
+    axes.yaxis.set_major_locator(choose_loss_ticks(low, high))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -191,5 +191,5 @@ def _dress(axes: Axes, bands: Sequence[Band], *, unit: str | None) -> None:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     else:
-        whole_steps(axes)
+        format_steps(axes)
     axes.grid(which="major", color=LINES)

@@ -28,7 +28,7 @@ class ChatTemplate:
         except ModuleNotFoundError:
             raise UserError(MISSING) from None
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = _tojson
+        environment.filters["tojson"] = _to_json
         self._errors = jinja2.TemplateError
         try:
             self._template = environment.from_string(
@@ -60,9 +60,9 @@ class ChatTemplate:
         """The conversation as text, up to where the answer begins."""
         tokenizer = self._tokenizer
         names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
-        known = {name: "" if token is None else tokenizer.tokens([token])[0] for name, token in names.items()}
+        token_names = {name: "" if token is None else tokenizer.tokens([token])[0] for name, token in names.items()}
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, tools=None, **known)
+            return self._template.render(messages=messages, add_generation_prompt=True, tools=None, **token_names)
         except (self._errors, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
             raise UserError(f"the model's chat template refuses these messages: {error}") from None
 
@@ -73,11 +73,11 @@ class ChatTemplate:
         cut = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
         return [piece for piece in cut if piece]
 
-    def _as_text(self, written: str, mark: str) -> str:
+    def _as_text(self, text: str, mark: str) -> str:
         """What a person wrote, with a mark inside everything that would be read as a special token."""
         for name in self._special:
-            written = written.replace(name, name[:1] + mark + name[1:])
-        return written
+            text = text.replace(name, name[:1] + mark + name[1:])
+        return text
 
 
 def _unused_character(messages: Sequence[Mapping[str, str]]) -> str:
@@ -95,6 +95,6 @@ def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
     """Without the escapes for HTML that Jinja's own filter writes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)

@@ -68,10 +68,10 @@ def serve(
     registry = ModelRegistry(LoadedModel(trained, name=name, limits=limits) for name, trained in models.items())
     try:
         server = _Server(_config(application(registry, rules, log=log), grace), registry, grace, log)
-        shown = f"[{host}]" if ":" in host else host
+        host_in_url = f"[{host}]" if ":" in host else host
         for model in registry.models.values():
             log.note(f"{model.name}: {model.kind}, at {' and '.join(model.endpoints)}")
-        print(f"http://{shown}:{listening.getsockname()[1]}/", flush=True)
+        print(f"http://{host_in_url}:{listening.getsockname()[1]}/", flush=True)
         server.run(sockets=[listening])
     finally:
         listening.close()
@@ -84,13 +84,13 @@ def name_models(folders: Sequence[str | Path]) -> dict[str, Path]:
     Raises:
         UserError: where two are called alike.
     """
-    named = dict[str, Path]()
+    paths = dict[str, Path]()
     for folder in map(Path, folders):
         name = folder.resolve().name or "model"
-        if name in named:
-            raise UserError(f"{named[name]} and {folder} are both called {name}; give one of them another name")
-        named[name] = folder
-    return named
+        if name in paths:
+            raise UserError(f"{paths[name]} and {folder} are both called {name}; give one of them another name")
+        paths[name] = folder
+    return paths
 
 
 def _access_rules(
@@ -102,8 +102,8 @@ def _access_rules(
             f"{host} is more than this machine: whoever reaches it could use the models; set {KEY} to a key of your "
             "choice, or say --no-key"
         )
-    if wrong := [origin for origin in origins if origin != "*" and "://" not in origin]:
-        raise UserError(f"--cors-origin {wrong[0]} is no origin; write it as https://example.org, or * for any")
+    if malformed := [origin for origin in origins if origin != "*" and "://" not in origin]:
+        raise UserError(f"--cors-origin {malformed[0]} is no origin; write it as https://example.org, or * for any")
     try:
         return AccessRules(key=key, local=local, origins=origins, max_body=max_body)
     except ValueError as error:

@@ -124,7 +124,7 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
     Raises:
         UserError: with the variant's name, for whatever would stop it later.
     """
-    from tercet.inspect.table import model_table
+    from tercet.inspect.model_table import model_table
     from tercet.training.tasks.task import task_of
 
     seen = set[str]()

@@ -1,6 +1,6 @@
 // What lies around the blocks: the sum that goes into the first, and how the last stream becomes scores of words.
 
-import { element, exact, labels, later, number, percent, rowOf, shown, sideOf, stackOf, sumOf } from "tercet/draw.js";
+import { element, exact, labels, later, number, percent, rowOf, labelOf, sideOf, stackOf, sumOf } from "tercet/draw.js";
 import { step, vectors } from "tercet/block.js";
 import { slice } from "tercet/tensor.js";
 
@@ -11,15 +11,15 @@ const SHOWN = 10; // tokens whose score is worked out
 
 /**
  * @param {Pane} pane @param {import("tercet/draw.js").State} state @param {import("tercet/draw.js").Change} change
- * @param {"start" | "end"} which
+ * @param {"start" | "end"} end
  */
-export function around(pane, state, change, which) {
+export function around(pane, state, change, end) {
   const stack = stackOf(pane, state);
   const row = rowOf(pane, state, stack.name);
   const rows = labels(sideOf(pane, stack.name));
   const size = `(${rows.length} × ${stack.d_model})`;
-  const drawn = (/** @type {Block} */ opened) => {
-    const one = (/** @type {string} */ name, /** @type {string} */ title, /** @type {string} */ formula) => {
+  const render = (/** @type {Block} */ opened) => {
+    const map = (/** @type {string} */ name, /** @type {string} */ title, /** @type {string} */ formula) => {
       const values = opened.tensors[name];
       return values === undefined
         ? null
@@ -27,14 +27,14 @@ export function around(pane, state, change, which) {
     };
     const embedding = stack.name === "encoder" ? "source_embedding" : "embedding";
     const position = opened.tensors[`${stack.name}.position.embed`] !== undefined;
-    if (which === "start") {
+    if (end === "start") {
       return element(
         "div",
         { class: "steps" },
-        one(embedding, "embedding", "the token's own row of the table"),
-        one("segment_embedding", "segment", "first or second text"),
-        position ? one(`${stack.name}.position.embed`, `position (${stack.position})`, "where it stands") : null,
-        one(`${stack.name}.dropout`, "what block 0 reads", position ? "embedding + position" : "embedding"),
+        map(embedding, "embedding", "the token's own row of the table"),
+        map("segment_embedding", "segment", "first or second text"),
+        position ? map(`${stack.name}.position.embed`, `position (${stack.position})`, "where it stands") : null,
+        map(`${stack.name}.dropout`, "what block 0 reads", position ? "embedding + position" : "embedding"),
         position
           ? null
           : element(
@@ -47,16 +47,16 @@ export function around(pane, state, change, which) {
     return element(
       "div",
       { class: "steps" },
-      one(
+      map(
         `${stack.name}.final_norm`,
         stack.final_norm ? `final ${stack.norm} norm` : "output",
         stack.final_norm ? "norm(x)" : stack.placement === "post" ? "the last block has normed it" : "not normed",
       ),
-      one("transform", "transform", "dense, activation, norm"),
+      map("transform", "transform", "dense, activation, norm"),
       scores(pane, opened, stack.name, row, rows[row] ?? ""),
     );
   };
-  const title = which === "start" ? sumOf(stack) : "from the stream to scores of words";
+  const title = end === "start" ? sumOf(stack) : "from the stream to scores of words";
   return element(
     "section",
     { class: "block", "aria-label": title },
@@ -73,7 +73,7 @@ export function around(pane, state, change, which) {
     later(
       JSON.stringify([pane.look.ask, stack.name]),
       () => pane.source.block(pane.look.ask, stack.name),
-      drawn,
+      render,
       "reading …",
     ),
   );
@@ -96,7 +96,7 @@ function scores(pane, opened, stack, row, text) {
   const vector = slice(hidden, row).data;
   const logit = (/** @type {number} */ i) => {
     let dot = table.bias?.get(i) ?? 0;
-    slice(table.rows, i).data.forEach((one, d) => (dot += one * (vector[d] ?? 0)));
+    slice(table.rows, i).data.forEach((value, d) => (dot += value * (vector[d] ?? 0)));
     return table.softcap === null ? dot : table.softcap * Math.tanh(dot / table.softcap);
   };
   const all = table.ids
@@ -134,7 +134,7 @@ function scores(pane, opened, stack, row, text) {
           element(
             "tr",
             {},
-            element("th", { scope: "row" }, shown(pane.look.texts[id] ?? `id ${id}`)),
+            element("th", { scope: "row" }, labelOf(pane.look.texts[id] ?? `id ${id}`)),
             element("td", { title: exact(logit, 0) }, number(logit)),
             element(
               "td",

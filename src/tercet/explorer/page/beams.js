@@ -1,6 +1,6 @@
 // Beam search as the tree of what it ended with: each fork a choice, each line as wide as its token was probable.
 
-import { element, keepScroll, later, number, percent, shown, svg, tell, hush } from "tercet/draw.js";
+import { element, keepScroll, later, number, percent, labelOf, svg, tell, hush } from "tercet/draw.js";
 
 /** @typedef {import("tercet/draw.js").Pane} Pane */
 /** @typedef {import("tercet/draw.js").BeamNode} BeamNode */
@@ -40,16 +40,16 @@ export function beams(pane, state, change) {
         "div",
         { class: "switch", role: "group", "aria-label": "beams" },
         element("span", { class: "note" }, "beams"),
-        ...SIZES.map((one) =>
+        ...SIZES.map((option) =>
           element(
             "button",
             {
               type: "button",
-              "data-key": `beams-${one}`,
-              "aria-pressed": String(one === size),
-              onclick: () => choose(one),
+              "data-key": `beams-${option}`,
+              "aria-pressed": String(option === size),
+              onclick: () => choose(option),
             },
-            String(one),
+            String(option),
           ),
         ),
       ),
@@ -67,9 +67,9 @@ export function beams(pane, state, change) {
 
 /** @param {Pane} pane @param {BeamNode[]} nodes */
 function tree(pane, nodes) {
-  const places = arranged(nodes);
-  const width = Math.max(0, ...places.map(({ x }) => x)) + BOX.width + 90;
-  const height = Math.max(0, ...places.map(({ y }) => y)) + LINE;
+  const positions = arranged(nodes);
+  const width = Math.max(0, ...positions.map(({ x }) => x)) + BOX.width + 90;
+  const height = Math.max(0, ...positions.map(({ y }) => y)) + LINE;
   const drawing = svg("svg", {
     width,
     height,
@@ -79,7 +79,7 @@ function tree(pane, nodes) {
   });
   const order = nodes.map((node, i) => ({ node, i })).sort((a, b) => Number(a.node.best) - Number(b.node.best));
   for (const { node, i } of order) {
-    const [from, to] = [places[node.parent], places[i]];
+    const [from, to] = [positions[node.parent], positions[i]];
     if (from === undefined || to === undefined) continue;
     const [x, middle] = [from.x + BOX.width, (from.x + BOX.width + to.x) / 2];
     drawing.append(
@@ -91,18 +91,18 @@ function tree(pane, nodes) {
     );
   }
   nodes.forEach((node, i) => {
-    const place = places[i];
-    if (place !== undefined) drawing.append(drawn(node, place, i));
+    const position = positions[i];
+    if (position !== undefined) drawing.append(drawNode(node, position, i));
   });
-  walked(drawing, nodes, places);
+  walked(drawing, nodes, positions);
   const box = element("div", { class: "beams-scroll" }, drawing);
   keepScroll(box, `beams ${pane.index}`);
   return box;
 }
 
-/** @param {BeamNode} node @param {Place} place @param {number} i */
-function drawn(node, place, i) {
-  const text = shown(node.text);
+/** @param {BeamNode} node @param {Place} position @param {number} i */
+function drawNode(node, position, i) {
+  const text = labelOf(node.text);
   const letters = [...text];
   const lines = [
     `${text}  ${percent(Math.exp(node.logprob))}`,
@@ -115,7 +115,7 @@ function drawn(node, place, i) {
     "g",
     {
       class: `node${node.best ? " best" : ""}${node.score === null ? "" : " end"}`,
-      transform: `translate(${place.x} ${place.y})`,
+      transform: `translate(${position.x} ${position.y})`,
       tabindex: i === 0 ? "0" : "-1",
       role: "img",
       "aria-label": lines.join("; "),
@@ -146,20 +146,20 @@ function drawn(node, place, i) {
 function arranged(nodes) {
   const children = branches(nodes);
   /** @type {Place[]} */
-  const places = nodes.map(() => ({ x: 0, y: 0 }));
+  const positions = nodes.map(() => ({ x: 0, y: 0 }));
   let line = 0;
   const put = (/** @type {number} */ i, /** @type {number} */ depth) => {
     const below = children[i] ?? [];
     for (const child of below) put(child, depth + 1);
-    const first = places[below[0] ?? -1];
-    const last = places[below[below.length - 1] ?? -1];
+    const first = positions[below[0] ?? -1];
+    const last = positions[below[below.length - 1] ?? -1];
     const y = first !== undefined && last !== undefined ? (first.y + last.y) / 2 : 22 + LINE * line++;
-    places[i] = { x: 12 + COLUMN * depth, y };
+    positions[i] = { x: 12 + COLUMN * depth, y };
   };
   nodes.forEach((node, i) => {
     if (node.parent < 0) put(i, 0);
   });
-  return places;
+  return positions;
 }
 
 /** @param {BeamNode[]} nodes @returns {number[][]} */
@@ -171,41 +171,41 @@ function branches(nodes) {
 
 /**
  * Arrow keys: right into the likeliest branch, left back, up and down among what is in the same column.
- * @param {SVGElement} drawing @param {BeamNode[]} nodes @param {Place[]} places
+ * @param {SVGElement} drawing @param {BeamNode[]} nodes @param {Place[]} positions
  */
-function walked(drawing, nodes, places) {
+function walked(drawing, nodes, positions) {
   const children = branches(nodes);
   const groups = /** @type {SVGGElement[]} */ ([...drawing.querySelectorAll(".node")]);
-  const likeliest = (/** @type {number[]} */ among) =>
-    among.reduce(
-      (best, one) => ((nodes[one]?.logprob ?? 0) > (nodes[best]?.logprob ?? -Infinity) ? one : best),
-      among[0] ?? -1,
+  const likeliest = (/** @type {number[]} */ candidates) =>
+    candidates.reduce(
+      (best, candidate) => ((nodes[candidate]?.logprob ?? 0) > (nodes[best]?.logprob ?? -Infinity) ? candidate : best),
+      candidates[0] ?? -1,
     );
-  const beside = (/** @type {number} */ now, /** @type {number} */ way) => {
-    const here = places[now];
-    const column = nodes.map((_, i) => i).filter((i) => places[i]?.x === here?.x);
-    column.sort((a, b) => (places[a]?.y ?? 0) - (places[b]?.y ?? 0));
-    return column[column.indexOf(now) + way] ?? -1;
+  const beside = (/** @type {number} */ current, /** @type {number} */ way) => {
+    const origin = positions[current];
+    const column = nodes.map((_, i) => i).filter((i) => positions[i]?.x === origin?.x);
+    column.sort((a, b) => (positions[a]?.y ?? 0) - (positions[b]?.y ?? 0));
+    return column[column.indexOf(current) + way] ?? -1;
   };
   drawing.addEventListener("keydown", (event) => {
-    const now = groups.indexOf(/** @type {SVGGElement} */ (/** @type {unknown} */ (document.activeElement)));
-    const node = nodes[now];
+    const current = groups.indexOf(/** @type {SVGGElement} */ (/** @type {unknown} */ (document.activeElement)));
+    const node = nodes[current];
     if (node === undefined) return;
     const key = /** @type {KeyboardEvent} */ (event).key;
     const to =
       key === "ArrowRight"
-        ? likeliest(children[now] ?? [])
+        ? likeliest(children[current] ?? [])
         : key === "ArrowLeft"
           ? node.parent
           : key === "ArrowUp"
-            ? beside(now, -1)
+            ? beside(current, -1)
             : key === "ArrowDown"
-              ? beside(now, 1)
+              ? beside(current, 1)
               : -1;
     const next = groups[to];
     if (next === undefined) return;
     event.preventDefault();
-    for (const one of groups) one.setAttribute("tabindex", one === next ? "0" : "-1");
+    for (const group of groups) group.setAttribute("tabindex", group === next ? "0" : "-1");
     next.focus();
     next.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
@@ -217,7 +217,7 @@ function hypotheses(nodes) {
   ends.sort((a, b) => Number(b.node.best) - Number(a.node.best) || (b.node.score ?? 0) - (a.node.score ?? 0));
   const written = (/** @type {number} */ i) => {
     const texts = [];
-    for (let at = i; at >= 0; at = nodes[at]?.parent ?? -1) texts.unshift(shown(nodes[at]?.text ?? ""));
+    for (let at = i; at >= 0; at = nodes[at]?.parent ?? -1) texts.unshift(labelOf(nodes[at]?.text ?? ""));
     return texts.join(" ");
   };
   const head = element(

@@ -188,9 +188,9 @@ function strip(title, formula, values, key, { texts, row, notes = [], ...more })
 
 /** @param {Block} opened @param {string} name @returns {Tensor} */
 function part(opened, name) {
-  const found = opened.tensors[name];
-  if (found === undefined) throw new Error(`${name} was not noted in this pass`);
-  return found;
+  const value = opened.tensors[name];
+  if (value === undefined) throw new Error(`${name} was not noted in this pass`);
+  return value;
 }
 
 /**
@@ -198,8 +198,8 @@ function part(opened, name) {
  *          part: "self" | "cross", head: number}} what
  */
 function attention({ pane, state, change, stack, name, opened, row, part: kind, head }) {
-  const get = (/** @type {string} */ one) => part(opened, one);
-  const own = `${name}.${kind}_attention`;
+  const get = (/** @type {string} */ key) => part(opened, key);
+  const module = `${name}.${kind}_attention`;
   const residual = `${name}.${kind}_residual`;
   const first = kind === "self" || stack.parallel;
   const input = first ? get(opened.input ?? "") : get(`${name}.self_residual`);
@@ -209,14 +209,14 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const width = stack.d_head;
   const shared = Math.floor(head / (stack.n_heads / stack.n_kv_heads));
   const [T, S, H] = [rows.length, keys.length, stack.n_heads];
-  const q = slice(get(`${own}.q`), head);
-  const k = slice(get(`${own}.k`), shared);
-  const v = slice(get(`${own}.v`), shared);
-  const scores = slice(get(`${own}.scores`), head);
-  const weights = slice(get(`${own}.weights`), head);
-  const heads = get(`${own}.heads`);
-  const mask = spread(get(`${own}.mask`), T, S);
-  const off = isEdited(pane.ask, `${own}.heads`, "heads", head);
+  const q = slice(get(`${module}.q`), head);
+  const k = slice(get(`${module}.k`), shared);
+  const v = slice(get(`${module}.v`), shared);
+  const scores = slice(get(`${module}.scores`), head);
+  const weights = slice(get(`${module}.weights`), head);
+  const heads = get(`${module}.heads`);
+  const mask = spread(get(`${module}.mask`), T, S);
+  const off = isEdited(pane.ask, `${module}.heads`, "heads", head);
 
   const last = pane.look.sides[pane.look.sides.length - 1]?.stack === stack.name;
   const known = last ? state.column : (encoderKeys.get(pane.index) ?? null);
@@ -252,9 +252,9 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const grouped = stack.n_kv_heads < H ? `key/value head ${shared}, shared by ${H / stack.n_kv_heads} heads` : null;
   const turned = stack.position === "rotary" && kind === "self" ? "turned by its position (rotary)" : "";
   const normed = stack.qk_norm === true ? "normed (RMS)" : "";
-  const changed = [normed, turned].filter((one) => one !== "").join(", then ") || null;
+  const changed = [normed, turned].filter((text) => text !== "").join(", then ") || null;
   const asks = before ? "h" : "x";
-  const asked = kind === "cross" ? "memory" : asks;
+  const queryInput = kind === "cross" ? "memory" : asks;
   const byRow = { texts: rows, row };
   const byKey = { texts: keys, row: kind === "cross" ? -1 : row };
   const map = (
@@ -276,7 +276,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
     const [h, k] = [Math.floor(c / width), c % width];
     return [`row ${t} ${rows[t]}, head ${h}, dimension ${k}`, exact(heads.get(h, t, k), heads.half)];
   };
-  const seen = !masks(mask)
+  const maskNote = !masks(mask)
     ? `every token may see every ${kind === "cross" ? "one of the source" : "other"}`
     : stack.causal && kind === "self"
       ? "hatched: the future, which no token may see"
@@ -291,8 +291,8 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
     before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
     row3(
       strip(`queries of head ${head}`, `q = ${asks} W_q`, q, "q", { ...byRow, notes: [changed] }),
-      strip(`keys of head ${head}`, `k = ${asked} W_k`, k, "k", { ...byKey, notes: [grouped, changed] }),
-      strip(`values of head ${head}`, `v = ${asked} W_v`, v, "v", { ...byKey, notes: [grouped] }),
+      strip(`keys of head ${head}`, `k = ${queryInput} W_k`, k, "k", { ...byKey, notes: [grouped, changed] }),
+      strip(`values of head ${head}`, `v = ${queryInput} W_v`, v, "v", { ...byKey, notes: [grouped] }),
     ),
     row3(
       step("scores", `q kᵀ / √${width}${bias}  ${size}`, map(scores, "scores", "signed")),
@@ -300,7 +300,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
         "mask",
         `may t see s?  ${size}`,
         map(mask, "mask", "share", { legend: false, low: 0, high: 2, masked, format: () => "may be seen" }),
-        seen,
+        maskNote,
       ),
       step("weights", `softmax(scores + mask)  ${size}`, map(weights, "weights", "share", { low: 0, high: 1, masked })),
     ),
@@ -315,7 +315,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
         bands: { size: width, chosen: head },
         lines: ofHead,
       }),
-      strip("back to the stream's width", "heads · W_o", get(own), "out", byRow),
+      strip("back to the stream's width", "heads · W_o", get(module), "out", byRow),
     ),
     branch ? strip(`${stack.norm} norm`, "norm(heads · W_o)", get(`${residual}.branch`), "branch", byRow) : null,
     added(after, get(residual), byRow, null),
@@ -341,19 +341,19 @@ function added(normed, stream, byRow, note) {
  * @param {{pane: Pane, state: State, change: Change, stack: StackInfo, name: string, opened: Block, row: number}} what
  */
 function feedforward({ pane, stack, name, opened, row }) {
-  const get = (/** @type {string} */ one) => part(opened, one);
-  const own = `${name}.feedforward`;
+  const get = (/** @type {string} */ key) => part(opened, key);
+  const module = `${name}.feedforward`;
   const residual = `${name}.feedforward_residual`;
   const rows = labels(sideOf(pane, stack.name));
   const [before, branch, after] = PLACEMENTS[stack.placement];
   const h = before ? "h" : "x";
-  const activations = get(`${own}.activations`);
+  const activations = get(`${module}.activations`);
   const byRow = { texts: rows, row };
   const neurons = { ...byRow, names: /** @type {const} */ (["row", "neuron"]) };
   const many = { ...neurons, notes: [pooled(stack.d_ff)] };
   const loud = { ...neurons, notes: [loudest(activations, row, rows[row] ?? "")] };
   const act = stack.gated ? `${stack.activation}(${h} W_gate) ⊙ (${h} W_up)` : `${stack.activation}(${h} W_up)`;
-  const off = isEdited(pane.ask, own, null, null) ? "set to zero" : null;
+  const off = isEdited(pane.ask, module, null, null) ? "set to zero" : null;
   return element(
     "div",
     { class: "steps" },
@@ -361,10 +361,10 @@ function feedforward({ pane, stack, name, opened, row }) {
       ? strip("the stream comes in, as to attention", "x", get(opened.input ?? ""), "input", byRow)
       : strip("the stream after attention", "x", get(`${name}.${stack.cross ? "cross" : "self"}_residual`), "input", byRow),
     before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
-    whole(strip("widened", `${h} W_up`, get(`${own}.up`), "up", many)),
-    stack.gated ? whole(strip("gate", `${h} W_gate`, get(`${own}.gate`), "gate", many)) : null,
-    whole(strip("activations", act, activations, "activations", loud)),
-    strip("narrowed", "activations · W_down", get(own), "out", { ...byRow, notes: [off] }),
+    fullWidth(strip("widened", `${h} W_up`, get(`${module}.up`), "up", many)),
+    stack.gated ? fullWidth(strip("gate", `${h} W_gate`, get(`${module}.gate`), "gate", many)) : null,
+    fullWidth(strip("activations", act, activations, "activations", loud)),
+    strip("narrowed", "activations · W_down", get(module), "out", { ...byRow, notes: [off] }),
     branch ? strip(`${stack.norm} norm`, "norm(out)", get(`${residual}.branch`), "branch", byRow) : null,
     added(after, get(name), byRow, "what the next block reads"),
   );
@@ -373,10 +373,10 @@ function feedforward({ pane, stack, name, opened, row }) {
 /** @param {...(HTMLElement | null)} steps */
 const row3 = (...steps) => element("div", { class: "three" }, ...steps);
 
-/** @param {HTMLElement} one */
-function whole(one) {
-  one.classList.add("whole");
-  return one;
+/** @param {HTMLElement} item */
+function fullWidth(item) {
+  item.classList.add("whole");
+  return item;
 }
 
 /** @param {number} neurons */
@@ -407,7 +407,7 @@ function spread(mask, T, S) {
 }
 
 /** @param {Tensor} mask */
-const masks = (mask) => mask.data.some((/** @type {number} */ one) => one === 0);
+const masks = (mask) => mask.data.some((/** @type {number} */ value) => value === 0);
 
 /** @param {Tensor} heads (H, T, K) @returns {Tensor} (T, H K) */
 function sideBySide(heads) {

@@ -1,6 +1,6 @@
 // What a change changes: a pass beside the same one without its edits, and one pane beside the other.
 
-import { element, percent, shown } from "tercet/draw.js";
+import { element, percent, labelOf } from "tercet/draw.js";
 import { best, logitsAt, shareOf } from "tercet/probabilities.js";
 import { asking } from "tercet/prompt.js";
 
@@ -55,11 +55,11 @@ export function editLine(change) {
   const chips = element("div", { class: "chips", role: "group", "aria-label": "Set to zero" });
   const outcome = element("p", { class: "outcome" });
   const box = element("section", { class: "edits", "aria-label": "What is set to zero", hidden: true }, chips, outcome);
-  let asked = 0;
+  let requests = 0;
 
   /** @param {Loaded} pane @param {State} state */
   async function update(pane, state) {
-    const mine = ++asked;
+    const request = ++requests;
     const edits = state.panes[pane.index]?.edits ?? [];
     box.hidden = edits.length === 0;
     if (box.hidden) return;
@@ -93,8 +93,8 @@ export function editLine(change) {
         "take all back",
       ),
     );
-    const said = await outcomeOf(pane, state).catch(() => []);
-    if (mine === asked) outcome.replaceChildren(...said);
+    const sentences = await outcomeOf(pane, state).catch(() => []);
+    if (request === requests) outcome.replaceChildren(...sentences);
   }
 
   return { element: box, update };
@@ -105,10 +105,10 @@ async function outcomeOf(pane, state) {
   const { look, base } = pane;
   if (base === null) return [];
   /** @type {(string | Node)[]} */
-  const said = [];
+  const sentences = [];
   if (look.loss && base.loss) {
     const change = look.loss.mean - base.loss.mean;
-    said.push(
+    sentences.push(
       "mean loss ",
       nats(base.loss.mean),
       " → ",
@@ -126,27 +126,27 @@ async function outcomeOf(pane, state) {
     if (row !== null) {
       const now = best(row);
       const text = base.texts[id] ?? look.texts[id] ?? `id ${id}`;
-      said.push(
-        said.length > 0 ? " · " : "",
-        `row ${at}: ‘${shown(text)}’ `,
+      sentences.push(
+        sentences.length > 0 ? " · " : "",
+        `row ${at}: ‘${labelOf(text)}’ `,
         fine(before),
         " → ",
         element("b", {}, fine(shareOf(row, id).share)),
       );
-      if (now.id !== id) said.push(`; now ‘${shown(now.text)}’ ${fine(now.share)}`);
+      if (now.id !== id) sentences.push(`; now ‘${labelOf(now.text)}’ ${fine(now.share)}`);
     }
   }
-  return said;
+  return sentences;
 }
 
 /** Two panes in numbers. */
 export function differences() {
   const box = element("section", { class: "differences", "aria-label": "The two beside each other", hidden: true });
-  let asked = 0;
+  let requests = 0;
 
   /** @param {Loaded[]} panes @param {State} state */
   async function update(panes, state) {
-    const mine = ++asked;
+    const request = ++requests;
     box.hidden = state.panes.length < 2;
     const [a, b] = panes;
     if (box.hidden || a === undefined || b === undefined) return;
@@ -157,7 +157,7 @@ export function differences() {
         return { at, row: await logitsAt(pane, at).catch(() => null) };
       }),
     );
-    if (mine !== asked) return;
+    if (request !== requests) return;
     const lines = [];
     if (a.look.loss && b.look.loss) {
       lines.push([
@@ -174,12 +174,12 @@ export function differences() {
       const where = left.at === right.at ? `row ${left.at}` : `rows ${left.at} and ${right.at}`;
       lines.push([
         `most likely, ${where}`,
-        `‘${shown(first.text)}’ ${percent(first.share)}`,
-        `‘${shown(second.text)}’ ${percent(second.share)}`,
+        `‘${labelOf(first.text)}’ ${percent(first.share)}`,
+        `‘${labelOf(second.text)}’ ${percent(second.share)}`,
         first.id === second.id ? "the same" : "another",
       ]);
       lines.push([
-        `probability of ‘${shown(first.text)}’`,
+        `probability of ‘${labelOf(first.text)}’`,
         percent(first.share),
         percent(cross),
         `${signed(100 * (cross - first.share), 1)} points`,

@@ -64,31 +64,31 @@ export function svg(tag, attributes = {}, ...children) {
 
 /**
  * @template {HTMLElement | SVGElement} E
- * @param {E} made
+ * @param {E} target
  * @param {Record<string, unknown>} attributes
  * @param {(Node | string | null | undefined)[]} children
  * @returns {E}
  */
-function filled(made, attributes, children) {
+function filled(target, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    if (name.startsWith("on")) target.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     else if (name === "style")
-      made.style.cssText = String(value); // as an attribute the page's policy would refuse it
-    else made.setAttribute(name, value === true ? "" : String(value));
+      target.style.cssText = String(value); // as an attribute the page's policy would refuse it
+    else target.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of children) if (child !== null && child !== undefined) made.append(child);
-  return made;
+  for (const child of children) if (child !== null && child !== undefined) target.append(child);
+  return target;
 }
 
 /** A token's text with its spaces and line ends to be seen. @param {string} text */
-export function shown(text) {
+export function labelOf(text) {
   if (text === "") return "∅";
   return text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
 }
 
 /** @param {Side} side */
-export const labels = (side) => side.tokens.map((token) => shown(token.text));
+export const labels = (side) => side.tokens.map((token) => labelOf(token.text));
 
 /** As many digits as tell the number. @param {number} value */
 export function number(value) {
@@ -113,14 +113,14 @@ export function percent(share) {
 /** The stack that the state speaks of, or the one whose tokens have logits. @param {Pane} pane @param {State} state */
 export function stackOf(pane, state) {
   const stacks = pane.source.model.stacks;
-  const stack = stacks.find((one) => one.name === state.stack) ?? stacks[stacks.length - 1];
+  const stack = stacks.find((candidate) => candidate.name === state.stack) ?? stacks[stacks.length - 1];
   if (stack === undefined) throw new Error("the model has no stack");
   return stack;
 }
 
 /** @param {Pane} pane @param {string} stack @returns {Side} */
 export function sideOf(pane, stack) {
-  const side = pane.look.sides.find((one) => one.stack === stack);
+  const side = pane.look.sides.find((candidate) => candidate.stack === stack);
   if (side === undefined) throw new Error(`nothing was read by ${stack}`);
   return side;
 }
@@ -175,70 +175,70 @@ export function isEdited(ask, name, kind, which) {
 export function toggled(pane, state, name, kind, which) {
   const ask = state.panes[pane.index] ?? pane.ask;
   const others = ask.edits.filter((edit) => edit.name !== name);
-  const edit = ask.edits.find((one) => one.name === name);
-  let mine = /** @type {Edit[]} */ ([]);
+  const edit = ask.edits.find((candidate) => candidate.name === name);
+  let ownEdits = /** @type {Edit[]} */ ([]);
   if (kind === null || which === null) {
-    if (edit === undefined) mine = [{ name, heads: null, positions: null }];
+    if (edit === undefined) ownEdits = [{ name, heads: null, positions: null }];
   } else {
     const before = edit?.[kind] ?? [];
-    const after = before.includes(which) ? before.filter((one) => one !== which) : [...before, which];
+    const after = before.includes(which) ? before.filter((index) => index !== which) : [...before, which];
     after.sort((a, b) => a - b);
-    if (after.length > 0) mine = [{ name, heads: null, positions: null, [kind]: after }];
+    if (after.length > 0) ownEdits = [{ name, heads: null, positions: null, [kind]: after }];
   }
   const held = ask.target_ids ?? pane.look.ask.target_ids;
-  const edited = { ...ask, target_ids: held, edits: [...others, ...mine] };
-  return { panes: state.panes.map((one, i) => (i === pane.index ? edited : one)) };
+  const changed = { ...ask, target_ids: held, edits: [...others, ...ownEdits] };
+  return { panes: state.panes.map((current, i) => (i === pane.index ? changed : current)) };
 }
 
 /** @type {Map<string, unknown>} */
-const settled = new Map();
+const values = new Map();
 /** @type {Map<string, HTMLElement>} */
-const places = new Map();
+const slots = new Map();
 const REMEMBERED = 32;
 
 /**
  * An element for what is still to come. What came before is drawn at once, so that nothing flickers and focus stays.
  * @template T
  * @param {string} key of the question
- * @param {() => Promise<T>} asked
- * @param {(value: T) => Node} drawn
+ * @param {() => Promise<T>} request
+ * @param {(value: T) => Node} render
  * @param {string} waiting what is told meanwhile
  * @param {string} [slot] what stood there last keeps its height meanwhile, so that the page does not jump
  * @returns {HTMLElement}
  */
-export function later(key, asked, drawn, waiting, slot) {
-  const place = element("div", { class: "later" });
-  const height = slot === undefined ? 0 : (places.get(slot)?.offsetHeight ?? 0);
-  if (slot !== undefined) places.set(slot, place);
-  if (settled.has(key)) {
-    place.append(drawn(/** @type {T} */ (settled.get(key))));
-    return place;
+export function later(key, request, render, waiting, slot) {
+  const box = element("div", { class: "later" });
+  const height = slot === undefined ? 0 : (slots.get(slot)?.offsetHeight ?? 0);
+  if (slot !== undefined) slots.set(slot, box);
+  if (values.has(key)) {
+    box.append(render(/** @type {T} */ (values.get(key))));
+    return box;
   }
-  place.setAttribute("aria-busy", "true");
-  if (height > 0) place.style.minHeight = `${height}px`;
-  place.append(element("p", { class: "note" }, waiting));
+  box.setAttribute("aria-busy", "true");
+  if (height > 0) box.style.minHeight = `${height}px`;
+  box.append(element("p", { class: "note" }, waiting));
   const arrived = () => {
-    place.removeAttribute("aria-busy");
-    place.style.minHeight = "";
+    box.removeAttribute("aria-busy");
+    box.style.minHeight = "";
   };
-  asked().then(
+  request().then(
     (value) => {
-      settled.set(key, value);
-      const oldest = settled.keys().next().value;
-      if (settled.size > REMEMBERED && oldest !== undefined) settled.delete(oldest);
-      place.replaceChildren(drawn(value));
+      values.set(key, value);
+      const oldest = values.keys().next().value;
+      if (values.size > REMEMBERED && oldest !== undefined) values.delete(oldest);
+      box.replaceChildren(render(value));
       arrived();
     },
     (/** @type {Error} */ error) => {
-      place.replaceChildren(element("p", { class: "note problem" }, error.message));
+      box.replaceChildren(element("p", { class: "note problem" }, error.message));
       arrived();
     },
   );
-  return place;
+  return box;
 }
 
 /** What `later` has drawn already, if it has. @param {string} key @returns {unknown} */
-export const known = (key) => settled.get(key);
+export const laterValue = (key) => values.get(key);
 
 /** @type {Map<string, [number, number]>} */
 const scrolled = new Map();
@@ -315,8 +315,8 @@ export const css = ([r, g, b], alpha = 1) => `rgb(${r} ${g} ${b} / ${alpha})`;
 
 /** @param {Colour} from @param {Colour} to @param {number} share @returns {Colour} */
 export function mix(from, to, share) {
-  const one = (/** @type {number} */ a, /** @type {number} */ b) => Math.round(a + (b - a) * share);
-  return [one(from[0], to[0]), one(from[1], to[1]), one(from[2], to[2])];
+  const blend = (/** @type {number} */ a, /** @type {number} */ b) => Math.round(a + (b - a) * share);
+  return [blend(from[0], to[0]), blend(from[1], to[1]), blend(from[2], to[2])];
 }
 
 /**
@@ -410,13 +410,14 @@ export function roving(box, members, columns) {
   box.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
     const list = all();
-    const now = list.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    const current = list.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     const step = steps[/** @type {keyof typeof steps} */ (event.key)];
-    const to = event.key === "Home" ? 0 : event.key === "End" ? list.length - 1 : step === undefined ? -1 : now + step;
+    const to =
+      event.key === "Home" ? 0 : event.key === "End" ? list.length - 1 : step === undefined ? -1 : current + step;
     const next = list[to];
-    if (now < 0 || next === undefined) return;
+    if (current < 0 || next === undefined) return;
     event.preventDefault();
-    for (const one of list) one.tabIndex = one === next ? 0 : -1;
+    for (const item of list) item.tabIndex = item === next ? 0 : -1;
     next.focus();
   });
 }

@@ -36,10 +36,10 @@ export function rank(logits) {
   keys.sort();
   const ids = new Uint32Array(size);
   const sorted = new Float64Array(size);
-  for (let place = 0; place < size; place++) {
-    const id = /** @type {number} */ (keys[place]) % IDS;
-    ids[place] = id;
-    sorted[place] = /** @type {number} */ (values[id]) - /** @type {number} */ (values[/** @type {number} */ (ids[0])]);
+  for (let k = 0; k < size; k++) {
+    const id = /** @type {number} */ (keys[k]) % IDS;
+    ids[k] = id;
+    sorted[k] = /** @type {number} */ (values[id]) - /** @type {number} */ (values[/** @type {number} */ (ids[0])]);
   }
   return { ids, logits: sorted };
 }
@@ -97,16 +97,16 @@ export function distribution(ranking, sampling) {
   return { kept: logits.length, probabilities: softmax(logits) };
 }
 
-/** The probabilities by id, of the whole vocabulary. @param {Ranking} ranking @param {Distribution} made */
-export function byId(ranking, made) {
+/** The probabilities by id, of the whole vocabulary. @param {Ranking} ranking @param {Distribution} filtered */
+export function byId(ranking, filtered) {
   const all = new Float64Array(ranking.ids.length);
-  made.probabilities.forEach((share, place) => (all[/** @type {number} */ (ranking.ids[place])] = share));
+  filtered.probabilities.forEach((share, k) => (all[/** @type {number} */ (ranking.ids[k])] = share));
   return all;
 }
 
-/** How many yes-or-no questions a draw answers, on average. @param {Distribution} made @returns {number} */
-export function entropy(made) {
+/** How many yes-or-no questions a draw answers, on average. @param {Distribution} filtered @returns {number} */
+export function entropy(filtered) {
   let bits = 0;
-  for (const share of made.probabilities) if (share > 0) bits -= share * Math.log2(share);
+  for (const share of filtered.probabilities) if (share > 0) bits -= share * Math.log2(share);
   return bits;
 }

@@ -20,7 +20,7 @@ import {
   percent,
   roving,
   rowOf,
-  shown,
+  labelOf,
   sideOf,
   sized,
   stackOf,
@@ -63,16 +63,16 @@ export function sideSwitch(pane, stack, change) {
   return element(
     "div",
     { class: "switch", role: "group", "aria-label": "which side of the translator" },
-    ...pane.source.model.stacks.map((one) =>
+    ...pane.source.model.stacks.map((candidate) =>
       element(
         "button",
         {
           type: "button",
-          "data-key": `side-${one.name}`,
-          "aria-pressed": String(one.name === stack.name),
-          onclick: () => change({ stack: one.name, layer: null, part: null, head: 0 }),
+          "data-key": `side-${candidate.name}`,
+          "aria-pressed": String(candidate.name === stack.name),
+          onclick: () => change({ stack: candidate.name, layer: null, part: null, head: 0 }),
         },
-        one.name === "encoder" ? "encoder (source)" : "decoder (target)",
+        candidate.name === "encoder" ? "encoder (source)" : "decoder (target)",
       ),
     ),
   );
@@ -154,7 +154,7 @@ function overview(pane, state, change, stack) {
     const { r, c } = under(event);
     point(r);
     if (c < 0) return hush();
-    tell(body, told(pane, stack, stream, lens, texts, r, c), event.clientX, event.clientY);
+    tell(body, describeCell(pane, stack, stream, lens, texts, r, c), event.clientX, event.clientY);
   });
   body.addEventListener("pointerleave", () => {
     hush();
@@ -177,13 +177,13 @@ function overview(pane, state, change, stack) {
     predictions(pane, top, texts.length, height),
   );
   const box = element("div", { class: state.layer === null ? "flow-scroll" : "flow-scroll small" }, sheet);
-  const place = `flow ${pane.index} ${stack.name} ${texts.length}`;
-  keepScroll(box, place);
-  if (lastRows.get(place) !== chosen) whenSized(box, () => toView(box, chosen, height));
-  lastRows.set(place, chosen);
+  const slot = `flow ${pane.index} ${stack.name} ${texts.length}`;
+  keepScroll(box, slot);
+  if (lastRows.get(slot) !== chosen) whenSized(box, () => toView(box, chosen, height));
+  lastRows.set(slot, chosen);
   painted(canvas, () => columns !== null && draw(columns));
   const buttons = headers(pane, state, change, stack);
-  heads.append(...buttons.map((one) => one.header));
+  heads.append(...buttons.map((button) => button.header));
   roving(heads, "button", 1);
   atWidth(box, (width) => {
     columns = arranged(width - TOKENS - PREDICTIONS - 2, stack.n_layers);
@@ -257,7 +257,7 @@ function cells(canvas, columns, { stream, lens, texts, rows, height, chosen }) {
       pen.fillStyle = css(palette.accent, 0.75);
       pen.fillRect(left + 4, (row + 1) * height - 5.5, Math.max(1, ((columns.cell - 8) * norm) / longest), 2);
       pen.fillStyle = css(mix(palette.muted, palette.ink, likely));
-      const text = id === undefined ? norm.toPrecision(3) : shown(texts[id] ?? `id ${id}`);
+      const text = id === undefined ? norm.toPrecision(3) : labelOf(texts[id] ?? `id ${id}`);
       pen.textAlign = "center";
       pen.fillText(fitted(pen, text, columns.cell - 8), left + columns.cell / 2, middle - 2);
     }
@@ -332,7 +332,7 @@ function headers(pane, state, change, stack) {
   const open = (/** @type {number} */ layer, /** @type {string} */ part) =>
     change({ stack: stack.name, layer: state.layer === layer && inside === part ? null : layer, part });
   /** @type {{header: HTMLElement, column: number}[]} */
-  const made = [];
+  const buttons = [];
   const button = (/** @type {number | null} */ layer, /** @type {string} */ part, /** @type {string} */ text) => {
     const isOpen = layer === null ? state.layer === null && state.part === part : state.layer === layer;
     return element(
@@ -343,14 +343,14 @@ function headers(pane, state, change, stack) {
         "data-key": layer === null ? `flow-${part}` : `flow-block-${layer}`,
         "aria-expanded": String(isOpen),
         "aria-label": `${text}: ${isOpen ? "close" : "open"}`,
-        tabindex: made.length === 0 ? "0" : "-1",
+        tabindex: buttons.length === 0 ? "0" : "-1",
         onclick: () => change({ stack: stack.name, layer: isOpen ? null : layer, part: isOpen ? null : part }),
       },
       text,
     );
   };
   const inside = state.part === "cross" || state.part === "mlp" ? state.part : "self";
-  made.push({ header: element("div", { class: "flow-head" }, button(null, "start", sumOf(stack))), column: 0 });
+  buttons.push({ header: element("div", { class: "flow-head" }, button(null, "start", sumOf(stack))), column: 0 });
   for (let layer = 0; layer < stack.n_layers; layer++) {
     const name = `${stack.name}.blocks.${layer}`;
     const zeroed = pane.ask.edits.filter((edit) => edit.name === name || edit.name.startsWith(`${name}.`));
@@ -379,7 +379,7 @@ function headers(pane, state, change, stack) {
         miniature(masked === undefined ? picture : { ...picture, masked }, wide, high),
       );
     });
-    made.push({
+    buttons.push({
       header: element(
         "div",
         { class: state.layer === layer ? "flow-head open" : "flow-head" },
@@ -391,11 +391,11 @@ function headers(pane, state, change, stack) {
     });
   }
   const end = stack.final_norm ? "final norm" : "output";
-  made.push({
+  buttons.push({
     header: element("div", { class: "flow-head" }, button(null, "end", end)),
     column: stack.n_layers + 1,
   });
-  return made;
+  return buttons;
 }
 
 /**
@@ -413,7 +413,7 @@ function predictions(pane, top, rows, height) {
       element(
         "div",
         { class: "flow-prediction", style: `height:${height}px`, title: `id ${id}` },
-        element("span", { class: "text" }, shown(pane.look.texts[id] ?? `id ${id}`)),
+        element("span", { class: "text" }, labelOf(pane.look.texts[id] ?? `id ${id}`)),
         right ? element("span", { class: "right", title: "the token in the text" }, "✓") : null,
         element("span", { class: "bar", style: `--part:${(100 * share).toFixed(1)}%` }),
         element("span", { class: "share" }, percent(share)),
@@ -439,7 +439,7 @@ export function followed(pane, row) {
 function best(top, pane, row) {
   const id = top?.ids[row]?.[0];
   if (top === null || id === undefined) return "";
-  return `; most likely ${shown(pane.look.texts[id] ?? `id ${id}`)}, ${percent(top.probabilities.get(row, 0))}`;
+  return `; most likely ${labelOf(pane.look.texts[id] ?? `id ${id}`)}, ${percent(top.probabilities.get(row, 0))}`;
 }
 
 /**
@@ -447,7 +447,7 @@ function best(top, pane, row) {
  * @param {import("tercet/draw.js").Look["lens"]} lens
  * @param {string[]} texts @param {number} row @param {number} column
  */
-function told(pane, stack, stream, lens, texts, row, column) {
+function describeCell(pane, stack, stream, lens, texts, row, column) {
   const where = column === 0 ? sumOf(stack) : `after block ${column - 1}`;
   const lines = [
     `${where}, row ${row} ${texts[row]}`,
@@ -457,7 +457,7 @@ function told(pane, stack, stream, lens, texts, row, column) {
   if (lens !== null && ids !== undefined) {
     lines.push("if the model ended here:");
     ids.forEach((id, i) => {
-      lines.push(`  ${shown(pane.look.texts[id] ?? `id ${id}`)}  ${percent(lens.probabilities.get(column, row, i))}`);
+      lines.push(`  ${labelOf(pane.look.texts[id] ?? `id ${id}`)}  ${percent(lens.probabilities.get(column, row, i))}`);
     });
   }
   return lines;
@@ -485,7 +485,7 @@ function sourceStrip(pane, state, stack) {
     const which = `${where}, ${head === null ? "mean of heads" : `head ${head}`}`;
     title.textContent = `row ${row} reads of the source (${which}):`;
     spans.forEach((span, key) => {
-      const weight = each.reduce((sum, one) => sum + (one[key] ?? 0), 0) / Math.max(1, each.length);
+      const weight = each.reduce((sum, weights) => sum + (weights[key] ?? 0), 0) / Math.max(1, each.length);
       span.style.setProperty("--part", `${(100 * weight).toFixed(1)}%`);
       span.title = number(weight);
     });
@@ -497,7 +497,7 @@ function sourceStrip(pane, state, stack) {
 /** What the marks mean. @param {Pane} pane @param {State} state @param {StackInfo} stack @param {boolean} lens */
 function key(pane, state, stack, lens) {
   const cross = state.part === "cross";
-  const drawn = Object.keys(pane.look.maps).length > 0;
+  const hasMaps = Object.keys(pane.look.maps).length > 0;
   const inside = state.layer !== null && state.layer >= 0 && state.layer < stack.n_layers;
   const item = (/** @type {string} */ mark, /** @type {string} */ text) =>
     element("span", { class: "key-item" }, element("span", { class: `key-mark ${mark}`, "aria-hidden": "true" }), text);
@@ -506,9 +506,9 @@ function key(pane, state, stack, lens) {
     { class: "key" },
     item("bar", "length of the residual stream"),
     lens ? item("tint", "the token the model would tell if it ended here; the stronger, the more probable") : null,
-    drawn
+    hasMaps
       ? item("line", "what the chosen row reads, mean of heads")
       : element("span", { class: "key-item" }, "this text is long: its maps come block by block, as you open one"),
-    drawn && inside && !cross ? item("line chosen", `head ${state.head} in block ${state.layer}`) : null,
+    hasMaps && inside && !cross ? item("line chosen", `head ${state.head} in block ${state.layer}`) : null,
   );
 }

@@ -73,8 +73,8 @@ function about(model) {
     "encoder-only": "encoder-only (BERT)",
     "encoder-decoder": "encoder-decoder (translator)",
   };
-  const depths = model.stacks.map((one) => one.n_layers).join(" + ");
-  const many = [...new Set(model.stacks.map((one) => one.n_heads))].join(" and ");
+  const depths = model.stacks.map((stack) => stack.n_layers).join(" + ");
+  const many = [...new Set(model.stacks.map((stack) => stack.n_heads))].join(" and ");
   const { data, steps } = /** @type {{data?: unknown, steps?: unknown}} */ (model.about);
   return [
     family[/** @type {keyof typeof family} */ (model.family)] ?? model.family,
@@ -86,6 +86,6 @@ function about(model) {
     typeof data === "string" && data !== "" ? `trained on ${data}` : "",
     typeof steps === "number" && steps > 0 ? `${steps.toLocaleString("en")} steps` : "",
   ]
-    .filter((one) => one !== "")
+    .filter((part) => part !== "")
     .join(" · ");
 }

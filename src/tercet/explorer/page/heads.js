@@ -18,14 +18,14 @@ const SCORES = /** @type {const} */ ([
 
 /** @param {Pane} pane @param {State} state @param {Change} change @returns {HTMLElement} */
 export function heads(pane, state, change) {
-  const whole = { ...pane.look.ask, edits: [] }; // each head by itself, whatever is at zero now
+  const unedited = { ...pane.look.ask, edits: [] }; // each head by itself, whatever is at zero now
   return element(
     "section",
     { class: "heads", "aria-label": "What each head does" },
     element("p", { class: "effect", "aria-live": "polite" }, effect(pane)),
     later(
-      JSON.stringify([whole, "heads"]),
-      () => pane.source.heads(whole),
+      JSON.stringify([unedited, "heads"]),
+      () => pane.source.heads(unedited),
       (scores) => element("div", {}, ...kinds(scores).map((rows) => ofKind(pane, state, change, scores, rows))),
       "each head is set to zero once …",
     ),
@@ -34,36 +34,36 @@ export function heads(pane, state, change) {
 
 /** The loss before and after what is set to zero now. @param {Pane} pane */
 function effect(pane) {
-  const now = pane.look.loss?.mean;
+  const loss = pane.look.loss?.mean;
   const before = pane.base?.loss?.mean;
-  if (now === undefined) return "This text has no loss: nothing in it is known to compare with.";
-  if (before === undefined) return `Mean loss of this text ${number(now)} nats. Click a head to set it to zero.`;
-  const change = now - before;
+  if (loss === undefined) return "This text has no loss: nothing in it is known to compare with.";
+  if (before === undefined) return `Mean loss of this text ${number(loss)} nats. Click a head to set it to zero.`;
+  const change = loss - before;
   const rise = `${change < 0 ? "" : "+"}${number(change)}`;
-  return `Mean loss of this text: ${number(before)} nats before, ${number(now)} with what is at zero now (${rise}).`;
+  return `Mean loss of this text: ${number(before)} nats before, ${number(loss)} with what is at zero now (${rise}).`;
 }
 
 /** Those of one stack and one kind of attention belong together. @param {HeadScores} scores @returns {Row[][]} */
 function kinds(scores) {
   /** @type {Map<string, Row[]>} */
-  const found = new Map();
+  const groups = new Map();
   for (const { name } of scores.rows) {
     const match = /^(\w+)\.blocks\.(\d+)\.(\w+)_attention$/.exec(name);
     if (match === null) continue;
     const kind = `${match[1] === "stack" ? "" : `${match[1]}, `}${match[3]}-attention`;
-    found.set(kind, [...(found.get(kind) ?? []), { name, layer: Number(match[2]), kind }]);
+    groups.set(kind, [...(groups.get(kind) ?? []), { name, layer: Number(match[2]), kind }]);
   }
-  return [...found.values()];
+  return [...groups.values()];
 }
 
 /** @param {Pane} pane @param {State} state @param {Change} change @param {HeadScores} scores @param {Row[]} rows */
 function ofKind(pane, state, change, scores, rows) {
   const kind = rows[0]?.kind ?? "";
-  const edited = (/** @type {number} */ row, /** @type {number} */ head) =>
+  const isHeadEdited = (/** @type {number} */ row, /** @type {number} */ head) =>
     isEdited(pane.ask, `${rows[row]?.name}.heads`, "heads", head);
   const widest = Math.max(...scores.rows.map(({ previous, ablation }) => (previous ?? ablation ?? []).length));
   const pictures = SCORES.map(([score, title, meaning]) => {
-    const lists = rows.map((row) => scores.rows.find((one) => one.name === row.name)?.[score] ?? null);
+    const lists = rows.map((row) => scores.rows.find((candidate) => candidate.name === row.name)?.[score] ?? null);
     if (lists.some((list) => list === null)) return null;
     const width = lists[0]?.length ?? 0;
     const values = tensor([rows.length, width], Float32Array.from(lists.flatMap((list) => list ?? [])));
@@ -86,10 +86,10 @@ function ofKind(pane, state, change, scores, rows) {
         cellHeight: 30,
         most: 72,
         legend: true,
-        text: (r, h) => (edited(r, h) ? "✕" : short(values.get(r, h))),
+        text: (r, h) => (isHeadEdited(r, h) ? "✕" : short(values.get(r, h))),
         marked: (r, h) => r === row && h === head,
         lines: (r, h) => [
-          `block ${rows[r]?.layer}, head ${h}${edited(r, h) ? ", at zero now" : ""}`,
+          `block ${rows[r]?.layer}, head ${h}${isHeadEdited(r, h) ? ", at zero now" : ""}`,
           `${number(values.get(r, h))}  (${meaning})`,
         ],
         onpick: (r, h) => change(toggled(pane, state, `${rows[r]?.name}.heads`, "heads", h)),

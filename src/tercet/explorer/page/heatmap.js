@@ -385,16 +385,16 @@ const ramps = new Map();
 /** The colours from low to high. @param {"share" | "signed"} kind @param {Palette} palette */
 function ramp(kind, palette) {
   const key = `${kind} ${palette.panel} ${palette.share} ${palette.negative} ${palette.positive}`;
-  const known = ramps.get(key);
-  if (known !== undefined) return known;
-  const made = Array.from({ length: 256 }, (_, i) => {
+  const cached = ramps.get(key);
+  if (cached !== undefined) return cached;
+  const gradient = Array.from({ length: 256 }, (_, i) => {
     const share = i / 255;
     if (kind === "share") return mix(palette.panel, palette.share, share ** EASE);
     const away = 2 * share - 1;
     return mix(palette.panel, away < 0 ? palette.negative : palette.positive, Math.abs(away) ** EASE);
   });
-  ramps.set(key, made);
-  return made;
+  ramps.set(key, gradient);
+  return gradient;
 }
 
 /** @param {"share" | "signed"} kind @param {number} low @param {number} high @param {Palette} palette */

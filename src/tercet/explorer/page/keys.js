@@ -1,6 +1,6 @@
 // What the keyboard does, and the box that says so.
 
-import { element, shown, toggled } from "tercet/draw.js";
+import { element, labelOf, toggled } from "tercet/draw.js";
 import { append, compare } from "tercet/pane.js";
 import { maskToggled } from "tercet/prompt.js";
 import { nextTheme } from "tercet/state.js";
@@ -85,12 +85,12 @@ function moveRow(page, by) {
   if (look === undefined || tokens === undefined) return;
   const at = Math.min(Math.max((page.state.at ?? look.at) + by, 0), tokens.length - 1);
   page.change({ at });
-  page.say(`row ${at}, ${shown(tokens[at]?.text ?? "")}`);
+  page.say(`row ${at}, ${labelOf(tokens[at]?.text ?? "")}`);
 }
 
 /** @param {Page} page @param {number} by */
 function moveLayer({ model, state, change, say }, by) {
-  const stack = model.stacks.find((one) => one.name === state.stack);
+  const stack = model.stacks.find((candidate) => candidate.name === state.stack);
   if (stack === undefined) return;
   const layer = Math.min(Math.max((state.layer ?? (by > 0 ? -1 : stack.n_layers)) + by, 0), stack.n_layers - 1);
   change({ layer });
@@ -99,7 +99,7 @@ function moveLayer({ model, state, change, say }, by) {
 
 /** @param {Page} page @param {number} by */
 function moveHead({ model, state, change, say }, by) {
-  const stack = model.stacks.find((one) => one.name === state.stack);
+  const stack = model.stacks.find((candidate) => candidate.name === state.stack);
   if (stack === undefined) return;
   const head = (state.head + by + stack.n_heads) % stack.n_heads;
   change({ head });

@@ -1,6 +1,6 @@
 // The logit lens: what the model would say if it ended after each block; and which parts a score is the sum of.
 
-import { element, keepScroll, labels, later, number, percent, rowOf, shown } from "tercet/draw.js";
+import { element, keepScroll, labels, later, number, percent, rowOf, labelOf } from "tercet/draw.js";
 import { followed } from "tercet/flow.js";
 import { heatMap } from "tercet/heatmap.js";
 import { tensor } from "tercet/tensor.js";
@@ -40,12 +40,12 @@ export function lens(pane, state, change) {
     read.probabilities.half,
   );
   const ids = (/** @type {number} */ line, /** @type {number} */ column) => read.ids[layerOf(line)]?.[column] ?? [];
-  const text = (/** @type {number | undefined} */ id) => (id === undefined ? "" : shown(texts[id] ?? `id ${id}`));
+  const text = (/** @type {number | undefined} */ id) => (id === undefined ? "" : labelOf(texts[id] ?? `id ${id}`));
   const right = (/** @type {number} */ column, /** @type {number | undefined} */ id) => id === followed(pane, column);
   const layer = state.layer !== null && state.layer >= 0 && state.layer < layers - 1 ? state.layer + 1 : layers - 1;
   const line = layers - 1 - layer;
-  const said = read.ids.flatMap((rows) => rows.map(([id]) => text(id)));
-  const longest = [...tokens, ...said].reduce((most, one) => Math.max(most, one.length), 1);
+  const words = read.ids.flatMap((rows) => rows.map(([id]) => text(id)));
+  const longest = [...tokens, ...words].reduce((most, word) => Math.max(most, word.length), 1);
   const cell = Math.min(CELL, Math.max(NARROW, LETTER * longest + 10));
 
   const map = heatMap({
@@ -121,7 +121,7 @@ function attribution(pane, row, token) {
     const why = "The head's transform is not linear, so a score is no sum over the parts of the model.";
     return element("p", { class: "note" }, why);
   }
-  const text = shown(pane.look.texts[id] ?? `id ${id}`);
+  const text = labelOf(pane.look.texts[id] ?? `id ${id}`);
   const ask = pane.look.ask;
   const causal = pane.source.model.family !== "encoder-only";
   return element(
@@ -131,11 +131,11 @@ function attribution(pane, row, token) {
     later(
       JSON.stringify([ask, row, id, "attribution"]),
       () => pane.source.attribution(ask, row, id),
-      (found) => {
-        const parts = found.names.map((name, i) => ({ name, value: found.values[i] ?? 0 }));
+      (shares) => {
+        const parts = shares.names.map((name, i) => ({ name, value: shares.values[i] ?? 0 }));
         parts.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
         const most = Math.abs(parts[0]?.value ?? 1) || 1;
-        const rest = parts.slice(PARTS).reduce((sum, one) => sum + one.value, 0);
+        const rest = parts.slice(PARTS).reduce((sum, part) => sum + part.value, 0);
         const list = parts.slice(0, PARTS);
         if (parts.length > PARTS) list.push({ name: `${parts.length - PARTS} smaller parts`, value: rest });
         return element(
@@ -144,7 +144,7 @@ function attribution(pane, row, token) {
           element(
             "p",
             { class: "note" },
-            `logit ${number(found.logit)}; each part by itself, through the last norm as it was here`,
+            `logit ${number(shares.logit)}; each part by itself, through the last norm as it was here`,
           ),
           element(
             "ol",

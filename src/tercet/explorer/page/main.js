@@ -11,7 +11,7 @@ import { header } from "tercet/header.js";
 import { helpBox, listen } from "tercet/keys.js";
 import { draw, load, paneBox, seenBy } from "tercet/pane.js";
 import { open } from "tercet/source.js";
-import { changedKeys, readUrl, settled, writeUrl } from "tercet/state.js";
+import { changedKeys, readUrl, fitToModel, writeUrl } from "tercet/state.js";
 import { tabRow } from "tercet/tabs.js";
 import { tourPanel } from "tercet/tour.js";
 
@@ -39,7 +39,7 @@ function start(source) {
   const page = {
     source,
     model,
-    state: settled(readUrl(), model),
+    state: fitToModel(readUrl(), model),
     panes: [],
     texts: new Map(),
     change,
@@ -58,7 +58,7 @@ function start(source) {
   /** @param {Record<string, unknown>} patch */
   function change(patch) {
     const before = page.state;
-    page.state = settled({ ...before, ...patch }, model);
+    page.state = fitToModel({ ...before, ...patch }, model);
     const moved = changedKeys(page.state, before);
     const isStep = moved.some((key) => STEPS.includes(key));
     writeUrl(page.state, model.start, isStep);
@@ -90,13 +90,13 @@ function start(source) {
     tabs.update();
     if (moved.has("panes")) gather(page, columns);
     const focus = focused();
-    for (const one of panes) {
-      if (one.loaded !== null && [...moved].some((key) => !SETTINGS.includes(key) && key !== "theme" && key !== "tour"))
-        draw(page, one);
-      else if (one.loaded !== null) void one.probabilities.update(one.loaded, seenBy(state, one.loaded));
+    const drawsAll = [...moved].some((key) => !SETTINGS.includes(key) && key !== "theme" && key !== "tour");
+    for (const pane of panes) {
+      if (pane.loaded !== null && drawsAll) draw(page, pane);
+      else if (pane.loaded !== null) void pane.probabilities.update(pane.loaded, seenBy(state, pane.loaded));
     }
     refocus(focus);
-    const loaded = panes.flatMap((one) => one.loaded ?? []);
+    const loaded = panes.flatMap((pane) => pane.loaded ?? []);
     void between.update(loaded, state);
     tour.update(panes[0]?.loaded ?? null, state);
   }
@@ -104,7 +104,7 @@ function start(source) {
   listen(page, help);
   addEventListener("popstate", () => {
     const before = page.state;
-    page.state = settled(readUrl(), model);
+    page.state = fitToModel(readUrl(), model);
     schedule(changedKeys(page.state, before));
   });
   redraw(new Set(["panes"]));
@@ -115,12 +115,12 @@ function gather(page, columns) {
   const { panes } = page;
   while (panes.length > page.state.panes.length) panes.pop()?.element.remove();
   while (panes.length < page.state.panes.length) {
-    const one = paneBox(page, panes.length);
-    panes.push(one);
-    columns.append(one.element);
+    const pane = paneBox(page, panes.length);
+    panes.push(pane);
+    columns.append(pane.element);
   }
   columns.classList.toggle("two", panes.length > 1);
-  for (const one of panes) void load(page, one);
+  for (const pane of panes) void load(page, pane);
 }
 
 /** Where the panes stand. */

@@ -7,7 +7,7 @@ import {
   isEdited,
   keepScroll,
   keysOf,
-  known,
+  laterValue,
   labels,
   later,
   roving,
@@ -39,9 +39,9 @@ export function maps(pane, state, change) {
   const head = Math.min(state.head, chosen.n_heads - 1);
   const grids = stacks.flatMap((stack) => {
     const parts = /** @type {Part[]} */ (stack.cross ? ["self", "cross"] : ["self"]);
-    return parts.map((one) => {
-      const here = stack.name === chosen.name && one === part;
-      return grid(pane, change, stack, one, here ? { layer, head } : null);
+    return parts.map((kind) => {
+      const isChosen = stack.name === chosen.name && kind === part;
+      return grid(pane, change, stack, kind, isChosen ? { layer, head } : null);
     });
   });
   return element(
@@ -84,7 +84,7 @@ function grid(pane, change, stack, part, chosen) {
     const map = mapOf(pane, `${stack.name}.blocks.${layer}`, `${name(layer)}.weights`);
     rows.append(element("span", { class: "axis row" }, `block ${layer}`));
     for (let head = 0; head < stack.n_heads; head++) {
-      const here = chosen !== null && chosen.layer === layer && chosen.head === head;
+      const isChosen = chosen !== null && chosen.layer === layer && chosen.head === head;
       missing ||= map === undefined;
       rows.append(
         element(
@@ -93,9 +93,9 @@ function grid(pane, change, stack, part, chosen) {
             type: "button",
             "data-key": `map-${stack.name}-${part}-${layer}-${head}`,
             "aria-label": `${titled(stack, part)}, block ${layer}, head ${head}`,
-            "aria-pressed": String(here),
+            "aria-pressed": String(isChosen),
             class: isEdited(pane.ask, `${name(layer)}.heads`, "heads", head) ? "off" : null,
-            tabindex: here || (chosen === null && layer === 0 && head === 0) ? "0" : "-1",
+            tabindex: isChosen || (chosen === null && layer === 0 && head === 0) ? "0" : "-1",
             onclick: () => change({ stack: stack.name, part, layer, head }),
           },
           map === undefined ? `${layer}·${head}` : small(slice(map, head), stack, part, size),
@@ -121,7 +121,7 @@ function grid(pane, change, stack, part, chosen) {
  */
 function mapOf(pane, block, name) {
   const opened = /** @type {import("tercet/draw.js").Block | undefined} */ (
-    known(JSON.stringify([pane.look.ask, block]))
+    laterValue(JSON.stringify([pane.look.ask, block]))
   );
   return pane.look.maps[name] ?? opened?.tensors[name];
 }
@@ -135,7 +135,7 @@ function small(map, stack, part, size) {
   const masked = hidden(stack, part);
   const picture = { values: map, kind: /** @type {const} */ ("share"), low: 0, high: 1 };
   const longest = Math.max(rows, columns);
-  const side = (/** @type {number} */ one) => Math.max(Math.round(size * 0.4), Math.round((size * one) / longest));
+  const side = (/** @type {number} */ count) => Math.max(Math.round(size * 0.4), Math.round((size * count) / longest));
   return miniature(masked === undefined ? picture : { ...picture, masked }, side(columns), side(rows));
 }
 
@@ -151,15 +151,15 @@ function large(pane, state, change, { stack, part, layer, head }) {
   const last = pane.look.sides[pane.look.sides.length - 1]?.stack === stack.name;
   const off = isEdited(pane.ask, `${name}.heads`, "heads", head);
   const column = last && state.column !== null && state.column < keys.length ? state.column : null;
-  const drawn = (/** @type {Tensor} */ map) => {
+  const render = (/** @type {Tensor} */ map) => {
     const weights = slice(map, head);
-    const place = element("div", {}, picture(weights));
+    const box = element("div", {}, picture(weights));
     const stretch = element("input", {
       type: "checkbox",
       "data-key": "stretch",
       onchange: () => {
         stretched = stretch.checked;
-        place.replaceChildren(picture(weights));
+        box.replaceChildren(picture(weights));
       },
     });
     stretch.checked = stretched;
@@ -167,7 +167,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
     return element(
       "div",
       {},
-      place,
+      box,
       element("label", { class: "stretch", title: why }, stretch, "stretch the colours to this map"),
     );
   };
@@ -192,7 +192,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
       ...(masked === undefined ? {} : { masked }),
     });
   };
-  const found = pane.look.maps[`${name}.weights`];
+  const map = pane.look.maps[`${name}.weights`];
   return element(
     "section",
     { class: "maps-large", "aria-label": "the chosen head" },
@@ -202,8 +202,8 @@ function large(pane, state, change, { stack, part, layer, head }) {
       { class: "formula" },
       `row t, column s: how much of s goes into t  (${rows.length} × ${keys.length})`,
     ),
-    found !== undefined
-      ? drawn(found)
+    map !== undefined
+      ? render(map)
       : later(
           JSON.stringify([pane.look.ask, `${stack.name}.blocks.${layer}`]),
           () => pane.source.block(pane.look.ask, `${stack.name}.blocks.${layer}`),
@@ -211,7 +211,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
             const map = opened.tensors[`${name}.weights`];
             return map === undefined
               ? element("p", { class: "note problem" }, `${name}.weights was not noted`)
-              : drawn(map);
+              : render(map);
           },
           `reading block ${layer} …`,
         ),

@@ -1,7 +1,7 @@
 // A pane: one text, the pass of the model that it asks for, and what is drawn of it.
 
 import { editLine } from "tercet/compare.js";
-import { element, percent, shown } from "tercet/draw.js";
+import { element, percent, labelOf } from "tercet/draw.js";
 import { probabilityPanel } from "tercet/probabilities.js";
 import { continued, promptBox } from "tercet/prompt.js";
 import { same } from "tercet/state.js";
@@ -58,38 +58,38 @@ export function paneBox(page, index) {
   };
 }
 
-/** The pass that the pane's text asks for. @param {Page} page @param {Shown} one */
-export async function load(page, one) {
+/** The pass that the pane's text asks for. @param {Page} page @param {Shown} box */
+export async function load(page, box) {
   const { source, texts } = page;
-  const ask = page.state.panes[one.index];
-  if (ask === undefined || (one.ask !== null && same(one.ask, ask) && one.error === null)) return;
-  const mine = ++one.asked;
-  one.ask = ask;
-  one.element.setAttribute("aria-busy", "true");
-  if (one.loaded === null) one.prompt.update(null, page.state);
+  const ask = page.state.panes[box.index];
+  if (ask === undefined || (box.ask !== null && same(box.ask, ask) && box.error === null)) return;
+  const request = ++box.asked;
+  box.ask = ask;
+  box.element.setAttribute("aria-busy", "true");
+  if (box.loaded === null) box.prompt.update(null, page.state);
   try {
     const look = await source.look(ask);
     const base = look.ask.edits.length === 0 ? null : await source.look({ ...look.ask, edits: [] });
-    if (mine !== one.asked) return; // something else was asked for meanwhile
+    if (request !== box.asked) return; // something else was asked for meanwhile
     for (const [id, text] of Object.entries(look.texts)) texts.set(Number(id), text);
     for (const side of look.sides) for (const token of side.tokens) texts.set(token.id, token.text);
-    one.loaded = { index: one.index, ask: look.ask, look, base, source, texts };
-    fail(one, null);
-    page.say(summary(one.loaded));
+    box.loaded = { index: box.index, ask: look.ask, look, base, source, texts };
+    fail(box, null);
+    page.say(summary(box.loaded));
     page.redraw(new Set(["pass"]));
   } catch (error) {
-    if (mine !== one.asked) return;
-    one.prompt.update(null, page.state);
-    fail(one, /** @type {Error} */ (error).message);
+    if (request !== box.asked) return;
+    box.prompt.update(null, page.state);
+    fail(box, /** @type {Error} */ (error).message);
   }
-  one.element.removeAttribute("aria-busy");
+  box.element.removeAttribute("aria-busy");
 }
 
-/** One line about what went wrong, above what was there before. @param {Shown} one @param {string | null} error */
-function fail(one, error) {
-  one.error = error;
-  one.alert.hidden = error === null;
-  one.alert.textContent = error ?? "";
+/** One line about what went wrong, above what was there before. @param {Shown} box @param {string | null} error */
+function fail(box, error) {
+  box.error = error;
+  box.alert.hidden = error === null;
+  box.alert.textContent = error ?? "";
 }
 
 /** What a new pass brought, for who does not see it. @param {Loaded} pane */
@@ -99,7 +99,7 @@ function summary({ look, base }) {
   const likely =
     id === undefined || look.top === null
       ? ""
-      : `; most likely at row ${look.at}: ${shown(look.texts[id] ?? "")}, ` +
+      : `; most likely at row ${look.at}: ${labelOf(look.texts[id] ?? "")}, ` +
         `${percent(look.top.probabilities.get(look.at, 0))}`;
   const cost =
     base?.loss && look.loss ? `; mean loss ${base.loss.mean.toFixed(3)} to ${look.loss.mean.toFixed(3)}` : "";
@@ -118,44 +118,44 @@ export function seenBy(state, { look }) {
   };
 }
 
-/** @param {Page} page @param {Shown} one */
-export function draw(page, one) {
-  const pane = one.loaded;
+/** @param {Page} page @param {Shown} box */
+export function draw(page, box) {
+  const pane = box.loaded;
   if (pane === null) return;
-  const seen = seenBy(page.state, pane);
-  one.prompt.update(pane, seen);
-  void one.edits.update(pane, seen);
-  one.view.style.minHeight = `${one.view.offsetHeight}px`; // or the page would jump while the parts come in
+  const visible = seenBy(page.state, pane);
+  box.prompt.update(pane, visible);
+  void box.edits.update(pane, visible);
+  box.view.style.minHeight = `${box.view.offsetHeight}px`; // or the page would jump while the parts come in
   try {
     const view = views[/** @type {import("tercet/views.js").View} */ (page.state.view)];
-    one.view.replaceChildren(view.draw(pane, seen, page.change));
+    box.view.replaceChildren(view.draw(pane, visible, page.change));
   } catch (error) {
     console.error(error);
     const text = `this view could not be drawn: ${/** @type {Error} */ (error).message}`;
-    one.view.replaceChildren(element("p", { class: "problem", role: "alert" }, text));
+    box.view.replaceChildren(element("p", { class: "problem", role: "alert" }, text));
   }
-  setTimeout(() => (one.view.style.minHeight = ""), 400);
-  void one.probabilities.update(pane, seen);
+  setTimeout(() => (box.view.style.minHeight = ""), 400);
+  void box.probabilities.update(pane, visible);
 }
 
 /** Go on writing at the end. @param {Page} page @param {number} index @param {"likely" | "sample"} kind */
 export async function append(page, index, kind) {
   const { source, model } = page;
-  const one = page.panes[index];
-  const pane = one?.loaded ?? null;
+  const box = page.panes[index];
+  const pane = box?.loaded ?? null;
   const side = pane?.look.sides.at(-1);
-  if (one === undefined || pane === null || side === undefined) return;
-  if (!source.live || one.element.hasAttribute("aria-busy")) return;
+  if (box === undefined || pane === null || side === undefined) return;
+  if (!source.live || box.element.hasAttribute("aria-busy")) return;
   const at = side.tokens.length - 1;
-  const mine = one.asked;
-  one.element.setAttribute("aria-busy", "true");
+  const request = box.asked;
+  box.element.setAttribute("aria-busy", "true");
   try {
     const { temperature, top_k, top_p, min_p, seed } = page.state;
-    const drawn =
+    const token =
       kind === "sample" ? await source.sample(pane.ask, at, { temperature, top_k, top_p, min_p, seed }) : null;
-    if (mine === one.asked) one.element.removeAttribute("aria-busy");
-    const id = drawn?.id ?? pane.look.top?.ids[at]?.[0];
-    if (id === undefined || one.loaded !== pane) return;
+    if (request === box.asked) box.element.removeAttribute("aria-busy");
+    const id = token?.id ?? pane.look.top?.ids[at]?.[0];
+    if (id === undefined || box.loaded !== pane) return;
     const next = kind === "sample" ? { seed: seed + 1 } : {};
     if (model.can.translate && id === model.eos_id) {
       page.change(next);
@@ -163,8 +163,8 @@ export async function append(page, index, kind) {
     }
     page.change({ ...continued(pane, page.state, at, id), ...next });
   } catch (error) {
-    if (mine === one.asked) one.element.removeAttribute("aria-busy");
-    fail(one, /** @type {Error} */ (error).message);
+    if (request === box.asked) box.element.removeAttribute("aria-busy");
+    fail(box, /** @type {Error} */ (error).message);
   }
 }
 

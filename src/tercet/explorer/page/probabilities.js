@@ -1,7 +1,7 @@
 // What the model expects at the chosen row: the whole vocabulary's probabilities, and what the sampler's settings make
 // of them. Moving a setting asks no one: the logits are here, and filters.js works as the sampler does.
 
-import { element, number, percent, shown } from "tercet/draw.js";
+import { element, number, percent, labelOf } from "tercet/draw.js";
 import { PLAIN, distribution, entropy, rank } from "tercet/filters.js";
 import { continued, originalAt, replaced } from "tercet/prompt.js";
 
@@ -25,8 +25,8 @@ const ranked = new WeakMap();
  */
 export function rowOf(answer) {
   if (answer.logits === null) return null;
-  const known = ranked.get(answer);
-  if (known !== undefined) return known;
+  const cached = ranked.get(answer);
+  if (cached !== undefined) return cached;
   const ranking = rank(answer.logits.data);
   const row = { ranking, plain: distribution(ranking, PLAIN), texts: answer.texts };
   ranked.set(answer, row);
@@ -50,13 +50,13 @@ export function best(row) {
 
 /** The probability of one token. @param {Row} row @param {number} id */
 export function shareOf(row, id) {
-  const place = row.ranking.ids.indexOf(id);
-  return { place, share: row.plain.probabilities[place] ?? 0 };
+  const i = row.ranking.ids.indexOf(id);
+  return { place: i, share: row.plain.probabilities[i] ?? 0 };
 }
 
 /** @param {Model} model @param {Change} change @param {(text: string) => void} say */
 export function probabilityPanel(model, change, say) {
-  let asked = 0;
+  let requests = 0;
   /** @type {{pane: Loaded, at: number, row: Row | null} | null} */
   let current = null;
   /** @type {State | null} */
@@ -82,22 +82,22 @@ export function probabilityPanel(model, change, say) {
     const side = pane.look.sides.at(-1);
     const at = Math.min(now.at ?? pane.look.at, (side?.tokens.length ?? 1) - 1);
     const token = side?.tokens[at];
-    const text = `‘${shown(token?.text ?? "")}’`;
+    const text = `‘${labelOf(token?.text ?? "")}’`;
     title.replaceChildren(
       model.can.mask ? "What may stand here" : "What comes next",
       element("small", {}, `${model.can.mask ? "at" : "after"} row ${at}, ${text}`),
     );
     controls.update(now);
     if (current?.pane === pane && current.at === at) return draw();
-    const mine = ++asked;
+    const request = ++requests;
     box.setAttribute("aria-busy", "true");
     try {
       const row = await logitsAt(pane, at);
-      if (mine !== asked) return; // another row was asked for meanwhile
+      if (request !== requests) return; // another row was asked for meanwhile
       current = { pane, at, row };
       draw();
     } catch (error) {
-      if (mine !== asked) return;
+      if (request !== requests) return;
       current = null;
       list.replaceChildren();
       truth.replaceChildren();
@@ -114,47 +114,47 @@ export function probabilityPanel(model, change, say) {
       facts.replaceChildren("This model scores no words; it has no such head.");
       return list.replaceChildren();
     }
-    const made = distribution(row.ranking, state);
+    const filtered = distribution(row.ranking, state);
     const size = row.ranking.ids.length;
-    const bits = entropy(made).toFixed(2);
+    const bits = entropy(filtered).toFixed(2);
     const whole = entropy(row.plain).toFixed(2);
     facts.replaceChildren(
       "kept ",
-      element("b", { class: "kept" }, made.kept.toLocaleString("en")),
+      element("b", { class: "kept" }, filtered.kept.toLocaleString("en")),
       ` of ${size.toLocaleString("en")} tokens`,
       element("br"),
       "entropy ",
       element("b", { class: "entropy" }, bits),
       ` bits${bits === whole ? "" : ` (model: ${whole})`}`,
     );
-    truth.replaceChildren(...told(pane, at, row));
-    const high = Math.max(made.probabilities[0] ?? 0, row.plain.probabilities[0] ?? 0, 1e-9);
+    truth.replaceChildren(...describeRow(pane, at, row));
+    const high = Math.max(filtered.probabilities[0] ?? 0, row.plain.probabilities[0] ?? 0, 1e-9);
     list.classList.toggle("plain", controls.plain(state));
     const focus = list.contains(document.activeElement) ? document.activeElement?.getAttribute("data-key") : null;
     const items = [];
-    for (let place = 0; place < Math.min(SHOWN, size); place++) items.push(candidate(pane, at, row, made, place, high));
+    for (let i = 0; i < Math.min(SHOWN, size); i++) items.push(candidate(pane, at, row, filtered, i, high));
     list.replaceChildren(...items);
     if (focus) list.querySelector(`[data-key="${focus}"]`)?.dispatchEvent(new Event("refocus"));
   }
 
   /**
-   * @param {Loaded} pane @param {number} at @param {Row} row @param {Distribution} made @param {number} place
+   * @param {Loaded} pane @param {number} at @param {Row} row @param {Distribution} filtered @param {number} i
    * @param {number} high
    */
-  function candidate(pane, at, row, made, place, high) {
-    const id = /** @type {number} */ (row.ranking.ids[place]);
-    const plain = row.plain.probabilities[place] ?? 0;
-    const kept = place < made.kept;
-    const share = kept ? (made.probabilities[place] ?? 0) : 0;
-    const text = shown(row.texts[id] ?? `id ${id}`);
+  function candidate(pane, at, row, filtered, i, high) {
+    const id = /** @type {number} */ (row.ranking.ids[i]);
+    const plain = row.plain.probabilities[i] ?? 0;
+    const isKept = i < filtered.kept;
+    const share = isKept ? (filtered.probabilities[i] ?? 0) : 0;
+    const text = labelOf(row.texts[id] ?? `id ${id}`);
     const does = model.can.mask ? "put it here" : `append it after row ${at}`;
-    const now = kept ? `${number(100 * share)} %` : "filtered out";
+    const now = isKept ? `${number(100 * share)} %` : "filtered out";
     const label = `‘${text}’, id ${id}: ${now}; the model's own ${number(100 * plain)} %`;
     const button = element(
       "button",
       {
         type: "button",
-        class: kept ? "candidate" : "candidate out",
+        class: isKept ? "candidate" : "candidate out",
         "data-key": `candidate:${id}`,
         disabled: !pane.source.live,
         "aria-label": `${label}; ${does}`,
@@ -173,7 +173,7 @@ export function probabilityPanel(model, change, say) {
         placed("share", "width", share / high),
         placed("mark", "left", plain / high),
       ),
-      element("span", { class: "percent" }, kept ? percent(share) : "–"),
+      element("span", { class: "percent" }, isKept ? percent(share) : "–"),
     );
     button.addEventListener("refocus", () => button.focus({ preventScroll: true }));
     return element("li", {}, button);
@@ -187,25 +187,25 @@ export function probabilityPanel(model, change, say) {
  * @param {string} kind @param {"width" | "left"} side @param {number} share
  */
 function placed(kind, side, share) {
-  const made = element("span", { class: kind });
-  made.style[side] = `${100 * share}%`;
-  return made;
+  const bar = element("span", { class: kind });
+  bar.style[side] = `${100 * share}%`;
+  return bar;
 }
 
 /**
  * What really stands there, where it is known.
  * @param {Loaded} pane @param {number} at @param {Row} row @returns {(string | Node)[]}
  */
-function told(pane, at, row) {
+function describeRow(pane, at, row) {
   const { model } = pane.source;
   const tokens = pane.look.sides.at(-1)?.tokens ?? [];
-  const here = tokens[at];
-  const id = !model.can.mask ? tokens[at + 1]?.id : here?.id === model.mask_id ? originalAt(pane, at) : here?.id;
+  const token = tokens[at];
+  const id = !model.can.mask ? tokens[at + 1]?.id : token?.id === model.mask_id ? originalAt(pane, at) : token?.id;
   if (id === null || id === undefined) return [];
   const { place, share } = shareOf(row, id);
   const text = pane.texts.get(id) ?? row.texts[id] ?? `id ${id}`;
-  const what = model.can.mask ? (here?.id === model.mask_id ? "Hidden here" : "Read here") : "Read next";
-  return [`${what}: `, element("b", {}, `‘${shown(text)}’`), `, ${percent(share)}, place ${place + 1}`];
+  const what = model.can.mask ? (token?.id === model.mask_id ? "Hidden here" : "Read here") : "Read next";
+  return [`${what}: `, element("b", {}, `‘${labelOf(text)}’`), `, ${percent(share)}, place ${place + 1}`];
 }
 
 /** The sampler's settings, each as a slider and a number. @param {Model} model @param {Change} change */

@@ -1,6 +1,6 @@
 // What the model reads: the text, its tokens, and what can be done to them.
 
-import { element, roving, shown, tell } from "tercet/draw.js";
+import { element, roving, labelOf, tell } from "tercet/draw.js";
 
 /** @typedef {import("tercet/draw.js").Ask} Ask */
 /** @typedef {import("tercet/draw.js").Change} Change */
@@ -46,11 +46,11 @@ export function continued(pane, state, at, id) {
 
 /** A token in place of another. @param {Loaded} pane @param {State} state @param {number} at @param {number} id */
 export function replaced(pane, state, at, id) {
-  const asked = state.panes[pane.index]; // may be ahead of the pane, where one click follows the other
-  if (asked === undefined || asked.text !== pane.ask.text) return {};
-  const before = asked.ids ?? pane.ask.ids ?? [];
-  const ids = before.map((one, i) => (i === at ? id : one));
-  const original_ids = asked.original_ids ?? before;
+  const newest = state.panes[pane.index]; // may be ahead of the pane, where one click follows the other
+  if (newest === undefined || newest.text !== pane.ask.text) return {};
+  const before = newest.ids ?? pane.ask.ids ?? [];
+  const ids = before.map((old, i) => (i === at ? id : old));
+  const original_ids = newest.original_ids ?? before;
   return { ...asking(state, pane.index, { ids, original_ids }), at };
 }
 
@@ -138,21 +138,21 @@ export function promptBox(model, { change, append, index }) {
   /** Without a pass, the boxes alone. @param {Loaded | null} loaded @param {State} now */
   function update(loaded, now) {
     state = now;
-    const asked = now.panes[index];
-    if (asked === undefined) return;
+    const newest = now.panes[index];
+    if (newest === undefined) return;
     const last = loaded?.look.sides.at(-1);
-    const appended = asked.ids !== null && model.can.sample && !model.can.translate && last !== undefined;
+    const appended = newest.ids !== null && model.can.sample && !model.can.translate && last !== undefined;
     const says =
-      appended && loaded !== null && loaded.ask.ids?.join() === asked.ids?.join()
+      appended && loaded !== null && loaded.ask.ids?.join() === newest.ids?.join()
         ? typed(last, model.tokenizer)
-        : asked.text;
+        : newest.text;
     if (says !== read || text.box.value === "") text.box.value = read = says;
-    if ((asked.target ?? "") !== aimed) target.box.value = aimed = asked.target ?? "";
+    if ((newest.target ?? "") !== aimed) target.box.value = aimed = newest.target ?? "";
     grow(text.box);
     grow(target.box);
     if (loaded === null) return;
     const written =
-      model.can.translate && asked.target === null && last !== undefined ? typed(last, model.tokenizer) : "";
+      model.can.translate && newest.target === null && last !== undefined ? typed(last, model.tokenizer) : "";
     target.box.placeholder = written === "" ? "empty: the model writes it" : `the model writes: ${written}`;
     const scrolled = [...tokens.querySelectorAll(".tokens")].map((row) => row.scrollTop);
     tokens.replaceChildren(...loaded.look.sides.map((side) => sideRow(loaded, now, side, change)));
@@ -214,10 +214,10 @@ function sideRow(pane, state, side, change) {
       silenced && "silenced",
     ];
     const original = masked ? originalAt(pane, row) : null;
-    const was = original === null ? "" : `, was ‘${shown(pane.texts.get(original) ?? `id ${original}`)}’`;
+    const was = original === null ? "" : `, was ‘${labelOf(pane.texts.get(original) ?? `id ${original}`)}’`;
     const loss = last ? pane.look.loss?.tokens[row] : null;
     const lines = [
-      `row ${row}: ‘${shown(token.text)}’, id ${token.id}${token.special ? ", special" : ""}${was}`,
+      `row ${row}: ‘${labelOf(token.text)}’, id ${token.id}${token.special ? ", special" : ""}${was}`,
       typeof loss === "number"
         ? `${model.can.mask ? "loss here" : "loss of the next token"}: ${loss.toFixed(3)} nats`
         : "",
@@ -233,7 +233,7 @@ function sideRow(pane, state, side, change) {
         "aria-label": lines.join("; "),
         tabindex: row === (chosen ?? 0) ? 0 : -1,
       },
-      shown(token.text),
+      labelOf(token.text),
     );
     const hover = () => {
       const { left, bottom } = chip.getBoundingClientRect();
@@ -275,7 +275,7 @@ function toolRow(pane, state, change, append) {
   const row = [];
   if (model.can.sample || model.can.translate) {
     const likely = side === undefined ? undefined : pane.look.top?.ids[ids.length - 1]?.[0];
-    const text = likely === undefined ? "" : ` ‘${shown(pane.look.texts[likely] ?? "")}’`;
+    const text = likely === undefined ? "" : ` ‘${labelOf(pane.look.texts[likely] ?? "")}’`;
     const most = model.can.translate && ids.length >= model.max_len;
     const ended = model.can.translate && likely === model.eos_id;
     row.push(

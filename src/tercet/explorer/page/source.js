@@ -27,9 +27,9 @@ const REMEMBERED = 64; // answers; a whole block of a long text is some megabyte
 export function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
-  const entries = Object.entries(value).filter(([, one]) => one !== undefined);
+  const entries = Object.entries(value).filter(([, item]) => item !== undefined);
   entries.sort(([a], [b]) => (a < b ? -1 : 1));
-  return `{${entries.map(([key, one]) => `${JSON.stringify(key)}:${canonical(one)}`).join(",")}}`;
+  return `{${entries.map(([key, item]) => `${JSON.stringify(key)}:${canonical(item)}`).join(",")}}`;
 }
 
 /** The answers that stand in the page itself, if it was saved. @returns {Record<string, unknown> | null} */
@@ -40,7 +40,7 @@ function embedded() {
 }
 
 /** @param {string} path @param {string} body @returns {Promise<Response>} */
-async function asked(path, body) {
+async function post(path, body) {
   const headers = { "Content-Type": "application/json" };
   try {
     return await fetch(path, { method: "POST", body, headers });
@@ -51,12 +51,12 @@ async function asked(path, body) {
 
 /** @param {Response} response @returns {Promise<Error>} */
 async function mistake(response) {
-  const told = await response.json().catch(() => null);
-  return new Error(told?.error ?? `the server answered ${response.status}; look at its terminal`);
+  const reply = await response.json().catch(() => null);
+  return new Error(reply?.error ?? `the server answered ${response.status}; look at its terminal`);
 }
 
 /** Of a block: a tensor that another one is as well came once, under the other's name. @param {any} answer */
-function whole(answer) {
+function addShared(answer) {
   const same = /** @type {[string, string][]} */ (Object.entries(answer.same ?? {}));
   for (const [name, other] of same) answer.tensors[name] = answer.tensors[other];
   return answer;
@@ -73,22 +73,22 @@ export async function open() {
     if (answers !== null) {
       const answer = answers[`${path} ${body}`];
       if (answer === undefined) throw new Error(SAVED);
-      return whole(unpacked(answer));
+      return addShared(unpacked(answer));
     }
-    const response = await asked(path, body);
+    const response = await post(path, body);
     if (!response.ok) throw await mistake(response);
-    return whole(unpacked(await response.json()));
+    return addShared(unpacked(await response.json()));
   }
 
   /** Ask once; what was asked longest ago is forgotten first. @param {string} path @param {unknown} question */
   function ask(path, question) {
     const body = canonical(question);
     const key = `${path} ${body}`;
-    const known = cache.get(key);
-    const answer = known ?? fresh(path, body);
+    const cached = cache.get(key);
+    const answer = cached ?? fresh(path, body);
     cache.delete(key);
     cache.set(key, answer);
-    if (known === undefined) answer.catch(() => cache.delete(key));
+    if (cached === undefined) answer.catch(() => cache.delete(key));
     const oldest = cache.keys().next().value;
     if (cache.size > REMEMBERED && oldest !== undefined) cache.delete(oldest);
     return answer;
@@ -99,16 +99,16 @@ export async function open() {
   return {
     model,
     live: model.live,
-    look: (one, at = null) => ask("api/look", { ask: one, at }),
-    block: (one, name, parameters) =>
-      ask("api/block", parameters === true ? { ask: one, name, parameters } : { ask: one, name }),
-    logits: (one, at) => ask("api/logits", { ask: one, at }),
-    sample: (one, at, sampling) => ask("api/sample", { ask: one, at, sampling }),
-    attribution: (one, at, id) => ask("api/attribution", { ask: one, at, id }),
-    heads: (one) => ask("api/heads", { ask: one }),
-    beams: (one, size) => ask("api/beams", { ask: one, size }),
-    save: async (one) => {
-      const response = await asked("api/export", canonical({ ask: one }));
+    look: (query, at = null) => ask("api/look", { ask: query, at }),
+    block: (query, name, parameters) =>
+      ask("api/block", parameters === true ? { ask: query, name, parameters } : { ask: query, name }),
+    logits: (query, at) => ask("api/logits", { ask: query, at }),
+    sample: (query, at, sampling) => ask("api/sample", { ask: query, at, sampling }),
+    attribution: (query, at, id) => ask("api/attribution", { ask: query, at, id }),
+    heads: (query) => ask("api/heads", { ask: query }),
+    beams: (query, size) => ask("api/beams", { ask: query, size }),
+    save: async (query) => {
+      const response = await post("api/export", canonical({ ask: query }));
       if (response.status === 404 || response.status === 405) return null;
       if (!response.ok) throw await mistake(response);
       return await response.text();

@@ -53,7 +53,7 @@ const count = (/** @type {string | null} */ text, most = 2 ** 31) =>
 const share = (/** @type {string | null} */ text, /** @type {number} */ most) =>
   text !== null && text.trim() !== "" && Number(text) >= 0 && Number(text) <= most ? Number(text) : null;
 
-const among = (/** @type {string | null} */ text, /** @type {string[]} */ all) =>
+const oneOf = (/** @type {string | null} */ text, /** @type {string[]} */ all) =>
   text !== null && all.includes(text) ? text : null;
 
 /** @param {string | null} text as `1.22.3` */
@@ -68,18 +68,18 @@ function row(text) {
  * @returns {Edit[]}
  */
 function edits(text) {
-  const found = [];
-  for (const one of (text ?? "").slice(0, LONGEST).split(",")) {
-    const match = /^([a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:~h([\d.]+))?(?:~p([\d.]+))?$/i.exec(one);
+  const parsed = [];
+  for (const item of (text ?? "").slice(0, LONGEST).split(",")) {
+    const match = /^([a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:~h([\d.]+))?(?:~p([\d.]+))?$/i.exec(item);
     if (match === null) continue;
     const [, name = "", heads = null, positions = null] = match;
-    found.push({ name, heads: row(heads), positions: row(positions) });
+    parsed.push({ name, heads: row(heads), positions: row(positions) });
   }
-  return found;
+  return parsed;
 }
 
 /** @param {Edit} edit */
-function edited({ name, heads, positions }) {
+function editToText({ name, heads, positions }) {
   return name + (heads === null ? "" : `~h${heads.join(".")}`) + (positions === null ? "" : `~p${positions.join(".")}`);
 }
 
@@ -107,10 +107,10 @@ export function readUrl(hash = location.hash) {
   const second = ask(of, "b.");
   return {
     panes: second !== null ? [first ?? { ...nothing, text: START }, second] : first !== null ? [first] : [],
-    view: among(of.get("view"), VIEWS) ?? initial.view,
-    stack: among(of.get("stack"), STACKS) ?? initial.stack,
+    view: oneOf(of.get("view"), VIEWS) ?? initial.view,
+    stack: oneOf(of.get("stack"), STACKS) ?? initial.stack,
     layer: count(of.get("layer"), 10_000),
-    part: among(of.get("part"), PARTS),
+    part: oneOf(of.get("part"), PARTS),
     head: count(of.get("head"), 10_000) ?? initial.head,
     at: count(of.get("at"), LONGEST),
     column: count(of.get("column"), LONGEST),
@@ -120,7 +120,7 @@ export function readUrl(hash = location.hash) {
     min_p: share(of.get("min_p"), 1),
     seed: count(of.get("seed")) ?? initial.seed,
     tour: count(of.get("tour"), 1000),
-    theme: among(of.get("theme"), THEMES) ?? initial.theme,
+    theme: oneOf(of.get("theme"), THEMES) ?? initial.theme,
   };
 }
 
@@ -130,16 +130,16 @@ export function readUrl(hash = location.hash) {
  */
 export function hashOf(state, start) {
   const of = new URLSearchParams();
-  state.panes.forEach((one, i) => {
-    if (i === 0 && same(one, start)) return;
+  state.panes.forEach((pane, i) => {
+    if (i === 0 && same(pane, start)) return;
     const prefix = i === 0 ? "" : "b.";
-    of.set(`${prefix}text`, one.text);
-    if (one.target !== null) of.set(`${prefix}target`, one.target);
+    of.set(`${prefix}text`, pane.text);
+    if (pane.target !== null) of.set(`${prefix}target`, pane.target);
     for (const key of /** @type {const} */ (["ids", "target_ids", "original_ids"])) {
-      const ids = one[key];
+      const ids = pane[key];
       if (ids !== null) of.set(prefix + key, ids.join("."));
     }
-    if (one.edits.length > 0) of.set(`${prefix}edits`, one.edits.map(edited).join(","));
+    if (pane.edits.length > 0) of.set(`${prefix}edits`, pane.edits.map(editToText).join(","));
   });
   for (const [key, value] of Object.entries(state)) {
     if (
@@ -173,10 +173,10 @@ export const same = (a, b) => JSON.stringify(Object.entries(a).sort()) === JSON.
  * The state with what the model does not have brought back to what it has.
  * @param {State} state @param {Model} model @returns {State}
  */
-export function settled(state, model) {
-  const stack = model.stacks.find((one) => one.name === state.stack) ?? model.stacks.at(-1);
+export function fitToModel(state, model) {
+  const stack = model.stacks.find((candidate) => candidate.name === state.stack) ?? model.stacks.at(-1);
   if (stack === undefined) throw new Error("the model has no stack");
-  const panes = state.panes.map((one) => (one.text === START ? { ...model.start, edits: one.edits } : one));
+  const panes = state.panes.map((pane) => (pane.text === START ? { ...model.start, edits: pane.edits } : pane));
   return {
     ...state,
     panes: panes.length === 0 ? [model.start] : panes,

@@ -45,7 +45,7 @@ export function tensor(shape, data, half = 0) {
 export function slice(t, i) {
   const [size = 0, ...rest] = t.shape;
   if (!(i >= 0 && i < size)) throw new Error(`no ${i} in the shape ${t.shape.join(" x ")}`);
-  const length = rest.reduce((product, one) => product * one, 1);
+  const length = rest.reduce((product, width) => product * width, 1);
   return tensor(rest, t.data.subarray(i * length, (i + 1) * length), t.half);
 }
 
@@ -53,7 +53,7 @@ export function slice(t, i) {
 export function unpacked(answer) {
   if (answer === null || typeof answer !== "object") return answer;
   if (Array.isArray(answer)) return typeof answer[0] === "object" ? answer.map(unpacked) : answer;
-  const one = /** @type {Record<string, unknown>} */ (answer);
-  if (typeof one.data === "string" && Array.isArray(one.shape)) return decode(/** @type {Packed} */ (answer));
-  return Object.fromEntries(Object.entries(one).map(([key, value]) => [key, unpacked(value)]));
+  const object = /** @type {Record<string, unknown>} */ (answer);
+  if (typeof object.data === "string" && Array.isArray(object.shape)) return decode(/** @type {Packed} */ (answer));
+  return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, unpacked(value)]));
 }

@@ -1,7 +1,7 @@
 // A walk through the page for who is new to all this: each part in a few sentences, with the numbers of this text.
 // A step says what to open, which element it speaks of, and what there is to say; what is not known is left out.
 
-import { element, number, percent, rowOf, shown } from "tercet/draw.js";
+import { element, number, percent, rowOf, labelOf } from "tercet/draw.js";
 import { distribution } from "tercet/filters.js";
 import { best, logitsAt } from "tercet/probabilities.js";
 import { originalAt } from "tercet/prompt.js";
@@ -22,28 +22,29 @@ const PATIENCE = 300; // ms between two looks whether what is spoken of has been
 const LOOKS = 6; // for so many of them it is followed; then the page stays where the reader puts it
 
 const length = (/** @type {Tensor} */ row) => Math.hypot(...row.data);
-const quoted = (/** @type {string | undefined} */ text) => `‘${shown(text ?? "")}’`;
+const quoted = (/** @type {string | undefined} */ text) => `‘${labelOf(text ?? "")}’`;
 const counted = (/** @type {number} */ size) => size.toLocaleString("en");
 
 /** @param {Here} here @param {number} row @param {string} [stack] */
 function token({ pane }, row, stack) {
-  const side = stack === undefined ? pane.look.sides.at(-1) : pane.look.sides.find((one) => one.stack === stack);
+  const side =
+    stack === undefined ? pane.look.sides.at(-1) : pane.look.sides.find((candidate) => candidate.stack === stack);
   return `${quoted(side?.tokens[row]?.text)} (row ${row})`;
 }
 
 const listed = (/** @type {Tensor} */ values) => /** @type {number[]} */ ([...values.data]);
 const largest = (/** @type {Tensor} */ values) =>
-  listed(values).reduce((most, one, i, all) => (one > (all[most] ?? 0) ? i : most), 0);
+  listed(values).reduce((most, value, i, all) => (value > (all[most] ?? 0) ? i : most), 0);
 
 /** The open block's tensors; the first block's where none is open. @param {Here} here */
 async function opened({ pane, state, stack }) {
   const layer = state.layer ?? 0;
   const name = `${stack.name}.blocks.${layer}`;
   const { tensors, input } = await pane.source.block(pane.ask, name);
-  const get = (/** @type {string} */ one) => {
-    const found = tensors[one];
-    if (found === undefined) throw new Error(`${one} was not noted in this pass`);
-    return found;
+  const get = (/** @type {string} */ key) => {
+    const tensor = tensors[key];
+    if (tensor === undefined) throw new Error(`${key} was not noted in this pass`);
+    return tensor;
   };
   return { layer, name, get, input: get(input ?? "") };
 }
@@ -85,7 +86,7 @@ const weighing = (stack, part) => ({
     const { head } = here.state;
     const weights = slice(slice(get(`${name}.${part}_attention.weights`), head), here.row);
     const most = largest(weights);
-    const sum = listed(weights).reduce((total, one) => total + one, 0);
+    const sum = listed(weights).reduce((total, weight) => total + weight, 0);
     const keys = part === "cross" ? "encoder" : here.stack.name;
     return [
       "Softmax turns a row of scores into shares of one whole: e to the power of each score, divided by the sum " +
@@ -108,7 +109,7 @@ const adding = (stack, part) => ({
       part === "cross" ? get(`${name}.self_residual`) : input,
       get(`${name}.${part}_attention`),
       get(`${name}.${part}_residual`),
-    ].map((one) => length(slice(one, here.row)));
+    ].map((tensor) => length(slice(tensor, here.row)));
     return [
       `A head hands on the sum of the values, each weighed by its share. The ${heads} heads stand side by side, ` +
         `${heads} × ${width} = ${heads * width} numbers, and a matrix brings them to the stream's width, ${model}.`,
@@ -144,7 +145,7 @@ const thinking = (stack) => ({
     const { layer, name, get } = await opened(here);
     const { d_model: width, d_ff: wide, activation, gated } = here.stack;
     const active = listed(slice(get(`${name}.feedforward.activations`), here.row));
-    const above = active.reduce((sum, one) => sum + (one > 0 ? 1 : 0), 0);
+    const above = active.reduce((sum, value) => sum + (value > 0 ? 1 : 0), 0);
     return [
       `After attention, every row goes through the same small network (MLP) alone: ${counted(width)} numbers ` +
         `become ${counted(wide)} neurons${gated ? ", each let through or held back by a gate" : ""}, then ` +
@@ -165,20 +166,20 @@ const reading = {
   said: (here) => {
     const { lens, texts } = here.pane.look;
     if (lens === null) return ["This model scores no words, so nothing can be read off its stream."];
-    const told = lens.names.map((name, layer) => {
+    const guesses = lens.names.map((name, layer) => {
       const id = lens.ids[layer]?.[here.row]?.[0] ?? -1;
       const after = layer === 0 ? "embedding" : `block ${layer - 1}`;
       return { id, name, text: `${after} ${quoted(texts[id])} ${percent(lens.probabilities.get(layer, here.row, 0))}` };
     });
-    const last = told.at(-1);
-    const since = told.findLastIndex((one) => one.id !== last?.id) + 1;
-    const few = told.length <= 7 ? told : [...told.slice(0, 2), ...told.slice(-4)];
+    const last = guesses.at(-1);
+    const since = guesses.findLastIndex((guess) => guess.id !== last?.id) + 1;
+    const few = guesses.length <= 7 ? guesses : [...guesses.slice(0, 2), ...guesses.slice(-4)];
     return [
       "The stream can be read after every block as if the model ended there. This is called the logit lens. Row " +
-        `${here.row} says after: ${few.map((one) => one.text).join(", ")}.`,
+        `${here.row} says after: ${few.map((guess) => guess.text).join(", ")}.`,
       since === 0
         ? "Its answer was there from the first."
-        : since >= told.length - 1
+        : since >= guesses.length - 1
           ? "Only the last block brought this answer."
           : `From block ${since - 1} on the answer stays the same.`,
     ];
@@ -245,8 +246,8 @@ const losing = (masked) => ({
             "surprised the model."
           : "One token alone has no loss: there must be a next one to compare with.",
       ];
-    const rows = loss.tokens.map((one, row) => ({ row, loss: one ?? -1 })).filter((one) => one.loss >= 0);
-    const worst = rows.reduce((most, one) => (one.loss > most.loss ? one : most), { row: 0, loss: 0 });
+    const rows = loss.tokens.map((entry, row) => ({ row, loss: entry ?? -1 })).filter((entry) => entry.loss >= 0);
+    const worst = rows.reduce((most, entry) => (entry.loss > most.loss ? entry : most), { row: 0, loss: 0 });
     const id = masked ? originalAt(here.pane, worst.row) : null;
     const what = masked
       ? `behind the mask at row ${worst.row}, ` +
@@ -272,21 +273,21 @@ const ablating = {
     const all = scores.rows.flatMap(({ name, ablation }) =>
       (ablation ?? []).map((rise, head) => ({ name, head, rise })),
     );
-    const said = [
+    const sentences = [
       "What does a head do? Set it to zero and see what is lost. A click in this table does so; another one " +
         "takes it back.",
     ];
     const first = all.reduce(
-      (most, one) => (one.rise > most.rise ? one : most),
+      (most, candidate) => (candidate.rise > most.rise ? candidate : most),
       all[0] ?? { name: "", head: 0, rise: 0 },
     );
-    const found = /^(\w+)\.blocks\.(\d+)\.(\w+)_attention$/.exec(first.name);
-    if (found === null || scores.loss === null || first.rise <= 0) return said;
-    const [, stack, block, kind] = found;
+    const match = /^(\w+)\.blocks\.(\d+)\.(\w+)_attention$/.exec(first.name);
+    if (match === null || scores.loss === null || first.rise <= 0) return sentences;
+    const [, stack, block, kind] = match;
     const part = kind === "cross" ? "cross-attention " : "";
     const where = `${stack === "stack" ? "" : `${stack} `}block ${block}, ${part}head ${first.head}`;
     return [
-      ...said,
+      ...sentences,
       `For this text, ${where} matters most: without it the mean loss goes from ${scores.loss.toFixed(3)} to ` +
         `${(scores.loss + first.rise).toFixed(3)}. You have seen every part now; change the text, and look again.`,
     ];
@@ -318,7 +319,7 @@ const cutting = {
   said: (here) => {
     const { vocab_size: size, can, max_len: most } = here.pane.source.model;
     const [first] = here.pane.look.sides;
-    const example = first?.tokens.find((one) => !one.special) ?? first?.tokens[0];
+    const example = first?.tokens.find((candidate) => !candidate.special) ?? first?.tokens[0];
     const sides = here.pane.look.sides.map(
       (side) =>
         `${side.tokens.length}${can.translate ? ` of the ${side.stack === "encoder" ? "source" : "target"}` : ""}`,
@@ -416,7 +417,7 @@ const hiding = {
   said: (here) => {
     const { top, texts, sides } = here.pane.look;
     const mask = here.pane.source.model.mask_id;
-    const rows = (sides.at(-1)?.tokens ?? []).flatMap((one, row) => (one.id === mask ? [row] : []));
+    const rows = (sides.at(-1)?.tokens ?? []).flatMap((candidate, row) => (candidate.id === mask ? [row] : []));
     const [row] = rows;
     if (row === undefined || top === null)
       return [
@@ -464,19 +465,19 @@ const branching = {
   aim: ".beams",
   said: async (here) => {
     const { nodes, search } = await here.pane.source.beams(here.pane.ask, 5);
-    const ends = nodes.filter((one) => one.score !== null).sort((a, b) => (b.score ?? 0) - (a.score ?? 0));
-    const said = [
+    const ends = nodes.filter((node) => node.score !== null).sort((a, b) => (b.score ?? 0) - (a.score ?? 0));
+    const sentences = [
       "The likeliest first word need not begin the likeliest sentence. So beam search follows several beginnings " +
         "at once and keeps the best.",
     ];
     const [first] = ends;
     if (first !== undefined)
-      said.push(
+      sentences.push(
         `${search}: ${ends.length} ${ends.length === 1 ? "answer" : "answers"} in the end. The best has the ` +
           `score ${number(first.score ?? 0)}; the logarithms of its tokens' probabilities add up to ` +
           `${number(first.total)}.`,
       );
-    return said;
+    return sentences;
   },
 };
 
@@ -540,7 +541,7 @@ export function tourPanel(change) {
     element("footer", {}, back, next, bar, where),
   );
   let shownKey = "";
-  let asked = 0;
+  let requests = 0;
   let aim = "";
   /** @type {Element | null} */
   let aimed = null;
@@ -602,15 +603,16 @@ export function tourPanel(change) {
     const key = JSON.stringify([at, pane.ask, state.at, state.column, state.head, state.layer, state.stack]);
     if (key === shownKey) return;
     shownKey = key;
-    const mine = ++asked;
+    const request = ++requests;
     title.textContent = step.title;
     bar.max = steps.length;
     bar.value = at + 1;
     where.textContent = `${at + 1} of ${steps.length}`;
     const name = step.opens.stack ?? state.stack;
-    const stack = pane.source.model.stacks.find((one) => one.name === name) ?? pane.source.model.stacks.at(-1);
+    const stack =
+      pane.source.model.stacks.find((candidate) => candidate.name === name) ?? pane.source.model.stacks.at(-1);
     if (stack === undefined) return;
-    const tokens = (pane.look.sides.at(-1)?.tokens ?? []).map((one) => one.text);
+    const tokens = (pane.look.sides.at(-1)?.tokens ?? []).map((candidate) => candidate.text);
     const speaking = step.opens.stack === undefined ? (pane.look.sides.at(-1)?.stack ?? name) : name;
     const row = rowOf(
       pane,
@@ -620,7 +622,7 @@ export function tourPanel(change) {
     const lines = await Promise.resolve(step.said({ pane, state, row, stack, tokens })).catch(
       (/** @type {Error} */ error) => [error.message],
     );
-    if (mine === asked)
+    if (request === requests)
       said.replaceChildren(...lines.filter((line) => line !== "").map((line) => element("p", {}, line)));
   }
 

@@ -27,11 +27,11 @@ export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, bi
   /** @param {number} t @param {number} s @returns {[string, string]} */
   const score = (t, s) => {
     const [query, key] = [slice(q, t).data, slice(k, s).data];
-    const terms = Array.from(query, (one, i) => ({ i, product: one * (key[i] ?? 0) }));
+    const terms = Array.from(query, (value, i) => ({ i, product: value * (key[i] ?? 0) }));
     const dot = terms.reduce((sum, { product }) => sum + product, 0);
     const root = Math.sqrt(query.length);
-    const told = scores.get(t, s);
-    const bias = told - dot / root;
+    const entry = scores.get(t, s);
+    const bias = entry - dot / root;
     const added = biased ? ` ${bias < 0 ? "−" : "+"} ${number(Math.abs(bias))}` : "";
     const equals = q.half > 0 || scores.half > 0 ? "≈" : "=";
     const meaning = `q[${t}] · k[${s}] / √${query.length}${biased ? " + bias" : ""}`;
@@ -39,7 +39,7 @@ export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, bi
       `q[${t},${i}] k[${s},${i}] = ${number(query[i] ?? 0)} × ${number(key[i] ?? 0)} = ${number(product)}`;
     const largest = terms.sort((a, b) => Math.abs(b.product) - Math.abs(a.product)).slice(0, TERMS);
     return [
-      `${meaning} = ${number(dot)} / ${number(root)}${added} ${equals} ${exact(told, scores.half)}`,
+      `${meaning} = ${number(dot)} / ${number(root)}${added} ${equals} ${exact(entry, scores.half)}`,
       `largest terms: ${largest.map(term).join(";  ")}`,
     ];
   };

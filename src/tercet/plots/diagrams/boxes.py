@@ -10,7 +10,7 @@ from tercet.models.stack import Stack
 from tercet.nn import Attention, FeedForward
 from tercet.nn.positions import ALiBi, Learned, Position, Rotary, Sinusoidal
 
-Kind = Literal[
+BoxKind = Literal[
     "input",
     "embedding",
     "position",
@@ -42,7 +42,7 @@ class Box:
         dropout: the rate on what it gives.
     """
 
-    kind: Kind
+    kind: BoxKind
     title: str
     name: str = ""
     details: tuple[str, ...] = ()

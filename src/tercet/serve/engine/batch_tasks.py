@@ -21,9 +21,8 @@ from tercet.generation import Beam, Sampling, Translation, translate
 from tercet.generation.sampling import DIVERGED
 from tercet.models.inference import inference_mode
 from tercet.nn.pooling import Pooling
+from tercet.objectives import split_logits, token_logprobs
 from tercet.serve.engine.sampling import TopTokens, top_tokens
-
-POSITIONS_AT_ONCE = 64  # of a prompt: rows of scores over the whole vocabulary that are held together
 
 
 class TranslationItem(NamedTuple):
@@ -105,16 +104,13 @@ class BatchTasks:
     def _score(self, ids: list[int], top: int) -> ScoredPrompt:
         model = language_model(self.trained)
         device = model.embedding.weight.device
+        targets = torch.tensor(ids[1:], dtype=torch.long, device=device)
         logprobs, likeliest = list[float](), list[TopTokens]()
         with inference_mode(model.modules()):
-            hidden = model.hidden(torch.tensor([ids[:-1] or ids], device=device))[0]  # (T, D)
-            targets = torch.tensor(ids[1:], device=device)
-            for states, target in zip(
-                hidden[: len(targets)].split(POSITIONS_AT_ONCE), targets.split(POSITIONS_AT_ONCE), strict=True
-            ):
-                scores = model.logits(states).log_softmax(-1)  # (t, V)
-                logprobs += scores.gather(-1, target[:, None]).squeeze(-1).tolist()
-                likeliest += top_tokens(scores, [min(top, scores.shape[-1])] * len(scores))
+            hidden = model.hidden(torch.tensor([ids[:-1] or ids], device=device))[0, : len(targets)]  # (T, D)
+            for rows, logits in split_logits(model, hidden):
+                logprobs += token_logprobs(logits, targets[rows]).tolist()
+                likeliest += top_tokens(logits, [top] * len(logits))
         _check_numbers(logprobs)
         return ScoredPrompt(logprobs=tuple(logprobs), top=tuple(likeliest))
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from tercet.serve.engine.limits import Limits, ShuttingDown
-from tercet.serve.engine.request_queue import QueuedRequest, RequestQueue
+from tercet.serve.engine.queue_worker import QueueWorker
+from tercet.serve.engine.request_queue import QueuedRequest
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -17,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-class Batcher(Generic[Item, Key, Answer]):
+class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
     """One worker thread, which is started.
 
     Args:
@@ -26,23 +27,8 @@ class Batcher(Generic[Item, Key, Answer]):
     """
 
     def __init__(self, call: Callable[[list[Item], Key], Sequence[Answer]], limits: Limits) -> None:
-        self._call, self._limits = call, limits
-        self._queue = RequestQueue[tuple[Item, Key]](limits, self._work, name="tercet-batcher")
-        self._queue.start()
-
-    def __enter__(self) -> "Batcher[Item, Key, Answer]":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def running(self) -> int:
-        return self._queue.running
-
-    @property
-    def waiting(self) -> int:
-        return self._queue.waiting
+        self._call = call
+        super().__init__(limits, thread_name="tercet-batcher")
 
     def submit(
         self, item: Item, key: Key, on_answer: Callable[[Answer | Exception], None]
@@ -57,10 +43,6 @@ class Batcher(Generic[Item, Key, Answer]):
             QueueFull, ShuttingDown: where the request is not taken in.
         """
         return self._queue.submit((item, key), on_answer)
-
-    def close(self, *, seconds: float | None = None) -> None:
-        """Take no more, answer those that wait (after `seconds` with `ShuttingDown`), end the thread."""
-        self._queue.close(seconds=seconds)
 
     def _work(self) -> None:
         while True:

@@ -56,8 +56,8 @@ class CacheSlots:
             self.tables.grow(min(self.most, max(columns, self.MIN_COLUMNS, 2 * self.tables.capacity)))
 
     def _copy(self, source: StackCache, row: int, slot: int, length: int) -> None:
-        for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
-            pairs = (mine.self_kv.keys, theirs.self_kv.keys), (mine.self_kv.values, theirs.self_kv.values)
-            for table, other in pairs:
-                table[slot, :, :length] = other[row, :, :length]
+        for layer, other in zip(self.tables.layers, source.layers, strict=True):
+            pairs = (layer.self_kv.keys, other.self_kv.keys), (layer.self_kv.values, other.self_kv.values)
+            for table, vectors in pairs:
+                table[slot, :, :length] = vectors[row, :, :length]
                 table[slot, :, length:] = 0.0

@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, RLock, Thread, current_thread
+from threading import Condition, RLock
 from typing import Any, Generic, Literal, TypeVar
 
 from tercet.serve.engine.limits import Limits, QueueFull, ShuttingDown
@@ -65,14 +65,9 @@ class QueuedRequest(Generic[Payload]):
 
 
 class RequestQueue(Generic[Payload]):
-    """Where requests wait, and what the worker's thread is started and stopped by.
+    """Where requests wait for the worker, which ends once `closed` is True and none is left."""
 
-    Args:
-        loop: what the worker does; it returns when `take` gives nothing and `closed` is True.
-        name: the thread's.
-    """
-
-    def __init__(self, limits: Limits, loop: Callable[[], None], *, name: str) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._waiting = deque[QueuedRequest[Payload]]()
         self._running = dict[QueuedRequest[Payload], float]()  # when each was taken
@@ -80,10 +75,6 @@ class RequestQueue(Generic[Payload]):
         self._changed = Condition()
         self.closed = False
         self._closes_at = math.inf
-        self._thread = Thread(target=loop, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     @property
     def running(self) -> int:
@@ -154,14 +145,12 @@ class RequestQueue(Generic[Payload]):
                 self._waiting.remove(request)
 
     def close(self, *, seconds: float | None) -> None:
-        """Take no more, have the rest answered (in `seconds` at most, where they are given), end the thread."""
+        """Take no more; what is not answered after `seconds`, where they are given, has expired."""
         with self._changed:
             self.closed = True
             if seconds is not None:
                 self._closes_at = min(self._closes_at, time.monotonic() + seconds)
             self._changed.notify_all()
-        if current_thread() is not self._thread:
-            self._thread.join()
 
     def _retry_after(self) -> int:
         """How long it takes until a newcomer's turn, as long as requests take lately, within a request's time."""

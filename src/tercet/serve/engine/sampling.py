@@ -58,11 +58,11 @@ def sample_rows(rows: Sequence[SamplingRow], logits: Float[Tensor, "B V"]) -> tu
     return tokens, errors
 
 
-def top_tokens(logprobs: Float[Tensor, "B V"], counts: Sequence[int]) -> list[TopTokens]:
-    """For each row its `counts[b]` likeliest tokens with their log-probabilities."""
-    most = max(counts, default=0)
+def top_tokens(logits: Float[Tensor, "B V"], counts: Sequence[int]) -> list[TopTokens]:
+    """For each row its `counts[b]` likeliest tokens with their log-probabilities; all, where there are fewer."""
+    most = min(max(counts, default=0), logits.shape[-1])
     if not most:
         return [()] * len(counts)
-    values, ids = logprobs.topk(most, dim=-1)
+    values, ids = logits.float().log_softmax(-1).topk(most)
     pairs = zip(ids.tolist(), values.tolist(), counts, strict=True)
-    return [tuple(zip(row[:count], own[:count], strict=True)) for row, own, count in pairs]
+    return [tuple(zip(row[:count], logprobs[:count], strict=True)) for row, logprobs, count in pairs]

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 from tercet.generation.text import TextRow, end_ids
 from tercet.models import DecoderOnly
-from tercet.serve.engine.batch import BatchRow, RunningBatch
 from tercet.serve.engine.limits import Limits, ShuttingDown
+from tercet.serve.engine.queue_worker import QueueWorker
 from tercet.serve.engine.request import GenerationRequest, TokenEvent
-from tercet.serve.engine.request_queue import Expiry, QueuedRequest, RequestQueue
+from tercet.serve.engine.request_queue import Expiry, QueuedRequest
+from tercet.serve.engine.running_batch import BatchRow, RunningBatch
 from tercet.serve.engine.sampling import SampledToken
 from tercet.tokens import Tokenizer
 
 log = logging.getLogger(__name__)
 
 
-class Scheduler:
+class Scheduler(QueueWorker[GenerationRequest]):
     """One worker thread, which is started.
 
     Args:
@@ -29,25 +30,10 @@ class Scheduler:
     """
 
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, limits: Limits) -> None:
-        self._model, self._tokenizer, self._limits = model, tokenizer, limits
+        self._model, self._tokenizer, self._slots = model, tokenizer, limits.slots
         self._batch = self._new_batch()
         self._active: dict[BatchRow, _ActiveRequest] = {}  # of all rows in the batch
-        self._queue = RequestQueue[GenerationRequest](limits, self._work, name="tercet-engine")
-        self._queue.start()
-
-    def __enter__(self) -> "Scheduler":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def running(self) -> int:
-        return self._queue.running
-
-    @property
-    def waiting(self) -> int:
-        return self._queue.waiting
+        super().__init__(limits, thread_name="tercet-engine")
 
     def submit(
         self, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]
@@ -67,10 +53,6 @@ class Scheduler:
         self._check(request)
         return self._queue.submit(request, on_event)
 
-    def close(self, *, seconds: float | None = None) -> None:
-        """Take no more, finish what there is (after `seconds` with `ShuttingDown`), end the thread."""
-        self._queue.close(seconds=seconds)
-
     def _check(self, request: GenerationRequest) -> None:
         vocab_size = self._model.vocab_size
         if not request.ids:
@@ -86,7 +68,7 @@ class Scheduler:
             raise ValueError(f"top_logprobs={request.top_logprobs} must be between 0 and {vocab_size}")
 
     def _new_batch(self) -> RunningBatch:
-        return RunningBatch(self._model, self._limits.slots, end_ids(self._tokenizer))
+        return RunningBatch(self._model, self._slots, end_ids(self._tokenizer))
 
     def _work(self) -> None:
         while not self._queue.closed or self._queue.waiting or self._batch:
@@ -102,7 +84,7 @@ class Scheduler:
     def _step(self) -> None:
         self._end_expired()
         self._remove_finished()
-        for request in self._queue.take(self._limits.slots - len(self._batch), wait=not self._batch):
+        for request in self._queue.take(self._slots - len(self._batch), wait=not self._batch):
             self._begin(request)
         for row, result in self._batch.step().items():
             try:

@@ -52,19 +52,19 @@ class EventStream(Response):
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send_data(_encode(self._first))
-        broken: Exception | None = None
+        failure: Exception | None = None
         try:
             async for event in self._rest:
                 await send_data(_encode(event))
         except ClientGone:
             raise
         except Exception as error:  # the status is sent: what went wrong must come as an event
-            known = error_for(error)
-            await send_data(_encode((known or APIError(500, BROKEN)).body))
-            broken = None if known is not None else error
+            api_error = error_for(error)
+            await send_data(_encode((api_error or APIError(500, BROKEN)).body))
+            failure = None if api_error is not None else error
         await send_data(b"data: [DONE]\n\n", more=False)
-        if broken is not None:
-            raise broken
+        if failure is not None:
+            raise failure
 
 
 def _encode(event: Event) -> bytes:

@@ -6,12 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import EVENT_STREAM, APIError, error_responses
 from tercet.serve.http.formats import ChatFormat
 from tercet.serve.http.generation import answer, check_length, limit_tokens, sampling_for
 from tercet.serve.http.generation_plan import GenerationPlan, Prompt
-from tercet.serve.http.limits import Route
 from tercet.serve.http.requests import ChatRequest
 from tercet.serve.http.responses import ChatResponse
 

@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from tercet.encoding import Classified, Tagged
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import error_responses
-from tercet.serve.http.limits import Route
 from tercet.serve.http.requests import ClassifyRequest, as_list
 from tercet.serve.http.responses import ClassifiedText, ClassifyResponse, TaggedText, TaggedWord
 

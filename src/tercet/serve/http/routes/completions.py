@@ -10,12 +10,12 @@ from starlette.concurrency import run_in_threadpool
 
 from tercet.generation import encode_prompt
 from tercet.serve.engine.batch_tasks import ScoredPrompt
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import EVENT_STREAM, APIError, error_responses
 from tercet.serve.http.formats import CompletionFormat
 from tercet.serve.http.generation import answer, check_length, limit_tokens, sampling_for
 from tercet.serve.http.generation_plan import GenerationPlan, Prompt
-from tercet.serve.http.limits import Route
 from tercet.serve.http.logprobs import prompt_logprobs
 from tercet.serve.http.requests import MAX_TEXTS_WRITTEN, CompletionRequest, as_list
 from tercet.serve.http.responses import CompletionResponse
@@ -56,9 +56,9 @@ def _encode_prompts(context: RequestContext, body: CompletionRequest) -> list[Pr
 
 
 async def _with_logprobs(context: RequestContext, prompts: Sequence[Prompt], top: int) -> list[Prompt]:
-    scored: list[ScoredPrompt] = await context.answer_batch("score", [prompt.ids for prompt in prompts], top)
+    prompt_scores: list[ScoredPrompt] = await context.answer_batch("score", [prompt.ids for prompt in prompts], top)
     tokenizer = context.model.trained.tokenizer
     return [
         replace(prompt, logprobs=prompt_logprobs(tokenizer, prompt.ids, scores, top))
-        for prompt, scores in zip(prompts, scored, strict=True)
+        for prompt, scores in zip(prompts, prompt_scores, strict=True)
     ]

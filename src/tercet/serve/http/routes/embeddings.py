@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from tercet.serve.engine.batch_tasks import PoolingOptions
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
-from tercet.serve.http.limits import Route
 from tercet.serve.http.requests import EmbeddingsRequest, as_list
 from tercet.serve.http.responses import EmbeddingItem, EmbeddingsResponse, PromptUsage
 

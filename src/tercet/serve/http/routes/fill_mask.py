@@ -4,9 +4,9 @@ from fastapi import APIRouter, Request
 
 from tercet.encoding import Filled
 from tercet.serve.engine.batch_tasks import FillOptions
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import error_responses
-from tercet.serve.http.limits import Route
 from tercet.serve.http.requests import FillRequest, as_list
 from tercet.serve.http.responses import FilledText, FillResponse
 

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter, Request
 
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import service_of
 from tercet.serve.http.errors import error_responses
-from tercet.serve.http.limits import Route
 from tercet.serve.http.responses import ModelCard, ModelList
 from tercet.serve.registry import LoadedModel
 

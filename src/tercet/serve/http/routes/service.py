@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import service_of
 from tercet.serve.http.errors import ErrorResponse, error_responses
-from tercet.serve.http.limits import Route
 from tercet.serve.http.page import CONTENT_SECURITY_POLICY, PAGE
 from tercet.serve.http.responses import HealthResponse
 

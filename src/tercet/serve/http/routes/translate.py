@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 
 from tercet.generation import Beam, Sampling, Translation
 from tercet.serve.engine.batch_tasks import TranslationItem
+from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
-from tercet.serve.http.limits import Route
 from tercet.serve.http.requests import TranslateRequest, as_list
 from tercet.serve.http.responses import TranslatedText, TranslateResponse, TranslationChoice
 

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from tercet.inspect.table import ModelTable
+from tercet.inspect.model_table import ModelTable
 
 PREFIXES = ["", "k", "M", "G", "T", "P"]
 
@@ -22,25 +22,25 @@ def render_table(table: ModelTable) -> Group:
     for row in table.rows:
         shape = " x ".join(map(str, row.shape))
         kind = row.kind if row.count == 1 else f"{row.count} x {row.kind}"
-        own = f"{row.parameters:,}" if row.parameters else ""
-        parameters = " + ".join(part for part in (f"= {row.tied_to}" if row.tied_to else "", own) if part)
-        layers.add_row(row.name, kind, shape, parameters, _short(row.flops) if row.flops else "")
+        count = f"{row.parameters:,}" if row.parameters else ""
+        parameters = " + ".join(part for part in (f"= {row.tied_to}" if row.tied_to else "", count) if part)
+        layers.add_row(row.name, kind, shape, parameters, _format_count(row.flops) if row.flops else "")
     layers.add_section()
-    layers.add_row("total", "", "", f"{table.parameters:,}", _short(table.flops_forward))
+    layers.add_row("total", "", "", f"{table.parameters:,}", _format_count(table.flops_forward))
     layers.columns[0].overflow = "fold"  # a name is told whole, on a narrow terminal in two lines
     layers.columns[3].justify = layers.columns[4].justify = "right"
     memory = table.memory
     costs = Table("cost", "", box=None)
-    costs.add_row(f"training, FLOPs/{table.unit}", f"{_short(table.flops_training)}  (6 N + 12 L d T)")
-    costs.add_row("weights", _both(memory.weights_float32, memory.weights_bfloat16))
-    costs.add_row("gradients, AdamW", f"{_bytes(memory.gradients)}, {_bytes(memory.optimizer)}")
-    costs.add_row("training", f"{_bytes(memory.training)}, and the activations")
+    costs.add_row(f"training, FLOPs/{table.unit}", f"{_format_count(table.flops_training)}  (6 N + 12 L d T)")
+    costs.add_row("weights", _format_both(memory.weights_float32, memory.weights_bfloat16))
+    costs.add_row("gradients, AdamW", f"{_format_bytes(memory.gradients)}, {_format_bytes(memory.optimizer)}")
+    costs.add_row("training", f"{_format_bytes(memory.training)}, and the activations")
     pairs = table.unit == "token pair"
-    cache = _both(memory.cache_per_token_float32, memory.cache_per_token_bfloat16)
+    cache = _format_both(memory.cache_per_token_float32, memory.cache_per_token_bfloat16)
     if memory.cache_per_token_float32:
         costs.add_row("cache per target token" if pairs else "cache per token", cache)
     if pairs:
-        source = _both(memory.cache_per_source_token_float32, memory.cache_per_source_token_bfloat16)
+        source = _format_both(memory.cache_per_source_token_float32, memory.cache_per_source_token_bfloat16)
         costs.add_row("cache per source token", source)
     attentions = sum(row.count for row in table.rows if row.kind == "Attention")
     length = f"T = {table.length:,}{' on each side' if pairs else ''}"
@@ -50,17 +50,17 @@ def render_table(table: ModelTable) -> Group:
     return Group(layers, "", costs)
 
 
-def _short(number: int) -> str:
+def _format_count(number: int) -> str:
     """Three figures: 85.1 M."""
     power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
     return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
 
 
-def _both(float32: int, bfloat16: int) -> str:
-    return f"{_bytes(float32)} float32, {_bytes(bfloat16)} bfloat16"
+def _format_both(float32: int, bfloat16: int) -> str:
+    return f"{_format_bytes(float32)} float32, {_format_bytes(bfloat16)} bfloat16"
 
 
-def _bytes(number: int) -> str:
+def _format_bytes(number: int) -> str:
     """In powers of 1024: 475 MiB."""
     power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
     return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"

@@ -21,6 +21,7 @@ from tercet.generation.stream import window_moved, window_start
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode
 from tercet.nn.cache import StackCache
+from tercet.objectives import token_logprobs
 from tercet.serve.engine.cache_slots import CacheSlots
 from tercet.serve.engine.sampling import SampledToken, sample_rows, top_tokens
 
@@ -165,12 +166,11 @@ class RunningBatch:
         return self.model.logits(hidden[:, -1])
 
     def _sample(self, rows: Sequence[BatchRow], logits: Float[Tensor, "B V"]) -> list[SampledToken | Exception]:
-        logprobs = logits.float().log_softmax(-1)  # (B, V)
         ids, errors = sample_rows(rows, logits)
-        own = logprobs.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
-        tops = top_tokens(logprobs, [row.top for row in rows])
+        logprobs = token_logprobs(logits, torch.tensor(ids, device=logits.device)).tolist()
+        tops = top_tokens(logits, [row.top for row in rows])
         results: list[SampledToken | Exception] = []
-        for number, (row, token, logprob, top) in enumerate(zip(rows, ids, own, tops, strict=True)):
+        for number, (row, token, logprob, top) in enumerate(zip(rows, ids, logprobs, tops, strict=True)):
             if number in errors:
                 results.append(errors[number])
                 continue

@@ -107,18 +107,18 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
         tokens = torch.zeros(1, length, dtype=torch.long)
         sides = (tokens, tokens) if isinstance(fake, EncoderDecoder) else (tokens,)
         shapes = _output_shapes(fake, sides)
-        rows = _rows(fake, shapes, length)
+        rows = _list_layers(fake, shapes, length)
         parameters = sum(parameter.numel() for parameter in fake.parameters())
         multiplied = sum(
             part.weight.numel()
             for name, part in fake.named_modules()
-            if isinstance(part, nn.Linear) and _meets_all(shapes.get(name, ()))
+            if isinstance(part, nn.Linear) and _reads_every_token(shapes.get(name, ()))
         )
     attentions = [part for part in fake.modules() if isinstance(part, Attention)]
     writer = fake.decoder if isinstance(fake, EncoderDecoder) else fake.stack  # the stack whose state is kept
     blocks = [] if isinstance(fake, EncoderOnly) else [part for part in writer.modules() if isinstance(part, Block)]
-    own = sum(_cached(block.self_attention) for block in blocks)
-    across = sum(_cached(block.cross_attention) for block in blocks if block.cross_attention is not None)
+    self_kv = sum(_kv_size(block.self_attention) for block in blocks)
+    cross_kv = sum(_kv_size(block.cross_attention) for block in blocks if block.cross_attention is not None)
     return ModelTable(
         rows=rows,
         length=length,
@@ -133,15 +133,15 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
             gradients=4 * parameters,
             optimizer=8 * parameters,
             training=16 * parameters,
-            cache_per_token_float32=4 * own,
-            cache_per_token_bfloat16=2 * own,
-            cache_per_source_token_float32=4 * across,
-            cache_per_source_token_bfloat16=2 * across,
+            cache_per_token_float32=4 * self_kv,
+            cache_per_token_bfloat16=2 * self_kv,
+            cache_per_source_token_float32=4 * cross_kv,
+            cache_per_source_token_bfloat16=2 * cross_kv,
         ),
     )
 
 
-def _cached(attention: Attention) -> int:
+def _kv_size(attention: Attention) -> int:
     """Numbers kept of one token: its key and its value in each head."""
     return 2 * attention.n_kv_heads * attention.d_head
 
@@ -150,22 +150,22 @@ def _output_shapes(model: nn.Module, sides: tuple[Tensor, ...]) -> dict[str, tup
     """The shape that each layer gives for one sequence, by its name."""
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def note(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+    def make_hook(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
             shapes[name] = tuple(output.shape[1:]) if output.shape[0] == 1 else tuple(output.shape)
 
         return hook
 
     for name, part in model.named_modules():
-        part.register_forward_hook(note(name))
+        part.register_forward_hook(make_hook(name))
     if isinstance(model, EncoderOnly):
-        _all_heads(model, *sides)
+        _run_all_heads(model, *sides)
     else:
         model(*sides)
     return shapes
 
 
-def _all_heads(model: EncoderOnly, tokens: Tensor) -> None:
+def _run_all_heads(model: EncoderOnly, tokens: Tensor) -> None:
     spec, hidden = model.spec, model.hidden(tokens)
     if spec.masked_head is not None:
         model.logits(hidden)
@@ -177,35 +177,35 @@ def _all_heads(model: EncoderOnly, tokens: Tensor) -> None:
         model.classify(hidden)
 
 
-def _meets_all(shape: tuple[int, ...]) -> bool:
+def _reads_every_token(shape: tuple[int, ...]) -> bool:
     """Whether a layer of this output meets all tokens, and not one row of a sequence."""
     return len(shape) > 1
 
 
-def _rows(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> tuple[LayerRow, ...]:
+def _list_layers(model: nn.Module, shapes: dict[str, tuple[int, ...]], length: int) -> tuple[LayerRow, ...]:
     rows: dict[tuple[str, str, tuple[int, ...]], LayerRow] = {}
     owner: dict[int, str] = {}
     for name, part in model.named_modules():
-        own = list(part.parameters(recurse=False))
-        if not own and not isinstance(part, Attention):
+        weights = list(part.parameters(recurse=False))
+        if not weights and not isinstance(part, Attention):
             continue
-        fresh = [parameter for parameter in own if owner.setdefault(id(parameter), name) == name]
-        tied = [owner[id(parameter)] for parameter in own if owner[id(parameter)] != name]
+        fresh = [parameter for parameter in weights if owner.setdefault(id(parameter), name) == name]
+        tied = [owner[id(parameter)] for parameter in weights if owner[id(parameter)] != name]
         row = LayerRow(
             name=re.sub(r"\.\d+\.", ".*.", name),
             kind=type(part).__name__,
             count=1,
             shape=shapes.get(name, ()),
             parameters=sum(parameter.numel() for parameter in fresh),
-            flops=_flops(part, length) if _meets_all(shapes.get(name, ())) else 0,
+            flops=_count_flops(part, length) if _reads_every_token(shapes.get(name, ())) else 0,
             tied_to=tied[0] if tied else None,
         )
         key = row.name, row.kind, row.shape
-        rows[key] = _add_up(rows[key], row) if key in rows else row
+        rows[key] = _sum_rows(rows[key], row) if key in rows else row
     return tuple(rows.values())
 
 
-def _flops(part: nn.Module, length: int) -> int:
+def _count_flops(part: nn.Module, length: int) -> int:
     """Of one forward pass, for one token among `length`, or one pair of them: each layer meets one of the two."""
     if isinstance(part, nn.Linear):
         return 2 * part.in_features * part.out_features
@@ -214,7 +214,7 @@ def _flops(part: nn.Module, length: int) -> int:
     return 0
 
 
-def _add_up(row: LayerRow, other: LayerRow) -> LayerRow:
+def _sum_rows(row: LayerRow, other: LayerRow) -> LayerRow:
     return replace(
         row,
         count=row.count + other.count,

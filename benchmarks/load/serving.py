@@ -80,7 +80,7 @@ def opened(name: str) -> Trained:
     stack = StackSpec(n_layers=layers, d_model=width, n_heads=width // 64)
     # As many scores as a usual vocabulary has: what they cost counts too.
     model = DecoderOnly(DecoderOnlySpec(vocab_size=8192, max_len=1024, stack=stack)).eval()
-    return Trained(model=model, tokenizer=tokenizer, source_tokenizer=tokenizer, folder=Path())
+    return Trained.wrap(model, tokenizer, folder=Path())
 
 
 def prompts(trained: Trained) -> list[str]:

@@ -24,7 +24,6 @@ import torch
 
 from tercet.checkpoint import Trained, convert, load_model
 from tercet.config import UserError
-from tercet.evaluate import language_model
 from tercet.generation import Draft, Lookup, Sampling, draft_for, generate
 
 Work = Callable[[int], "Written"]  # writes a text from a seed
@@ -39,7 +38,7 @@ class Written:
 def ours(trained: Trained, prompt: str, sampling: dict[str, Any], guesses: Draft | Lookup | None) -> Work:
     def work(seed: int) -> Written:
         drawn = Sampling(**sampling, seed=seed)
-        (one,) = generate(language_model(trained), trained.tokenizer, [prompt], drawn, guesses=guesses)
+        (one,) = generate(trained.require("generate").model, trained.tokenizer, [prompt], drawn, guesses=guesses)
         return Written(one.ids, one.passes)
 
     return work
@@ -95,14 +94,14 @@ def contenders(args: argparse.Namespace, folder: Path) -> dict[str, Work]:
     draft = None if args.draft is None else load_model(args.draft)
     if draft is not None:
         for k in args.draft_tokens:
-            guesses = draft_for(target.tokenizer, language_model(draft), draft.tokenizer, tokens=k)
+            guesses = draft_for(target.tokenizer, draft.require("generate").model, draft.tokenizer, tokens=k)
             work[f"draft {k}"] = ours(target, prompt, sampling, guesses)
     for n in args.lookup:
         for k in args.lookup_tokens:
             work[f"lookup {n}, {k} tokens"] = ours(target, prompt, sampling, Lookup(ngram=n, tokens=k))
     if not args.hf:
         return work
-    shortest = min(language_model(one).max_len for one in (target, draft) if one is not None)
+    shortest = min(one.model.max_len for one in (target, draft) if one is not None)
     longest = (
         len(ids) + args.max_new_tokens + max([0, *args.lookup_tokens, *args.draft_tokens])
     )  # guesses go beyond the end

@@ -96,9 +96,7 @@ def loaded(model: Any, *, source: Tokenizer = TOKENIZER) -> Trained:
     with torch.no_grad():
         for parameter in model.parameters():  # fresh weights are small or zero, and would hide a fault
             parameter.add_(torch.randn_like(parameter) * 0.15)
-    return Trained(
-        model=model.eval(), tokenizer=TOKENIZER, source_tokenizer=source, folder=Path("runs", "tiny", "best")
-    )
+    return Trained.wrap(model.eval(), TOKENIZER, source_tokenizer=source, folder=Path("runs", "tiny", "best"))
 
 
 def asked(name: str) -> dict[str, Any]:

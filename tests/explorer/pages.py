@@ -28,7 +28,7 @@ def wordpiece_bert() -> Trained:
 
 def of(model: Any, tokenizer: Tokenizer) -> Trained:
     made = loaded(model, source=tokenizer)
-    return Trained(model=made.model, tokenizer=tokenizer, source_tokenizer=tokenizer, folder=made.folder)
+    return Trained.wrap(made.model, tokenizer, folder=made.folder)
 
 
 def gpt() -> Answers:

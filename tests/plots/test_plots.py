@@ -46,9 +46,7 @@ ROOM = 13
 
 
 def trained(model: AnyModel, tokenizer: Tokenizer = LETTERS) -> Trained:
-    return Trained(
-        model=model.eval(), tokenizer=tokenizer, source_tokenizer=tokenizer, card=Card(name="tiny"), folder=Path("tiny")
-    )
+    return Trained.wrap(model.eval(), tokenizer, card=Card(name="tiny"), folder=Path("tiny"))
 
 
 def gpt(position: Position | None = None, *, tokenizer: Tokenizer = LETTERS, n_layers: int = 2, **more: Any) -> Trained:

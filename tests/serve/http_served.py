@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,8 @@ def trained(kind: str) -> Trained:
             sides = {"encoder": STACK, "decoder": STACK}
             model = EncoderDecoder(EncoderDecoderSpec(vocab_size=READER.vocab_size, max_len=ROOM, **sides))
     tokenizer = WRITER if kind in ("gpt", "chat") else READER
-    one = Trained(model=shaken(model), tokenizer=tokenizer, source_tokenizer=tokenizer, folder=Path(kind))
-    return replace(one, chat_template=TEMPLATE) if kind == "chat" else one
+    template = TEMPLATE if kind == "chat" else None
+    return Trained.wrap(shaken(model), tokenizer, chat_template=template, folder=Path(kind))
 
 
 def shaken(model: AnyModel) -> AnyModel:

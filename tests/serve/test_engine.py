@@ -21,9 +21,7 @@ from tercet.nn import Rotary
 from tercet.serve.engine import GenerationStream, Limits, QueueFull, ShuttingDown
 
 MODEL = writer(position=Rotary())
-RUN = tercet.Run(
-    trained=Trained(model=MODEL, tokenizer=TOKENIZER, source_tokenizer=TOKENIZER, folder=Path("runs/mine"))
-)
+RUN = tercet.Run(trained=Trained.wrap(MODEL, TOKENIZER, folder=Path("runs/mine")))
 ENDLESS = 10**6  # tokens: more than any test waits for
 
 

@@ -15,7 +15,7 @@ from tiny_runs import TINY, child, dies_at_rename, exit_code, figures, tiny_reci
 from tercet.checkpoint import load_model
 from tercet.config import UserError, write_yaml
 from tercet.encoding.pseudo import pseudo_logprobs
-from tercet.evaluate import masked_model, scores_of, text_to_score
+from tercet.evaluate import evaluation_of
 from tercet.evaluate.held_out import text_pieces
 from tercet.training import Interrupted, train
 from tercet.training import compare_runs as comparing
@@ -68,7 +68,7 @@ def test_scores_are_those_of_evaluate(compared: ComparedRuns) -> None:
         for run in row.runs:
             trained = load_model(run.folder)
             assert run.scores is not None
-            assert run.scores.scores["bits_per_byte"] == scores_of(trained, text_to_score(trained)).bits_per_byte
+            assert run.scores.scores["bits_per_byte"] == evaluation_of(trained).evaluate().bits_per_byte
             assert run.scores.parameters == sum(p.numel() for p in trained.model.parameters())
             nats.append(run.scores.scores["nats_per_token"])
         spread = row.scores["nats_per_token"]
@@ -191,7 +191,7 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
     trained = load_model(run.folder)
     assert run.scores is not None
     pieces = text_pieces("\n".join(run.scores.validation), 8, most=trained.model.max_len - 2)
-    logprobs = pseudo_logprobs(masked_model(trained), trained.tokenizer, pieces, within_word=True)
+    logprobs = pseudo_logprobs(trained.require("fill").model, trained.tokenizer, pieces, within_word=True)
     bits = -sum(float(one.sum()) for one in logprobs) / math.log(2) / sum(map(len, pieces))
     assert run.scores.scores["pseudo_bits_per_byte"] == pytest.approx(bits)
     assert any("the two columns do not compare" in note for note in result.notes)
@@ -205,7 +205,7 @@ def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str
     result = compare_runs([recipes("text")], varied=varied, out=tmp_path / "out", quiet=True)
     assert list(result.leaderboard.ranked_by.values()) == ["bits_per_byte"]
     scored = [run.scores for row in result.rows for run in row.runs if run.scores]
-    own = [text_to_score(load_model(run.folder)) for row in result.rows for run in row.runs]
+    own = [evaluation_of(load_model(run.folder)).load_held_out() for row in result.rows for run in row.runs]
     lengths = {corpus.validation_bytes for corpus in own}
     assert len(lengths) == 2  # or there was nothing to make equal
     assert {sum(len(text.encode()) for text in one.validation) for one in scored} == {min(lengths)}

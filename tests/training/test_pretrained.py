@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import TINY, assert_same_run, child, dies_at_rename, exit_code, tiny_labels_recipe, tiny_masked_recipe
+from tiny_runs import (
+    TINY,
+    assert_same_run,
+    child,
+    dies_at_rename,
+    exit_code,
+    tiny_labels_recipe,
+    tiny_masked_recipe,
+    tiny_recipe,
+)
 
 import tercet
-from tercet.checkpoint import load_model
+from tercet.checkpoint import convert, folder, load_model
 from tercet.config import UserError, merge, plain, write_yaml
+from tercet.models import AnyModel
 from tercet.training import Recipe, parse_recipe, train
 from tercet.training.recipe import with_pretrained_copy
 
@@ -145,8 +155,24 @@ def test_other_labels_get_a_new_classifier(finished: Finished, tmp_path: Path) -
 def test_a_chat_template_goes_along(finished: Finished, tmp_path: Path) -> None:
     old = shutil.copytree(finished("text"), tmp_path / "old")
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    for folder in ("best", "last"):
-        (old / folder / "chat_template.jinja").write_text(template)
+    for name in ("best", "last"):
+        (old / name / "chat_template.jinja").write_text(template)
     recipe = going_on(old, TINY["text"](finished("text").parent), {"training": {"max_steps": 1}})
     out = train(recipe, tmp_path / "run", quiet=True)
     assert load_model(out).chat_template == load_model(out / "pretrained").chat_template == template
+
+
+def test_a_folder_of_others_is_loaded_once(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, built = convert(finished("text"), tmp_path / "theirs", "hf"), list[str]()
+    reader = folder.READERS["gpt2"]
+
+    def build(*args: Any, **options: Any) -> AnyModel:
+        built.append("gpt2")
+        return reader.model(*args, **options)
+
+    monkeypatch.setitem(folder.READERS, "gpt2", reader._replace(model=build))
+    recipe = plain(tiny_recipe(tmp_path))
+    (tmp_path / "on.yaml").write_text(write_yaml(recipe | {"model": {}}))
+    settings = {"training.max_steps": 1}
+    tercet.train(str(tmp_path / "on.yaml"), pretrained=theirs, out=tmp_path / "run", set=settings, quiet=True)
+    assert built == ["gpt2"]

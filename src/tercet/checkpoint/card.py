@@ -87,10 +87,10 @@ def git_commit(folder: Path | None = None) -> str | None:
     """The commit of the repository around `folder` (here by default); None where there is none, or no git."""
     command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
     try:
-        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+    return result.stdout.strip() or None if result.returncode == 0 else None
 
 
 def _table(left: str, right: str, rows: dict[str, str]) -> str:

@@ -34,7 +34,7 @@ def read_chat_template(folder: Path) -> str | None:
         data = json.loads(settings.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise UserError(f"{settings} is not valid JSON ({error}); put back the file that was saved") from None
-    return _told(data.get("chat_template"), settings) if isinstance(data, dict) else None
+    return _template_in(data.get("chat_template"), settings) if isinstance(data, dict) else None
 
 
 def write_chat_template(folder: Path, template: str | None) -> None:
@@ -57,11 +57,12 @@ def _text(path: Path) -> str:
         raise UserError(f"cannot read {path}: {reason}; copy it again, or remove it") from None
 
 
-def _told(told: Any, path: Path) -> str | None:
-    """A template is told as its text, or as a list of several with their names."""
-    if isinstance(told, list):
-        several = [one for one in cast("list[Any]", told) if isinstance(one, dict)]
-        told = next((one.get("template") for one in several if one.get("name") == USUAL), None)
-    if told is not None and not isinstance(told, str):
+def _template_in(settings: Any, path: Path) -> str | None:
+    """A template stands there as its text, or in a list of several with their names."""
+    template = settings
+    if isinstance(settings, list):
+        named = [entry for entry in cast("list[Any]", settings) if isinstance(entry, dict)]
+        template = next((entry.get("template") for entry in named if entry.get("name") == USUAL), None)
+    if template is not None and not isinstance(template, str):
         raise UserError(f"{path} has a chat_template that is no text; put back the file that was saved")
-    return told
+    return template

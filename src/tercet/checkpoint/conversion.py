@@ -11,11 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tercet.checkpoint.atomic import refusal, write_atomically
-from tercet.checkpoint.folder import Trained, load_model, save_model
+from tercet.checkpoint.folder import load_model, save_trained
 from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
 from tercet.checkpoint.foreign.gguf_folder import for_gguf
 from tercet.checkpoint.foreign.onnx_folder import for_onnx
 from tercet.checkpoint.foreign.transformers_folder import for_transformers
+from tercet.checkpoint.trained import Trained
 from tercet.config import UserError, nearest
 
 # What a folder of any kind may hold of a model: in the way of a new one, which would be read together with it.
@@ -59,19 +60,10 @@ Writer = Callable[[Path], None]
 
 
 def _ours(trained: Trained) -> Writer:
-    own = trained.source_tokenizer is not trained.tokenizer
-
     def write(folder: Path) -> None:
-        save_model(
-            folder,
-            trained.model,
-            trained.tokenizer,
-            trained.card,
-            source_tokenizer=trained.source_tokenizer if own else None,
-            chat_template=trained.chat_template,
-        )
-        if (told := trained.readme()) is not None:
-            write_atomically(folder / "README.md", told.encode())
+        save_trained(trained, folder)
+        if (readme := trained.readme()) is not None:
+            write_atomically(folder / "README.md", readme.encode())
 
     return write
 
@@ -98,7 +90,7 @@ def _check_free(dst: Path, src: Path, *, force: bool) -> None:
 @contextmanager
 def _in_its_place(dst: Path) -> Generator[Path]:
     """A new folder to write to, which takes the place of `dst` at the end; after an error all is as it was."""
-    made = [folder for folder in (dst.parent, *dst.parent.parents) if not folder.exists()]
+    missing = [folder for folder in (dst.parent, *dst.parent.parents) if not folder.exists()]
     new = dst.with_name(f".{dst.name}.{os.getpid()}.new")
     try:
         dst.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +103,7 @@ def _in_its_place(dst: Path) -> Generator[Path]:
     except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
         with suppress(OSError):
-            for folder in made:
+            for folder in missing:
                 folder.rmdir()
         if isinstance(error, OSError):
             raise refusal(dst, error) from None

@@ -15,10 +15,11 @@ is: `READERS` has a reader for each. So does a GGUF file, which holds a model an
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,13 +27,14 @@ from torch import Tensor
 from tercet.checkpoint.atomic import refusal, write_atomically
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
-from tercet.checkpoint.foreign.bert import from_bert
+from tercet.checkpoint.foreign.bert import bert_spec, from_bert
 from tercet.checkpoint.foreign.gguf_file import GgufFile
-from tercet.checkpoint.foreign.gguf_model import from_gguf
-from tercet.checkpoint.foreign.gpt2 import from_gpt2
-from tercet.checkpoint.foreign.llama import from_llama
-from tercet.checkpoint.foreign.marian import from_marian
+from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec
+from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
+from tercet.checkpoint.foreign.llama import from_llama, llama_spec
+from tercet.checkpoint.foreign.marian import from_marian, marian_spec
 from tercet.checkpoint.foreign.reading import WEIGHTS, read_state
+from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, nearest, parse, plain
 from tercet.memory import keep_memory
@@ -43,29 +45,21 @@ from tercet.tokens.gguf import TEMPLATE, from_settings
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
 INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
-READERS = {"bert": from_bert, "gpt2": from_gpt2, "llama": from_llama, "marian": from_marian}  # by their model_type
+
+
+class Reader(NamedTuple):
+    """From the config and the tensors of another program's model: its spec alone, or the model."""
+
+    spec: Callable[..., AnySpec]
+    model: Callable[..., AnyModel]
+
+
+READERS = {  # by their model_type
+    "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
+    "llama": Reader(llama_spec, from_llama), "marian": Reader(marian_spec, from_marian),
+}  # fmt: skip
 GGUF = ".gguf"
 MAX_NEW_TOKENS = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A model as it was loaded: in eval mode, on the CPU, with the folder (or the GGUF file) that it came from."""
-
-    model: AnyModel
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer  # the same, but for a translator whose source has a vocabulary of its own
-    card: Card = field(default_factory=Card)
-    chat_template: str | None = None  # Jinja text
-    folder: Path
-
-    def readme(self) -> str | None:
-        """What the folder says of the model, in Markdown; None where it says nothing that can be read."""
-        path = self.folder / "README.md"
-        try:
-            return path.read_text(encoding="utf-8") if path.is_file() else None
-        except (OSError, UnicodeDecodeError):
-            return None
 
 
 def save_model(
@@ -92,7 +86,7 @@ def save_model(
         ValueError: where tokenizer, state and model do not belong together.
     """
     folder = Path(folder)
-    sizes = {name: one.vocab_size for name, one in _tokenizers(tokenizer, source_tokenizer).items()}
+    sizes = {name: own.vocab_size for name, own in _tokenizers(tokenizer, source_tokenizer).items()}
     if sizes != _sizes(model.spec, cut_apart=source_tokenizer is not None):
         raise ValueError(f"tokenizers of {sizes} ids, a model of {_sizes(model.spec)}")
     try:
@@ -105,7 +99,7 @@ def save_model(
     config = {**plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
         "config.json": _json(config),
-        **{name: one.to_json() for name, one in _tokenizers(tokenizer, source_tokenizer).items()},
+        **{name: own.to_json() for name, own in _tokenizers(tokenizer, source_tokenizer).items()},
         **(
             {} if isinstance(model.spec, EncoderOnlySpec) else {"generation_config.json": _json(_generation(tokenizer))}
         ),
@@ -120,6 +114,18 @@ def save_model(
     write_weights(folder / "model.safetensors", model, state)
 
 
+def save_trained(trained: Trained, folder: Path | str) -> None:
+    """Write the model as a folder of our own. Raises as `save_model` does."""
+    save_model(
+        folder,
+        trained.model,
+        trained.tokenizer,
+        trained.card,
+        source_tokenizer=trained.own_source_tokenizer,
+        chat_template=trained.chat_template,
+    )
+
+
 def load_model(path: Path | str) -> Trained:
     """The model in a model folder, or the best one (else the last) of a run folder, or one that others keep.
 
@@ -131,9 +137,8 @@ def load_model(path: Path | str) -> Trained:
     if folder.is_file():
         return _load_gguf(folder, Path(path))
     config = _read_json(folder / "config.json")
-    if "family" not in config and config.get("model_type") in READERS:
+    if _is_foreign(config):
         return _load_foreign(folder, config)
-    config.pop("tercet_version", None)
     spec = _spec(config, folder / "config.json")
     cut_apart = isinstance(spec, EncoderDecoderSpec) and (folder / "source_tokenizer.json").is_file()
     tokenizers = {name: Tokenizer.load(folder / name) for name in _sizes(spec, cut_apart=cut_apart)}
@@ -155,31 +160,57 @@ def load_model(path: Path | str) -> Trained:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
     template = read_chat_template(folder)
     read_weights(folder / "model.safetensors", model)
-    return Trained(
-        model=model.eval(),
-        tokenizer=tokenizer,
-        source_tokenizer=source_tokenizer,
-        card=card,
-        chat_template=template,
-        folder=folder,
+    return Trained.wrap(
+        model.eval(), tokenizer, source_tokenizer=source_tokenizer, card=card, chat_template=template, folder=folder
     )
+
+
+def read_spec(path: Path | str) -> AnySpec:
+    """The spec of the model that `load_model` would load; no model is built and no weights are copied.
+
+    Of what others keep, the names of the weights are read too, as far as they tell which heads there are.
+
+    Raises:
+        UserError: where there is no model, or what is read of it is broken.
+    """
+    folder = find_model(Path(path))
+    if folder.is_file():
+        file = GgufFile(folder)
+        with _named(folder):
+            return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
+    config = _read_json(folder / "config.json")
+    if not _is_foreign(config):
+        return _spec(config, folder / "config.json")
+    tokenizer, _ = tokenizers_of(folder, config)
+    with _named(folder):
+        return READERS[str(config["model_type"])].spec(config, read_state(folder), n_ids=tokenizer.vocab_size)
+
+
+def _is_foreign(config: Plain) -> bool:
+    return "family" not in config and config.get("model_type") in READERS
+
+
+@contextmanager
+def _named(path: Path) -> Generator[None]:
+    """A reader's mistakes are told with the path."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _load_foreign(folder: Path, config: Plain) -> Trained:
     tokenizer, source_tokenizer = tokenizers_of(folder, config)
     template = read_chat_template(folder)
     state = read_state(folder)
-    try:
-        model = READERS[str(config["model_type"])](config, state, n_ids=tokenizer.vocab_size)
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from None
-    own = source_tokenizer is not tokenizer
-    found = _tokenizers(tokenizer, source_tokenizer if own else None)
-    _check_sizes(folder, model.spec, found)
-    return Trained(
-        model=model,
-        tokenizer=tokenizer,
-        source_tokenizer=source_tokenizer,
+    with _named(folder):
+        model = READERS[str(config["model_type"])].model(config, state, n_ids=tokenizer.vocab_size)
+    own = None if source_tokenizer is tokenizer else source_tokenizer
+    _check_sizes(folder, model.spec, _tokenizers(tokenizer, own))
+    return Trained.wrap(
+        model,
+        tokenizer,
+        source_tokenizer=own,
         card=Card(name=folder.name),
         chat_template=template,
         folder=folder,
@@ -189,19 +220,16 @@ def _load_foreign(folder: Path, config: Plain) -> Trained:
 def _load_gguf(path: Path, given: Path) -> Trained:
     file = GgufFile(path)
     template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")
-    try:
+    with _named(path):
         tokenizer = from_settings(file.settings)
         model = from_gguf(file, n_ids=tokenizer.vocab_size)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     if tokenizer.vocab_size != model.spec.vocab_size:
         raise UserError(
             f"{path}: {tokenizer.vocab_size} ids in its tokenizer, {model.spec.vocab_size} in its model; copy it again"
         )
-    return Trained(
-        model=model,
-        tokenizer=tokenizer,
-        source_tokenizer=tokenizer,
+    return Trained.wrap(
+        model,
+        tokenizer,
         card=Card(name=name if isinstance(name, str) and name else path.stem),
         chat_template=template if isinstance(template, str) else None,
         folder=given,
@@ -211,8 +239,8 @@ def _load_gguf(path: Path, given: Path) -> Trained:
 def _with_own_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """With the beginning, the end and the padding that we wrote beside it: a name alone may not tell them."""
     path = folder / "generation_config.json"
-    told = _read_json(path) if path.is_file() else {}
-    ids = {f"{role}_id": told.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
+    settings = _read_json(path) if path.is_file() else {}
+    ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
     if any(number is not None and type(number) is not int for number in ids.values()):
         raise UserError(f"{path}: token ids must be whole numbers, one each; put back the file that was saved")
     try:
@@ -261,7 +289,8 @@ def _spec(config: Plain, path: Path) -> AnySpec:
     family = str(config["family"])
     if family not in SPECS:
         raise UserError(f"{path}: unknown family {family!r}{nearest(family, SPECS)}")
-    return parse(SPECS[family], config, name=str(path))
+    keys = {key: value for key, value in config.items() if key != "tercet_version"}
+    return parse(SPECS[family], keys, name=str(path))
 
 
 def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer]) -> None:

@@ -27,11 +27,11 @@ def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | No
     """
     expected = _unwrapped(model.state_dict())
     second = tied_names(model)
-    found = expected if state is None else _unwrapped(state)
-    missing, unexpected = set(expected) - set(found) - set(second), set(found) - set(expected)
+    tensors = expected if state is None else _unwrapped(state)
+    missing, unexpected = set(expected) - set(tensors) - set(second), set(tensors) - set(expected)
     if missing or unexpected:
         raise ValueError(f"state does not fit the model: missing {sorted(missing)}, unknown {sorted(unexpected)}")
-    write_tensors(path, {name: tensor for name, tensor in found.items() if name not in second})
+    write_tensors(path, {name: tensor for name, tensor in tensors.items() if name not in second})
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -64,7 +64,7 @@ def read_weights(path: Path, model: nn.Module) -> None:
     unexpected = [name for name in tensors if name not in own]
     shapes = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
     if missing or unexpected or shapes:
-        told = [
+        mistakes = [
             *([f"{first_names(missing)} missing"] if missing else []),
             *([f"{first_names(unexpected)} unknown"] if unexpected else []),
             *(
@@ -73,7 +73,7 @@ def read_weights(path: Path, model: nn.Module) -> None:
             ),
         ]
         raise UserError(
-            f"{path} does not fit the config.json beside it: {'; '.join(told)}; "
+            f"{path} does not fit the config.json beside it: {'; '.join(mistakes)}; "
             "put back the config.json that was saved with it"
         )
     # The second name of a tied pair is the same tensor: filled with the first.

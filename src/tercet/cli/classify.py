@@ -15,7 +15,7 @@ from tercet.cli.search import add_batches
 from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import Encoder
     from tercet.encoding import Classified, Tagged
 
 NO_LABEL = "-"  # of a word that the model did not see
@@ -46,63 +46,58 @@ def run(args: argparse.Namespace) -> int:
         device = pick(args.device)
 
         from tercet.checkpoint import load_model
-        from tercet.evaluate import classifier
 
-        trained = load_model(args.run)
-        model = classifier(trained).to(device)
+        trained = load_model(args.run).require("classify")
+        trained.model.to(device)
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
         cut = 0
-        while together := [one.text for one in islice(texts, pool)]:
-            for line, truncated in _answers(args, trained, together):
+        while batch := [line.text for line in islice(texts, pool)]:
+            for line, truncated in _answers(args, trained, batch):
                 cut += truncated
                 print(line)
             sys.stdout.flush()
-    tell_cut(cut, model.max_len)
+    tell_cut(cut, trained.model.max_len)
     return 0
 
 
-def _answers(args: argparse.Namespace, trained: "Trained", texts: list[str]) -> Iterator[tuple[str, bool]]:
+def _answers(args: argparse.Namespace, trained: "Encoder", texts: list[str]) -> Iterator[tuple[str, bool]]:
     """For each text a line of output, and whether the text was cut."""
     from tercet.encoding import classify, tag
-    from tercet.evaluate import classifier
 
-    model, head = classifier(trained), classifier(trained).spec.classifier
-    assert head is not None
-    if head.over == "texts":
-        for text, one in zip(
-            texts, classify(model, trained.tokenizer, texts, batch_tokens=args.batch_tokens), strict=True
+    model, tokenizer = trained.model, trained.tokenizer
+    if trained.label_head.over == "texts":
+        for text, classified in zip(
+            texts, classify(model, tokenizer, texts, batch_tokens=args.batch_tokens), strict=True
         ):
-            yield _labelled(args, text, one), one.truncated
+            yield _label_line(args, text, classified), classified.truncated
     else:
         sentences = [text.split() for text in texts]
-        for text, tagged in zip(
-            texts, tag(model, trained.tokenizer, sentences, batch_tokens=args.batch_tokens), strict=True
-        ):
-            yield _tagged(args, text, tagged), tagged.truncated
+        for text, tagged in zip(texts, tag(model, tokenizer, sentences, batch_tokens=args.batch_tokens), strict=True):
+            yield _tag_line(args, text, tagged), tagged.truncated
 
 
-def _labelled(args: argparse.Namespace, text: str, one: "Classified") -> str:
+def _label_line(args: argparse.Namespace, text: str, classified: "Classified") -> str:
     if args.json:
-        told = {"text": text, "label": one.label, "probability": one.probability}
-        scores = {"scores": one.scores} if args.scores else {}
-        return json.dumps({**told, **scores, "truncated": one.truncated}, ensure_ascii=False)
-    shown = one.scores if args.scores else {one.label: one.probability}
+        fields = {"text": text, "label": classified.label, "probability": classified.probability}
+        scores = {"scores": classified.scores} if args.scores else {}
+        return json.dumps({**fields, **scores, "truncated": classified.truncated}, ensure_ascii=False)
+    shown = classified.scores if args.scores else {classified.label: classified.probability}
     return "\t".join(f"{one_line(label)}\t{probability:.4f}" for label, probability in shown.items())
 
 
-def _tagged(args: argparse.Namespace, text: str, tagged: "Tagged") -> str:
+def _tag_line(args: argparse.Namespace, text: str, tagged: "Tagged") -> str:
     if args.json:
         words = [
             {
                 "word": word,
-                "label": one and one.label,
-                "probability": one and one.probability,
-                **({"scores": one.scores} if one and args.scores else {}),
+                "label": label and label.label,
+                "probability": label and label.probability,
+                **({"scores": label.scores} if label and args.scores else {}),
             }
-            for word, one in zip(tagged.words, tagged.tags, strict=True)
+            for word, label in zip(tagged.words, tagged.tags, strict=True)
         ]
         return json.dumps({"text": text, "words": words, "truncated": tagged.truncated}, ensure_ascii=False)
     return " ".join(
-        NO_LABEL if one is None else one_line(one.label) + (f"/{one.probability:.4f}" if args.scores else "")
-        for one in tagged.tags
+        NO_LABEL if label is None else one_line(label.label) + (f"/{label.probability:.4f}" if args.scores else "")
+        for label in tagged.tags
     )

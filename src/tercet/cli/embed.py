@@ -50,21 +50,20 @@ def run(args: argparse.Namespace) -> int:
 
         from tercet.checkpoint import load_model, write_atomically
         from tercet.encoding import embed
-        from tercet.evaluate import encoder
 
-        trained = load_model(args.run)
-        model = encoder(trained).to(device)
+        trained = load_model(args.run).require("embed")
+        model = trained.model.to(device)
         count = cut = 0
 
         def pools() -> "Iterator[_Pool]":
             nonlocal count, cut
-            while together := list(islice(texts, POOL)):
-                found = embed(
-                    model, trained.tokenizer, [one.text for one in together], pooling=args.pooling,
+            while batch := list(islice(texts, POOL)):
+                embedded = embed(
+                    model, trained.tokenizer, [text.text for text in batch], pooling=args.pooling,
                     normalise=not args.no_normalise, batch_tokens=args.batch_tokens,
                 )  # fmt: skip
-                count, cut = count + len(together), cut + found.truncated
-                yield _Pool(together, found.vectors)
+                count, cut = count + len(batch), cut + embedded.truncated
+                yield _Pool(batch, embedded.vectors)
 
         write = {".npz": _write_npz, ".parquet": _write_parquet, ".jsonl": _write_jsonl}[args.output.suffix]
         width = model.spec.stack.d_model
@@ -96,11 +95,11 @@ def _check_output(path: Path) -> None:
 def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
     """An object a line: text, vector, and the id where there is one."""
     for texts, vectors in pools:
-        for one, vector in zip(texts, vectors.tolist(), strict=True):
-            known = {} if one.id is None else {"id": one.id}
-            told = json.dumps({**known, "text": one.text}, ensure_ascii=False)
+        for text, vector in zip(texts, vectors.tolist(), strict=True):
+            known = {} if text.id is None else {"id": text.id}
+            fields = json.dumps({**known, "text": text.text}, ensure_ascii=False)
             numbers = ", ".join(f"{x:.9g}" for x in vector)  # nine digits: the same float32 comes back
-            file.write(f'{told[:-1]}, "vector": [{numbers}]}}\n'.encode())
+            file.write(f'{fields[:-1]}, "vector": [{numbers}]}}\n'.encode())
 
 
 def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
@@ -109,17 +108,17 @@ def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
     from pyarrow import parquet
 
     first = list(islice(pools, 1))
-    named = any(one.id is not None for pool in first for one in pool.texts)
+    named = any(text.id is not None for pool in first for text in pool.texts)
     columns: list[Any] = [("text", pa.string()), ("vector", pa.list_(pa.float32(), width))]
     schema = pa.schema([*([("id", pa.string())] if named else []), *columns])
     with parquet.ParquetWriter(file, schema) as writer:
         for texts, vectors in chain(first, pools):
             table: dict[str, Any] = {
-                "text": pa.array([one.text for one in texts], pa.string()),
+                "text": pa.array([text.text for text in texts], pa.string()),
                 "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), width),
             }
             if named:
-                table["id"] = pa.array([None if one.id is None else str(one.id) for one in texts], pa.string())
+                table["id"] = pa.array([None if text.id is None else str(text.id) for text in texts], pa.string())
             writer.write_table(pa.table(table, schema=schema))
 
 
@@ -131,13 +130,13 @@ def _write_npz(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
     for pool in pools:
         vectors.append(pool.vectors)
         texts += pool.texts
-    ids = [one.id for one in texts if one.id is not None]
+    ids = [text.id for text in texts if text.id is not None]
     beside: dict[str, Any]
     if texts and len(ids) == len(texts):
-        beside = {"ids": np.array(ids if all(isinstance(one, int) for one in ids) else [str(one) for one in ids])}
-    elif 4 * len(texts) * max((len(one.text) for one in texts), default=0) > WIDEST:
+        beside = {"ids": np.array(ids if all(isinstance(id, int) for id in ids) else list(map(str, ids)))}
+    elif 4 * len(texts) * max((len(text.text) for text in texts), default=0) > WIDEST:
         print("tercet: the texts are too long for an array of them: ids are the numbers of the texts", file=sys.stderr)
         beside = {"ids": np.arange(len(texts))}
     else:
-        beside = {"texts": np.array([one.text for one in texts], dtype=np.str_)}
+        beside = {"texts": np.array([text.text for text in texts], dtype=np.str_)}
     np.savez(file, vectors=np.concatenate(vectors), **beside)

@@ -19,16 +19,21 @@ from tercet.cli.show import show
 from tercet.cli.texts import tell_cut
 
 if TYPE_CHECKING:
-    from tercet.checkpoint import Trained
-    from tercet.evaluate import Translated
+    from tercet.evaluate import (
+        LabelsEvaluation,
+        LanguageEvaluation,
+        MaskedEvaluation,
+        Translated,
+        TranslationEvaluation,
+    )
 
-FLAGS = {  # of each kind of model, beside --json, --encoding and --device
-    "generate": ("data", "stride"),
-    "translate": (
+FLAGS = {  # of each task, beside --json, --encoding and --device
+    "language": ("data", "stride"),
+    "translation": (
         "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
     ),
-    "fill": ("data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word"),
-    "classify": ("data",),
+    "masked": ("data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word"),
+    "labels": ("data",),
 }  # fmt: skip
 PLATEAU = (
     "the loss lies on the unigram plateau: the model has learnt how often tokens come, and nothing from what stands "
@@ -92,124 +97,137 @@ def run(args: argparse.Namespace) -> int:
     if args.encoding is not None and args.data is None and args.source is None:
         raise UserError("--encoding is that of the files in --data, or --source and --target; give both")
     device = pick(args.device)
-    other = None if args.compare is None else _result(args.compare)
+    earlier = None if args.compare is None else _read_result(args.compare)
     search_of(args)  # refuses what cannot be before anything is loaded
 
     from tercet.api import load
-    from tercet.evaluate import kind_of
+    from tercet.evaluate import (
+        LabelsEvaluation,
+        LanguageEvaluation,
+        MaskedEvaluation,
+        TranslationEvaluation,
+        evaluation_of,
+    )
 
-    asked = load(args.run).to(device)
-    trained = (asked.quantize(args.quantize) if args.quantize else asked).trained
-    what, verb = kind_of(trained)
-    if verb == "embed":
-        raise UserError(f"{args.run} is {what} that fills no masks and gives no labels: there is nothing to score")
+    run = load(args.run).to(device)
+    trained = (run.quantize(args.quantize) if args.quantize else run).trained
+    if "evaluate" not in trained.verbs:
+        raise UserError(
+            f"{args.run} is {trained.kind} that fills no masks and gives no labels: there is nothing to score"
+        )
+    flags = FLAGS[trained.task]
     every = dict.fromkeys(flag for flags in FLAGS.values() for flag in flags)
-    wrong = [name for name in every if name not in FLAGS[verb] and getattr(args, name) is not None]
+    wrong = [name for name in every if name not in flags and getattr(args, name) is not None]
     if wrong:
         flag = wrong[0].replace("_", "-")
-        known = ", ".join("--" + name.replace("_", "-") for name in FLAGS[verb])
-        raise UserError(f"--{flag} does not fit {args.run}, which is {what}; for those there are {known}")
-    score = {"generate": _language_model, "fill": _masked_model, "classify": _classifier}.get(verb)
-    return _translator(args, trained, other) if score is None else score(args, trained)
-
-
-def _language_model(args: argparse.Namespace, trained: "Trained") -> int:
-    from tercet.config import UserError
-    from tercet.evaluate import as_dict, as_table, baselines_of, scores_of, text_to_score
-
-    if args.stride is not None and not 1 <= args.stride <= trained.model.max_len:
-        raise UserError(f"--stride {args.stride} must be between 1 and the context, {trained.model.max_len}")
-    corpus = text_to_score(trained, args.data, encoding=args.encoding)
-    model = scores_of(trained, corpus, stride=args.stride, progress=not args.json)
-    beside = baselines_of(corpus)
-    if args.data is not None:  # counts need text of the same kind to learn from, and there is none
-        beside = {name: bits for name, bits in beside.items() if isinstance(bits, float)}
-    if args.json:
-        print(json.dumps(as_dict(model, beside), indent=2))
-    else:
-        show(as_table(model, beside))
+        known = ", ".join("--" + name.replace("_", "-") for name in flags)
+        raise UserError(f"--{flag} does not fit {args.run}, which is {trained.kind}; for those there are {known}")
+    match evaluation_of(trained):
+        case LanguageEvaluation() as evaluation:
+            _evaluate_language_model(args, evaluation)
+        case TranslationEvaluation() as evaluation:
+            _evaluate_translator(args, evaluation, earlier)
+        case LabelsEvaluation() as evaluation:
+            _evaluate_classifier(args, evaluation)
+        case MaskedEvaluation() as evaluation:
+            _evaluate_masked_model(args, evaluation)
+        case _:
+            raise TypeError(f"there are no tables for {trained.kind}")
     return 0
 
 
-def _masked_model(args: argparse.Namespace, trained: "Trained") -> int:
+def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> None:
     from tercet.config import UserError
-    from tercet.evaluate import masked_dict, masked_scores, masked_table, pseudo_perplexity_of, text_to_score
+    from tercet.evaluate import as_dict, as_table, baselines_of
+
+    max_len = evaluation.trained.model.max_len
+    if args.stride is not None and not 1 <= args.stride <= max_len:
+        raise UserError(f"--stride {args.stride} must be between 1 and the context, {max_len}")
+    corpus = evaluation.load(args.data, encoding=args.encoding)
+    scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
+    baselines = baselines_of(corpus)
+    if args.data is not None:  # counts need text of the same kind to learn from, and there is none
+        baselines = {name: bits for name, bits in baselines.items() if isinstance(bits, float)}
+    if args.json:
+        print(json.dumps(as_dict(scores, baselines), indent=2))
+    else:
+        show(as_table(scores, baselines))
+
+
+def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluation") -> None:
+    from tercet.config import UserError
+    from tercet.evaluate import masked_dict, masked_table
 
     rate = 0.15 if args.mask_rate is None else args.mask_rate
     if not 0 < rate <= 1:
         raise UserError(f"--mask-rate {rate:g} must be above 0 and at most 1")
-    if args.pseudo_perplexity is not None and args.pseudo_perplexity < 1:
-        raise UserError(f"--pseudo-perplexity {args.pseudo_perplexity} must be at least 1 text")
-    if args.within_word and args.pseudo_perplexity is None:
+    texts = args.pseudo_perplexity
+    if texts is not None and texts < 1:
+        raise UserError(f"--pseudo-perplexity {texts} must be at least 1 text")
+    if args.within_word and texts is None:
         raise UserError("--within-word is for --pseudo-perplexity; give it a number of texts")
-    corpus = text_to_score(trained, args.data, encoding=args.encoding)
-    found = masked_scores(trained, corpus, rate=rate, seed=args.mask_seed or 0)
+    corpus = evaluation.load(args.data, encoding=args.encoding)
+    scores = evaluation.score(corpus, rate=rate, seed=args.mask_seed or 0)
     pseudo = None
-    if args.pseudo_perplexity is not None:
-        pseudo = pseudo_perplexity_of(trained, corpus, args.pseudo_perplexity, within_word=bool(args.within_word))
-    if found.plateau:
+    if texts is not None:
+        pseudo = evaluation.pseudo_perplexity(corpus, texts, within_word=bool(args.within_word))
+    if scores.plateau:
         print(f"tercet: {PLATEAU}", file=sys.stderr)
     if args.json:
-        print(json.dumps(masked_dict(found, pseudo), indent=2))
+        print(json.dumps(masked_dict(scores, pseudo), indent=2))
     else:
-        show(masked_table(found, pseudo))
-    return 0
+        show(masked_table(scores, pseudo))
 
 
-def _classifier(args: argparse.Namespace, trained: "Trained") -> int:
-    from tercet.evaluate import classifier, label_dict, label_table, labels_to_score, score_labels
+def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> None:
+    from tercet.evaluate import label_dict, label_table
 
-    labelled = labels_to_score(trained, args.data, encoding=args.encoding)
-    found = score_labels(classifier(trained), trained.tokenizer, labelled)
-    tell_cut(found.truncated, trained.model.max_len)
+    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
+    tell_cut(scores.truncated, evaluation.trained.model.max_len)
     if args.json:
-        print(json.dumps(label_dict(found), indent=2, ensure_ascii=False))
+        print(json.dumps(label_dict(scores), indent=2, ensure_ascii=False))
     else:
-        show(label_table(found))
-    return 0
+        show(label_table(scores))
 
 
-def _translator(args: argparse.Namespace, trained: "Trained", other: dict[str, Any] | None) -> int:
+def _evaluate_translator(
+    args: argparse.Namespace, evaluation: "TranslationEvaluation", earlier: dict[str, Any] | None
+) -> None:
     from tercet.checkpoint import write_atomically
     from tercet.config import UserError
-    from tercet.evaluate import translation_dict, translation_scores, translation_table
+    from tercet.evaluate import translation_dict, translation_table
     from tercet.generation import Beam
 
     if args.output is not None and not args.output.parent.is_dir():
         raise UserError(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
     search = search_of(args)
     assert isinstance(search, Beam)
-    found = translation_scores(
-        trained,
-        args.source,
-        args.target,
-        part=args.part,
-        encoding=args.encoding,
+    translated = evaluation.score(
+        evaluation.load(args.source, args.target, part=args.part, encoding=args.encoding),
         search=search,
         protocol=args.protocol or "detokenised",
         language=args.language,
         batch_tokens=args.batch_tokens,
         progress=not args.json,
     )
-    result = translation_dict(found.scores)
+    result = translation_dict(translated.scores)
     if args.output is not None:
-        lines = "".join(one_line(text) + "\n" for text in found.written).encode()
+        lines = "".join(one_line(text) + "\n" for text in translated.written).encode()
         write_atomically(args.output, lines)
         result |= {"output": str(args.output.resolve()), "output_sha256": hashlib.sha256(lines).hexdigest()}
-    for note in found.scores.notes:
+    for note in translated.scores.notes:
         print(f"tercet: {note}", file=sys.stderr)
-    compared = None if other is None else _compared(result, other, found)
+    compared = None if earlier is None else _compare_results(result, earlier, translated)
     if args.json:
         print(json.dumps({**result, **({} if compared is None else {"compared": compared})}, indent=2))
-        return 0
-    show(translation_table(found.scores))
+        return
+    show(translation_table(translated.scores))
     if compared is not None:
         chance = "" if compared["p_value"] is None else f"; p = {compared['p_value']:.3f} by paired bootstrap"
         print(f"\nagainst {args.compare}: BLEU {compared['bleu']:+.2f}, chrF {compared['chrf']:+.2f}{chance}")
-    return 0
 
 
-def _result(path: Path) -> dict[str, Any]:
+def _read_result(path: Path) -> dict[str, Any]:
     """An earlier result."""
     from tercet.config import UserError
 
@@ -224,15 +242,15 @@ def _result(path: Path) -> dict[str, Any]:
     return result
 
 
-def _compared(result: dict[str, Any], other: dict[str, Any], found: "Translated") -> dict[str, Any]:
-    """The differences; and how likely by chance, where the other's translations are still in their file."""
+def _compare_results(result: dict[str, Any], earlier: dict[str, Any], translated: "Translated") -> dict[str, Any]:
+    """The differences; and how likely by chance, where the earlier translations are still in their file."""
     from tercet.evaluate import chance, compare
 
-    difference = compare(result, other)
-    p_value, path = None, Path(other.get("output") or "")
-    if path.is_file() and hashlib.sha256(lines := path.read_bytes()).hexdigest() == other.get("output_sha256"):
+    difference = compare(result, earlier)
+    p_value, path = None, Path(earlier.get("output") or "")
+    if path.is_file() and hashlib.sha256(lines := path.read_bytes()).hexdigest() == earlier.get("output_sha256"):
         texts = lines.decode().split("\n")[:-1]
-        references = [reference for _, reference in found.pairs]
-        protocol = found.scores.protocol
-        p_value = chance(found.written, texts, references, protocol=protocol, language=found.language)
+        references = [reference for _, reference in translated.pairs]
+        protocol = translated.scores.protocol
+        p_value = chance(translated.written, texts, references, protocol=protocol, language=translated.language)
     return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}

@@ -43,38 +43,43 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.checkpoint import load_model
     from tercet.encoding import fill
-    from tercet.evaluate import masked_model
 
     trained = load_model(args.run)
-    model = masked_model(trained).to(device)
+    model = trained.require("fill").model.to(device)
     cut = 0
     for number, text in enumerate(texts):
         try:
-            found = fill(model, trained.tokenizer, [text], top=args.top, only=only)[0]
+            filled = fill(model, trained.tokenizer, [text], top=args.top, only=only)[0]
         except (UserError, ValueError) as error:
             raise UserError(f"stdin line {number + 1}: {error}" if args.text == "-" else str(error)) from None
-        cut += found.truncated
+        cut += filled.truncated
         print(
-            _object(found) if args.json else _lines(found),
+            _json_object(filled) if args.json else _lines(filled),
             end="\n" if number == len(texts) - 1 or args.json else "\n\n",
         )
     tell_cut(cut, model.max_len)
     return 0
 
 
-def _object(found: "Filled") -> str:
+def _json_object(filled: "Filled") -> str:
     masks = [
-        [{"word": one.word, "ids": one.ids, "probability": one.probability, "text": one.text} for one in candidates]
-        for candidates in found.masks
+        [
+            {"word": candidate.word, "ids": candidate.ids, "probability": candidate.probability, "text": candidate.text}
+            for candidate in candidates
+        ]
+        for candidates in filled.masks
     ]
-    return json.dumps({"text": found.text, "masks": masks, "truncated": found.truncated}, ensure_ascii=False)
+    return json.dumps({"text": filled.text, "masks": masks, "truncated": filled.truncated}, ensure_ascii=False)
 
 
-def _lines(found: "Filled") -> str:
+def _lines(filled: "Filled") -> str:
     """A line a candidate; before each list, where there are several, which mask it is for."""
     lists = [
-        [f"{one.probability:.4f}\t{one_line(one.word)}\t{one_line(one.text)}" for one in candidates]
-        for candidates in found.masks
+        [
+            f"{candidate.probability:.4f}\t{one_line(candidate.word)}\t{one_line(candidate.text)}"
+            for candidate in candidates
+        ]
+        for candidates in filled.masks
     ]
     if len(lists) > 1:
         lists = [[f"mask {number}", *lines] for number, lines in enumerate(lists, 1)]

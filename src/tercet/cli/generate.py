@@ -85,12 +85,11 @@ def run(args: argparse.Namespace) -> int:
     device = pick(args.device)
 
     from tercet.checkpoint import load_model
-    from tercet.evaluate import language_model
     from tercet.generation import encode_prompt, generate, start_ids, stream_text
     from tercet.nn import quantize
 
-    trained = load_model(args.run)
-    model, tokenizer = language_model(trained).to(device), trained.tokenizer
+    trained = load_model(args.run).require("generate")
+    model, tokenizer = trained.model.to(device), trained.tokenizer
     if args.quantize:
         quantize(model, args.quantize)
     guesses = _guesses(args, tokenizer, device)
@@ -108,14 +107,14 @@ def run(args: argparse.Namespace) -> int:
             print(piece, end="", flush=True)
         print()
         return 0
-    written = generate(model, tokenizer, prompts, sampling, samples=args.num_samples, guesses=guesses)
-    for number, one in enumerate(written):
+    completions = generate(model, tokenizer, prompts, sampling, samples=args.num_samples, guesses=guesses)
+    for number, text in enumerate(completions):
         if args.json:
-            fields = {"prompt": one.prompt, "text": one.text, "finish": one.finish, "seed": one.seed}
-            fields |= {"tokens": len(one.ids), "passes": one.passes, "truncated": one.truncated}
+            fields = {"prompt": text.prompt, "text": text.text, "finish": text.finish, "seed": text.seed}
+            fields |= {"tokens": len(text.ids), "passes": text.passes, "truncated": text.truncated}
             print(json.dumps(fields, ensure_ascii=False))
         else:
-            print(*(["-" * 15] if number else []), one.prompt + one.text, sep="\n")
+            print(*(["-" * 15] if number else []), text.prompt + text.text, sep="\n")
     return 0
 
 
@@ -134,13 +133,12 @@ def _check_guesses(args: argparse.Namespace) -> None:
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":
     """What the flags say about where guesses come from."""
     from tercet.checkpoint import load_model
-    from tercet.evaluate import language_model
     from tercet.generation import Lookup, draft_for
 
     tokens = {} if args.draft_tokens is None else {"tokens": args.draft_tokens}
     if args.draft is not None:
-        draft = load_model(args.draft)
-        return draft_for(tokenizer, language_model(draft).to(device), draft.tokenizer, **tokens)
+        draft = load_model(args.draft).require("generate")
+        return draft_for(tokenizer, draft.model.to(device), draft.tokenizer, **tokens)
     if args.lookup is not None:
         return Lookup(**({} if args.lookup is True else {"ngram": args.lookup}), **tokens)
     return None

@@ -15,6 +15,8 @@ from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
     from tercet.data import PairFiles
+    from tercet.encoding import PseudoScore
+    from tercet.evaluate import PairScore
 
 PAIRS_AT_ONCE = 4096  # read at once, and sorted by length
 
@@ -65,26 +67,19 @@ def _pairs(args: argparse.Namespace) -> int:
         pass  # files that do not match are told before anything is written
 
     from tercet.checkpoint import load_model
-    from tercet.evaluate import score_pairs, translator
-    from tercet.models import EncoderOnly
+    from tercet.evaluate import score_pairs
 
     trained = load_model(args.run)
-    if isinstance(trained.model, EncoderOnly) and trained.model.spec.masked_head is not None:
+    if "fill" in trained.verbs:
         raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --input FILE")
-    model, pairs, cut = translator(trained).to(device), files.pairs(), 0
-    while together := list(islice(pairs, PAIRS_AT_ONCE)):
+    model, pairs, cut = trained.require("translate").model.to(device), files.pairs(), 0
+    while batch := list(islice(pairs, PAIRS_AT_ONCE)):
         scores = score_pairs(
-            model, trained.tokenizer, together, source_tokenizer=trained.source_tokenizer,
-            batch_tokens=args.batch_tokens,
-        )  # fmt: skip
-        for (source, target), one in zip(together, scores, strict=True):
-            cut += one.truncated
-            if args.json:
-                numbers = {"logprob": one.logprob, "tokens": one.tokens, "nats_per_token": one.nats_per_token}
-                told = {"source": source, "target": target, **numbers, "truncated": one.truncated}
-                print(json.dumps(told, ensure_ascii=False))
-            else:
-                print(f"{one.logprob:.6f}\t{one.tokens}\t{one.nats_per_token:.6f}")
+            model, trained.tokenizer, batch, source_tokenizer=trained.source_tokenizer, batch_tokens=args.batch_tokens
+        )
+        for (source, target), score in zip(batch, scores, strict=True):
+            cut += score.truncated
+            print(_line(score, {"source": source, "target": target}, as_json=args.json))
         sys.stdout.flush()
     if cut:
         print(
@@ -113,25 +108,27 @@ def _texts(args: argparse.Namespace) -> int:
         from tercet.checkpoint import load_model
         from tercet.config import UserError
         from tercet.encoding import pseudo_scores
-        from tercet.evaluate import masked_model
-        from tercet.models import EncoderDecoder
 
         trained = load_model(args.run)
-        if isinstance(trained.model, EncoderDecoder):
-            raise UserError(f"{args.run} is a translator, which scores pairs: give --source FILE --target FILE")
-        model, cut = masked_model(trained).to(device), 0
+        if "translate" in trained.verbs:
+            raise UserError(f"{args.run} is {trained.kind}, which scores pairs: give --source FILE --target FILE")
+        model, cut = trained.require("fill").model.to(device), 0
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
-        while together := [one.text for one in islice(texts, pool)]:
+        while batch := [line.text for line in islice(texts, pool)]:
             scores = pseudo_scores(
-                model, trained.tokenizer, together, within_word=args.within_word, batch_tokens=args.batch_tokens
+                model, trained.tokenizer, batch, within_word=args.within_word, batch_tokens=args.batch_tokens
             )
-            for text, one in zip(together, scores, strict=True):
-                cut += one.truncated
-                if args.json:
-                    numbers = {"logprob": one.logprob, "tokens": one.tokens, "nats_per_token": one.nats_per_token}
-                    print(json.dumps({"text": text, **numbers, "truncated": one.truncated}, ensure_ascii=False))
-                else:
-                    print(f"{one.logprob:.6f}\t{one.tokens}\t{one.nats_per_token:.6f}")
+            for text, score in zip(batch, scores, strict=True):
+                cut += score.truncated
+                print(_line(score, {"text": text}, as_json=args.json))
             sys.stdout.flush()
     tell_cut(cut, model.max_len)
     return 0
+
+
+def _line(score: "PairScore | PseudoScore", texts: dict[str, str], *, as_json: bool) -> str:
+    """What is printed for a score."""
+    if not as_json:
+        return f"{score.logprob:.6f}\t{score.tokens}\t{score.nats_per_token:.6f}"
+    numbers = {"logprob": score.logprob, "tokens": score.tokens, "nats_per_token": score.nats_per_token}
+    return json.dumps({**texts, **numbers, "truncated": score.truncated}, ensure_ascii=False)

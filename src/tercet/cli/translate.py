@@ -17,7 +17,7 @@ from tercet.cli.parser import AtLeastOne, Verbs
 from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
 
 if TYPE_CHECKING:
-    from tercet.checkpoint import Trained
+    from tercet.checkpoint import Translator
     from tercet.generation import Beam, Sampling, SourceDecoder, Translation
     from tercet.inspect.cross_attention import CrossAttentionMap
     from tercet.models import EncoderDecoder
@@ -148,12 +148,11 @@ def _few(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class _Writer:
-    """The models, how they are asked, and what there is to tell of the lines so far."""
+    """The translators, how they search, and what there is to tell of the lines so far."""
 
     args: argparse.Namespace
     search: "Beam | Sampling"
-    trained: "list[Trained]"
-    models: "list[EncoderDecoder]"
+    translators: "list[Translator]"
     lines: int = 0
     cut: int = 0
     unfinished: int = 0
@@ -166,18 +165,23 @@ class _Writer:
 
         from tercet.checkpoint import load_model, tokenizer_hash
         from tercet.config import UserError
-        from tercet.evaluate import translator
         from tercet.nn import quantize
 
-        trained = [load_model(run) for run in args.runs]
-        models = [translator(one).to(device) for one in trained]
-        for model in models if args.quantize else ():
-            quantize(model, args.quantize)
-        hashes = [tokenizer_hash(one.tokenizer, one.source_tokenizer) for one in trained]
-        for run, one in zip(args.runs, hashes, strict=True):
-            if one != hashes[0]:
+        loaded = [load_model(run) for run in args.runs]
+        translators = [trained.require("translate") for trained in loaded]
+        for translator in translators:
+            translator.model.to(device)
+            if args.quantize:
+                quantize(translator.model, args.quantize)
+        hashes = [tokenizer_hash(translator.tokenizer, translator.source_tokenizer) for translator in translators]
+        for run, vocabulary in zip(args.runs, hashes, strict=True):
+            if vocabulary != hashes[0]:
                 raise UserError(f"{run} has another vocabulary than {args.runs[0]}; an ensemble needs one for all")
-        return cls(args, search, trained, models)
+        return cls(args, search, translators)
+
+    @property
+    def models(self) -> "list[EncoderDecoder]":
+        return [translator.model for translator in self.translators]
 
     @property
     def model(self) -> "SourceDecoder[Any]":
@@ -195,10 +199,10 @@ class _Writer:
         from tercet.generation import translate
 
         pool = self.args.pool or (1 if self.args.input is None and sys.stdin.isatty() else POOL)
-        model, tokenizer, own = self.model, self.trained[0].tokenizer, self.trained[0].source_tokenizer
-        while together := list(islice(lines, pool)):
+        model, tokenizer, own = self.model, self.translators[0].tokenizer, self.translators[0].source_tokenizer
+        while batch := list(islice(lines, pool)):
             began = time.perf_counter()
-            texts, prefixes = [text for text, _ in together], [prefix for _, prefix in together]
+            texts, prefixes = [text for text, _ in batch], [prefix for _, prefix in batch]
             try:
                 answers = translate(
                     model, tokenizer, texts, self.search, source_tokenizer=own, prefixes=prefixes,
@@ -210,7 +214,7 @@ class _Writer:
                 self.lines += 1
                 self.cut += answer[0].truncated
                 self.unfinished += answer[0].finish == "length"
-                yield [(one, self._read_attention(one, prefix)) for one in answer]
+                yield [(translation, self._read_attention(translation, prefix)) for translation in answer]
             sys.stdout.flush()
             self.seconds += time.perf_counter() - began
 
@@ -219,7 +223,7 @@ class _Writer:
 
         if not self.args.alignment and self.args.attention is None:
             return None
-        first = self.trained[0]
+        first = self.translators[0]
         return read_cross_attention(
             self.models, first.tokenizer, translation, source_tokenizer=first.source_tokenizer, prefix=prefix
         )
@@ -229,7 +233,7 @@ class _Writer:
         number, score = self.lines - 1, f"{translation.score:.4f}"
         aligned = attention.pharaoh if attention is not None and self.args.alignment else None
         if self.args.json:
-            told = {
+            fields = {
                 "input": number,
                 **({"rank": rank} if self.args.n_best else {}),
                 "source": translation.source,
@@ -240,7 +244,7 @@ class _Writer:
                 "finish": translation.finish,
                 "truncated": translation.truncated,
             }
-            return json.dumps({**told, **({} if aligned is None else {"alignment": aligned})}, ensure_ascii=False)
+            return json.dumps({**fields, **({} if aligned is None else {"alignment": aligned})}, ensure_ascii=False)
         text = one_line(translation.text)
         beside = [] if aligned is None else [aligned]
         if self.args.n_best:

@@ -11,59 +11,23 @@ Two tokenizers cut the last tenth of their tokens off at different places. What 
 the two texts, so that is what both are scored on.
 """
 
-import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast
 
 import numpy as np
 import torch
 
-from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint import Trained, load_model, read_spec
 from tercet.config import UserError
 from tercet.data import Corpus
 from tercet.encoding.pseudo import pseudo_scores
-from tercet.evaluate.labels import score_labels
-from tercet.evaluate.runs import (
-    classifier,
-    kind_of,
-    labels_to_score,
-    masked_model,
-    masked_scores,
-    pairs_to_score,
-    scores_of,
-    text_to_score,
-    translation_scores,
-)
-from tercet.generation import Beam
+from tercet.evaluate.tasks import evaluation_of
+from tercet.evaluate.tasks.evaluation import HeldOutScores
+from tercet.evaluate.tasks.language import LanguageEvaluation
 
-Kind = Literal["language model", "masked language model", "translator", "classifier"]
-KINDS: dict[str, Kind] = {
-    "generate": "language model", "fill": "masked language model", "translate": "translator", "classify": "classifier",
-}  # fmt: skip
 PIECES, PIECE_BYTES = 8, 256  # of text whose pseudo-likelihood is taken, a pass for each token
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutScores:
-    """Attributes:
-    scores: by measure, such as {"nats_per_token": 1.47}; see `MEASURES` of the leaderboard.
-    parameters: of the model, tied ones once.
-    text: sha256 of the text, pairs or labels that were scored.
-    tokenizer: sha256 of the tokenizer; a translator's is the target's.
-    tokens: predictions that the scores are means of.
-    validation: the documents that a model of text was scored on.
-    """
-
-    kind: Kind
-    scores: dict[str, float]
-    parameters: int
-    text: str
-    tokenizer: str
-    tokens: int
-    validation: tuple[str, ...] = field(default=(), repr=False)
 
 
 def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu") -> list[HeldOutScores]:
@@ -89,17 +53,11 @@ def check_scorable(trained: Trained) -> None:
     Raises:
         UserError: as `score_held_out`.
     """
-    what, verb = kind_of(trained)
-    if verb not in KINDS:
-        raise UserError(f"{trained.folder} is {what}, which fills no masks and gives no labels: leave it out")
+    if "evaluate" not in trained.verbs:
+        raise UserError(f"{trained.folder} is {trained.kind}, which fills no masks and gives no labels: leave it out")
     if "data" not in trained.card.recipe:
         raise UserError(f"{trained.folder} does not say what it was trained on, so nothing is held out: leave it out")
-    if verb == "translate":
-        pairs_to_score(trained, part="validation")
-    elif verb == "classify":
-        labels_to_score(trained)
-    else:
-        text_to_score(trained)
+    evaluation_of(trained).load_held_out()
 
 
 def _load(folder: Path, device: str | torch.device) -> Trained:
@@ -108,53 +66,16 @@ def _load(folder: Path, device: str | torch.device) -> Trained:
     return trained
 
 
-def _score(trained: Trained, corpus: Corpus | None = None) -> HeldOutScores:
-    _, verb = kind_of(trained)
-    if verb not in KINDS:
+def _score(trained: Trained) -> HeldOutScores:
+    if "evaluate" not in trained.verbs:
         check_scorable(trained)
-    documents, text = tuple[str, ...](), ""
-    if verb in ("generate", "fill"):
-        corpus = text_to_score(trained) if corpus is None else corpus
-        documents = _documents(corpus)
-        text = _digest(*documents)
-    if verb == "generate":
-        assert corpus is not None
-        language = scores_of(trained, corpus)
-        scores = {"nats_per_token": language.loss_nats_per_token, "bits_per_byte": language.bits_per_byte}
-        tokens = language.tokens
-    elif verb == "fill":
-        assert corpus is not None
-        masked = masked_scores(trained, corpus)
-        scores = {"nats_per_masked_token": masked.masked_loss, "accuracy": masked.masked_accuracy}
-        tokens = masked.tokens
-    elif verb == "translate":
-        translated = translation_scores(trained, part="validation", search=Beam(size=1))
-        found = translated.scores
-        assert found.nll_nats_per_token is not None
-        scores = {"nats_per_target_token": found.nll_nats_per_token, "bleu": found.bleu, "chrf": found.chrf}
-        text = _digest(*(side for pair in translated.pairs for side in pair))
-        tokens = found.tokens or 0
-    else:
-        labelled = labels_to_score(trained)
-        labels = score_labels(classifier(trained), trained.tokenizer, labelled)
-        loss = trained.card.metrics.get("val/loss")  # over the same labels, by the training
-        scores = {**({} if loss is None else {"nats_per_label": loss}), "accuracy": labels.accuracy, "f1": labels.f1}
-        text = _digest(trained.card.data_hash, str(labels.count), *labels.labels)
-        tokens = labels.count
-    return HeldOutScores(
-        kind=KINDS[verb],
-        scores=scores,
-        parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
-        text=text,
-        tokenizer=trained.tokenizer.hash,
-        tokens=tokens,
-        validation=documents,
-    )
+    evaluation = evaluation_of(trained)
+    return evaluation.score_held_out(evaluation.load_held_out())
 
 
 def _score_shared_tails(folders: Sequence[Path], results: list[HeldOutScores], device: str | torch.device) -> None:
     """Where language models hold out ends of different lengths of one text, score all on the shortest."""
-    languages = [i for i, one in enumerate(results) if one.kind == "language model"]
+    languages = [i for i, result in enumerate(results) if result.kind == "language model"]
     if len({results[i].text for i in languages}) < 2:
         return
     shortest = min((results[i].validation for i in languages), key=lambda texts: sum(map(len, texts)))
@@ -162,8 +83,8 @@ def _score_shared_tails(folders: Sequence[Path], results: list[HeldOutScores], d
         return
     for i in languages:
         if results[i].validation != shortest:
-            trained = _load(folders[i], device)
-            results[i] = _score(trained, _encoded(text_to_score(trained), shortest))
+            evaluation = LanguageEvaluation(_load(folders[i], device).require("generate"))
+            results[i] = evaluation.score_held_out(_encoded(evaluation.load_held_out(), shortest))
 
 
 def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
@@ -186,23 +107,23 @@ def _encoded(corpus: Corpus, documents: Sequence[str]) -> Corpus:
 
 def _wants_pseudo(results: Sequence[HeldOutScores]) -> bool:
     """Whether masked language models stand beside others that cut the text in another way, or predict otherwise."""
-    masked = [one for one in results if one.kind == "masked language model"]
-    others = any(one.kind == "language model" for one in results)
-    return bool(masked) and (others or len({one.tokenizer for one in masked}) > 1)
+    masked = [result for result in results if result.kind == "masked language model"]
+    others = any(result.kind == "language model" for result in results)
+    return bool(masked) and (others or len({result.tokenizer for result in masked}) > 1)
 
 
 def _add_pseudo(folders: Sequence[Path], results: list[HeldOutScores], device: str | torch.device) -> None:
     """Pseudo-bits per byte of the masked language models, all on the same pieces of text."""
-    masked = [i for i, one in enumerate(results) if one.kind == "masked language model"]
-    longest = min(load_model(folders[i]).model.max_len for i in masked)
+    masked = [i for i, result in enumerate(results) if result.kind == "masked language model"]
+    longest = min(read_spec(folders[i]).max_len for i in masked)
     text = "\n".join(min((results[i].validation for i in masked), key=lambda texts: sum(map(len, texts))))
     pieces = text_pieces(text, PIECES, most=min(PIECE_BYTES, longest - 2))
     if not pieces:
         return
     for i in masked:
         trained = _load(folders[i], device)
-        scored = pseudo_scores(masked_model(trained), trained.tokenizer, pieces, within_word=True)
-        logprob = math.fsum(one.logprob for one in scored)
+        scores = pseudo_scores(trained.require("fill").model, trained.tokenizer, pieces, within_word=True)
+        logprob = math.fsum(score.logprob for score in scores)
         bits = -logprob / math.log(2) / sum(len(piece.encode()) for piece in pieces)
         results[i] = replace(results[i], scores={**results[i].scores, "pseudo_bits_per_byte": bits})
 
@@ -223,19 +144,3 @@ def text_pieces(text: str, count: int, *, most: int) -> list[str]:
         if piece:
             pieces.append(piece)
     return pieces
-
-
-def _documents(corpus: Corpus) -> tuple[str, ...]:
-    ids, starts = corpus.validation, corpus.validation_documents
-    ends = [*starts[1:].tolist(), len(ids)]
-    return tuple(
-        corpus.tokenizer.decode(cast(list[int], ids[start:end].tolist()))
-        for start, end in zip(starts.tolist(), ends, strict=True)
-    )
-
-
-def _digest(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(f"{len(part)}:".encode() + part.encode(errors="surrogatepass"))
-    return digest.hexdigest()

@@ -149,9 +149,11 @@ def label_table(scores: LabelScores) -> Group:
         for column, count in enumerate(counts)
         if row != column and count
     ]
-    worst = sorted(mistakes, key=lambda one: (-one[0], one[1]))[:MISTAKES]
-    told = "; ".join(f"{name} {count:,}" for count, name in worst)
-    return Group(table, "", Text("; ".join(facts)), *([Text(f"missed most (wanted for said): {told}")] if told else []))
+    worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MISTAKES]
+    listed = "; ".join(f"{name} {count:,}" for count, name in worst)
+    return Group(
+        table, "", Text("; ".join(facts)), *([Text(f"missed most (wanted for said): {listed}")] if listed else [])
+    )
 
 
 def _places(labelled: Labelled, known: tuple[str, ...]) -> np.ndarray:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tercet.evaluate.held_out import HeldOutScores, Kind
+from tercet.evaluate.tasks.evaluation import HeldOutScores, Kind
 
 
 @dataclass(frozen=True, kw_only=True)

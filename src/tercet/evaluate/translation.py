@@ -124,8 +124,8 @@ def perplexity(nats_per_token: float) -> float:
 
 def translation_dict(scores: TranslationScores) -> dict[str, Any]:
     """For JSON, which has no word for infinity: it becomes None."""
-    told = asdict(scores)
-    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in told.items()}
+    fields = asdict(scores)
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in fields.items()}
 
 
 def translation_table(scores: TranslationScores) -> Group:
@@ -155,6 +155,6 @@ def _resampled(
     """The score, its interval as `sacrebleu --confidence` gives it, and the signature."""
     score = metric.corpus_score(list(translations), [list(references)], n_bootstrap=RESAMPLES)
     signature = str(metric.get_signature())
-    told = json.loads(score.format(width=6, is_json=True, signature=signature))
-    mean, spread = told.get("confidence_mean", 0.0), told.get("confidence_var", 0.0)  # left out where all are zero
+    result = json.loads(score.format(width=6, is_json=True, signature=signature))
+    mean, spread = result.get("confidence_mean", 0.0), result.get("confidence_var", 0.0)  # left out where all are zero
     return float(score.score), (mean - spread, mean + spread), signature

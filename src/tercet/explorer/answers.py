@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import Encoder, Trained
 from tercet.config import Plain, UserError, nearest
 from tercet.explorer.beam_tree import beam_tree
 from tercet.explorer.blocks import block
@@ -31,7 +31,7 @@ from tercet.generation import distribution, draw
 from tercet.inspect.attribution import attribute_logit
 from tercet.inspect.heads import HeadScores, ablate_heads, heads_to_dicts, score_heads
 from tercet.inspect.lens import stacks_of
-from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly, Stack
+from tercet.models import Stack
 from tercet.nn import Attention
 
 
@@ -80,27 +80,25 @@ class Answers:
                     return beam_tree(self.passes(query.ask), query.size)
 
     def model(self) -> Plain:
-        model, tokenizer, card = self.trained.model, self.trained.tokenizer, self.trained.card
+        trained, model, tokenizer, card = self.trained, self.trained.model, self.trained.tokenizer, self.trained.card
         folder = self.trained.folder.absolute()
         run = folder.parent if folder.name in ("best", "last") else folder
-        masks = isinstance(model, EncoderOnly) and model.spec.masked_head is not None
-        classifies = isinstance(model, EncoderOnly) and model.spec.classifier is not None
-        head = model.spec.masked_head if isinstance(model, EncoderOnly) else None
+        head = trained.model.spec.masked_head if isinstance(trained, Encoder) else None
         return {
             "name": card.name or run.name,
             "folder": run.name,
             "family": model.spec.family,
             "vocab_size": model.vocab_size,
             "max_len": model.max_len,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "mask_id": tokenizer.mask_id if isinstance(model, EncoderOnly) else None,
+            "parameters": trained.n_parameters,
+            "mask_id": tokenizer.mask_id if "embed" in trained.verbs else None,
             "eos_id": tokenizer.eos_id,
             "tokenizer": tokenizer.kind,
             "can": {
-                "sample": isinstance(model, DecoderOnly | EncoderDecoder),
-                "mask": masks and tokenizer.mask_id is not None,
-                "translate": isinstance(model, EncoderDecoder),
-                "classify": classifies,
+                "sample": "generate" in trained.verbs or "translate" in trained.verbs,
+                "mask": "fill" in trained.verbs and tokenizer.mask_id is not None,
+                "translate": "translate" in trained.verbs,
+                "classify": "classify" in trained.verbs,
             },
             "linear_head": head is None or not head.transform,  # else a score is no sum over the parts
             "stacks": [_stack_sizes(name, stack) for name, stack in stacks_of(model).items()],

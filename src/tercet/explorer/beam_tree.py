@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from tercet.checkpoint import Translator
 from tercet.config import Plain, UserError
 from tercet.explorer.passes import Pass
 from tercet.generation import Beam, beam_search
 from tercet.generation.beam import Hypothesis
-from tercet.models import EncoderDecoder, record
+from tercet.models import record
 
 MAX_WIDTH = 20
 
@@ -19,9 +20,9 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
         UserError: for a model that does not translate, a width out of range, or an edit of single positions.
     """
     trained = forward_pass.trained
-    model, tokenizer = trained.model, trained.tokenizer
-    if not isinstance(model, EncoderDecoder):
+    if not isinstance(trained, Translator):
         raise UserError(f"beams are for translators; {trained.folder} reads one text alone")
+    model, tokenizer = trained.model, trained.tokenizer
     if not 1 <= width <= MAX_WIDTH:
         raise UserError(f"size={width}: a search keeps 1 to {MAX_WIDTH} hypotheses")
     if any(ablation.positions is not None for ablation in forward_pass.query.edits):

@@ -33,7 +33,6 @@ from tercet.explorer.queries import (
     Query,
     query_to_plain,
 )
-from tercet.models import EncoderDecoder
 
 MOST = 40_000_000  # characters; what is larger, a browser opens slowly
 LOGITS = 8_000_000  # of these for the logits of all rows
@@ -134,7 +133,7 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
     key, overview = answer(OverviewQuery(ask=ask))
     yield key, overview
     yield answer(HeadsQuery(ask=ask))
-    if isinstance(model, EncoderDecoder):
+    if "translate" in answers.trained.verbs:
         yield answer(BeamsQuery(ask=ask))
     if overview["top"] is not None:
         with suppress(UserError):  # where the head is not linear

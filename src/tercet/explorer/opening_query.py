@@ -4,8 +4,8 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
-from tercet.checkpoint import Trained
-from tercet.config import UserError, parse
+from tercet.checkpoint import Encoder, Trained
+from tercet.config import UserError
 from tercet.data import (
     DataSpec,
     LabelsSpec,
@@ -15,7 +15,6 @@ from tercet.data import (
     prepare_pairs,
 )
 from tercet.explorer.queries import Query
-from tercet.models import EncoderDecoder, EncoderOnly
 from tercet.tokens import Tokenizer
 
 SENTENCE = "The cat sat on the mat."
@@ -39,22 +38,23 @@ def opening_query(trained: Trained, text: str | None = None, *, target: str | No
         or _any_tokens(tokenizer)
     )
     ids = ids[: max(1, min(MOST, room - 2))]
-    if isinstance(trained.model, EncoderOnly):
+    if isinstance(trained, Encoder):
         return _with_mask(trained, ids)
     text = tokenizer.decode(ids)
-    is_exact = (tokenizer.encode(text) if text else []) == ids
-    row = tokenizer.frame(ids, max_len=room) if isinstance(trained.model, EncoderDecoder) else ids
-    return Query(text=text, target=target, ids=None if is_exact else tuple(row))
+    if (tokenizer.encode(text) if text else []) == ids:
+        return Query(text=text, target=target)
+    row = tokenizer.frame(ids, max_len=room) if "translate" in trained.verbs else ids
+    return Query(text=text, target=target, ids=tuple(row))
 
 
-def _with_mask(trained: Trained, ids: list[int]) -> Query:
+def _with_mask(trained: Encoder, ids: list[int]) -> Query:
     """The text between bos and eos with one token of it masked, in the middle, if there is a mask."""
     tokenizer = trained.tokenizer
     frame = [token for token in (tokenizer.bos_id, tokenizer.eos_id) if token is not None]
     if len(frame) < 2 or trained.model.max_len < len(ids) + 2:
         return Query(text=tokenizer.decode(ids))
     row = [frame[0], *ids, frame[1]]
-    if tokenizer.mask_id is None or getattr(trained.model.spec, "masked_head", None) is None:
+    if tokenizer.mask_id is None or "fill" not in trained.verbs:
         return Query(text=tokenizer.decode(ids), ids=tuple(row))
     words = [position for position, text in enumerate(tokenizer.tokens(ids)) if text.strip().isalpha()] or [0]
     position = 1 + min(words, key=lambda word: abs(word - len(ids) // 2))
@@ -78,18 +78,23 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
 
 def _read_held_out_line(trained: Trained) -> str:
     """The first line of the validation part, if it is on this machine and can still be read; else nothing."""
-    data = trained.card.data_settings or {}
+    tokenizer = trained.tokenizer
     with suppress(UserError), _offline():
-        if isinstance(trained.model, EncoderDecoder):
-            pairs = prepare_pairs(
-                parse(PairsSpec, data), tokenizer=trained.tokenizer, source_tokenizer=trained.source_tokenizer
-            )
-            return next((source for source, _ in pairs.validation_texts), "")
-        if "over" in data:
-            labelled = prepare_labelled(parse(LabelsSpec, data), tokenizer=trained.tokenizer).validation
-            ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
-        else:
-            ids = prepare(parse(DataSpec, data), tokenizer=trained.tokenizer).validation[: 50 * MOST]
+        match trained.task:
+            case "translation":
+                if (pairs_spec := trained.trained_on(PairsSpec)) is None:
+                    return ""
+                pairs = prepare_pairs(pairs_spec, tokenizer=tokenizer, source_tokenizer=trained.source_tokenizer)
+                return next((source for source, _ in pairs.validation_texts), "")
+            case "labels":
+                if (labels_spec := trained.trained_on(LabelsSpec)) is None:
+                    return ""
+                labelled = prepare_labelled(labels_spec, tokenizer=tokenizer).validation
+                ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
+            case _:
+                if (text_spec := trained.trained_on(DataSpec)) is None:
+                    return ""
+                ids = prepare(text_spec, tokenizer=tokenizer).validation[: 50 * MOST]
         lines = trained.tokenizer.decode(ids.tolist()).splitlines()
         return next((line.strip() for line in lines if len(line.split()) > 1), "")
     return ""

@@ -10,7 +10,7 @@ from tercet.config import UserError
 from tercet.explorer.queries import Query
 from tercet.inspect.losses import mean_loss, token_losses
 from tercet.inspect.recording import Recording, Side, read
-from tercet.models import Edit, EncoderOnly
+from tercet.models import Edit
 
 MOST_BYTES = 2**29  # of the passes that are kept; the last one is kept whatever it takes
 
@@ -103,7 +103,7 @@ def _run_pass(trained: Trained, query: Query) -> Pass:
 
 
 def _check_originals(trained: Trained, side: Side, original_ids: Sequence[int]) -> None:
-    if side.tokenizer.mask_id is None or not isinstance(trained.model, EncoderOnly):
+    if side.tokenizer.mask_id is None or "embed" not in trained.verbs:
         raise UserError("original_ids say what stood behind the masks, and this model reads no masks; leave them out")
     if len(original_ids) != len(side.ids):
         raise UserError(f"{len(original_ids)} original_ids for {len(side.ids)} ids; give one for each")

@@ -15,7 +15,7 @@ continuation. Stopping there changes nothing but the time.
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 import torch
@@ -92,6 +92,20 @@ class Beam:
                 return logprob / ((5 + length) / 6) ** self.alpha
             case "none":
                 return logprob
+
+
+class BeamOptions(TypedDict, total=False):
+    """The fields of `Beam`, as keywords of a function that makes one."""
+
+    size: int
+    n_best: int
+    length_penalty: LengthPenalty
+    alpha: float
+    coverage: float
+    max_ratio: float
+    max_extra: int
+    min_ratio: float
+    min_extra: int
 
 
 @dataclass(frozen=True, kw_only=True)

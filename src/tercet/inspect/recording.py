@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import Encoder, Trained, Translator
 from tercet.config import UserError
 from tercet.generation import Beam, translate
 from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import device_of, parts_of
-from tercet.models import AnyModel, Edit, EncoderDecoder, EncoderOnly, record
+from tercet.models import AnyModel, Edit, record
 from tercet.models.inference import inference_mode
 from tercet.tokens import Tokenizer
 
@@ -107,11 +107,11 @@ def read(
         ValueError: for edits that do not fit, as in `record`.
     """
     model = trained.model
-    if not isinstance(model, EncoderDecoder) and (target is not None or target_ids is not None):
+    if not isinstance(trained, Translator) and (target is not None or target_ids is not None):
         raise UserError(f"a target is for translators; {trained.folder} reads one text alone")
     row, truncated = _encode_text(trained, text, ids)
     sides = {"stack": Side(tokenizer=trained.tokenizer, ids=tuple(row))}
-    if isinstance(model, EncoderDecoder):
+    if isinstance(trained, Translator):
         target_row, target_truncated = _encode_target(trained, row, target, target_ids)
         truncated |= target_truncated
         sides = {
@@ -119,12 +119,12 @@ def read(
             "decoder": Side(tokenizer=trained.tokenizer, ids=tuple(target_row)),
         }
     with inference_mode(parts_of(model)), record(model, edits=edits, only=only) as activations:
-        if isinstance(model, EncoderOnly) and model.spec.masked_head is None:
-            model.hidden(*_as_tensors(model, sides))
+        if isinstance(trained, Encoder) and "fill" not in trained.verbs:
+            trained.model.hidden(*_as_tensors(model, sides))
             logits = None
         else:
             logits = model(*_as_tensors(model, sides))[0]
-    causal = not isinstance(model, EncoderOnly)
+    causal = "embed" not in trained.verbs
     return Recording(sides=sides, activations=activations, logits=logits, causal=causal, truncated=truncated)
 
 
@@ -146,10 +146,10 @@ def _encode_text(trained: Trained, text: str, ids: Sequence[int] | None) -> tupl
         if len(row) > model.max_len:
             raise UserError(f"{len(row)} ids do not fit into the context of {model.max_len} tokens; give fewer")
         return row, False
-    if model.spec.family == "decoder-only":
+    if "generate" in trained.verbs:
         row = encode_prompt(tokenizer, text)
         return row[-model.max_len :], len(row) > model.max_len
-    translates = isinstance(model, EncoderDecoder)
+    translates = "translate" in trained.verbs
     opening = list(tokenizer.opening) if translates else [_require(tokenizer.bos_id, "bos")]
     body = tokenizer.encode(text) if tokenizer.mask_id is None else tokenizer.encode_masked(text).tolist()
     if not body and translates:
@@ -159,7 +159,7 @@ def _encode_text(trained: Trained, text: str, ids: Sequence[int] | None) -> tupl
 
 
 def _encode_target(
-    trained: Trained, source_ids: Sequence[int], target: str | None, target_ids: Sequence[int] | None
+    trained: Translator, source_ids: Sequence[int], target: str | None, target_ids: Sequence[int] | None
 ) -> tuple[list[int], bool]:
     """What the decoder reads: bos and the target, without its end."""
     tokenizer, most = trained.tokenizer, trained.model.max_len
@@ -169,7 +169,6 @@ def _encode_target(
     if target is not None:
         whole = [bos, *tokenizer.encode(target)]
         return whole[:most], len(whole) > most
-    assert isinstance(trained.model, EncoderDecoder)
     source = trained.source_tokenizer.decode(source_ids)
     best = translate(
         trained.model, tokenizer, [source], Beam(size=1), source_tokenizer=trained.source_tokenizer

@@ -14,10 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import Trained, Translator
 from tercet.config import UserError, nearest
 from tercet.inspect.token_text import label_with_spaces
-from tercet.models import EncoderDecoder
 from tercet.plots.figure import DARK, MIDDLE, PALE, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext, ignore_missing_glyphs
 from tercet.plots.positions import choose_stacks
@@ -63,10 +62,9 @@ def plot_neighbours(trained: Trained, tokens: Sequence[str] | None = None, *, st
 def embeddings(trained: Trained, stack: str | None = None) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
     """A vector for each token of the vocabulary, without the rows that fill the table up, and whose they are."""
     choose_stacks(trained, stack)
-    model, tokenizer = trained.model, trained.tokenizer
-    part = model.embedding
-    if isinstance(model, EncoderDecoder) and stack == "encoder":
-        part, tokenizer = model.source_embedding, trained.source_tokenizer
+    part, tokenizer = trained.model.embedding, trained.tokenizer
+    if isinstance(trained, Translator) and stack == "encoder":
+        part, tokenizer = trained.model.source_embedding, trained.source_tokenizer
     return tokenizer, part.weight.detach()[: tokenizer.vocab_size].float().cpu()
 
 

@@ -9,10 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from tercet.checkpoint import Trained
+from tercet.checkpoint import Trained, Verb
 from tercet.config import UserError, nearest
-from tercet.evaluate import kind_of
-from tercet.models import DecoderOnly, EncoderDecoder
 from tercet.serve.chat_template import ChatTemplate
 from tercet.serve.engine import Batcher, GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.serve.engine.batch_tasks import BatchTasks
@@ -22,6 +20,10 @@ BatchTask = Literal["score", "embed", "translate", "fill", "classify"]
 BATCH_TASKS: dict[Endpoint, tuple[BatchTask, ...]] = {
     "/v1/completions": ("score",), "/v1/chat/completions": (), "/v1/embeddings": ("embed",),
     "/translate": ("translate",), "/fill-mask": ("fill",), "/classify": ("classify",),
+}  # fmt: skip
+VERBS: dict[Endpoint, Verb] = {  # what a model must be able to do
+    "/v1/completions": "generate", "/v1/chat/completions": "generate", "/v1/embeddings": "embed",
+    "/translate": "translate", "/fill-mask": "fill", "/classify": "classify",
 }  # fmt: skip
 
 
@@ -68,8 +70,8 @@ class LoadedModel:
     ) -> None:
         self.trained, self.name, self.limits = trained, name, limits
         self._scheduler = scheduler
-        if scheduler is None and isinstance(trained.model, DecoderOnly):
-            self._scheduler = Scheduler(trained.model, trained.tokenizer, limits)
+        if scheduler is None and "generate" in trained.verbs:
+            self._scheduler = Scheduler(trained.require("generate").model, trained.tokenizer, limits)
         tasks = BatchTasks(trained)
         calls: dict[BatchTask, Callable[[list[Any], Any], Sequence[Any]]] = {
             "score": tasks.score, "translate": tasks.translate, "embed": tasks.embed, "fill": tasks.fill,
@@ -84,18 +86,13 @@ class LoadedModel:
     @property
     def kind(self) -> str:
         """What it is in words."""
-        return kind_of(self.trained)[0]
+        return self.trained.kind
 
     @cached_property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """What can be asked of it."""
-        model = self.trained.model
-        if isinstance(model, DecoderOnly):
-            return ("/v1/completions", *(() if self.trained.chat_template is None else ("/v1/chat/completions",)))
-        if isinstance(model, EncoderDecoder):
-            return ("/translate",)
-        fills, labels = model.spec.masked_head is not None, model.spec.classifier is not None
-        return ("/v1/embeddings", *(("/fill-mask",) if fills else ()), *(("/classify",) if labels else ()))
+        verbs, chats = self.trained.verbs, self.trained.chat_template is not None
+        return tuple(path for path in VERBS if VERBS[path] in verbs and (chats or path != "/v1/chat/completions"))
 
     @property
     def scheduler(self) -> GenerationWorker:

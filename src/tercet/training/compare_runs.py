@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from tercet.checkpoint import write_atomically
 from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.config import Plain, merge, nested
-from tercet.evaluate.held_out import HeldOutScores, score_held_out
+from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
+from tercet.evaluate.tasks.evaluation import HeldOutScores
 from tercet.training.grid import VariedKey, check_seeds, folder_names
 from tercet.training.sweep import SweepRun, check_sweep, plan_sweep, train_sweep
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint import Trained, load_model, save_model
+from tercet.checkpoint import Trained, read_spec, save_trained
 from tercet.config import UserError, merge, parse, plain
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderOnlySpec
 
@@ -23,7 +23,7 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
     Raises:
         UserError: where there is no model, or a key or its value does not fit.
     """
-    base = load_model(folder).model.spec
+    base = read_spec(folder)
     family = changes.get("family", base.family)
     if family != base.family:
         raise UserError(f"{name}.family={family}, and {folder} is {base.family}; leave it out, or pretrained")
@@ -75,11 +75,7 @@ def load_pretrained_weights(model: AnyModel, old: AnyModel, folder: str) -> str:
 
 def save_copy(trained: Trained, out: Path) -> None:
     """Put the model that a run begins with into the run's folder."""
-    own = None if trained.source_tokenizer is trained.tokenizer else trained.source_tokenizer
-    save_model(
-        out / PRETRAINED_COPY, trained.model, trained.tokenizer, trained.card,
-        source_tokenizer=own, chat_template=trained.chat_template,
-    )  # fmt: skip
+    save_trained(trained, out / PRETRAINED_COPY)
 
 
 def pretrained_folder(given: str, out: Path) -> Path:

@@ -75,10 +75,9 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
     Raises:
         UserError: where the two do not belong together, or are of another model.
     """
-    positions = "embeddings.position_ids"  # 0, 1, 2 ...
-    tensors = plain_names(state, prefix="bert.", no_weight=lambda name: name == positions, renamed=_new_name)
+    tensors, spec = _their_names(state), bert_spec(config, state, n_ids=n_ids)
     with fitting(KIND):
-        model = EncoderOnly(with_ids(_spec(config, tensors), n_ids))
+        model = EncoderOnly(spec)
     if model.spec.masked_head is not None:
         if not model.spec.tie_embeddings and f"{DECODER}.bias" in tensors:
             tensors[BIAS] = tensors.pop(f"{DECODER}.bias")  # of the two it is the one that counts
@@ -87,6 +86,12 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
             untwin(tensors, f"{DECODER}.weight", WORDS, KIND)
     fill(model, tensors, _source, zero=(), kind=KIND)
     return model.eval()
+
+
+def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnlySpec:
+    """The spec of what `from_bert` reads; no tensor is looked into. Raises as it does."""
+    with fitting(KIND):
+        return with_ids(_spec(config, _their_names(state)), n_ids)
 
 
 def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
@@ -232,6 +237,11 @@ def _classifier(
         pooling="pooler" if pooler else "mean",
         dropout=dropout if own is None else take(config, "classifier_dropout", float),
     )
+
+
+def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    positions = "embeddings.position_ids"  # 0, 1, 2 ...
+    return plain_names(state, prefix="bert.", no_weight=lambda name: name == positions, renamed=_new_name)
 
 
 def _new_name(name: str) -> str:

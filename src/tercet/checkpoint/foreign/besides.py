@@ -4,10 +4,9 @@ import importlib
 from contextlib import suppress
 from typing import Any
 
-from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.auto_tokenizer import tokenizer_json
+from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
-from tercet.models import EncoderDecoder
 from tercet.tokens import Tokenizer
 
 HEADING = "## Open it with"
@@ -32,7 +31,7 @@ def check_translates(trained: Trained) -> None:
     Raises:
         UserError: where a tokenizer has no token for it.
     """
-    if isinstance(trained.model, EncoderDecoder):
+    if "translate" in trained.verbs:
         ids = {
             "beginning": (trained.tokenizer.bos_id,),
             "end": (trained.tokenizer.eos_id, trained.source_tokenizer.eos_id),
@@ -53,10 +52,9 @@ def tokenizer_files(trained: Trained) -> dict[str, str]:
 
 def card_with(trained: Trained, program: str, code: str, words: str) -> str:
     """The model's card, and at its end how `program` opens the folder."""
-    n_parameters = sum(parameter.numel() for parameter in trained.model.parameters())
-    told = trained.readme() or trained.card.to_markdown(trained.model.spec, n_parameters=n_parameters)
-    told = told.partition(f"\n{HEADING}")[0].rstrip()  # how another program opened another folder
-    return f"{told}\n\n{HEADING} {program}\n\n```python\n{code.strip()}\n```\n\n{words.strip()}\n"
+    text = trained.readme() or trained.card.to_markdown(trained.model.spec, n_parameters=trained.n_parameters)
+    text = text.partition(f"\n{HEADING}")[0].rstrip()  # how another program opened another folder
+    return f"{text}\n\n{HEADING} {program}\n\n```python\n{code.strip()}\n```\n\n{words.strip()}\n"
 
 
 def beginning(tokenizer: Tokenizer) -> str:

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from tercet.checkpoint.atomic import write_atomically
-from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.besides import check_translates, library, tokenizer_files
 from tercet.checkpoint.foreign.ctranslate2_readme import card
 from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of, encoder_of, fill_linear, fill_stack
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.checkpoint.foreign.equal import FIXED, Feature, check_equal, features_of_block
+from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
 from tercet.models.vocabulary import TokenEmbedding

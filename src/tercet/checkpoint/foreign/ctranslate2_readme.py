@@ -1,8 +1,8 @@
 """How a folder for CTranslate2 is used, in a few lines that run."""
 
-from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.besides import beginning, card_with
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
+from tercet.checkpoint.trained import Trained
 from tercet.models import DecoderOnly, EncoderOnly
 from tercet.tokens import Tokenizer
 

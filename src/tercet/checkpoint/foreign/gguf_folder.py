@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint.atomic import write_atomically
-from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.besides import card_with
 from tercet.checkpoint.foreign.gguf_file import write_gguf
 from tercet.checkpoint.foreign.gguf_model import to_gguf
+from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
 from tercet.models import DecoderOnly
 from tercet.tokens.gguf import TEMPLATE, to_settings

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from tercet.checkpoint.foreign.equal import check_equal
 from tercet.checkpoint.foreign.gguf_file import GgufFile
-from tercet.checkpoint.foreign.gpt2 import from_gpt2, to_gpt2
-from tercet.checkpoint.foreign.llama import from_llama, to_llama
+from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec, to_gpt2
+from tercet.checkpoint.foreign.llama import from_llama, llama_spec, to_llama
 from tercet.checkpoint.foreign.reading import their_name
 from tercet.checkpoint.weights import first_names
 from tercet.config import Plain, UserError
-from tercet.models import DecoderOnly
+from tercet.models import DecoderOnly, DecoderOnlySpec
 from tercet.nn import Rotary
 
 Architecture = Literal["llama", "gpt2"]
@@ -72,12 +72,19 @@ def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
     Raises:
         UserError: where it is of another architecture, asks for what Tercet does not have, or is not whole.
     """
-    kind = file.settings.get("general.architecture")
-    if kind == "llama":
-        return from_llama(*_llama(_Described(file, "llama")), n_ids=n_ids)
-    if kind == "gpt2":
-        return from_gpt2(*_gpt2(_Described(file, "gpt2")), n_ids=n_ids)
-    raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
+    described = _describe(file)
+    if described.kind == "llama":
+        config = _config_of_llama(described)
+        return from_llama(config, _state_of_llama(described, config), n_ids=n_ids)
+    return from_gpt2(_config_of_gpt2(described), _state_of_gpt2(described), n_ids=n_ids)
+
+
+def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
+    """The spec of what `from_gguf` reads; no tensor is looked into. Raises as it does."""
+    described = _describe(file)
+    if described.kind == "llama":
+        return llama_spec(_config_of_llama(described), {}, n_ids=n_ids)
+    return gpt2_spec(_config_of_gpt2(described), {}, n_ids=n_ids)
 
 
 def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
@@ -129,11 +136,11 @@ class _Described:
 
     def check(self, keys: str, name: str, *shape: int) -> None:
         """Hold the sizes of the settings against those of a matrix, before a model is made of that size."""
-        found = self.file.stored[name].shape
-        if found != shape:
-            told = " and ".join(f"{self.kind}.{key}" for key in keys.split())
-            wanted, there = ("x".join(map(str, sizes)) for sizes in (shape, found))
-            raise UserError(f"{told} make {name} {wanted}, and it is {there}; copy the file again")
+        stored = self.file.stored[name].shape
+        if stored != shape:
+            names = " and ".join(f"{self.kind}.{key}" for key in keys.split())
+            wanted, there = ("x".join(map(str, sizes)) for sizes in (shape, stored))
+            raise UserError(f"{names} make {name} {wanted}, and it is {there}; copy the file again")
 
     def state(self) -> dict[str, Tensor]:
         """All tensors by their names in `transformers`."""
@@ -169,31 +176,40 @@ class _Described:
         needed = [f"{name.replace('.N.', '.0.')}.weight" for name in known - {"output"}]
         missing = sorted(name for name in needed if name not in self.file.stored)
         if unknown or missing:
-            told = f"lacks {first_names(missing)}" if missing else f"has {first_names(unknown)}"
-            raise UserError(f"it {told}, which is no {TOLD[self.kind]} that Tercet reads")
+            reason = f"lacks {first_names(missing)}" if missing else f"has {first_names(unknown)}"
+            raise UserError(f"it {reason}, which is no {TOLD[self.kind]} that Tercet reads")
         return len(blocks)
 
 
-def _llama(told: _Described) -> tuple[Plain, dict[str, Tensor]]:
-    _check_rotation(told)
-    n_blocks = told.n_blocks()
-    heads = told.whole("attention.head_count")
-    kv_heads = told.whole("attention.head_count_kv", heads)
-    width = told.whole("embedding_length")
-    head_dim = told.whole("attention.key_length", max(width // heads, 1))
-    turned = told.whole("rope.dimension_count", head_dim)
-    if turned != head_dim or told.whole("attention.value_length", head_dim) != head_dim:
+def _describe(file: GgufFile) -> _Described:
+    kind = file.settings.get("general.architecture")
+    if kind not in NAMES:
+        raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
+    return _Described(file, kind)
+
+
+def _config_of_llama(described: _Described) -> Plain:
+    _check_rotation(described)
+    n_blocks = described.n_blocks()
+    heads = described.whole("attention.head_count")
+    kv_heads = described.whole("attention.head_count_kv", heads)
+    width = described.whole("embedding_length")
+    head_dim = described.whole("attention.key_length", max(width // heads, 1))
+    turned = described.whole("rope.dimension_count", head_dim)
+    if turned != head_dim or described.whole("attention.value_length", head_dim) != head_dim:
         raise UserError(f"its heads are {head_dim} wide, of which {turned} turn; Tercet reads a Llama of equal widths")
-    inner, n_rows = told.whole("feed_forward_length"), told.rows("token_embd.weight")
-    told.check("embedding_length", "token_embd.weight", n_rows, width)
-    told.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
-    told.check("attention.head_count embedding_length", "blk.0.attn_q.weight", heads * head_dim, width)
-    told.check("attention.head_count_kv embedding_length", "blk.0.attn_k.weight", kv_heads * head_dim, width)
-    biased = {part: any(f"blk.0.{name}.bias" in told.file.stored for name in names) for part, names in BIASED.items()}
-    config: Plain = {
+    inner, n_rows = described.whole("feed_forward_length"), described.rows("token_embd.weight")
+    described.check("embedding_length", "token_embd.weight", n_rows, width)
+    described.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
+    described.check("attention.head_count embedding_length", "blk.0.attn_q.weight", heads * head_dim, width)
+    described.check("attention.head_count_kv embedding_length", "blk.0.attn_k.weight", kv_heads * head_dim, width)
+    biased = {
+        part: any(f"blk.0.{name}.bias" in described.file.stored for name in names) for part, names in BIASED.items()
+    }
+    return {
         "model_type": "llama",
         "vocab_size": n_rows,
-        "max_position_embeddings": told.whole("context_length"),
+        "max_position_embeddings": described.whole("context_length"),
         "hidden_size": width,
         "intermediate_size": inner,
         "num_hidden_layers": n_blocks,
@@ -201,49 +217,51 @@ def _llama(told: _Described) -> tuple[Plain, dict[str, Tensor]]:
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "hidden_act": ACTIVATION["llama"],
-        "rms_norm_eps": told.real("attention.layer_norm_rms_epsilon"),
-        "rope_theta": told.real("rope.freq_base", 10_000.0),
-        "tie_word_embeddings": "output.weight" not in told.file.stored,
+        "rms_norm_eps": described.real("attention.layer_norm_rms_epsilon"),
+        "rope_theta": described.real("rope.freq_base", 10_000.0),
+        "tie_word_embeddings": "output.weight" not in described.file.stored,
         **{f"{part}_bias": some for part, some in biased.items()},
     }
-    state = told.state()
-    theirs = told.theirs()
-    for part, n in (("q_proj", heads), ("k_proj", kv_heads)):
+
+
+def _state_of_llama(described: _Described, config: Plain) -> dict[str, Tensor]:
+    state, theirs, head_dim = described.state(), described.theirs(), config["head_dim"]
+    for part, n in (("q_proj", config["num_attention_heads"]), ("k_proj", config["num_key_value_heads"])):
         for name in [name for name in state if f".{part}." in name]:
             if len(state[name]) != n * head_dim or head_dim % 2:
                 raise UserError(f"{name} has {len(state[name])} rows for {n} heads of {head_dim} numbers, in pairs")
             state[name] = _in_halves(state[name], n)
     for part, names in BIASED.items():  # of the four of attention, some files have three
-        for name in names if biased[part] else ():
-            for number in range(n_blocks):
+        for name in names if config[f"{part}_bias"] else ():
+            for number in range(config["num_hidden_layers"]):
                 ours = their_name(f"blk.{number}.{name}.bias", theirs)
                 state.setdefault(ours, torch.zeros(len(state[ours.removesuffix("bias") + "weight"])))
-    return config, state
+    return state
 
 
-def _check_rotation(told: _Described) -> None:
-    scaled = told.file.settings.get("llama.rope.scaling.type", "none")
-    if scaled != "none" or "llama.rope.scale_linear" in told.file.settings:
+def _check_rotation(described: _Described) -> None:
+    scaled = described.file.settings.get("llama.rope.scaling.type", "none")
+    if scaled != "none" or "llama.rope.scale_linear" in described.file.settings:
         raise UserError(f"its rotation is scaled ({scaled}), which Tercet does not have; it reads a Llama without")
-    if FREQUENCIES in told.file.stored and not bool((told.file.tensor(FREQUENCIES) == 1).all()):
+    if FREQUENCIES in described.file.stored and not bool((described.file.tensor(FREQUENCIES) == 1).all()):
         raise UserError("its rotation is scaled (rope_freqs), which Tercet does not have; it reads a Llama without")
-    if told.file.settings.get("llama.expert_count", 0):
+    if described.file.settings.get("llama.expert_count", 0):
         raise UserError("it is a mixture of experts, which Tercet does not have")
 
 
-def _gpt2(told: _Described) -> tuple[Plain, dict[str, Tensor]]:
-    n_blocks = told.n_blocks()
-    width, heads = told.whole("embedding_length"), told.whole("attention.head_count")
+def _config_of_gpt2(described: _Described) -> Plain:
+    n_blocks = described.n_blocks()
+    width, heads = described.whole("embedding_length"), described.whole("attention.head_count")
     inner, n_rows, context = (
-        told.whole("feed_forward_length"),
-        told.rows("token_embd.weight"),
-        told.whole("context_length"),
+        described.whole("feed_forward_length"),
+        described.rows("token_embd.weight"),
+        described.whole("context_length"),
     )
-    told.check("embedding_length", "token_embd.weight", n_rows, width)
-    told.check("context_length embedding_length", "position_embd.weight", context, width)
-    told.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
-    told.check("embedding_length", "blk.0.attn_qkv.weight", 3 * width, width)
-    config: Plain = {
+    described.check("embedding_length", "token_embd.weight", n_rows, width)
+    described.check("context_length embedding_length", "position_embd.weight", context, width)
+    described.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
+    described.check("embedding_length", "blk.0.attn_qkv.weight", 3 * width, width)
+    return {
         "model_type": "gpt2",
         "vocab_size": n_rows,
         "n_positions": context,
@@ -252,16 +270,19 @@ def _gpt2(told: _Described) -> tuple[Plain, dict[str, Tensor]]:
         "n_head": heads,
         "n_inner": inner,
         "activation_function": "gelu_new",
-        "layer_norm_epsilon": told.real("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": described.real("attention.layer_norm_epsilon"),
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
         "resid_pdrop": 0.0,
-        "tie_word_embeddings": "output.weight" not in told.file.stored,
+        "tie_word_embeddings": "output.weight" not in described.file.stored,
     }
-    turned = {their_name(f"blk.0.{name}", told.theirs()).partition(".0.")[2] for name in TRANSPOSED}
-    return config, {
+
+
+def _state_of_gpt2(described: _Described) -> dict[str, Tensor]:
+    turned = {their_name(f"blk.0.{name}", described.theirs()).partition(".0.")[2] for name in TRANSPOSED}
+    return {
         name: tensor.T if tensor.ndim == 2 and name.endswith(tuple(turned)) else tensor
-        for name, tensor in told.state().items()
+        for name, tensor in described.state().items()
     }
 
 

@@ -77,12 +77,19 @@ def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
         UserError: where the two do not belong together, or ask for what Tercet does not have.
     """
     tensors = plain_names(state, prefix="transformer.", no_weight=lambda name: MASK.fullmatch(name) is not None)
+    spec = gpt2_spec(config, state, n_ids=n_ids)
     with fitting(KIND):
-        model = DecoderOnly(with_ids(_spec(config), n_ids))
+        model = DecoderOnly(spec)
     if model.spec.tie_embeddings:
         untwin(tensors, "lm_head.weight", "wte.weight", KIND)
     fill(model, tensors, _source, zero=(), kind=KIND)
     return model.eval()
+
+
+def gpt2_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
+    """The spec of what `from_gpt2` reads: the config says all of it. Raises as it does."""
+    with fitting(KIND):
+        return with_ids(_spec(config), n_ids)
 
 
 def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:

@@ -61,12 +61,19 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
     """
     # Old files keep the frequencies of the rotation, which follow from its base.
     tensors = plain_names(state, prefix="model.", no_weight=lambda name: name.endswith("rotary_emb.inv_freq"))
+    spec = llama_spec(config, state, n_ids=n_ids)
     with fitting(KIND):
-        model = DecoderOnly(with_ids(_spec(config), n_ids))
+        model = DecoderOnly(spec)
     if model.spec.tie_embeddings:
         untwin(tensors, "lm_head.weight", "embed_tokens.weight", KIND)
     fill(model, tensors, _source, zero=(), kind=KIND)
     return model.eval()
+
+
+def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
+    """The spec of what `from_llama` reads: the config says all of it. Raises as it does."""
+    with fitting(KIND):
+        return with_ids(_spec(config), n_ids)
 
 
 def to_llama(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:

@@ -96,13 +96,13 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
     Raises:
         UserError: where the two do not belong together, or ask for what Tercet does not have.
     """
-    tensors = plain_names(state, prefix="model.", no_weight=lambda name: False)
+    tensors, shared = _their_names(config, state)
     tables = {side: tensors.pop(f"{side}.embed_positions.weight", None) for side in SIDES}
-    shared = _share(config, tensors)
     if BIAS in tensors and tensors[BIAS].ndim == 2 and len(tensors[BIAS]) == 1:
         tensors[BIAS] = tensors[BIAS][0]
+    spec = marian_spec(config, state, n_ids=n_ids)
     with fitting(KIND):
-        model = EncoderDecoder(with_ids(_spec(config, shared=shared, biased=BIAS in tensors), n_ids))
+        model = EncoderDecoder(spec)
     if model.spec.tie_embeddings:
         untwin(tensors, "lm_head.weight", SHARED if shared else EMBEDDINGS[1], KIND)
     fill(model, tensors, partial(_source, shared=shared), zero=(), kind=KIND)
@@ -111,6 +111,15 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
         _check_positions(model, side, table, order)
     _reorder(model, order)
     return model.eval()
+
+
+def marian_spec(
+    config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
+) -> EncoderDecoderSpec:
+    """The spec of what `from_marian` reads; no tensor but the embeddings is looked into. Raises as it does."""
+    tensors, shared = _their_names(config, state)
+    with fitting(KIND):
+        return with_ids(_spec(config, shared=shared, biased=BIAS in tensors), n_ids)
 
 
 def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
@@ -216,6 +225,12 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
         encoder=encoder,
         decoder=decoder,
     )
+
+
+def _their_names(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """The tensors without the prefix, and whether both sides have one embedding."""
+    tensors = plain_names(state, prefix="model.", no_weight=lambda name: False)
+    return tensors, _share(config, tensors)
 
 
 def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from tercet.checkpoint.atomic import write_atomically
-from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.besides import check_translates, library, tokenizer_files
 from tercet.checkpoint.foreign.onnx_graphs import Graph, graphs_of
 from tercet.checkpoint.foreign.onnx_readme import card
+from tercet.checkpoint.trained import Trained
 
 OPSET = 20
 LARGE = 1 << 30  # bytes of weights that stand beside their graph: a file of graph and weights ends at 2 GiB

@@ -1,7 +1,7 @@
 """How a folder of ONNX graphs is used with onnxruntime, in a few lines that run."""
 
-from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.besides import beginning, card_with
+from tercet.checkpoint.trained import Trained
 from tercet.models import DecoderOnly, EncoderOnly
 
 WRITING = """

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -75,8 +76,8 @@ def take(config: Mapping[str, Any], key: str, kind: type[Value], default: Value 
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
-        told = "has no" if value is None else f"has {value!r} as"
-        raise UserError(f"config.json {told} {key}; put back the {kind.__name__} that the weights were trained with")
+        verb = "has no" if value is None else f"has {value!r} as"
+        raise UserError(f"config.json {verb} {key}; put back the {kind.__name__} that the weights were trained with")
     return value
 
 
@@ -183,7 +184,7 @@ def fill(
     missing = [name for name in wanted if name not in state]
     unknown = [name for name in state if name not in wanted]
     unlike = [name for name, shape in wanted.items() if name in state and state[name].shape != shape]
-    told = [
+    mistakes = [
         *([f"{first_names(missing)} missing"] if missing else []),
         *([f"{first_names(unknown)} unknown"] if unknown else []),
         *(
@@ -191,8 +192,8 @@ def fill(
             for name in unlike[:2]
         ),
     ]
-    if told:
-        raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(told)}")
+    if mistakes:
+        raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(mistakes)}")
     for name, tensor in own.items():
         if name in sources:
             tensor.copy_(sources[name].read(state[sources[name].name]))
@@ -204,13 +205,15 @@ def their_state(tensors: Mapping[str, Tensor], source: Callable[[str], Source]) 
     """The inverse of `fill`: our tensors under their names, those that are one tensor of theirs put together."""
     parts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
-        found = source(name)
-        parts.setdefault(found.name, {})[found.part] = found.write(tensor)
+        theirs = source(name)
+        parts.setdefault(theirs.name, {})[theirs.part] = theirs.write(tensor)
     return {name: torch.cat([some[n] for n in sorted(some)], dim=-1) for name, some in parts.items()}
 
 
 def read_state(folder: Path) -> Mapping[str, Tensor]:
     """The tensors of a folder by name: one safetensors file or several, or else a pickle that runs no code.
+
+    They are mapped, not read: what nobody looks into stays on the disk.
 
     Raises:
         UserError: where a file is broken or missing.
@@ -238,7 +241,8 @@ def _read_several(index: Path) -> Mapping[str, Tensor]:
 
 def _read_pickle(path: Path) -> Mapping[str, Tensor]:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # What is not asked for is not read; the oldest files are no archives, and are read whole.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
     except Exception as error:  # torch's reader raises whatever a broken pickle leads to: KeyError, IndexError, ...
         reason = str(error).partition("\n")[0]
         raise UserError(f"{path} is not a whole file of weights ({reason}); copy it again") from None

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from tercet.checkpoint.atomic import write_atomically
 from tercet.checkpoint.chat_template import write_chat_template
-from tercet.checkpoint.folder import Trained
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
 from tercet.checkpoint.foreign.bert import to_bert
 from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
 from tercet.checkpoint.foreign.marian import to_marian
+from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import write_tensors
 from tercet.config import Plain, UserError
-from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
+from tercet.models import AnyModel, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
 from tercet.nn import Rotary
 
 OPENING = "## Open it with transformers"
@@ -62,11 +62,11 @@ def _equal(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
 def _generation(trained: Trained) -> Plain | None:
     """How theirs writes as ours does: a language model draws from all tokens, a translator writes no special ones."""
     tokenizer, spec = trained.tokenizer, trained.model.spec
-    if isinstance(trained.model, EncoderOnly):
+    if "embed" in trained.verbs:
         return None
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
     ids = {name: number for name, number in ids.items() if number is not None}
-    if isinstance(trained.model, DecoderOnly):
+    if "generate" in trained.verbs:
         return {**ids, "do_sample": True, "temperature": 1.0, "top_k": 0, "max_length": spec.max_len}
     if tokenizer.bos_id is None or tokenizer.eos_id is None:
         missing = "beginning" if tokenizer.bos_id is None else "end"
@@ -83,10 +83,9 @@ def _generation(trained: Trained) -> Plain | None:
 
 def _card(trained: Trained, architecture: str) -> str:
     spec = trained.model.spec
-    n_parameters = sum(parameter.numel() for parameter in trained.model.parameters())
-    told = trained.readme() or trained.card.to_markdown(spec, n_parameters=n_parameters)
-    if OPENING in told:
-        return told
+    text = trained.readme() or trained.card.to_markdown(spec, n_parameters=trained.n_parameters)
+    if OPENING in text:
+        return text
     lines = [
         f"from transformers import AutoTokenizer, {architecture}",
         "",
@@ -106,7 +105,7 @@ def _card(trained: Trained, architecture: str) -> str:
         )
         words = f"\nThe source {how}, in source_tokenizer.json; the other tokenizer is the target's.\n"
     code = "\n".join(lines)
-    return f"{told.rstrip()}\n\n{OPENING}\n\n```python\n{code}\n```\n{words}"
+    return f"{text.rstrip()}\n\n{OPENING}\n\n```python\n{code}\n```\n{words}"
 
 
 def _json(data: Any) -> str:

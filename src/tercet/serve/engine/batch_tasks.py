@@ -16,7 +16,6 @@ from tercet.config import UserError
 from tercet.encoding import Classified, Filled, Tagged, classify, fill, tag
 from tercet.encoding.batches import frame_rows
 from tercet.encoding.embed import embed_rows
-from tercet.evaluate import classifier, encoder, language_model, masked_model, translator
 from tercet.generation import Beam, Sampling, Translation, translate
 from tercet.generation.sampling import DIVERGED
 from tercet.models.inference import inference_mode
@@ -65,7 +64,7 @@ class BatchTasks:
 
     def translate(self, items: list[TranslationItem], search: Beam | Sampling) -> list[list[Translation]]:
         translations = translate(
-            translator(self.trained), self.trained.tokenizer, [item.text for item in items], search,
+            self.trained.require("translate").model, self.trained.tokenizer, [item.text for item in items], search,
             source_tokenizer=self.trained.source_tokenizer, prefixes=[item.prefix for item in items],
         )  # fmt: skip
         _check_numbers(hypothesis.score for hypotheses in translations for hypothesis in hypotheses)
@@ -73,23 +72,22 @@ class BatchTasks:
 
     def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
         """As `tercet.encoding.embed`, of texts that are ids already; none is longer than the model takes."""
-        model, tokenizer = encoder(self.trained), self.trained.tokenizer
+        model, tokenizer = self.trained.require("embed").model, self.trained.tokenizer
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
         vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalise=options.normalise)
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors
 
     def fill(self, items: list[str], options: FillOptions) -> list[Filled]:
-        model = masked_model(self.trained)
+        model = self.trained.require("fill").model
         filled = fill(model, self.trained.tokenizer, items, top=options.top, only=options.only)
         _check_numbers(candidate.probability for text in filled for mask in text.masks for candidate in mask)
         return filled
 
     def classify(self, items: list[str], _: None) -> list[Classified] | list[Tagged]:
-        model, tokenizer = classifier(self.trained), self.trained.tokenizer
-        head = model.spec.classifier
-        assert head is not None
-        if head.over == "texts":
+        trained = self.trained.require("classify")
+        model, tokenizer = trained.model, trained.tokenizer
+        if trained.label_head.over == "texts":
             classified = classify(model, tokenizer, items)
             _check_numbers(label.probability for label in classified)
             return classified
@@ -102,7 +100,7 @@ class BatchTasks:
         return [self._score(list(ids), top) for ids in items]
 
     def _score(self, ids: list[int], top: int) -> ScoredPrompt:
-        model = language_model(self.trained)
+        model = self.trained.require("generate").model
         device = model.embedding.weight.device
         targets = torch.tensor(ids[1:], dtype=torch.long, device=device)
         logprobs, likeliest = list[float](), list[TopTokens]()

@@ -14,7 +14,6 @@ from queue import SimpleQueue
 from typing import Protocol, Unpack
 
 from tercet.checkpoint import Trained
-from tercet.evaluate import language_model
 from tercet.generation import Sampling, encode_prompt
 from tercet.generation.sampling import SamplingOptions
 from tercet.serve.engine.limits import Limits
@@ -104,7 +103,7 @@ class Engine:
 
     def __init__(self, run: HasTrained, *, limits: Limits = UNBOUNDED) -> None:
         self._tokenizer = run.trained.tokenizer
-        self._scheduler = Scheduler(language_model(run.trained), self._tokenizer, limits)
+        self._scheduler = Scheduler(run.trained.require("generate").model, self._tokenizer, limits)
 
     def __enter__(self) -> "Engine":
         return self

@@ -1,0 +1,212 @@
+"""A trained model that knows what it is: its kind in words, what it was trained for, what can be asked of it.
+
+    LanguageModel  goes on writing     Translator  writes one text for another     Encoder  reads, and what its heads do
+
+What a model cannot do is refused here alone, with what it can: `load_model(folder).require("translate").model` is an
+`EncoderDecoder`, or there was an error that names the right verb.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar, overload
+
+from tercet.checkpoint.card import Card
+from tercet.config import UserError, parse
+from tercet.data import DataSpec, LabelsSpec, PairsSpec
+from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
+from tercet.tokens import Tokenizer
+
+TaskKind = Literal["language", "translation", "masked", "labels", "embedding"]
+Verb = Literal["generate", "translate", "fill", "classify", "embed", "evaluate", "score"]
+Spec = TypeVar("Spec", DataSpec, PairsSpec, LabelsSpec)
+
+KINDS: dict[TaskKind, str] = {
+    "language": "a language model",
+    "translation": "a translator",
+    "masked": "a masked language model",
+    "labels": "a classifier",
+    "embedding": "an encoder",
+}
+REFUSALS: dict[Verb, str] = {
+    "generate": "which cannot write",
+    "translate": "no translator",
+    "fill": "which fills no masks",
+    "classify": "no classifier",
+    "embed": "no encoder",
+    "evaluate": "which fills no masks",
+    "score": "which fills no masks",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(ABC):
+    """A model as it was loaded: in eval mode, on the CPU, with the folder (or the GGUF file) that it came from.
+
+    Attributes:
+        source_tokenizer: the same, but for a translator whose source has a vocabulary of its own.
+        chat_template: Jinja text.
+    """
+
+    model: AnyModel
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer
+    card: Card = field(default_factory=Card)
+    chat_template: str | None = None
+    folder: Path
+
+    @staticmethod
+    def wrap(
+        model: AnyModel,
+        tokenizer: Tokenizer,
+        *,
+        source_tokenizer: Tokenizer | None = None,
+        card: Card | None = None,
+        chat_template: str | None = None,
+        folder: Path,
+    ) -> "Trained":
+        """The model as what it is; `source_tokenizer` where the source has its own."""
+        classes: dict[str, type[Trained]] = {
+            "decoder-only": LanguageModel, "encoder-decoder": Translator, "encoder-only": Encoder,
+        }  # fmt: skip
+        return classes[model.spec.family](
+            model=model,
+            tokenizer=tokenizer,
+            source_tokenizer=tokenizer if source_tokenizer is None else source_tokenizer,
+            card=Card() if card is None else card,
+            chat_template=chat_template,
+            folder=folder,
+        )
+
+    @property
+    @abstractmethod
+    def task(self) -> TaskKind:
+        """What it was trained for: in a recipe, the task's kind; "embedding" for an encoder without a head."""
+
+    @property
+    def kind(self) -> str:
+        """What it is in words."""
+        return KINDS[self.task]
+
+    @property
+    @abstractmethod
+    def verbs(self) -> tuple[Verb, ...]:
+        """What can be asked of it, what it is for first."""
+
+    @property
+    def own_source_tokenizer(self) -> Tokenizer | None:
+        """The source's, where it is another than the target's."""
+        return None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
+
+    @property
+    def n_parameters(self) -> int:
+        """How many there are, tied ones counted once."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @overload
+    def require(self, verb: Literal["generate"]) -> "LanguageModel": ...
+
+    @overload
+    def require(self, verb: Literal["translate"]) -> "Translator": ...
+
+    @overload
+    def require(self, verb: Literal["fill", "classify", "embed"]) -> "Encoder": ...
+
+    @overload
+    def require(self, verb: Literal["evaluate", "score"]) -> "Trained": ...
+
+    def require(self, verb: Verb) -> "Trained":
+        """The same, typed as what can be asked this.
+
+        Raises:
+            UserError: where it cannot, with what it is and the verb for it.
+        """
+        if verb not in self.verbs:
+            raise UserError(
+                f"{self.folder} is {self.kind}, {self._refusal(verb)}: use `tercet {self.verbs[0]} {self.folder}`"
+            )
+        return self
+
+    def _refusal(self, verb: Verb) -> str:
+        return REFUSALS[verb]
+
+    def trained_on(self, spec: type[Spec]) -> Spec | None:
+        """The settings of the data that it was trained on, where its card has them.
+
+        Raises:
+            UserError: where they are not of this kind.
+        """
+        settings = self.card.data_settings
+        return None if settings is None else parse(spec, settings, name=f"the recipe in {self.folder / 'card.json'}")
+
+    def readme(self) -> str | None:
+        """What the folder says of the model, in Markdown; None where it says nothing that can be read."""
+        path = self.folder / "README.md"
+        try:
+            return path.read_text(encoding="utf-8") if path.is_file() else None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModel(Trained):
+    """A model that goes on writing."""
+
+    model: DecoderOnly
+
+    @property
+    def task(self) -> TaskKind:
+        return "language"
+
+    @property
+    def verbs(self) -> tuple[Verb, ...]:
+        return "generate", "evaluate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translator(Trained):
+    """A model that writes a text for another."""
+
+    model: EncoderDecoder
+
+    @property
+    def task(self) -> TaskKind:
+        return "translation"
+
+    @property
+    def verbs(self) -> tuple[Verb, ...]:
+        return "translate", "evaluate", "score"
+
+    def _refusal(self, verb: Verb) -> str:
+        return "which needs a source" if verb == "generate" else super()._refusal(verb)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder(Trained):
+    """A model that reads: what it is depends on its heads, of which it may have several or none."""
+
+    model: EncoderOnly
+
+    @property
+    def task(self) -> TaskKind:
+        spec = self.model.spec
+        return "labels" if spec.classifier is not None else "masked" if spec.masked_head is not None else "embedding"
+
+    @property
+    def verbs(self) -> tuple[Verb, ...]:
+        labels: tuple[Verb, ...] = () if self.model.spec.classifier is None else ("classify",)
+        fills: tuple[Verb, ...] = () if self.model.spec.masked_head is None else ("fill", "score")
+        return (*labels, *fills, "embed", *(("evaluate",) if labels or fills else ()))
+
+    @property
+    def label_head(self) -> Classifier:
+        """Raises UserError where it gives no labels."""
+        self.require("classify")
+        assert self.model.spec.classifier is not None
+        return self.model.spec.classifier
+
+    def require_labels(self, over: Literal["texts", "tokens"]) -> EncoderOnly:
+        """The model, where it gives labels to `over`; else UserError."""
+        if over != self.label_head.over:
+            raise UserError(f"{self.folder} gives labels to {self.label_head.over}, not to {over}")
+        return self.model

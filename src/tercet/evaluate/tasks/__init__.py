@@ -1,0 +1,27 @@
+"""How a trained model is scored, a file for each task: on other data, or on what its own kept from training."""
+
+from typing import Any
+
+from tercet.checkpoint import Encoder, LanguageModel, Trained, Translator
+from tercet.evaluate.tasks.evaluation import Evaluation
+from tercet.evaluate.tasks.labels import LabelsEvaluation
+from tercet.evaluate.tasks.language import LanguageEvaluation
+from tercet.evaluate.tasks.masked import MaskedEvaluation
+from tercet.evaluate.tasks.translation import TranslationEvaluation
+
+
+def evaluation_of(trained: Trained) -> Evaluation[Any]:
+    """How this model is scored.
+
+    Raises:
+        UserError: for an encoder that fills no masks and gives no labels.
+    """
+    match trained.require("evaluate"):
+        case LanguageModel() as model:
+            return LanguageEvaluation(model)
+        case Translator() as model:
+            return TranslationEvaluation(model)
+        case Encoder() as model:
+            return LabelsEvaluation(model) if model.task == "labels" else MaskedEvaluation(model)
+        case model:
+            raise TypeError(f"nothing scores a {type(model).__name__}")

@@ -1,0 +1,139 @@
+"""What the evaluations of all tasks have in common: held-out data of one's own, and the scores that a comparison needs.
+
+Files that have changed since are refused, for what is held out now may have been learnt from then.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, TypedDict, TypeVar
+
+from tercet.checkpoint import Trained
+from tercet.config import UserError, parse, plain
+from tercet.data import Corpus, DataSpec, HeldOut, prepare
+from tercet.evaluate.labels import LabelScores
+from tercet.evaluate.masked import MaskedScores
+from tercet.evaluate.protocols import Protocol
+from tercet.evaluate.scores import LanguageScores
+from tercet.evaluate.translation import TranslationScores
+from tercet.generation import Beam
+
+Part = Literal["validation", "test"]
+Kind = Literal["language model", "masked language model", "translator", "classifier"]
+Scores = LanguageScores | TranslationScores | MaskedScores | LabelScores
+Data = TypeVar("Data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutScores:
+    """Attributes:
+    scores: by measure, such as {"nats_per_token": 1.47}; see `MEASURES` of the leaderboard.
+    parameters: of the model, tied ones once.
+    text: sha256 of the text, pairs or labels that were scored.
+    tokenizer: sha256 of the tokenizer; a translator's is the target's.
+    tokens: predictions that the scores are means of.
+    validation: the documents that a model of text was scored on.
+    """
+
+    kind: Kind
+    scores: dict[str, float]
+    parameters: int
+    text: str
+    tokenizer: str
+    tokens: int
+    validation: tuple[str, ...] = field(default=(), repr=False)
+
+
+class EvaluationOptions(TypedDict, total=False):
+    """The settings of all tasks; one that a task does not have is a TypeError."""
+
+    batch_tokens: int
+    stride: int | None  # of a language model: how far apart windows begin
+    progress: bool
+    rate: float  # of a masked language model: the share that is hidden
+    seed: int
+    tokens: int | None
+    source: str | Path | None  # of a translator: other pairs
+    target: str | Path | None
+    part: Part | None
+    encoding: str | None
+    search: Beam | None
+    protocol: Protocol
+    language: str | None
+
+
+class Evaluation(ABC, Generic[Data]):
+    """How one trained model is scored."""
+
+    @abstractmethod
+    def load_held_out(self) -> Data:
+        """What the model's own data kept from training.
+
+        Raises:
+            UserError: where that is not there, or no longer what the model was trained on.
+        """
+
+    @abstractmethod
+    def score_held_out(self, data: Data) -> HeldOutScores:
+        """What a comparison says of the model on such data."""
+
+    @abstractmethod
+    def evaluate(self, data: str | Path | None = None, **settings: Any) -> Scores:
+        """The scores on the held-out data, or on all of `data`; each task has settings of its own."""
+
+
+@dataclass(frozen=True)
+class TextEvaluation(Evaluation[Corpus]):
+    """Of a model of running text: on the validation part of a corpus."""
+
+    trained: Trained
+
+    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Corpus:
+        """The corpus that it was trained on, or one whose validation part is all of `data`.
+
+        Raises:
+            UserError: where the data is not there, or no longer what the model was trained on.
+        """
+        trained, trained_on = self.trained, self.trained.trained_on(DataSpec)
+        if data is not None:
+            settings = {"encoding": encoding or "utf-8", "text_field": trained_on.text_field if trained_on else "text"}
+            spec = parse(DataSpec, {"source": str(data), **settings, "validation": plain(HeldOut(source=str(data)))})
+            return prepare(spec, tokenizer=trained.tokenizer)
+        if trained_on is None:
+            raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+        corpus = prepare(trained_on, tokenizer=trained.tokenizer)
+        check_unchanged(trained, trained_on.source, corpus.hash, "--data")
+        return corpus
+
+    def load_held_out(self) -> Corpus:
+        return self.load()
+
+    @property
+    def documents_apart(self) -> bool:
+        """Whether each document stood alone in training."""
+        trained_on = self.trained.trained_on(DataSpec)
+        return trained_on is not None and trained_on.documents_apart
+
+
+def check_unchanged(trained: Trained, source: str, content: str, flags: str) -> None:
+    """Raises UserError where the hash of what was read now is not that of the training."""
+    if trained.card.data_hash and content != trained.card.data_hash:
+        raise UserError(f"{source} has changed since the training, and may hold what was trained on; give {flags}")
+
+
+def digest(*parts: str) -> str:
+    """sha256 of texts, as hex digits."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(f"{len(part)}:".encode() + part.encode(errors="surrogatepass"))
+    return hashed.hexdigest()
+
+
+def decode_documents(corpus: Corpus) -> tuple[str, ...]:
+    """The documents of the validation part."""
+    ids, starts = corpus.validation, corpus.validation_documents.tolist()
+    return tuple(
+        corpus.tokenizer.decode(ids[start:end].tolist())
+        for start, end in zip(starts, [*starts[1:], len(ids)], strict=True)
+    )

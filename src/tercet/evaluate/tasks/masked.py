@@ -1,0 +1,45 @@
+"""A masked language model: how well it fills masks on the validation part of its text."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint import Encoder
+from tercet.data import Corpus
+from tercet.evaluate.masked import MaskedScores, pseudo_perplexity, score_masked
+from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, digest
+
+
+@dataclass(frozen=True)
+class MaskedEvaluation(TextEvaluation):
+    trained: Encoder
+
+    def score(self, corpus: Corpus, **settings: Any) -> MaskedScores:
+        """How well masks are filled on the validation part of `corpus`; settings as in `score_masked`."""
+        model, tokenizer = self.trained.model, self.trained.tokenizer
+        return score_masked(model, tokenizer, corpus, documents_apart=self.documents_apart, **settings)
+
+    def score_held_out(self, data: Corpus) -> HeldOutScores:
+        documents, scores = decode_documents(data), self.score(data)
+        return HeldOutScores(
+            kind="masked language model",
+            scores={"nats_per_masked_token": scores.masked_loss, "accuracy": scores.masked_accuracy},
+            parameters=self.trained.n_parameters,
+            text=digest(*documents),
+            tokenizer=self.trained.tokenizer.hash,
+            tokens=scores.tokens,
+            validation=documents,
+        )
+
+    def evaluate(self, data: str | Path | None = None, **settings: Any) -> MaskedScores:
+        return self.score(self.load(data), **settings)
+
+    def pseudo_perplexity(self, corpus: Corpus, texts: int, *, within_word: bool = False) -> float:
+        """That of the first texts of the validation part: documents, cut to what the model takes."""
+        model, tokenizer, ids = self.trained.model, self.trained.tokenizer, corpus.validation
+        starts = corpus.validation_documents[:texts]
+        ends = [*corpus.validation_documents[1:], len(ids)]
+        # Of a long document no more is decoded than is read.
+        spans = [ids[start : min(end, start + model.max_len)] for start, end in zip(starts, ends, strict=False)]
+        read = [tokenizer.decode(span.tolist()) for span in spans]
+        return pseudo_perplexity(model, tokenizer, read, within_word=within_word)

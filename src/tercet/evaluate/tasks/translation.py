@@ -1,0 +1,182 @@
+"""A translator: BLEU and chrF of what it writes for its dataset's test part, and how likely it finds the references."""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from tercet.checkpoint import Translator
+from tercet.config import UserError, parse
+from tercet.data import PAIR_DATASETS, PairFiles, PairsSpec, pairs_of, prepare_pairs
+from tercet.data.pair_datasets import languages
+from tercet.evaluate.pairs import score_pairs
+from tercet.evaluate.protocols import Protocol
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, check_unchanged, digest
+from tercet.evaluate.translation import TranslationScores, perplexity, score_translations
+from tercet.generation import Beam, translate_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredPairs:
+    """Pairs of source and reference to score on, and the target's language, where it is known."""
+
+    pairs: tuple[tuple[str, str], ...]
+    language: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translated:
+    """Translations beside what they are scored against.
+
+    Attributes:
+        pairs: of source and reference.
+        written: the translation of each.
+        language: the target's, where it is known.
+    """
+
+    scores: TranslationScores
+    pairs: tuple[tuple[str, str], ...]
+    written: tuple[str, ...]
+    language: str | None
+
+
+@dataclass(frozen=True)
+class TranslationEvaluation(Evaluation[ScoredPairs]):
+    trained: Translator
+
+    def load(
+        self,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        *,
+        part: Part | None = None,
+        encoding: str | None = None,
+    ) -> ScoredPairs:
+        """By default the test part of the named dataset that it was trained on; of files, what was kept for validation.
+
+        Args:
+            source, target: other pairs, all of them: two files, or one .tsv or .jsonl file, or a named dataset.
+            part: of a named dataset, or "validation" of the files trained on.
+
+        Raises:
+            UserError: where the pairs are not there, or no longer what the model was trained on.
+        """
+        trained = self.trained
+        trained_on = trained.trained_on(PairsSpec)
+        if target is not None and source is None:
+            raise UserError(f"--target {target} needs its source: give --source as well")
+        if source is None:
+            if trained_on is None:
+                raise UserError(f"{trained.folder} does not say what it was trained on; give --source and --target")
+            spec = trained_on
+        else:
+            base = trained_on or PairsSpec(source="")
+            known = {"source_language": base.source_language, "target_language": base.target_language}
+            files = {"source": str(source), "target": None if target is None else str(target)}
+            spec = parse(PairsSpec, {**files, **known, "encoding": encoding or "utf-8"})
+        named = spec.target is None and spec.source in PAIR_DATASETS
+        if source is not None and not named:
+            if part is not None:
+                raise UserError(f"--part {part}: {source} has no parts, all of it is scored; leave --part out")
+            pair_files = PairFiles(
+                source=Path(source).expanduser(),
+                target=None if target is None else Path(target).expanduser(),
+                encoding=spec.encoding,
+                source_field=spec.source_language or "source",
+                target_field=spec.target_language or "target",
+            )
+            pairs = tuple(pair_files.pairs())
+        elif source is not None or (part or ("test" if named else "validation")) == "test":
+            pairs = tuple(pairs_of(spec, part or "test"))
+        else:
+            corpus = prepare_pairs(spec, tokenizer=trained.tokenizer, source_tokenizer=trained.source_tokenizer)
+            check_unchanged(trained, spec.source, corpus.hash, "--source and --target")
+            pairs = corpus.validation_texts
+        if not pairs:
+            raise UserError(f"{spec.source} has no pair to score; give a file with some")
+        return ScoredPairs(pairs=pairs, language=languages(spec)[1] if named else spec.target_language)
+
+    def load_held_out(self) -> ScoredPairs:
+        return self.load(part="validation")
+
+    def score(
+        self,
+        data: ScoredPairs,
+        *,
+        search: Beam | None = None,
+        protocol: Protocol = "detokenised",
+        language: str | None = None,
+        batch_tokens: int = 4096,
+        progress: bool = False,
+    ) -> Translated:
+        """Translate and score; how, see `score_translations`.
+
+        Args:
+            search: beam 5 by default.
+            language: the target's, where the data does not say it.
+            progress: show a bar on stderr, where that is a terminal.
+
+        Raises:
+            UserError: as `score_translations`.
+        """
+        model, tokenizer, own = self.trained.model, self.trained.tokenizer, self.trained.source_tokenizer
+        search = Beam() if search is None else search
+        language = language or data.language
+        if protocol == "lc-tok":  # what it lacks is told now, not after the translating
+            score_translations(["a"], ["a"], protocol=protocol, language=language)
+        lines = (source for source, _ in data.pairs)
+        answers = translate_stream(model, tokenizer, lines, search, source_tokenizer=own, batch_tokens=batch_tokens)
+        if progress and sys.stderr.isatty():
+            answers = track(answers, "translating", total=len(data.pairs), transient=True)
+        written = tuple(answer[0].text for answer in answers)
+        references = score_pairs(model, tokenizer, data.pairs, source_tokenizer=own)
+        tokens = sum(pair.tokens for pair in references)
+        nats = -sum(pair.logprob for pair in references) / tokens
+        scores = score_translations(
+            written, [reference for _, reference in data.pairs], protocol=protocol, language=language
+        )
+        cut = sum(pair.truncated for pair in references)
+        note = f"{cut:,} pairs are longer than the model takes, and were cut to {model.max_len} tokens"
+        return Translated(
+            scores=replace(
+                scores,
+                nll_nats_per_token=nats,
+                perplexity=perplexity(nats),
+                tokens=tokens,
+                search=search.name,
+                notes=(*scores.notes, *((note,) if cut else ())),
+            ),
+            pairs=data.pairs,
+            written=written,
+            language=language,
+        )
+
+    def score_held_out(self, data: ScoredPairs) -> HeldOutScores:
+        scores = self.score(data, search=Beam(size=1)).scores
+        assert scores.nll_nats_per_token is not None
+        return HeldOutScores(
+            kind="translator",
+            scores={
+                "nats_per_target_token": scores.nll_nats_per_token, "bleu": scores.bleu, "chrf": scores.chrf,
+            },
+            parameters=self.trained.n_parameters,
+            text=digest(*(side for pair in data.pairs for side in pair)),
+            tokenizer=self.trained.tokenizer.hash,
+            tokens=scores.tokens or 0,
+        )  # fmt: skip
+
+    def evaluate(
+        self,
+        data: str | Path | None = None,
+        *,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        part: Part | None = None,
+        encoding: str | None = None,
+        **settings: Any,
+    ) -> TranslationScores:
+        if data is not None:
+            raise UserError("a translator is scored on pairs: give source=... and target=... in place of data")
+        return self.score(self.load(source, target, part=part, encoding=encoding), **settings).scores

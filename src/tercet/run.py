@@ -1,0 +1,298 @@
+"""A trained model from Python: what the command line's verbs do, as methods."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack, overload
+
+import numpy as np
+import torch
+
+from tercet.checkpoint import Card, Trained
+from tercet.data.batching import BATCH_TOKENS
+from tercet.encoding import Classified, Filled, Tagged, classify, embed, fill, tag
+from tercet.evaluate import (
+    EvaluationOptions,
+    LabelScores,
+    LanguageScores,
+    MaskedScores,
+    TranslationScores,
+    evaluation_of,
+)
+from tercet.explorer import explore
+from tercet.generation import (
+    Beam,
+    Draft,
+    Lookup,
+    Sampling,
+    Translation,
+    draft_for,
+    generate,
+    stream_text,
+    translate,
+)
+from tercet.generation.beam import BeamOptions
+from tercet.generation.sampling import SamplingOptions
+from tercet.inspect.recording import Recording, read
+from tercet.models import AnyModel, Edit
+from tercet.nn.linear import WeightDtype, quantize
+from tercet.nn.pooling import Pooling
+from tercet.serve.serve_options import ServeOptions
+from tercet.tokens import Tokenizer
+
+
+class TranslationOptions(BeamOptions, total=False):
+    """The keywords of `Run.translations`."""
+
+    search: Beam | Sampling | None
+    prefixes: Sequence[str] | None
+    batch_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A trained model with its tokenizer, and the folder that it came from."""
+
+    trained: Trained
+
+    @property
+    def model(self) -> AnyModel:
+        return self.trained.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.trained.tokenizer
+
+    @property
+    def card(self) -> Card:
+        return self.trained.card
+
+    @property
+    def folder(self) -> Path:
+        return self.trained.folder
+
+    def to(self, device: str | torch.device) -> "Run":
+        """The same run, its model moved to `device`."""
+        self.model.to(device)
+        return self
+
+    def quantize(self, narrow: WeightDtype) -> "Run":
+        """The same run, its weights in fewer bits from now on; see `tercet.nn.quantize`."""
+        quantize(self.model, narrow)
+        return self
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        draft: "Run | None" = None,
+        lookup: bool | int = False,
+        draft_tokens: int | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> str:
+        """What a language model writes after `prompt`; the other keywords are those of `Sampling`.
+
+        Args:
+            draft: a smaller model with the same tokenizer that guesses tokens; this one reads them at once, and keeps
+                those that leave its own distribution as it is.
+            lookup: guess what followed the last tokens, so many, when they last stood in the text; True for 3.
+            draft_tokens: how many to guess at most.
+
+        Raises:
+            UserError: for a draft with another tokenizer.
+        """
+        guesses = self._guesses(draft, lookup, draft_tokens)
+        model = self.trained.require("generate").model
+        return generate(model, self.tokenizer, [prompt], Sampling(**sampling), guesses=guesses)[0].text
+
+    def stream(
+        self,
+        prompt: str = "",
+        *,
+        draft: "Run | None" = None,
+        lookup: bool | int = False,
+        draft_tokens: int | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Iterator[str]:
+        """The text of `generate`, piece by piece as it is written."""
+        guesses = self._guesses(draft, lookup, draft_tokens)
+        model = self.trained.require("generate").model
+        return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), guesses=guesses)
+
+    def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
+        tokens = {} if draft_tokens is None else {"tokens": draft_tokens}
+        if draft is not None and lookup is not False:
+            raise ValueError("draft and lookup both guess what comes next; give one of them")
+        if draft is not None:
+            return draft_for(self.tokenizer, draft.trained.require("generate").model, draft.tokenizer, **tokens)
+        if lookup is not False:
+            return Lookup(**({} if lookup is True else {"ngram": lookup}), **tokens)
+        if tokens:
+            raise ValueError(f"draft_tokens={draft_tokens} is for a draft or a lookup; give one of them")
+        return None
+
+    @overload
+    def translate(self, texts: str, **options: Unpack[TranslationOptions]) -> str: ...
+
+    @overload
+    def translate(self, texts: list[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
+
+    def translate(self, texts: str | list[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
+        """The best translation of a text, or of each in a list; the keywords are those of `translations`."""
+        best = [answers[0].text for answers in self.translations(texts, **options)]
+        return best[0] if isinstance(texts, str) else best
+
+    def translations(
+        self,
+        texts: str | Sequence[str],
+        *,
+        search: Beam | Sampling | None = None,
+        prefixes: Sequence[str] | None = None,
+        batch_tokens: int = 4096,
+        **beam: Unpack[BeamOptions],
+    ) -> list[list[Translation]]:
+        """For each text its translations, best first, with their scores and tokens.
+
+        Args:
+            search: how to look for them; or, in its place, keywords of `Beam`, such as size=1 or n_best=5.
+            prefixes: for each text how its translation begins.
+            batch_tokens: source tokens at once, counted for each hypothesis.
+        """
+        if search is not None and beam:
+            raise ValueError(f"{', '.join(beam)}: settings of a beam, beside search={search}; give one or the other")
+        return translate(
+            self.trained.require("translate").model, self.tokenizer, [texts] if isinstance(texts, str) else texts,
+            Beam(**beam) if search is None else search, source_tokenizer=self.trained.source_tokenizer,
+            prefixes=prefixes, batch_tokens=batch_tokens,
+        )  # fmt: skip
+
+    @overload
+    def fill(self, texts: str, top: int | None = None, only: Sequence[str] | None = None) -> Filled: ...
+
+    @overload
+    def fill(self, texts: list[str], top: int | None = None, only: Sequence[str] | None = None) -> list[Filled]: ...
+
+    def fill(
+        self, texts: str | list[str], top: int | None = None, only: Sequence[str] | None = None
+    ) -> Filled | list[Filled]:
+        """What may stand where a text has [MASK], or each in a list: for each mask the likeliest tokens.
+
+        Args:
+            top: so many at most; 5 by default, or all the words of `only`.
+            only: these words in place of the vocabulary.
+        """
+        every = [texts] if isinstance(texts, str) else texts
+        filled = fill(self.trained.require("fill").model, self.tokenizer, every, top=top, only=only)
+        return filled[0] if isinstance(texts, str) else filled
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: Pooling = "mean",
+        normalise: bool = True,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> np.ndarray:
+        """The vector of a text (D,), or of each in a list (N, D).
+
+        Args:
+            pooling: mean of all tokens, or the first one, bos.
+            normalise: to length 1.
+            batch_tokens: the most tokens of a batch, padding included.
+        """
+        model, every = self.trained.require("embed").model, [texts] if isinstance(texts, str) else texts
+        vectors = embed(
+            model, self.tokenizer, every, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
+        ).vectors
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    @overload
+    def classify(self, texts: str) -> Classified: ...
+
+    @overload
+    def classify(self, texts: list[str]) -> list[Classified]: ...
+
+    def classify(self, texts: str | list[str]) -> Classified | list[Classified]:
+        """The label of a text, or of each in a list, with its probability; for labels of words there is `tag`."""
+        every = [texts] if isinstance(texts, str) else texts
+        classified = classify(self.trained.require("classify").require_labels("texts"), self.tokenizer, every)
+        return classified[0] if isinstance(texts, str) else classified
+
+    def tag(self, sentences: Sequence[Sequence[str]]) -> list[Tagged]:
+        """The label of each word in each list of words, with its probability."""
+        return tag(self.trained.require("classify").require_labels("tokens"), self.tokenizer, sentences)
+
+    def evaluate(
+        self, data: str | Path | None = None, **settings: Unpack[EvaluationOptions]
+    ) -> LanguageScores | TranslationScores | MaskedScores | LabelScores:
+        """How good the model is on text that it has not seen.
+
+        A language model: on the validation part of the training's data, or on the whole of `data`; settings as in
+        `score`. A translator: on its dataset's test part, else its validation part, or on other pairs; settings as in
+        `TranslationEvaluation`. A masked language model: as a language model; settings as in `score_masked`. A
+        classifier: on the validation part of its labelled texts, or on the whole file `data`; settings as in
+        `score_labels`.
+        """
+        return evaluation_of(self.trained).evaluate(data, **settings)
+
+    def read(
+        self,
+        text: str = "",
+        *,
+        target: str | None = None,
+        ids: Sequence[int] | None = None,
+        target_ids: Sequence[int] | None = None,
+        edits: Sequence[Edit] = (),
+        only: Sequence[str] = ("*",),
+    ) -> Recording:
+        """One text through the model, and every tensor on the way.
+
+        Args:
+            target: what a translator's decoder reads; what the model itself would write by default.
+            ids, target_ids: exactly these tokens in place of `text` and `target`, special ones included.
+            edits: changes to tensors on the way, such as a head switched off.
+            only: patterns of the names to note.
+        """
+        return read(self.trained, text, target=target, ids=ids, target_ids=target_ids, edits=edits, only=only)
+
+    def explore(
+        self,
+        prompt: str | None = None,
+        *,
+        target: str | None = None,
+        export: str | Path | None = None,
+        host: str = "127.0.0.1",
+        port: int = 8765,
+        open: bool = False,  # the name of the command line's flag
+    ) -> None:
+        """A page that shows what happens inside: served until it is stopped, or written to the file `export`.
+
+        Args:
+            prompt: the text to open with; a line of the validation part by default.
+            target: what a translator's decoder reads; what it writes itself by default.
+            port: or the next free one; 0 takes any.
+            open: open the page in the browser.
+
+        Raises:
+            UserError: where the text cannot be read, the page would be too large, or starlette and uvicorn are missing.
+        """
+        explore(self.trained, prompt, target=target, export=export, host=host, port=port, browse=open)
+
+    def serve(self, *beside: "Run", **options: Unpack[ServeOptions]) -> None:
+        """Answer over HTTP with this model, and those beside it, until a signal ends it; each is called as its folder.
+
+        Args:
+            beside: other models to serve at one address.
+            options: host, port, limits, ... as in `tercet.serve.server.serve`.
+
+        Raises:
+            UserError: where two are called alike, it cannot be opened there, or a package is missing.
+        """
+        from tercet.serve.required_packages import require_packages
+
+        require_packages()
+        from tercet.serve.server import name_models, serve
+
+        runs = (self, *beside)
+        names = name_models([run.folder.parent if run.folder.name in ("best", "last") else run.folder for run in runs])
+        serve({name: run.trained for name, run in zip(names, runs, strict=True)}, **options)

@@ -1,0 +1,19 @@
+"""The keywords of `serve`, beside the models: known without the packages that serving needs."""
+
+from typing import TypedDict
+
+from tercet.serve.engine.limits import Limits
+
+
+class ServeOptions(TypedDict, total=False):
+    """As in `tercet.serve.server.serve`, which says what each means."""
+
+    host: str
+    port: int
+    limits: Limits | None
+    max_body: int
+    grace: float
+    origins: tuple[str, ...]
+    open_to_all: bool
+    json_log: bool
+    quiet: bool

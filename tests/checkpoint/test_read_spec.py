@@ -1,0 +1,86 @@
+"""The spec of a folder is that of its model, and no model is built for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from converted import saved
+from folders_of_others import edited, shaken, written
+from gguf_models import drawn_gpt2, drawn_llama, taken_out
+
+from tercet.checkpoint import folder, load_model, read_spec
+from tercet.config import UserError
+from tercet.models import AnySpec, DecoderOnly, DecoderOnlySpec, StackSpec
+
+STACK = StackSpec(d_model=8, n_layers=1, n_heads=2, d_ff=13)
+SIZES = {"vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 17}
+
+
+def marian(**changes: Any) -> Any:
+    sides = {f"{side}_{part}": n for side in ("encoder", "decoder") for part, n in
+             (("layers", 1), ("attention_heads", 2), ("ffn_dim", 13))}  # fmt: skip
+    config = transformers.MarianConfig(
+        vocab_size=23, d_model=12, max_position_embeddings=19, eos_token_id=2, decoder_start_token_id=0,
+        pad_token_id=0, **sides, **changes,
+    )  # fmt: skip
+    return transformers.MarianMTModel(config)
+
+
+THEIRS = {
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=23, n_positions=19, n_embd=12, n_layer=2, n_head=3)
+    ),
+    "llama": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SIZES, max_position_embeddings=19, num_key_value_heads=3)
+    ),
+    "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, max_position_embeddings=19)),
+    "a bert that classifies": lambda: transformers.BertForSequenceClassification(
+        transformers.BertConfig(**SIZES, max_position_embeddings=19, num_labels=3)
+    ),
+    "a bare bert": lambda: transformers.BertModel(transformers.BertConfig(**SIZES, max_position_embeddings=19)),
+    "marian": marian,
+}
+
+
+def read_unbuilt(path: Path, monkeypatch: pytest.MonkeyPatch) -> AnySpec:
+    """The spec, where building any model would fail."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was built")
+
+    with monkeypatch.context() as patch:
+        for family in ("DecoderOnly", "EncoderOnly", "EncoderDecoder"):
+            for module in ("bert", "gpt2", "llama", "marian"):
+                patch.setattr(f"tercet.checkpoint.foreign.{module}.{family}", refuse, raising=False)
+        patch.setattr(folder, "build", refuse)
+        patch.setattr(folder, "read_weights", refuse)
+        return read_spec(path)
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("name", THEIRS)
+def test_of_folders_of_others(name: str, pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "theirs", shaken(THEIRS[name](), 0), n_ids=20, pickled=pickled)
+    assert read_unbuilt(path, monkeypatch) == load_model(path).model.spec
+
+
+@pytest.mark.parametrize("drawn", [drawn_llama, drawn_gpt2])
+def test_of_gguf_files(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = taken_out(tmp_path, drawn(1))
+    assert read_unbuilt(path, monkeypatch) == load_model(path).model.spec
+
+
+def test_of_our_own_folders_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = DecoderOnlySpec(vocab_size=11, max_len=7, stack=STACK)
+    saved(tmp_path / "run" / "last", DecoderOnly(spec))
+    assert read_unbuilt(tmp_path / "run", monkeypatch) == load_model(tmp_path / "run").model.spec == spec
+
+
+def test_what_is_broken_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        read_spec(tmp_path / "none")
+    path = written(tmp_path / "theirs", shaken(THEIRS["a bert that classifies"](), 0))
+    edited(path, {"classifier.weight": load_model(path).require("classify").model.classifier.weight.detach()[:2]})
+    with pytest.raises(UserError, match=f"{path}: the classifier scores 2 labels and id2label names 3"):
+        read_spec(path)

@@ -1,0 +1,104 @@
+"""What a trained model says of itself, and how it refuses what it cannot do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.checkpoint import Encoder, LanguageModel, Trained, Translator
+from tercet.config import UserError
+from tercet.evaluate import (
+    LabelsEvaluation,
+    LanguageEvaluation,
+    MaskedEvaluation,
+    TranslationEvaluation,
+    evaluation_of,
+)
+from tercet.models import (
+    Classifier,
+    DecoderOnlySpec,
+    EncoderDecoderSpec,
+    EncoderOnlySpec,
+    MaskedHead,
+    StackSpec,
+    build,
+)
+from tercet.tokens import Characters, Tokenizer
+
+TOKENIZER = Tokenizer.train(Characters(alphabet="abcde", bos=True, eos=True, pad=True), [])
+STACK = StackSpec(d_model=6, n_layers=1, n_heads=2)
+SIZES: Any = {"vocab_size": TOKENIZER.vocab_size, "max_len": 7}
+MASKS, LABELS = MaskedHead(), Classifier(labels=("a", "b"))
+SPECS = {
+    "language": DecoderOnlySpec(**SIZES, stack=STACK),
+    "translation": EncoderDecoderSpec(**SIZES, encoder=STACK, decoder=STACK),
+    "masked": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=MASKS),
+    "labels": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=None, classifier=LABELS),
+    "both": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=MASKS, classifier=LABELS),
+    "embedding": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=None),
+}
+
+
+def trained(name: str) -> Trained:
+    return Trained.wrap(build(SPECS[name]), TOKENIZER, folder=Path("runs/mine"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "class_", "verbs"),
+    [
+        ("language", "a language model", LanguageModel, "generate evaluate"),
+        ("translation", "a translator", Translator, "translate evaluate score"),
+        ("masked", "a masked language model", Encoder, "fill score embed evaluate"),
+        ("labels", "a classifier", Encoder, "classify embed evaluate"),
+        ("both", "a classifier", Encoder, "classify fill score embed evaluate"),
+        ("embedding", "an encoder", Encoder, "embed"),
+    ],
+)
+def test_it_says_what_it_is(name: str, kind: str, class_: type[Trained], verbs: str) -> None:
+    model = trained(name)
+    assert model.kind == kind
+    assert model.task == ("labels" if name == "both" else name)
+    assert type(model) is class_
+    assert model.verbs == tuple(verbs.split())
+    assert model.n_parameters == sum(weight.numel() for weight in model.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "verb", "words"),
+    [
+        ("translation", "generate", "a translator, which needs a source: use `tercet translate runs/mine`"),
+        ("masked", "generate", "a masked language model, which cannot write: use `tercet fill runs/mine`"),
+        ("language", "translate", "a language model, no translator: use `tercet generate runs/mine`"),
+        ("language", "embed", "a language model, no encoder: use `tercet generate runs/mine`"),
+        ("labels", "fill", "a classifier, which fills no masks: use `tercet classify runs/mine`"),
+        ("embedding", "classify", "an encoder, no classifier: use `tercet embed runs/mine`"),
+        ("embedding", "evaluate", "an encoder, which fills no masks: use `tercet embed runs/mine`"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_what_it_can(name: str, verb: Any, words: str) -> None:
+    with pytest.raises(UserError) as error:
+        trained(name).require(verb)
+    assert str(error.value) == f"runs/mine is {words}"
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_it_can_do_it_is_handed_out_for(name: str) -> None:
+    model = trained(name)
+    assert all(model.require(verb) is model for verb in model.verbs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def test_labels_of_words_are_not_labels_of_texts() -> None:
+    classifier = trained("labels").require("classify")
+    assert classifier.require_labels("texts") is classifier.model
+    with pytest.raises(UserError, match="runs/mine gives labels to texts, not to tokens"):
+        classifier.require_labels("tokens")
+    with pytest.raises(UserError, match="an encoder, no classifier"):
+        trained("embedding").require("embed").require_labels("texts")
+
+
+def test_each_task_has_its_evaluation() -> None:
+    classes = {name: type(evaluation_of(trained(name))) for name in SPECS if name != "embedding"}
+    assert classes == {
+        "language": LanguageEvaluation, "translation": TranslationEvaluation, "masked": MaskedEvaluation,
+        "labels": LabelsEvaluation, "both": LabelsEvaluation,
+    }  # fmt: skip

@@ -1,0 +1,68 @@
+"""What `import tercet` offers is typed to the last keyword, and documented."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import tercet
+from tercet.evaluate.tasks.evaluation import EvaluationOptions
+from tercet.generation import Beam, Sampling
+from tercet.generation.beam import BeamOptions
+from tercet.generation.sampling import SamplingOptions
+from tercet.run import TranslationOptions
+from tercet.serve.serve_options import ServeOptions
+from tercet.serve.server import serve
+
+
+def public_functions() -> Iterator[tuple[str, Any]]:
+    for name in tercet.__all__:
+        thing = getattr(tercet, name)
+        if not inspect.isclass(thing):
+            yield name, thing
+            continue
+        for of_class, member in vars(thing).items():
+            if inspect.isfunction(member) and not of_class.startswith("_"):
+                yield f"{name}.{of_class}", member
+
+
+@pytest.mark.parametrize(("name", "function"), list(public_functions()))
+def test_every_keyword_has_a_type(name: str, function: Any) -> None:
+    assert inspect.getdoc(function), name
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name != "self":
+            assert parameter.annotation not in (Any, inspect.Parameter.empty), f"{name}: {parameter}"
+
+
+@pytest.mark.parametrize(
+    ("options", "function"), [(SamplingOptions, Sampling), (BeamOptions, Beam), (ServeOptions, serve)]
+)
+def test_options_are_the_keywords_of_what_they_are_for(options: Any, function: Any) -> None:
+    keywords = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert get_type_hints(options) == keywords
+
+
+def test_options_of_a_translation_are_the_keywords_of_translations() -> None:
+    own = inspect.signature(tercet.Run.translations).parameters
+    named = {name for name, parameter in own.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert set(get_type_hints(TranslationOptions)) == named | set(get_type_hints(BeamOptions))
+    (unpacked,) = get_args(own["beam"].annotation)
+    assert unpacked is BeamOptions
+
+
+def test_options_of_an_evaluation_are_those_of_all_tasks() -> None:
+    from tercet.evaluate import LanguageEvaluation, TranslationEvaluation, score_labels, score_masked
+
+    tasks = (LanguageEvaluation.score, TranslationEvaluation.score, TranslationEvaluation.evaluate, score_masked)
+    known = {
+        name
+        for function in (*tasks, score_labels)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert set(get_type_hints(EvaluationOptions)) == known - {"documents_apart"}

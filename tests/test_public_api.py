@@ -65,4 +65,4 @@ def test_options_of_an_evaluation_are_those_of_all_tasks() -> None:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert set(get_type_hints(EvaluationOptions)) == known - {"documents_apart"}
+    assert set(get_type_hints(EvaluationOptions)) == known - {"document_mask"}

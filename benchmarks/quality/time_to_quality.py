@@ -220,11 +220,11 @@ def write_ids(recipe: str, folder: Path) -> Path:
     """The recipe's ids as nanoGPT's own preparation leaves them; and ours are on disk from here on as well."""
     import numpy as np
 
-    from tercet.data import DataSpec, prepare
+    from tercet.data import TextSpec, prepare
     from tercet.training import load_recipe
 
     data = load_recipe(recipe).data
-    assert isinstance(data, DataSpec)
+    assert isinstance(data, TextSpec)
     corpus = prepare(data)
     folder.mkdir(parents=True, exist_ok=True)
     for name, ids in (("train", corpus.train), ("val", corpus.validation)):

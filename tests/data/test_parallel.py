@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError, parse, plain
 from tercet.data import (
-    DataSpec,
     Drawn,
     HeldOutPairs,
     Packed,
@@ -19,6 +18,7 @@ from tercet.data import (
     PairFiles,
     Pairs,
     PairsSpec,
+    TextSpec,
     cache,
     pairs_of,
     prepare,
@@ -238,7 +238,7 @@ def test_tokenizers_without_the_tokens_that_pairs_need(tmp_path: Path) -> None:
 def test_running_text_has_no_space_put_before_it(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 9)
     with pytest.raises(UserError, match="prefix_space is for sentence pairs, not for running text"):
-        prepare(DataSpec(source=str(tmp_path / "a.txt"), tokenizer=BPE(vocab_size=260, prefix_space=True)))
+        prepare(TextSpec(source=str(tmp_path / "a.txt"), tokenizer=BPE(vocab_size=260, prefix_space=True)))
 
 
 def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_settings_come_back_from_plain_data() -> None:
 
 def test_whether_documents_are_apart() -> None:
     rows = {Packed(): False, Packed(document_mask=True): True, Padded(): True}
-    assert {one: DataSpec(source="animals", rows=one).documents_apart for one in rows} == rows
+    assert {one: TextSpec(source="animals", rows=one).has_document_mask for one in rows} == rows
 
 
 @pytest.mark.parametrize("joint", [True, False], ids=["one vocabulary", "two"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tercet.config import UserError, parse, plain
-from tercet.data import DataSpec, Documents, HeldOut, Tail, prepare, sources
+from tercet.data import Documents, HeldOut, Tail, TextSpec, prepare, sources
 from tercet.data import cache as cache_module
 from tercet.data import prepare as prepare_function
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece, Words, trainers
@@ -41,7 +41,7 @@ def text_file(tmp_path: Path, text: str = TEXT) -> str:
 @pytest.mark.parametrize("tokenizer", [Characters(eos=False), Words(), BPE(vocab_size=290)], ids=lambda spec: spec.kind)
 def test_both_parts_together_are_the_text(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PIECE", 50)  # many pieces
-    corpus = prepare(DataSpec(source=text_file(tmp_path), tokenizer=tokenizer))
+    corpus = prepare(TextSpec(source=text_file(tmp_path), tokenizer=tokenizer))
     ids = np.concatenate([corpus.train, corpus.validation])
     end = [] if corpus.tokenizer.eos_id is None else [corpus.tokenizer.eos_id]
     assert ids.tolist() == corpus.tokenizer.encode(TEXT) + end
@@ -58,14 +58,14 @@ def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
     for size, dtype in ((1 << 16, np.uint16), (1 + (1 << 16), np.uint32)):
         alphabet = "".join(map(chr, range(0x10000, 0x10000 + size)))
         text = alphabet[-1] * 20
-        spec = DataSpec(source=text_file(tmp_path, text), tokenizer=Characters(eos=False, alphabet=alphabet))
+        spec = TextSpec(source=text_file(tmp_path, text), tokenizer=Characters(eos=False, alphabet=alphabet))
         corpus = prepare(spec)
         assert corpus.train.dtype == dtype
         assert corpus.train.tolist() == [size - 1] * 18
 
 
 def test_a_tail_cuts_documents(jsonl: Path) -> None:
-    corpus = prepare(DataSpec(source=str(jsonl), tokenizer=Characters(), validation=Tail(fraction=0.3)))
+    corpus = prepare(TextSpec(source=str(jsonl), tokenizer=Characters(), validation=Tail(fraction=0.3)))
     ends = np.flatnonzero(np.concatenate([corpus.train, corpus.validation]) == corpus.tokenizer.eos_id)
     starts = [0, *(ends[:-1] + 1)]
     n_train = len(corpus.train)
@@ -75,7 +75,7 @@ def test_a_tail_cuts_documents(jsonl: Path) -> None:
 
 
 def test_whole_documents_are_held_out(jsonl: Path) -> None:
-    spec = DataSpec(source=str(jsonl), tokenizer=Characters(), validation=Documents(fraction=0.2))
+    spec = TextSpec(source=str(jsonl), tokenizer=Characters(), validation=Documents(fraction=0.2))
     corpus = prepare(spec)
     assert (len(corpus.train_documents), len(corpus.validation_documents)) == (32, 8)
     texts = [json.loads(line)["text"] for line in jsonl.read_text().splitlines()]
@@ -92,7 +92,7 @@ def test_whole_documents_are_held_out(jsonl: Path) -> None:
 
 
 def test_a_second_source_is_held_out(tmp_path: Path, jsonl: Path) -> None:
-    spec = DataSpec(source=str(jsonl), tokenizer=BPE(vocab_size=280), validation=HeldOut(source=text_file(tmp_path)))
+    spec = TextSpec(source=str(jsonl), tokenizer=BPE(vocab_size=280), validation=HeldOut(source=text_file(tmp_path)))
     corpus = prepare(spec)
     assert corpus.tokenizer.decode(corpus.validation) == TEXT
     assert corpus.validation_bytes == len(TEXT.encode())
@@ -101,7 +101,7 @@ def test_a_second_source_is_held_out(tmp_path: Path, jsonl: Path) -> None:
 
 
 def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    spec = DataSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
+    spec = TextSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
     first = prepare(spec)
     monkeypatch.setattr(sources.DocumentFiles, "pieces", None)
     again = prepare(spec)
@@ -111,7 +111,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_changed_file_is_never_stale(tmp_path: Path) -> None:
-    spec = DataSpec(source=text_file(tmp_path, "aaaa bbbb"), tokenizer=Characters(eos=False))
+    spec = TextSpec(source=text_file(tmp_path, "aaaa bbbb"), tokenizer=Characters(eos=False))
     first = prepare(spec)
     text_file(tmp_path, "cccc dddd")
     second = prepare(spec)
@@ -123,13 +123,13 @@ def test_every_setting_has_its_own_ids(tmp_path: Path, cache: Path) -> None:
     source = text_file(tmp_path)
     for validation in (Tail(), Tail(fraction=0.2)):
         for tokenizer in (Characters(), Characters(eos=False)):
-            prepare(DataSpec(source=source, validation=validation, tokenizer=tokenizer))
+            prepare(TextSpec(source=source, validation=validation, tokenizer=tokenizer))
     assert len(list((cache / "corpora").iterdir())) == 4
     assert len(list((cache / "tokenizers").iterdir())) == 2
 
 
 def test_words_cut_in_another_way_are_learnt_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = DataSpec(source=text_file(tmp_path, "a t-shirt and " * 9), tokenizer=Words())
+    spec = TextSpec(source=text_file(tmp_path, "a t-shirt and " * 9), tokenizer=Words())
     with monkeypatch.context() as cut_at_hyphens:
         for module in (trainers, cache_module):
             cut_at_hyphens.setattr(module, "WORD", trainers.CLASS_RUN)
@@ -140,24 +140,24 @@ def test_words_cut_in_another_way_are_learnt_anew(tmp_path: Path, monkeypatch: p
 
 def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
     given = Tokenizer.train(Characters(byte_fallback=True), ["abc"])
-    assert prepare(DataSpec(source=text_file(tmp_path)), tokenizer=given).tokenizer is given
+    assert prepare(TextSpec(source=text_file(tmp_path)), tokenizer=given).tokenizer is given
 
 
 def test_characters_unknown_to_a_given_tokenizer(tmp_path: Path) -> None:
     given = Tokenizer.train(Characters(), ["abc"])
     with pytest.raises(UserError, match="byte_fallback: true"):
-        prepare(DataSpec(source=text_file(tmp_path)), tokenizer=given)
+        prepare(TextSpec(source=text_file(tmp_path)), tokenizer=given)
 
 
 def test_damage_in_the_cache_is_mended(tmp_path: Path, cache: Path) -> None:
-    spec = DataSpec(source=text_file(tmp_path), tokenizer=Characters())
+    spec = TextSpec(source=text_file(tmp_path), tokenizer=Characters())
     expected = prepare(spec).train.tolist()
     next(cache.rglob("train.bin")).write_bytes(b"xx")
     assert prepare(spec).train.tolist() == expected
 
 
 def _prepare(source: str) -> int:
-    return len(prepare(DataSpec(source=source, tokenizer=BPE(vocab_size=280))).train)
+    return len(prepare(TextSpec(source=source, tokenizer=BPE(vocab_size=280))).train)
 
 
 def test_two_at_once_both_end_well(tmp_path: Path, cache: Path) -> None:
@@ -170,7 +170,7 @@ def test_two_at_once_both_end_well(tmp_path: Path, cache: Path) -> None:
 
 def test_the_loser_of_the_race_takes_the_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     module = __import__("sys").modules[prepare_function.__module__]
-    spec, write, racing = DataSpec(source=text_file(tmp_path), tokenizer=Characters()), module._write, [True]
+    spec, write, racing = TextSpec(source=text_file(tmp_path), tokenizer=Characters()), module._write, [True]
 
     def write_after_another(*args: Any) -> None:
         if racing.pop() if racing else False:
@@ -190,15 +190,15 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 
     monkeypatch.setattr(module, "_encode", full)
     with pytest.raises(UserError, match=f"{cache}: the disk is full; make room, or set TERCET_CACHE"):
-        prepare(DataSpec(source=text_file(tmp_path), tokenizer=Characters()))
+        prepare(TextSpec(source=text_file(tmp_path), tokenizer=Characters()))
     assert not list((cache / "corpora").iterdir()), "a half-written folder was left behind"
 
 
 def test_too_little_to_divide(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the data has 1 tokens, too few"):
-        prepare(DataSpec(source=text_file(tmp_path, "a"), tokenizer=Characters(eos=False)))
+        prepare(TextSpec(source=text_file(tmp_path, "a"), tokenizer=Characters(eos=False)))
     with pytest.raises(UserError, match="single document, which cannot be divided"):
-        prepare(DataSpec(source=text_file(tmp_path), validation=Documents()))
+        prepare(TextSpec(source=text_file(tmp_path), validation=Documents()))
 
 
 @pytest.mark.parametrize(
@@ -213,18 +213,18 @@ def test_too_little_to_divide(tmp_path: Path) -> None:
 )
 def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse(DataSpec, {"source": "animals", **settings})
+        parse(TextSpec, {"source": "animals", **settings})
 
 
 def test_settings_come_back_from_plain_data() -> None:
-    spec = DataSpec(source="animals", validation=Documents(fraction=0.2), tokenizer=Characters())
-    assert parse(DataSpec, plain(spec)) == spec
+    spec = TextSpec(source="animals", validation=Documents(fraction=0.2), tokenizer=Characters())
+    assert parse(TextSpec, plain(spec)) == spec
 
 
 def test_shakespeare_is_divided_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.environ.get("TERCET_DATA"):
         pytest.skip("TERCET_DATA is not set")
-    corpus = prepare(DataSpec(source="shakespeare", tokenizer=Characters(eos=False)))
+    corpus = prepare(TextSpec(source="shakespeare", tokenizer=Characters(eos=False)))
     assert (corpus.tokenizer.vocab_size, len(corpus.train), len(corpus.validation)) == (65, 1_003_854, 111_540)
     assert (corpus.train_bytes, corpus.validation_bytes, corpus.name) == (1_003_854, 111_540, "shakespeare")
 
@@ -232,7 +232,7 @@ def test_shakespeare_is_divided_as_everywhere(monkeypatch: pytest.MonkeyPatch) -
 def test_documents_of_a_tokenizer_with_a_mask_begin_with_bos(jsonl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PIECE", 5)  # many pieces, one bos
     for tokenizer in (WordPiece(vocab_size=60), BPE(vocab_size=290, bos=True, mask=True)):
-        corpus = prepare(DataSpec(source=str(jsonl), tokenizer=tokenizer, validation=Documents(fraction=0.2)))
+        corpus = prepare(TextSpec(source=str(jsonl), tokenizer=tokenizer, validation=Documents(fraction=0.2)))
         bos, eos = corpus.tokenizer.bos_id, corpus.tokenizer.eos_id
         for ids, starts in (
             (corpus.train, corpus.train_documents),
@@ -244,6 +244,6 @@ def test_documents_of_a_tokenizer_with_a_mask_begin_with_bos(jsonl: Path, monkey
 
 @pytest.mark.parametrize("tokenizer", [BPE(vocab_size=290, bos=True), BPE(vocab_size=290, mask=True)])
 def test_other_documents_do_not(jsonl: Path, tokenizer: BPE) -> None:
-    corpus = prepare(DataSpec(source=str(jsonl), tokenizer=tokenizer))
+    corpus = prepare(TextSpec(source=str(jsonl), tokenizer=tokenizer))
     assert not (corpus.train == (corpus.tokenizer.bos_id if tokenizer.bos else corpus.tokenizer.mask_id)).any()
     assert corpus.train_bytes > 0

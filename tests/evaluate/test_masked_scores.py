@@ -54,7 +54,7 @@ def model(tokenizer: Tokenizer) -> EncoderOnly:
 def test_scores_are_the_sums_over_the_hidden_tokens(
     model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, apart: bool
 ) -> None:
-    found = score_masked(model, tokenizer, corpus, rate=0.2, seed=3, documents_apart=apart)
+    found = score_masked(model, tokenizer, corpus, rate=0.2, seed=3, document_mask=apart)
     blocks = Blocks(corpus.validation, T, document_starts=corpus.validation_documents if apart else None)
     counts = np.bincount(corpus.train, minlength=tokenizer.vocab_size) + 1.0
     counts[[0, 2, 3, 4]] = 0  # [PAD] [CLS] [SEP] [MASK] are never hidden; [UNK] is a word

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
-from tercet.data.specs import DataSpec
+from tercet.data.specs import TextSpec
 from tercet.tokens import BPE, Characters, Tokenizer, TokenizerFile, Unigram, WordPiece, Words
 
 TEXT = (
@@ -75,7 +75,7 @@ def test_a_mask_moves_nothing_but_ids(spec: Characters | Words | BPE | Unigram) 
 )
 def test_a_mask_takes_room(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse(DataSpec, {"source": "animals", "tokenizer": settings})
+        parse(TextSpec, {"source": "animals", "tokenizer": settings})
 
 
 @pytest.mark.parametrize("name", LOSSLESS)

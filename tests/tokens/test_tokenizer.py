@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
-from tercet.data.specs import DataSpec
+from tercet.data.specs import TextSpec
 from tercet.tokens import BPE, Characters, Tokenizer, TokenizerFile, TrainableTokenizerSpec, Unigram, Words
 
 TEXT = "To be, or not to be:\r\nthat is the question 12 times.\n\n\tتجربة عربية 🙂 naïve\0end <eos> <pad> <unk>"
@@ -310,7 +310,7 @@ def test_batches_equal_singles(tokenizer: Tokenizer) -> None:
 )
 def test_impossible_settings_say_why(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse(DataSpec, {"source": "animals", "tokenizer": settings})
+        parse(TextSpec, {"source": "animals", "tokenizer": settings})
 
 
 def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:

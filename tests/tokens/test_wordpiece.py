@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
-from tercet.data.specs import DataSpec
+from tercet.data.specs import TextSpec
 from tercet.tokens import Tokenizer, WordPiece
 
 VERBS = ("walk", "talk", "play", "bake", "count", "Größe", "été")
@@ -109,8 +109,8 @@ def test_a_small_vocabulary_is_refused_with_numbers() -> None:
         Tokenizer.train(WordPiece(vocab_size=11), ["abcd"])
     assert Tokenizer.train(WordPiece(vocab_size=12), ["abcd"]).vocab_size == 12
     with pytest.raises(UserError, match="wordpiece needs vocab_size >= 6"):
-        parse(DataSpec, {"source": "animals", "tokenizer": {"kind": "wordpiece", "vocab_size": 5}})
-    spec = parse(DataSpec, {"source": "animals", "tokenizer": {"kind": "wordpiece", "vocab_size": 800}})
+        parse(TextSpec, {"source": "animals", "tokenizer": {"kind": "wordpiece", "vocab_size": 5}})
+    spec = parse(TextSpec, {"source": "animals", "tokenizer": {"kind": "wordpiece", "vocab_size": 800}})
     assert spec.tokenizer == WordPiece(vocab_size=800)
 
 

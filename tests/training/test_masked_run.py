@@ -210,10 +210,10 @@ def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
     trained = load_model(out / "last")
     assert isinstance(trained.model, EncoderOnly)
     corpus = task_of(read_recipe(out), progress=False).corpus  # pyright: ignore[reportAttributeAccessIssue]
-    both = score_masked(trained.model, trained.tokenizer, corpus, documents_apart=True)
+    both = score_masked(trained.model, trained.tokenizer, corpus, document_mask=True)
     assert both.masked_loss == pytest.approx(logged["val/loss"], rel=1e-4)
     trained.model.stack.causal = True
-    left = score_masked(trained.model, trained.tokenizer, corpus, documents_apart=True)
+    left = score_masked(trained.model, trained.tokenizer, corpus, document_mask=True)
     assert left.masked_loss > 0.2 * left.unigram_entropy
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from tests.walkthroughs.test_same_models import ODD_SIZES, small
 
 from tercet.config import UserError, parse_yaml, plain
-from tercet.data import DataSpec, PaddedRows, prepare
+from tercet.data import PaddedRows, TextSpec, prepare
 from tercet.data.datasets import FACTS
 from tercet.generation import Sampling
 from tercet.inspect.model_table import model_table
@@ -258,7 +258,7 @@ def test_thirteen_facts_of_which_one_is_on_elephants() -> None:
 
 def test_the_vocabulary_has_39_tokens() -> None:
     spec = load_recipe("animals").data
-    assert isinstance(spec, DataSpec)
+    assert isinstance(spec, TextSpec)
     assert isinstance(spec.tokenizer, Characters)
     tokenizer = Tokenizer.train(spec.tokenizer, [])
     assert tokenizer.vocab_size == 39
@@ -268,7 +268,7 @@ def test_the_vocabulary_has_39_tokens() -> None:
 def test_a_window_for_each_character_but_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
     recipe = load_recipe("animals")
-    assert isinstance(recipe.data, DataSpec)
+    assert isinstance(recipe.data, TextSpec)
     corpus = prepare(recipe.data)
     text = " ".join(FACTS)
     rows = PaddedRows(corpus.train, corpus.train_documents, length=20, stride=1, beyond_end=False)

@@ -13,13 +13,13 @@ from typing import Literal, TypeVar, overload
 
 from tercet.checkpoint.card import Card
 from tercet.config import UserError, parse
-from tercet.data import DataSpec, LabelsSpec, PairsSpec
+from tercet.data import LabelsSpec, PairsSpec, TextSpec
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
 from tercet.tokens import Tokenizer
 
 TaskKind = Literal["language", "translation", "masked", "labels", "embedding"]
 Verb = Literal["generate", "translate", "fill", "classify", "embed", "evaluate", "score"]
-Spec = TypeVar("Spec", DataSpec, PairsSpec, LabelsSpec)
+Spec = TypeVar("Spec", TextSpec, PairsSpec, LabelsSpec)
 
 KINDS: dict[TaskKind, str] = {
     "language": "a language model",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tercet.cli.parser import Verbs
 
 if TYPE_CHECKING:
-    from tercet.data import DataSpec, LabelsSpec, PairsSpec
+    from tercet.data import LabelsSpec, PairsSpec, TextSpec
 
 SHOWN = 3  # first lines
 LABELS = 30  # of labelled texts, the commonest
@@ -41,7 +41,7 @@ def register(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS, DataSpec, LabelsSpec, PairsSpec
+    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS, LabelsSpec, PairsSpec, TextSpec
 
     if args.source is None:
         known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS}
@@ -64,12 +64,12 @@ def run(args: argparse.Namespace) -> int:
             return _labels(spec, args.target)
         if pairs:
             return _pairs(PairsSpec(source=args.source, target=args.target, encoding=args.encoding))
-        return _text(DataSpec(source=args.source, encoding=args.encoding, text_field=args.text_field))
+        return _text(TextSpec(source=args.source, encoding=args.encoding, text_field=args.text_field))
     except ValueError as error:
         raise UserError(f"--encoding: {error}" if "encoding" in str(error) else str(error)) from None
 
 
-def _text(spec: "DataSpec") -> int:
+def _text(spec: "TextSpec") -> int:
     from tercet.data.datasets import find_documents
 
     documents = n_bytes = characters = 0

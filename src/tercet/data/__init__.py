@@ -20,7 +20,6 @@ from tercet.data.parallel import Pairs, ParallelCorpus, pairs_of, prepare_pairs
 from tercet.data.prepare import Corpus, prepare
 from tercet.data.rows import PackedRows, PaddedRows, TokenRows, Windows
 from tercet.data.specs import (
-    DataSpec,
     Documents,
     Drawn,
     HeldOut,
@@ -32,6 +31,7 @@ from tercet.data.specs import (
     PairsSpec,
     Sliding,
     Tail,
+    TextSpec,
 )
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "PAIR_DATASETS",
     "Buckets",
     "Corpus",
-    "DataSpec",
     "Dataset",
     "Documents",
     "Drawn",
@@ -67,6 +66,7 @@ __all__ = [
     "ParallelCorpus",
     "Sliding",
     "Tail",
+    "TextSpec",
     "TokenRows",
     "Windows",
     "encode_words",

@@ -25,7 +25,7 @@ from tercet.data.cache import (
 )
 from tercet.data.datasets import find_documents
 from tercet.data.sources import DocumentSource
-from tercet.data.specs import DataSpec, Documents, HeldOut, Tail
+from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
 from tercet.data.splitting import split_documents, split_tail
 from tercet.tokens import Tokenizer
 
@@ -52,7 +52,7 @@ class Corpus:
     validation_bytes: int
 
 
-def prepare(spec: DataSpec, *, tokenizer: Tokenizer | None = None, progress: bool = False) -> Corpus:
+def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: bool = False) -> Corpus:
     """The corpus that `spec` describes, from the cache where it is there.
 
     Args:
@@ -86,7 +86,7 @@ def prepare(spec: DataSpec, *, tokenizer: Tokenizer | None = None, progress: boo
 
 def _write(
     folder: Path,
-    spec: DataSpec,
+    spec: TextSpec,
     source: DocumentSource,
     held_out: DocumentSource | None,
     tokenizer: Tokenizer,

@@ -87,7 +87,7 @@ class Sliding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSpec:
+class TextSpec:
     """`source` is a named dataset, or the path of a text, JSONL or Parquet file or a folder of them, also as `.gz`.
 
     `encoding` is that of text files, `text_field` the key or column that holds a document in JSONL and Parquet.
@@ -104,7 +104,7 @@ class DataSpec:
         _check_encoding(self.encoding)
 
     @property
-    def documents_apart(self) -> bool:
+    def has_document_mask(self) -> bool:
         """Whether the model sees each document by itself."""
         return not isinstance(self.rows, Packed) or self.rows.document_mask
 

@@ -80,7 +80,7 @@ def score_masked(
     seed: int = 0,
     batch_tokens: int = BATCH_TOKENS,
     tokens: int | None = None,
-    documents_apart: bool = False,
+    document_mask: bool = False,
 ) -> MaskedScores:
     """Masked loss and accuracy on the corpus's validation part, beside the baselines on the same tokens.
 
@@ -89,7 +89,7 @@ def score_masked(
         seed: of the masks.
         batch_tokens: tokens read at once.
         tokens: read about so many, in windows spread over the whole part; all of it by default.
-        documents_apart: the model sees each document by itself, for one that was trained so.
+        document_mask: the model sees each document by itself, for one that was trained so.
 
     The model stays on its device and gets its own train or eval mode back; no global random state is touched.
 
@@ -104,7 +104,7 @@ def score_masked(
     blocks = Blocks(
         corpus.validation,
         model.max_len,
-        document_starts=corpus.validation_documents if documents_apart else None,
+        document_starts=corpus.validation_documents if document_mask else None,
         pad_id=tokenizer.pad_id or 0,
     )
     some = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from tercet.checkpoint import Encoder, Trained
 from tercet.config import UserError
 from tercet.data import (
-    DataSpec,
     LabelsSpec,
     PairsSpec,
+    TextSpec,
     prepare,
     prepare_labelled,
     prepare_pairs,
@@ -92,7 +92,7 @@ def _read_held_out_line(trained: Trained) -> str:
                 labelled = prepare_labelled(labels_spec, tokenizer=tokenizer).validation
                 ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
             case _:
-                if (text_spec := trained.trained_on(DataSpec)) is None:
+                if (text_spec := trained.trained_on(TextSpec)) is None:
                     return ""
                 ids = prepare(text_spec, tokenizer=tokenizer).validation[: 50 * MOST]
         lines = trained.tokenizer.decode(ids.tolist()).splitlines()

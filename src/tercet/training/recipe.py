@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tercet.config import Plain, UserError, merge, nearest, parse, parse_yaml, plain, read_yaml
-from tercet.data import DataSpec, LabelsSpec, PairsSpec
+from tercet.data import LabelsSpec, PairsSpec, TextSpec
 from tercet.models import (
     AnySpec,
     Classifier,
@@ -38,7 +38,7 @@ class Recipe:
 
     pretrained: str | None = None
     task: TaskSpec
-    data: DataSpec | PairsSpec | LabelsSpec
+    data: TextSpec | PairsSpec | LabelsSpec
     model: AnySpec
     training: TrainingSpec
     logging: LoggingSpec = field(default_factory=LoggingSpec)
@@ -66,14 +66,14 @@ class Recipe:
 @dataclass(frozen=True, kw_only=True)
 class LanguageRecipe(Recipe):
     task: LanguageTaskSpec
-    data: DataSpec
+    data: TextSpec
     model: DecoderOnlySpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedRecipe(Recipe):
     task: MaskedTaskSpec
-    data: DataSpec
+    data: TextSpec
     model: EncoderOnlySpec
 
     def with_heads(self) -> Self:

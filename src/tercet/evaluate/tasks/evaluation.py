@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError, parse, plain
-from tercet.data import Corpus, DataSpec, HeldOut, prepare
+from tercet.data import Corpus, HeldOut, TextSpec, prepare
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.protocols import Protocol
@@ -95,10 +95,10 @@ class TextEvaluation(Evaluation[Corpus]):
         Raises:
             UserError: where the data is not there, or no longer what the model was trained on.
         """
-        trained, trained_on = self.trained, self.trained.trained_on(DataSpec)
+        trained, trained_on = self.trained, self.trained.trained_on(TextSpec)
         if data is not None:
             settings = {"encoding": encoding or "utf-8", "text_field": trained_on.text_field if trained_on else "text"}
-            spec = parse(DataSpec, {"source": str(data), **settings, "validation": plain(HeldOut(source=str(data)))})
+            spec = parse(TextSpec, {"source": str(data), **settings, "validation": plain(HeldOut(source=str(data)))})
             return prepare(spec, tokenizer=trained.tokenizer)
         if trained_on is None:
             raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
@@ -110,10 +110,10 @@ class TextEvaluation(Evaluation[Corpus]):
         return self.load()
 
     @property
-    def documents_apart(self) -> bool:
+    def document_mask(self) -> bool:
         """Whether each document stood alone in training."""
-        trained_on = self.trained.trained_on(DataSpec)
-        return trained_on is not None and trained_on.documents_apart
+        trained_on = self.trained.trained_on(TextSpec)
+        return trained_on is not None and trained_on.has_document_mask
 
 
 def check_unchanged(trained: Trained, source: str, content: str, flags: str) -> None:

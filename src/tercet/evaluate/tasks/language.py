@@ -24,14 +24,14 @@ class LanguageEvaluation(TextEvaluation):
         """The scores on the validation part of `corpus`; documents stand alone where they did in training."""
         tokenizer, starts = self.trained.tokenizer, corpus.validation_documents
         n_bytes = tokenizer.count_bytes(corpus.validation[1:])
-        if self.documents_apart:  # a document's first token is not predicted from the one before it
+        if self.document_mask:  # a document's first token is not predicted from the one before it
             n_bytes -= tokenizer.count_bytes(corpus.validation[starts[1:]])
         return score(
             self.trained.model,
             corpus.validation,
             n_bytes=n_bytes,
             special_ids=tokenizer.special_ids,
-            document_starts=starts if self.documents_apart else None,
+            document_starts=starts if self.document_mask else None,
             stride=stride,
             batch_tokens=batch_tokens,
             progress=progress,

@@ -17,7 +17,7 @@ class MaskedEvaluation(TextEvaluation):
     def score(self, corpus: Corpus, **settings: Any) -> MaskedScores:
         """How well masks are filled on the validation part of `corpus`; settings as in `score_masked`."""
         model, tokenizer = self.trained.model, self.trained.tokenizer
-        return score_masked(model, tokenizer, corpus, documents_apart=self.documents_apart, **settings)
+        return score_masked(model, tokenizer, corpus, document_mask=self.document_mask, **settings)
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         documents, scores = decode_documents(data), self.score(data)

@@ -29,7 +29,7 @@ class LanguageTask:
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
         # A model that never saw one document after another is not asked to go on from one to the next.
-        starts = self.corpus.validation_documents if recipe.data.documents_apart else None
+        starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
         self.windows = Windows(self.corpus.validation, self.length, document_starts=starts)
         self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
         if spec.has_samples and spec.sample_prompt is not None:

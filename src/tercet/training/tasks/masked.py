@@ -53,7 +53,7 @@ class MaskedTask:
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
-        starts = self.corpus.validation_documents if recipe.data.documents_apart else None
+        starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
         pad = self.corpus.tokenizer.pad_id or 0
         self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)
         self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)

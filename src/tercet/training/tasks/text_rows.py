@@ -4,11 +4,11 @@ from math import ceil
 
 import numpy as np
 
-from tercet.data import Corpus, DataSpec, Packed, PackedRows, Padded, PaddedRows
+from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec
 from tercet.data.batching import BATCH_TOKENS, share_rows
 
 
-def training_rows(corpus: Corpus, data: DataSpec, length: int) -> PackedRows | PaddedRows:
+def training_rows(corpus: Corpus, data: TextSpec, length: int) -> PackedRows | PaddedRows:
     """Rows of `length` + 1 tokens."""
     if isinstance(data.rows, Packed):
         return PackedRows(corpus.train, corpus.train_documents, length=length, document_mask=data.rows.document_mask)

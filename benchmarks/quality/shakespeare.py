@@ -18,7 +18,7 @@ import torch
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics
-from tercet.config import assignment, merge
+from tercet.config import merge, parse_assignment
 from tercet.data import prepare
 from tercet.evaluate import score
 from tercet.training import load_recipe, read_recipe, train
@@ -47,7 +47,7 @@ def run(recipe: str, out: Path, changes: list[str]) -> dict[str, Any]:
     """Train and evaluate one run; its figures."""
     data: dict[str, Any] = {"task": {"sample_tokens": 0}}
     for change in changes:
-        data = merge(data, assignment(change))
+        data = merge(data, parse_assignment(change))
     begun = time.perf_counter()
     train(load_recipe(recipe, data), out, quiet=True)
     seconds = time.perf_counter() - begun

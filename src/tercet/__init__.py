@@ -1,4 +1,25 @@
-"""Tercet: Transformers from scratch on your own text. `tercet.train`, `tercet.load`, and the parts in `tercet.nn`."""
+"""Transformers from scratch on your own text: train a model, load one, and use it.
+
+    run = tercet.train("demo", data="my_texts/", out="runs/mine", set={"training.max_steps": 500})
+    print(run.generate("Once upon a time", temperature=0.8))
+
+    run = tercet.train("numbers", out="runs/numbers")
+    print(run.translate("twenty-seven"))
+
+    run = tercet.load("runs/bert")
+    print(run.fill("The [MASK] sat.").masks[0][0].word, run.embed(["one text", "another"]).shape)
+
+    compared = tercet.compare(["nanogpt-cpu"], vary={"model.stack.placement": ["pre", "post"]}, seeds=[1, 2, 3])
+    print(compared.rows[0].name, compared.rows[0].scores["nats_per_token"].mean)
+
+    with tercet.Engine(tercet.load("runs/mine")) as engine:
+        streams = [engine.submit("Once upon a time", seed=seed) for seed in range(8)]
+        print([stream.text() for stream in streams])
+
+    tercet.convert("runs/mine", "mine-for-transformers", to="hf")
+
+The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/settings.md.
+"""
 
 from typing import TYPE_CHECKING, Any
 

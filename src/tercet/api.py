@@ -1,23 +1,4 @@
-"""Tercet from Python: train a model, load one, and use it.
-
-run = tercet.train("demo", data="my_texts/", out="runs/mine", set={"training.max_steps": 500})
-print(run.generate("Once upon a time", temperature=0.8))
-
-run = tercet.train("numbers", out="runs/numbers")
-print(run.translate("twenty-seven"))
-
-run = tercet.load("runs/bert")
-print(run.fill("The [MASK] sat.").masks[0][0].word, run.embed(["one text", "another"]).shape)
-
-compared = tercet.compare(["nanogpt-cpu"], vary={"model.stack.placement": ["pre", "post"]}, seeds=[1, 2, 3])
-print(compared.rows[0].name, compared.rows[0].scores["nats_per_token"].mean)
-
-with tercet.Engine(tercet.load("runs/mine")) as engine:
-    streams = [engine.submit("Once upon a time", seed=seed) for seed in range(8)]
-    print([stream.text() for stream in streams])
-
-tercet.convert("runs/mine", "mine-for-transformers", to="hf")
-"""
+"""What `tercet` gives to Python beside `Run` and `Engine`: train, load, compare, convert."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +6,7 @@ from typing import Any
 
 from tercet.checkpoint import convert as convert
 from tercet.checkpoint import load_model
-from tercet.config import Plain, UserError, merge, nested
+from tercet.config import Plain, UserError, merge, nest
 from tercet.run import Run as Run
 from tercet.serve.engine import Engine as Engine
 from tercet.training.compare_runs import compare as compare
@@ -63,7 +44,7 @@ def train(
 
     changes: Plain = {}
     for path, value in (set or {}).items():
-        changes = merge(changes, nested(path, value))
+        changes = merge(changes, nest(path, value))
     files = {
         "data": data, "source": source, "target": target,
         "validation_source": validation_source, "validation_target": validation_target, "pretrained": pretrained,

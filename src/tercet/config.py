@@ -44,12 +44,12 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
         raise UserError(f"{name}: {error}" if name else str(error)) from None
 
 
-def plain(spec: Any) -> Any:
+def to_plain(spec: Any) -> Any:
     """The inverse of `parse`: dataclasses become dictionaries that JSON and YAML can hold."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
-        return {field.name: plain(getattr(spec, field.name)) for field in dataclasses.fields(spec)}
+        return {field.name: to_plain(getattr(spec, field.name)) for field in dataclasses.fields(spec)}
     if isinstance(spec, list | tuple):
-        return [plain(item) for item in spec]
+        return [to_plain(item) for item in spec]
     return spec
 
 
@@ -92,7 +92,7 @@ def parse_yaml(text: str, *, name: str) -> Plain:
 
 
 def write_yaml(spec: Any) -> str:
-    return yaml.safe_dump(plain(spec), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(to_plain(spec), sort_keys=False, allow_unicode=True)
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
@@ -110,38 +110,38 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
     return merged
 
 
-def assignment(text: str) -> Plain:
+def parse_assignment(text: str) -> Plain:
     """`a.b=value` as nested mappings; the value is read as YAML, so `1e-3`, `true` and `{kind: alibi}` all work."""
     path, equals, value = text.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise UserError(f"--set {text!r}: expected key=value, such as training.max_steps=500")
     try:
-        return nested(path.strip(), yaml.safe_load(value))
+        return nest(path.strip(), yaml.safe_load(value))
     except yaml.YAMLError:
         raise UserError(f"--set {text!r}: the value is not valid YAML; put it in quotes") from None
 
 
-def nested(path: str, value: Any) -> Plain:
+def nest(path: str, value: Any) -> Plain:
     """`a.b` and a value as {"a": {"b": value}}."""
     for key in reversed(path.split(".")):
         value = {key: value}
     return value
 
 
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
+def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
     """The leaves in which two plain values differ, one line each: `training.seed: 1 -> 2`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         return [
             line
             for key in keys
-            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+            for line in find_differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
         ]
     return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """`"; did you mean 'base'?"`, or the list of what is known where nothing comes near."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
@@ -166,15 +166,15 @@ def _build(annotation: Any, data: Any, path: str) -> Any:
     if kind not in variants:
         names = [str(name) for name in variants]
         raise UserError(
-            f"{where}unknown {tag} {kind!r}{nearest(str(kind), names)}"
+            f"{where}unknown {tag} {kind!r}{suggest(str(kind), names)}"
             if tag in data
-            else f"{where}needs a `kind`{nearest('', names)}"
+            else f"{where}needs a `kind`{suggest('', names)}"
         )
     chosen = variants[kind]
     hints = get_type_hints(chosen, include_extras=True)
     for key in data:
         if key not in hints:
-            raise UserError(f"{where}unknown key {key!r}{nearest(str(key), hints)}")
+            raise UserError(f"{where}unknown key {key!r}{suggest(str(key), hints)}")
     for field in dataclasses.fields(chosen):
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in data and not optional:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.data import (
     Drawn,
     HeldOutLabels,
@@ -274,7 +274,7 @@ def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> No
 
 def test_settings_come_back_from_plain_data() -> None:
     spec = LabelsSpec(source="a.csv", over="tokens", validation=HeldOutLabels(source="b.csv"), tokenizer=Unigram())
-    assert parse(LabelsSpec, plain(spec)) == spec
+    assert parse(LabelsSpec, to_plain(spec)) == spec
     assert LabelsSpec(source="a.csv").tokenizer == WordPiece()
     with pytest.raises(ValueError, match="gpt2 has no pad"):
         LabelsSpec(source="a.csv", tokenizer=GPT2())

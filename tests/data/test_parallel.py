@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.data import (
     Drawn,
     HeldOutPairs,
@@ -273,7 +273,7 @@ def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> No
 
 def test_settings_come_back_from_plain_data() -> None:
     spec = PairsSpec(source="a.de", target="a.en", validation=HeldOutPairs(source="b.tsv"), source_tokenizer=Unigram())
-    assert parse(PairsSpec, plain(spec)) == spec
+    assert parse(PairsSpec, to_plain(spec)) == spec
     assert PairsSpec(source="numbers").tokenizer == BPE(vocab_size=8000)
 
 

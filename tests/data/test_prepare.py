@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.data import Documents, HeldOut, Tail, TextSpec, prepare, sources
 from tercet.data import cache as cache_module
 from tercet.data import prepare as prepare_function
@@ -218,7 +218,7 @@ def test_impossible_settings_say_why(settings: dict[str, Any], words: str) -> No
 
 def test_settings_come_back_from_plain_data() -> None:
     spec = TextSpec(source="animals", validation=Documents(fraction=0.2), tokenizer=Characters())
-    assert parse(TextSpec, plain(spec)) == spec
+    assert parse(TextSpec, to_plain(spec)) == spec
 
 
 def test_shakespeare_is_divided_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from explored import BERTS, EVERY, GPTS, OTHER, SCRIPT, TEXT, TOKENIZER, TRANSLATORS, asked, numbers, trained
 
-from tercet.config import UserError, plain
+from tercet.config import UserError, to_plain
 from tercet.explorer import Answers, Query, opening_query
 from tercet.explorer.queries import OverviewQuery, parse_query, query_to_plain
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
@@ -34,7 +34,7 @@ def test_an_ask_is_read_back_as_it_was_written() -> None:
     }  # fmt: skip
     read = parse_query(OverviewQuery, {"ask": ask, "at": 1})
     assert json.loads(json.dumps(query_to_plain(read.ask))) == ask
-    assert hash(read) == hash(parse_query(OverviewQuery, json.loads(json.dumps(plain(read)))))
+    assert hash(read) == hash(parse_query(OverviewQuery, json.loads(json.dumps(to_plain(read)))))
 
 
 def test_the_model_is_asked_once_for_a_look_and_its_blocks() -> None:

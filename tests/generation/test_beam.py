@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from toy_decoder import SourceRule, ToyDecoder, ToyTranslator, random_rule, random_source_rule, script_rule
 
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.generation import Beam, Hypothesis, Sampling, beam_search, stream
 from tercet.generation import beam as beam_module
 
@@ -499,6 +499,6 @@ def test_limits_follow_the_source() -> None:
 def test_settings_come_from_a_file_and_go_back() -> None:
     beam = parse(Beam, {"size": 4, "length_penalty": "gnmt", "alpha": 1})
     assert beam == Beam(size=4, length_penalty="gnmt", alpha=1.0)
-    assert parse(Beam, plain(beam)) == beam
+    assert parse(Beam, to_plain(beam)) == beam
     with pytest.raises(UserError, match="n_best=9"):
         parse(Beam, {"n_best": 9})

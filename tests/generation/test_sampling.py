@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.generation import Sampling, distribution, draw
 
 
@@ -187,6 +187,6 @@ def test_impossible_settings_are_refused_with_the_number_and_the_remedy(case: di
 def test_settings_come_from_a_file_and_go_back() -> None:
     sampling = parse(Sampling, {"top_k": 5, "stop": ["\n\n", "END"], "temperature": 1})
     assert sampling == Sampling(top_k=5, stop=("\n\n", "END"), temperature=1.0)
-    assert parse(Sampling, plain(sampling)) == sampling
+    assert parse(Sampling, to_plain(sampling)) == sampling
     with pytest.raises(UserError, match=r"top_p=2\.0"):
         parse(Sampling, {"top_p": 2.0})

@@ -12,7 +12,7 @@ import torch
 from small import MAX_LEN, V, encoder, model, translator
 from torch import nn
 
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.inspect.model_table import model_table
 from tercet.models import Biases, BranchDropout, DecoderOnlySpec, Dropout, StackSpec, model_spec
 from tercet.nn import Block, FeedForward, Learned, Residual
@@ -60,7 +60,7 @@ def test_padding_changes_nothing(slot: str) -> None:
 @pytest.mark.parametrize("slot", SLOTS)
 def test_it_is_kept_and_counted(slot: str) -> None:
     decoder = model(**SLOTS[slot], spec={"logit_bias": True})
-    assert parse(DecoderOnlySpec, plain(decoder.spec)) == decoder.spec
+    assert parse(DecoderOnlySpec, to_plain(decoder.spec)) == decoder.spec
     assert model_table(decoder.spec).parameters == sum(parameter.numel() for parameter in decoder.parameters())
 
 

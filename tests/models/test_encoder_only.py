@@ -8,7 +8,7 @@ from small import MAX_LEN, POSITIONS, STACK, V, encoder, padded
 from torch import Tensor
 
 import tercet.nn.attention as attention
-from tercet.config import parse, plain
+from tercet.config import parse, to_plain
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, MaskedHead, build
 from tercet.nn import NoPosition, pool
 
@@ -190,11 +190,11 @@ def test_what_makes_no_sense_is_refused(make, message: str) -> None:
 
 def test_a_spec_goes_to_a_file_and_back() -> None:
     spec = EncoderOnlySpec(vocab_size=V, stack=STACK, **ALL_HEADS)
-    assert parse(EncoderOnlySpec, plain(spec)) == spec
-    assert plain(spec)["classifier"]["labels"] == ["a", "b", "c"]
+    assert parse(EncoderOnlySpec, to_plain(spec)) == spec
+    assert to_plain(spec)["classifier"]["labels"] == ["a", "b", "c"]
     assert isinstance(build(spec), EncoderOnly)
     bare = replace(spec, masked_head=None)
-    assert parse(EncoderOnlySpec, plain(bare)) == bare
+    assert parse(EncoderOnlySpec, to_plain(bare)) == bare
 
 
 @torch.no_grad()

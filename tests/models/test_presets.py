@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from small import V, model
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.models import (
     PRESETS,
     SPECS,
@@ -147,7 +147,7 @@ def test_every_encoder_learns_from_its_first_step(preset: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_go_to_a_file_and_back(preset: str) -> None:
     spec = PRESETS[preset]
-    assert parse(SPECS[spec.family], plain(spec)) == spec
+    assert parse(SPECS[spec.family], to_plain(spec)) == spec
     assert model_spec({"preset": preset}) == spec
 
 

@@ -21,7 +21,7 @@ from tiny_runs import (
 
 import tercet
 from tercet.checkpoint import convert, folder, load_model
-from tercet.config import UserError, merge, plain, write_yaml
+from tercet.config import UserError, merge, to_plain, write_yaml
 from tercet.models import AnyModel
 from tercet.training import Recipe, parse_recipe, train
 from tercet.training.recipe import with_pretrained_copy
@@ -31,7 +31,7 @@ Finished = Callable[[str], Path]
 
 def going_on(run: Path, recipe: Recipe, changes: dict[str, Any] | None = None) -> Recipe:
     """The recipe, from the model in `run`, of whose sizes it says nothing."""
-    data = plain(recipe)
+    data = to_plain(recipe)
     data["model"] = {}
     return parse_recipe(merge(data, {"pretrained": str(run), **(changes or {})}), name="going on")
 
@@ -51,7 +51,7 @@ def test_every_family_goes_on(finished: Finished, tmp_path: Path, family: str) -
 
 def test_python_goes_on_as_the_command_does(finished: Finished, tmp_path: Path) -> None:
     old = shutil.copytree(finished("labels"), tmp_path / "old")
-    recipe = plain(going_on(old, tiny_labels_recipe(tmp_path)))
+    recipe = to_plain(going_on(old, tiny_labels_recipe(tmp_path)))
     del recipe["pretrained"]
     recipe["model"] = {}
     (tmp_path / "on.yaml").write_text(write_yaml(recipe))
@@ -171,7 +171,7 @@ def test_a_folder_of_others_is_loaded_once(finished: Finished, tmp_path: Path, m
         return reader.model(*args, **options)
 
     monkeypatch.setitem(folder.READERS, "gpt2", reader._replace(model=build))
-    recipe = plain(tiny_recipe(tmp_path))
+    recipe = to_plain(tiny_recipe(tmp_path))
     (tmp_path / "on.yaml").write_text(write_yaml(recipe | {"model": {}}))
     settings = {"training.max_steps": 1}
     tercet.train(str(tmp_path / "on.yaml"), pretrained=theirs, out=tmp_path / "run", set=settings, quiet=True)

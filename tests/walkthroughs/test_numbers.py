@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from tests.walkthroughs.test_same_models import ODD_SIZES, small
 
-from tercet.config import UserError, parse_yaml, plain
+from tercet.config import UserError, parse_yaml, to_plain
 from tercet.data import PaddedRows, TextSpec, prepare
 from tercet.data.datasets import FACTS
 from tercet.generation import Sampling
@@ -72,7 +72,7 @@ def test_the_page_has_all_six() -> None:
 @pytest.mark.parametrize("row", KEYS, ids=lambda row: f"{row.recipe}: {row.said}")
 def test_the_recipe_has_the_value(row: Row) -> None:
     path, _, value = row.here.partition(" = ")
-    found: Any = plain(load_recipe(row.recipe))
+    found: Any = to_plain(load_recipe(row.recipe))
     for key in path.split("."):
         assert key in found, f"{row.recipe} has no {path}"
         found = found[key]

@@ -17,7 +17,7 @@ from tercet.checkpoint.foreign.gguf_folder import for_gguf
 from tercet.checkpoint.foreign.onnx_folder import for_onnx
 from tercet.checkpoint.foreign.transformers_folder import for_transformers
 from tercet.checkpoint.trained import Trained
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 
 # What a folder of any kind may hold of a model: in the way of a new one, which would be read together with it.
 PARTS = (
@@ -46,7 +46,7 @@ def convert(src: Path | str, dst: Path | str, to: str | None = None, *, force: b
         UserError: where `src` is no model, `dst` is taken, or the model has no equal there.
     """
     if to is not None and to not in WRITERS:
-        raise UserError(f"--to {to} is unknown{nearest(to, WRITERS)}")
+        raise UserError(f"--to {to} is unknown{suggest(to, WRITERS)}")
     dst = Path(dst)
     _check_free(dst, Path(src), force=force)
     trained = load_model(src)

@@ -36,7 +36,7 @@ from tercet.checkpoint.foreign.marian import from_marian, marian_spec
 from tercet.checkpoint.foreign.reading import WEIGHTS, read_state
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import read_weights, write_weights
-from tercet.config import Plain, UserError, nearest, parse, plain
+from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
 from tercet.tokens import Tokenizer
@@ -96,14 +96,14 @@ def save_model(
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     # The weights last: what stands around them in a new folder is then there already.
     card = replace(card, metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)})
-    config = {**plain(model.spec), "tercet_version": current_versions()["tercet"]}
+    config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
         "config.json": _json(config),
         **{name: own.to_json() for name, own in _tokenizers(tokenizer, source_tokenizer).items()},
         **(
             {} if isinstance(model.spec, EncoderOnlySpec) else {"generation_config.json": _json(_generation(tokenizer))}
         ),
-        "card.json": _json(plain(card)),
+        "card.json": _json(to_plain(card)),
         "README.md": card.to_markdown(model.spec, n_parameters=n_parameters),
     }
     for name, text in texts.items():
@@ -288,7 +288,7 @@ def _spec(config: Plain, path: Path) -> AnySpec:
         raise UserError(f"{path} has {kind}; Tercet opens its own folders and those of model_type {known}")
     family = str(config["family"])
     if family not in SPECS:
-        raise UserError(f"{path}: unknown family {family!r}{nearest(family, SPECS)}")
+        raise UserError(f"{path}: unknown family {family!r}{suggest(family, SPECS)}")
     keys = {key: value for key, value in config.items() if key != "tercet_version"}
     return parse(SPECS[family], keys, name=str(path))
 
@@ -335,7 +335,7 @@ def _did_you_mean(path: Path) -> str:
     if not path.parent.is_dir():
         return ""
     folders = {str(other): other.name for other in path.parent.iterdir() if other.is_dir()}
-    guess = nearest(str(path), folders)
+    guess = suggest(str(path), folders)
     return guess if guess.startswith("; did you mean") else ""
 
 

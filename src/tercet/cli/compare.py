@@ -44,11 +44,11 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import UserError, assignment, merge, nested
+    from tercet.config import UserError, merge, nest, parse_assignment
 
-    changes = {} if args.data is None else nested("data.source", args.data)
+    changes = {} if args.data is None else nest("data.source", args.data)
     for text in args.set:
-        changes = merge(changes, assignment(text))
+        changes = merge(changes, parse_assignment(text))
     if args.data is not None and changes["data"]["source"] != args.data:
         raise UserError("data.source is both in --set and in --data; leave one out")
     device = pick(args.device)

@@ -29,7 +29,7 @@ def pick(name: str) -> "torch.device":
     """
     import torch
 
-    from tercet.config import UserError, nearest
+    from tercet.config import UserError, suggest
 
     there = ["cpu", *(["mps"] if torch.backends.mps.is_available() else [])]
     if torch.cuda.is_available():
@@ -41,7 +41,7 @@ def pick(name: str) -> "torch.device":
         why = (
             "is not on this machine"
             if name.partition(":")[0] in kinds
-            else f"is unknown{nearest(name, ['auto', *kinds])}"
+            else f"is unknown{suggest(name, ['auto', *kinds])}"
         )
         raise UserError(f"--device {name} {why}; there is: {', '.join(there)}")
     return torch.device(name)

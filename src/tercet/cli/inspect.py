@@ -147,7 +147,7 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
     Raises:
         UserError: where it is none of them, with the nearest name.
     """
-    from tercet.config import UserError, nearest
+    from tercet.config import UserError, suggest
     from tercet.models import PRESETS
 
     if Path(name).is_dir():
@@ -162,7 +162,7 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
     from tercet.training.tasks.task import task_of
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
-        raise UserError(f"no folder, preset or recipe is called {name!r}{nearest(name, {*PRESETS, *recipe_names()})}")
+        raise UserError(f"no folder, preset or recipe is called {name!r}{suggest(name, {*PRESETS, *recipe_names()})}")
     recipe = load_recipe(name)
     tokenizer, own = recipe.data.tokenizer, getattr(recipe.data, "source_tokenizer", None)
     size, source_size = _size(tokenizer), None if own is None else _size(own)

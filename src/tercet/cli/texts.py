@@ -52,7 +52,7 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
 
 
 def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
-    from tercet.config import UserError, nearest
+    from tercet.config import UserError, suggest
 
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -66,7 +66,7 @@ def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
         if not isinstance(row, dict):
             raise UserError(f'{where} is not a JSON object; write {{"{field}": ...}} on each line')
         if field not in row:
-            raise UserError(f"{where} has no field {field!r}{nearest(field, row)} (set --text-field)")
+            raise UserError(f"{where} has no field {field!r}{suggest(field, row)} (set --text-field)")
         if not isinstance(row[field], str):
             raise UserError(f"{where}: the field {field!r} is not text; set --text-field to one that is")
         known = row.get("id")

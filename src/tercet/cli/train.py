@@ -61,11 +61,11 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import assignment, merge, write_yaml
+    from tercet.config import merge, parse_assignment, write_yaml
 
     changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
     for text in args.set:
-        changes = merge(changes, assignment(text))
+        changes = merge(changes, parse_assignment(text))
 
     from tercet.api import default_folder, recipe_with
     from tercet.training import Interrupted, train

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tercet.cache_dir import cache_dir
-from tercet.config import UserError, plain
+from tercet.config import UserError, to_plain
 from tercet.tokens import Characters, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
 
@@ -39,7 +39,7 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Callable[[], Iterable[st
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
     pattern = [WORD] if isinstance(spec, Words) else []
-    path = cache_dir() / "tokenizers" / f"{digest(content, plain(spec), *pattern)[:32]}.json"
+    path = cache_dir() / "tokenizers" / f"{digest(content, to_plain(spec), *pattern)[:32]}.json"
     if not path.exists():
         max_bytes = None if isinstance(spec, Characters) else TRAINING_BYTES
         tokenizer = Tokenizer.train(spec, _take_bytes(max_bytes, texts()))

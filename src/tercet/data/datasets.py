@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.data.debian import read_descriptions
 from tercet.data.downloads import fetch_file
 from tercet.data.induction import repeated_words
@@ -51,7 +51,7 @@ def find_documents(source: str, *, encoding: str = "utf-8", text_field: str = "t
     path = Path(source).expanduser()
     files = DocumentFiles(root=path, encoding=encoding, text_field=text_field)
     if not path.exists():
-        guess = nearest(source, DATASETS)
+        guess = suggest(source, DATASETS)
         if path.parent == Path() and guess.startswith("; did you mean"):
             raise UserError(f"no dataset, file or folder is called {source!r}{guess}")
         if path.parent == Path() and not path.suffix:

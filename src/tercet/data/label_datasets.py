@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.data.debian import read_sections
 from tercet.data.docstrings import read_docstrings
 from tercet.data.labels import LabelFile, LabelSource
@@ -41,7 +41,7 @@ def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
         raise UserError(f"{spec.source} has no {part} part of its own; the sets that do: {', '.join(LABEL_DATASETS)}")
     path = Path(spec.source).expanduser()
     if path.name == spec.source and not path.suffix and not path.exists():
-        guess = nearest(spec.source, LABEL_DATASETS)
+        guess = suggest(spec.source, LABEL_DATASETS)
         raise UserError(f"no set of labelled texts or file is called {spec.source!r}{guess}")
     return LabelFile(
         path=path,

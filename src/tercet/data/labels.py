@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, cast
 
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.data.sources import DocumentFiles, get_text, read_json_objects, read_lines, uncompressed_suffix
 
 Over = Literal["texts", "tokens"]
@@ -184,7 +184,7 @@ class LabelFile:
         for field, setting in ((self.text_field, "data.text_field"), (self.label_field, "data.label_field")):
             if field not in header:
                 raise UserError(
-                    f"{location}, the header, has no column {field!r}{nearest(field, header)} (set {setting})"
+                    f"{location}, the header, has no column {field!r}{suggest(field, header)} (set {setting})"
                 )
             if header.count(field) > 1:
                 raise UserError(f"{location}, the header, has {field!r} more than once; give each column its own name")
@@ -212,7 +212,7 @@ def no_text_error(source: LabelSource) -> UserError:
 
 def _check_field(values: dict[str, object], field: str, location: str, setting: str) -> None:
     if field not in values:
-        raise UserError(f"{location} has no field {field!r}{nearest(field, values)} (set {setting})")
+        raise UserError(f"{location} has no field {field!r}{suggest(field, values)} (set {setting})")
 
 
 def _read_label(value: object, location: str, field: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.data.downloads import fetch_file
 from tercet.data.numbers import LANGUAGES as NUMBERS_LANGUAGES
 from tercet.data.numbers import number_pairs
@@ -56,7 +56,7 @@ def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
         )
     path = Path(spec.source).expanduser()
     if spec.target is None and path.name == spec.source and not path.suffix and not path.exists():
-        raise UserError(f"no dataset of pairs or file is called {spec.source!r}{nearest(spec.source, PAIR_DATASETS)}")
+        raise UserError(f"no dataset of pairs or file is called {spec.source!r}{suggest(spec.source, PAIR_DATASETS)}")
     return pair_files(spec, spec.source, spec.target)
 
 

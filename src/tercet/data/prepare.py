@@ -9,7 +9,7 @@ import numpy as np
 from rich.progress import Progress
 
 from tercet.cache_dir import cache_dir
-from tercet.config import UserError, plain
+from tercet.config import UserError, to_plain
 from tercet.data.cache import (
     CHUNK_CHARACTERS,
     FORMAT,
@@ -76,7 +76,7 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
         bos_key = ["bos"] if _beginning(tokenizer) else []
-        key = digest(FORMAT, content, settings, plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key)
+        key = digest(FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key)
         folder = cache_dir() / "corpora" / key[:32]
         if not is_complete(folder):
             with create_atomically(folder) as new, progress_bar(shown=progress) as bar:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol, cast
 
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
 LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
@@ -222,7 +222,7 @@ def read_json_objects(path: Path, encoding: str, fields: Sequence[str]) -> Itera
 def get_text(values: dict[str, object], field: str, location: str, setting: str) -> str:
     """The text under the key `field`, which `setting` chose."""
     if field not in values:
-        raise UserError(f"{location} has no field {field!r}{nearest(field, values)} (set {setting})")
+        raise UserError(f"{location} has no field {field!r}{suggest(field, values)} (set {setting})")
     text = values[field]
     if not isinstance(text, str):
         raise UserError(f"{location}: the field {field!r} is not text; set {setting} to one that is")
@@ -239,7 +239,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
             table = parquet.ParquetFile(file)
             columns = table.schema_arrow
             if field not in columns.names:
-                raise UserError(f"{path} has no column {field!r}{nearest(field, columns.names)} (set data.text_field)")
+                raise UserError(f"{path} has no column {field!r}{suggest(field, columns.names)} (set data.text_field)")
             kind = columns.field(field).type
             if not (types.is_string(kind) or types.is_large_string(kind)):
                 raise UserError(f"{path}: the column {field!r} is not text; set data.text_field to one that is")
@@ -284,5 +284,5 @@ def _suggest_path(path: Path) -> str:
     if not path.parent.is_dir():
         return "; its folder does not exist either"
     names = [other.name for other in path.parent.iterdir() if not other.name.startswith(".")]
-    known = nearest(path.name, names)
+    known = suggest(path.name, names)
     return known if known.startswith("; did you mean") else f"; look in {path.parent.resolve()}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Generic, Literal, Protocol, TypeVar
 
-from tercet.config import UserError, plain
+from tercet.config import UserError, to_plain
 from tercet.data.cache import FORMAT, digest
 from tercet.data.specs import Drawn
 from tercet.data.splitting import draw_validation, hash_text
@@ -49,7 +49,7 @@ class TextSplit(ABC, Generic[SourceType, Item]):
         self._name, self._train, self._held_out = name, train, held_out
         self._drawn = validation if isinstance(validation, Drawn) else None if held_out else Drawn()
         # What validation is drawn from training is gone from what a vocabulary is learnt on.
-        self.training_hash = digest(FORMAT, train.hash(), settings, plain(self._drawn))
+        self.training_hash = digest(FORMAT, train.hash(), settings, to_plain(self._drawn))
         self.content_hash = digest(self.training_hash, held_out and held_out.hash())
 
     @abstractmethod

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tercet.checkpoint import Encoder, Trained
-from tercet.config import Plain, UserError, nearest
+from tercet.config import Plain, UserError, suggest
 from tercet.explorer.beam_tree import beam_tree
 from tercet.explorer.blocks import block
 from tercet.explorer.overview import logits_of_row, overview
@@ -54,7 +54,7 @@ class Answers:
             UserError: where the query cannot be parsed or answered, with the remedy.
         """
         if name not in QUERIES:
-            raise UserError(f"nothing is called {name!r} here{nearest(name, QUERIES)}")
+            raise UserError(f"nothing is called {name!r} here{suggest(name, QUERIES)}")
         return self.answer_query(parse_query(QUERIES[name], body))
 
     def answer_query(self, query: AnyQuery) -> Plain:

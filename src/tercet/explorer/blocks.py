@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tercet.config import Plain, UserError, nearest
+from tercet.config import Plain, UserError, suggest
 from tercet.explorer.overview import LENS_TOKENS, NEXT_TOKENS
 from tercet.explorer.packing import PackedType, pack, packed_size
 from tercet.explorer.passes import Pass
@@ -36,7 +36,7 @@ def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None
     """
     model, activations = forward_pass.trained.model, forward_pass.recording.activations
     if name not in block_names(model):
-        raise UserError(f"the model has no block {name!r}{nearest(name, block_names(model))}")
+        raise UserError(f"the model has no block {name!r}{suggest(name, block_names(model))}")
     is_stack = name in stacks_of(model)
     if is_stack:
         source, names = _embedding_name(model, name), _names_around(forward_pass, name)

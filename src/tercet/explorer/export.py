@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import write_atomically
-from tercet.config import Plain, UserError, plain
+from tercet.config import Plain, UserError, to_plain
 from tercet.explorer.answers import Answers
 from tercet.explorer.blocks import block_names, packed_parameters, parameters_of
 from tercet.explorer.packing import PackedType, packed_size
@@ -103,7 +103,7 @@ def canonical(body: Any) -> str:
 def key_of(query: AnyQuery) -> str:
     """Under what an answer stands: the query as the page sends it."""
     name = next(name for name, kind in QUERIES.items() if isinstance(query, kind))
-    body = plain(query)
+    body = to_plain(query)
     if isinstance(query, BlockQuery):
         del body["parameters"]  # the page asks for none, and shows none
     return f"api/{name} {canonical(body)}"

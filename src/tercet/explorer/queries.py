@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tercet.config import Plain, UserError, parse, plain
+from tercet.config import Plain, UserError, parse, to_plain
 from tercet.generation import Sampling
 from tercet.models import Edit
 
@@ -155,7 +155,7 @@ def parse_query(kind: type[QueryT], body: Any) -> QueryT:
 
 def query_to_plain(query: Query) -> Plain:
     """The inverse of parsing: as JSON holds it."""
-    return plain(query)
+    return to_plain(query)
 
 
 def _with_edits(body: Mapping[str, Any]) -> Plain:

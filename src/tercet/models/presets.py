@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tercet.config import UserError, merge, nearest, parse, plain
+from tercet.config import UserError, merge, parse, suggest, to_plain
 from tercet.models.specs import (
     SPECS,
     AnySpec,
@@ -192,6 +192,6 @@ def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
     changes = dict(data)
     preset = changes.pop("preset", OURS.get(str(changes.get("family")), "modern"))
     if preset not in PRESETS:
-        raise UserError(f"{name}.preset: unknown preset {preset!r}{nearest(str(preset), PRESETS)}")
-    base = plain(PRESETS[preset])
+        raise UserError(f"{name}.preset: unknown preset {preset!r}{suggest(str(preset), PRESETS)}")
+    base = to_plain(PRESETS[preset])
     return parse(SPECS[base["family"]], merge(base, changes), name=name)

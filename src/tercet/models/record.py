@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tercet.config import nearest
+from tercet.config import suggest
 from tercet.nn import Attention, FeedForward
 from tercet.nn.attention import Note, attend_by_hand
 from tercet.nn.positions import PositionScheme
@@ -102,7 +102,7 @@ def record(
     known = names(model)
     for edit in edits:
         if edit.name not in known:
-            raise ValueError(f"the model has no {edit.name!r}{nearest(edit.name, known)}")
+            raise ValueError(f"the model has no {edit.name!r}{suggest(edit.name, known)}")
     activations: dict[str, Tensor] = {}
     waiting = {edit.name for edit in edits}
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tercet.checkpoint import Trained, Translator
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.inspect.token_text import label_with_spaces
 from tercet.plots.figure import DARK, MIDDLE, PALE, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext, ignore_missing_glyphs
@@ -117,7 +117,7 @@ def find_token(tokenizer: Tokenizer, word: str) -> int:
     is_readable = len(ids) > 1 and tokenizer.unk_id not in ids
     read_as = f"; it is read as {' + '.join(map(label_with_spaces, tokenizer.tokens(ids)))}" if is_readable else ""
     names = {label_with_spaces(text) for text in texts}
-    hint = nearest(word, names) if not is_readable else ""
+    hint = suggest(word, names) if not is_readable else ""
     raise UserError(
         f"--token {word!r} is no token of the vocabulary{read_as}{hint if len(hint) < 200 else ''}; give one token"
     )

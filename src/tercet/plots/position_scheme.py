@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.config import plain
+from tercet.config import to_plain
 from tercet.nn.init import Normal, initialise
 from tercet.nn.positions import NoPosition, Position, PositionScheme
 from tercet.plots.picture_file import NothingToDraw
@@ -63,7 +63,7 @@ class DrawnScheme:
         """The scheme's settings and what is drawn of it."""
         tensors = {"vectors": self.vectors, "cosines": self.angles, "bias": self.bias}
         numbers = {name: tensor.tolist() for name, tensor in tensors.items() if tensor is not None}
-        return plain(self.spec) | numbers | ({"wavelengths": self.wavelengths} if "cosines" in numbers else {})
+        return to_plain(self.spec) | numbers | ({"wavelengths": self.wavelengths} if "cosines" in numbers else {})
 
     @property
     def _positions(self) -> Tensor:

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from torch import Tensor
 
 from tercet.checkpoint import Trained
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.inspect.lens import stacks_of
 from tercet.models import Stack
 from tercet.nn.positions import Position
@@ -37,7 +37,7 @@ def choose_stacks(trained: Trained, stack: str | None = None) -> dict[str, Stack
     """
     stacks = stacks_of(trained.model)
     if stack is not None and stack not in stacks:
-        raise UserError(f"--stack {stack}: {trained.folder} has no such stack{nearest(stack, stacks)}")
+        raise UserError(f"--stack {stack}: {trained.folder} has no such stack{suggest(stack, stacks)}")
     return stacks if stack is None else {stack: stacks[stack]}
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from tercet.checkpoint import Trained, Verb
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.serve.chat_template import ChatTemplate
 from tercet.serve.engine import Batcher, GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.serve.engine.batch_tasks import BatchTasks
@@ -132,7 +132,7 @@ class ModelRegistry:
             ModelSelectionError: where there is none.
         """
         if name not in self.models:
-            message = f"there is no model {name[:100]!r} here{nearest(name[:100], self.models)}"
+            message = f"there is no model {name[:100]!r} here{suggest(name[:100], self.models)}"
             raise ModelSelectionError(message, "model_not_found")
         return self.models[name]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint import write_atomically
 from tercet.checkpoint.metrics import read_metrics, training_time
-from tercet.config import Plain, merge, nested
+from tercet.config import Plain, merge, nest
 from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
@@ -152,9 +152,9 @@ def compare(
         UserError: where something does not fit, all of which is looked at before anything is trained.
     """
     several = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
-    changes: Plain = {} if data is None else nested("data.source", str(data))
+    changes: Plain = {} if data is None else nest("data.source", str(data))
     for path, value in (set or {}).items():
-        changes = merge(changes, nested(path, value))
+        changes = merge(changes, nest(path, value))
     return compare_runs(
         several,
         varied=[VariedKey.of(key, values) for key, values in (vary or {}).items()],

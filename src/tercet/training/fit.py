@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 
-from tercet.config import UserError, plain
+from tercet.config import UserError, to_plain
 from tercet.models import AnyModel
 from tercet.training.datamodule import StepDataModule
 from tercet.training.interruption import Interruption
@@ -130,7 +130,7 @@ def _loggers(recipe: Recipe, out: Path) -> list[Logger]:
         settings = wandb.Settings(x_disable_stats=True, silent=True)
         logger = WandbLogger(
             name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
-            config=plain(recipe), resume="allow", settings=settings,
+            config=to_plain(recipe), resume="allow", settings=settings,
         )  # fmt: skip
         loggers.append(cast(Logger, logger))
     return loggers

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from tercet.config import Plain, UserError, assignment, merge, nested
+from tercet.config import Plain, UserError, merge, nest, parse_assignment
 
 LONGEST = 120  # characters of a folder's name; file systems take 255 bytes
 UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+\-]+")
@@ -55,7 +55,7 @@ class VariedKey:
         pieces = split_values(values) if values.strip() else []
         if "" in pieces:
             raise UserError(f"--vary {text!r}: a value is empty; take the comma out, or write null or '' for none")
-        read = [_leaf(assignment(f"{key}={piece}"), key) for piece in pieces]
+        read = [_leaf(parse_assignment(f"{key}={piece}"), key) for piece in pieces]
         labels = [
             label_of(value) if isinstance(value, Mapping | list | str) else piece
             for value, piece in zip(read, pieces, strict=True)
@@ -111,7 +111,7 @@ def grid_points(varied: Sequence[VariedKey], *, fixed: Mapping[str, Any] | None 
     for chosen in product(*choices):
         changes = dict(fixed)
         for key, (value, _) in zip(keys, chosen, strict=True):
-            changes = merge(changes, nested(key, value))
+            changes = merge(changes, nest(key, value))
         settings = {name: label for name, (_, label) in zip(names, chosen, strict=True)}
         points.append(GridPoint(settings=settings, changes=changes))
     return points

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tercet.checkpoint import Trained, read_spec, save_trained
-from tercet.config import UserError, merge, parse, plain
+from tercet.config import UserError, merge, parse, to_plain
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderOnlySpec
 
 PRETRAINED_COPY = "pretrained"  # the copy's folder in a run
@@ -28,7 +28,7 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
     if family != base.family:
         raise UserError(f"{name}.family={family}, and {folder} is {base.family}; leave it out, or pretrained")
     keys = {key: value for key, value in changes.items() if key != "preset"}
-    return parse(SPECS[base.family], merge(plain(base), keys), name=name)
+    return parse(SPECS[base.family], merge(to_plain(base), keys), name=name)
 
 
 def load_pretrained_weights(model: AnyModel, old: AnyModel, folder: str) -> str:

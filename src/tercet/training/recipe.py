@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from tercet.config import Plain, UserError, merge, nearest, parse, parse_yaml, plain, read_yaml
+from tercet.config import Plain, UserError, merge, parse, parse_yaml, read_yaml, suggest, to_plain
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
 from tercet.models import (
     AnySpec,
@@ -161,7 +161,7 @@ def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
     if kind is None:
         raise UserError(f"{name} needs a task: {', '.join(RECIPES)}, such as `task: language`")
     if kind not in RECIPES:
-        raise UserError(f"{name}: task: unknown kind {kind!r}{nearest(str(kind), RECIPES)}")
+        raise UserError(f"{name}: task: unknown kind {kind!r}{suggest(str(kind), RECIPES)}")
     return str(kind)
 
 
@@ -186,7 +186,7 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
             f"set task to {' or '.join(k for k, family in FAMILIES.items() if family == spec.family)}, "
             f"or take another {'model' if pretrained is None else 'pretrained model'}"
         )
-    settings["model"] = plain(spec)
+    settings["model"] = to_plain(spec)
     if kind == "masked" and isinstance(settings.get("data"), Mapping):
         settings["data"] = {"tokenizer": "wordpiece", **settings["data"]}
     return parse(RECIPES[kind], settings, name=name).with_heads()
@@ -211,7 +211,7 @@ def recipe_names() -> dict[str, str]:
 def recipe_text(name: str) -> str:
     """The YAML of a packaged recipe, comments and all."""
     if name not in recipe_names():
-        raise UserError(f"unknown recipe {name!r}{nearest(name, recipe_names())}")
+        raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
     return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
 
 

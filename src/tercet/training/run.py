@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model, write_atomically
-from tercet.config import UserError, differences, plain, read_yaml, write_yaml
+from tercet.config import UserError, find_differences, read_yaml, to_plain, write_yaml
 from tercet.kernel import warm_up
 from tercet.memory import keep_memory
 from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
@@ -136,7 +136,7 @@ def check_same_run(out: Path, recipe: Recipe) -> None:
         if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return
-    old, new = plain(read_recipe(out)), plain(recipe)
+    old, new = to_plain(read_recipe(out)), to_plain(recipe)
     for settings in (old, new):
         for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
             settings["model"].pop(size, None)
@@ -144,7 +144,7 @@ def check_same_run(out: Path, recipe: Recipe) -> None:
             settings["model"]["classifier"].pop("labels")  # the data's
     if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
         new["pretrained"] = old["pretrained"]
-    changed = [line for line in differences(old, new) if not line.startswith("logging.")]
+    changed = [line for line in find_differences(old, new) if not line.startswith("logging.")]
     if changed:
         raise UserError(f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out")
 
@@ -224,7 +224,7 @@ def _export_to(task: "Task", out: Path) -> Any:
         card = Card(
             name=out.name, step=step, tokens_seen=module.tokens_seen, metrics=metrics, data_name=task.data_name,
             data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
-            recipe=plain(task.recipe),
+            recipe=to_plain(task.recipe),
         )  # fmt: skip
         task.save(out / folder, module.eval_model, card, state)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tercet.checkpoint import load_model, write_atomically
-from tercet.config import Plain, UserError, differences, nearest, plain
+from tercet.config import Plain, UserError, find_differences, suggest, to_plain
 from tercet.evaluate.held_out import check_scorable
 from tercet.training.grid import VariedKey, folder_names, grid_points
 from tercet.training.recipe import Recipe, load_recipe, recipe_names
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
 
 SETTINGS = "settings.json"
-STAND_IN = 64  # tokens of a vocabulary, where the tokenizer decides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +180,7 @@ def is_run(name: str) -> bool:
         return False
     if Path(name).exists():
         return True
-    raise UserError(f"there is no recipe and no run {name!r}{nearest(name, recipe_names())}")
+    raise UserError(f"there is no recipe and no run {name!r}{suggest(name, recipe_names())}")
 
 
 def is_finished(folder: Path) -> bool:
@@ -217,7 +216,7 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
             what = str(run.folder.resolve())
         else:
             unseeded = replace(run.recipe, training=replace(run.recipe.training, seed=0))
-            what = json.dumps(plain(unseeded), sort_keys=True)
+            what = json.dumps(to_plain(unseeded), sort_keys=True)
         other = seen.setdefault(what, run.variant)
         if other != run.variant:
             raise UserError(
@@ -246,7 +245,7 @@ def _check_out(out: Path, asked: Plain) -> None:
         old = json.loads((out / SETTINGS).read_text(encoding="utf-8"))["asked"]
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{out / SETTINGS} is not what a comparison writes; give another --out") from None
-    if changed := differences(old, json.loads(json.dumps(asked))):
+    if changed := find_differences(old, json.loads(json.dumps(asked))):
         raise UserError(f"{out} holds a comparison with other settings ({'; '.join(changed)}); give another --out")
 
 

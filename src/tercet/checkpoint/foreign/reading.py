@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.checkpoint.weights import first_names, read_tensors, shape_of, tied_names
-from tercet.config import UserError, nearest
+from tercet.config import UserError, suggest
 from tercet.models import AnySpec, EncoderDecoderSpec
 from tercet.nn.feedforward import Activation
 
@@ -91,7 +91,7 @@ def switch(config: Mapping[str, Any], key: str, default: bool) -> bool:
 def activation(config: Mapping[str, Any], key: str) -> Activation:
     name = take(config, key, str)
     if name not in ACTIVATIONS:
-        raise UserError(f"{key} is {name!r}, which Tercet does not have{nearest(name, ACTIVATIONS)}")
+        raise UserError(f"{key} is {name!r}, which Tercet does not have{suggest(name, ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 

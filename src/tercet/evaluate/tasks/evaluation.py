@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from tercet.checkpoint import Trained
-from tercet.config import UserError, parse, plain
+from tercet.config import UserError, parse, to_plain
 from tercet.data import Corpus, HeldOut, TextSpec, prepare
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
@@ -98,7 +98,7 @@ class TextEvaluation(Evaluation[Corpus]):
         trained, trained_on = self.trained, self.trained.trained_on(TextSpec)
         if data is not None:
             settings = {"encoding": encoding or "utf-8", "text_field": trained_on.text_field if trained_on else "text"}
-            spec = parse(TextSpec, {"source": str(data), **settings, "validation": plain(HeldOut(source=str(data)))})
+            spec = parse(TextSpec, {"source": str(data), **settings, "validation": to_plain(HeldOut(source=str(data)))})
             return prepare(spec, tokenizer=trained.tokenizer)
         if trained_on is None:
             raise UserError(f"{trained.folder} does not say what it was trained on; give --data")

@@ -101,9 +101,11 @@ class Engine:
         UserError: where the model is no language model.
     """
 
-    def __init__(self, run: HasTrained, *, limits: Limits = UNBOUNDED) -> None:
+    def __init__(self, run: HasTrained, *, limits: Limits | None = None) -> None:
         self._tokenizer = run.trained.tokenizer
-        self._scheduler = Scheduler(run.trained.require("generate").model, self._tokenizer, limits)
+        self._scheduler = Scheduler(
+            run.trained.require("generate").model, self._tokenizer, UNBOUNDED if limits is None else limits
+        )
 
     def __enter__(self) -> "Engine":
         return self

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tercet.config import nearest
+from tercet.config import suggest
 
 MAX_TEXTS_WRITTEN = 128  # texts that one request may have written
 MAX_TEXTS_READ = 2048  # texts that one request may have read
@@ -84,7 +84,7 @@ class RequestBody(BaseModel):
     def refuse_unknown_fields(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and (unknown := [str(name) for name in data if name not in cls.model_fields]):
             field = unknown[0][:100]
-            names = {"field": field, "hint": nearest(field, cls.model_fields)}
+            names = {"field": field, "hint": suggest(field, cls.model_fields)}
             raise PydanticCustomError("unknown_field", "the request has an unknown field '{field}'{hint}", names)
         return data
 

@@ -8,7 +8,7 @@ import torch
 
 from tercet.data import PackedRows, PaddedRows, prepare
 from tercet.models import DecoderOnly
-from tercet.objectives import causal_loss, rows_to_learn
+from tercet.objectives import causal_loss, collate_causal
 from tercet.training import load_recipe
 from tercet.training.module import step_seed
 from tercet.training.optimizers import base_rates, set_rates
@@ -41,7 +41,7 @@ def train_by_hand(recipe: LanguageRecipe) -> DecoderOnly:
         numbers, epochs = plan.rows(step)
         shifts = plan.shifts(epochs, recipe.model.max_len)
         cuts = range(0, len(numbers), size)
-        batches = [rows_to_learn(rows.batch(numbers[i : i + size], shifts[i : i + size])) for i in cuts]
+        batches = [collate_causal(rows.batch(numbers[i : i + size], shifts[i : i + size])) for i in cuts]
 
         # Each loss is a sum. Divided by the targets of the whole step, their gradients add up to that of the mean.
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum().clamp(min=1)

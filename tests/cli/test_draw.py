@@ -151,7 +151,7 @@ def test_a_run_and_a_recipe_of_one_s_own(here: Path, capsys: pytest.CaptureFixtu
     out = draw_as_json(["model", "run"], capsys)
     assert out["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     (here / "mine.yaml").write_text(
-        "# mine\ndata: {source: none.txt, tokenizer: {kind: bpe, vocab_size: 700}}\n"
+        "# mine\ntask: language\ndata: {source: none.txt, tokenizer: {kind: bpe, vocab_size: 700}}\n"
         "model: {preset: gpt2, stack: {d_model: 48, n_layers: 5, n_heads: 3}}\ntraining: {max_steps: 5}\n"
     )
     out = draw_as_json(["model", "mine.yaml"], capsys)

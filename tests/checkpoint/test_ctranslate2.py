@@ -19,7 +19,7 @@ from weights_of_others import minilm
 
 from tercet.checkpoint import Card, convert, load_model, save_model
 from tercet.checkpoint.foreign import ctranslate2_stack as writer
-from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
+from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.ctranslate2_readme import never
 from tercet.config import UserError
 from tercet.generation import Beam, translate
@@ -412,7 +412,7 @@ def test_real_sentences_have_the_same_vectors(tmp_path: Path) -> None:
 
 
 def test_everything_is_worked_out_before_anything_is_written(tmp_path: Path) -> None:
-    write = for_ctranslate2(load_model(saved(tmp_path / "ours", generator())))
+    write = ctranslate2_writer(load_model(saved(tmp_path / "ours", generator())))
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
     (tmp_path / "new").mkdir()
     write(tmp_path / "new")

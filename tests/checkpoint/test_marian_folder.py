@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tercet.checkpoint import Card, load_model, save_model
 from tercet.checkpoint.foreign import marian as reader
-from tercet.checkpoint.foreign.marian import alternating, from_marian
+from tercet.checkpoint.foreign.marian import from_marian, interleave_columns
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.generation import Beam, translate
@@ -116,7 +116,7 @@ def test_a_translation_is_the_one_that_transformers_finds(tmp_path: Path) -> Non
 
 
 def test_columns_alternate_between_sine_and_cosine() -> None:
-    assert alternating(6).tolist() == [0, 3, 1, 4, 2, 5]
+    assert interleave_columns(6).tolist() == [0, 3, 1, 4, 2, 5]
 
 
 def test_a_forgotten_permutation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,8 @@ def test_positions_of_another_kind_are_refused(change: str) -> None:
     state = dict(reference.state_dict())
     name = "model.decoder.embed_positions.weight"
     table = state[name]
-    state[name] = {"learned": table + 0.1, "interleaved": table[:, alternating(12)], "wide": table.repeat(1, 2)}[change]
+    columns = interleave_columns(12)
+    state[name] = {"learned": table + 0.1, "interleaved": table[:, columns], "wide": table.repeat(1, 2)}[change]
     with pytest.raises(UserError, match=r"decoder\.embed_positions\.weight are not the sines and cosines"):
         from_marian(told(reference), state)
 

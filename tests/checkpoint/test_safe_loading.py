@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import tercet
 from tercet.checkpoint import convert, load_model
 from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
-from tercet.checkpoint.foreign.reading import read_state
+from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 
@@ -97,7 +97,7 @@ def test_a_broken_pickle_is_refused_or_read(zipped: bool, tmp_path: Path) -> Non
             data[place] ^= value
         path.write_bytes(data)
         try:
-            state = read_state(tmp_path)
+            state = read_state_dict(tmp_path)
         except UserError as error:
             told = str(error)
         else:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.evaluate import baselines, bigram, compressed, unigram
+from tercet.evaluate import baselines, bigram, compression_bits, unigram
 
 
 def test_unigram_by_hand() -> None:
@@ -75,9 +75,9 @@ def test_the_bigram_beats_the_unigram_where_pairs_matter() -> None:
 
 def test_compressors_are_those_of_the_command_line() -> None:
     text = "to be or not to be, that is the question; größer ≠ kleiner. " * 20
-    bits = compressed([text[:7], "", text[7:100], text[100:]])
+    bits = compression_bits([text[:7], "", text[7:100], text[100:]])
     data = text.encode()
     assert bits["gzip -9"] == 8 * len(gzip.compress(data, 9)) / len(data)
     assert bits["xz -9e"] == 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / len(data)
     with pytest.raises(ValueError, match="no text"):
-        compressed([])
+        compression_bits([])

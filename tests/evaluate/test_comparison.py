@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tercet.config import UserError
-from tercet.evaluate import chance, compare, score_translations
+from tercet.evaluate import compare, paired_bootstrap, score_translations
 
 DRAWS = np.random.default_rng(3)
 REFERENCES = [" ".join(DRAWS.choice(list("abcdefgh"), 11)) for _ in range(40)]
@@ -47,10 +47,10 @@ def test_what_is_no_result(key: str) -> None:
 
 def test_chance() -> None:
     good, bad = damaged(0.05, 1), damaged(0.3, 2)
-    assert chance(good, bad, REFERENCES) < 0.01
-    assert chance(bad, good, REFERENCES) < 0.01
-    assert chance(good, damaged(0.05, 4), REFERENCES) > 0.05
-    assert chance(good, good, REFERENCES) == 1
+    assert paired_bootstrap(good, bad, REFERENCES) < 0.01
+    assert paired_bootstrap(bad, good, REFERENCES) < 0.01
+    assert paired_bootstrap(good, damaged(0.05, 4), REFERENCES) > 0.05
+    assert paired_bootstrap(good, good, REFERENCES) == 1
     capitals = [text.upper() for text in good]
-    assert chance(good, capitals, REFERENCES) < 0.01
-    assert chance(good, capitals, REFERENCES, protocol="lc-tok", language="de") == 1
+    assert paired_bootstrap(good, capitals, REFERENCES) < 0.01
+    assert paired_bootstrap(good, capitals, REFERENCES, protocol="lc-tok", language="de") == 1

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tercet.config import UserError
 from tercet.evaluate import Protocol, bleu, score_translations, translation_dict, translation_table
-from tercet.evaluate.protocols import looks_tokenised, prepared
+from tercet.evaluate.protocols import looks_tokenised, prepare_texts
 
 WORDS = [
     "Der",
@@ -67,7 +67,7 @@ def by_program(written: list[str], references: list[str], folder: Path, *flags: 
 @pytest.mark.parametrize("protocol", ["detokenised", "lc-tok"])
 def test_equal_to_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> None:
     scores = score_translations(WRITTEN, REFERENCES, protocol=protocol, language="de")
-    texts = [prepared(texts, protocol, "de") for texts in (WRITTEN, REFERENCES)]
+    texts = [prepare_texts(texts, protocol, "de") for texts in (WRITTEN, REFERENCES)]
     words, characters = by_program(*texts, tmp_path, *(["-tok", "none", "-lc"] if protocol == "lc-tok" else []))
     assert scores.bleu == pytest.approx(words["score"], abs=0.01)
     assert scores.chrf == pytest.approx(characters["score"], abs=0.01)
@@ -102,13 +102,13 @@ def test_the_literatures_reference_has_the_literatures_words() -> None:
     if not given or not path.is_file():
         pytest.skip("TERCET_DATA has no multi30k/test_2016_flickr.de.gz")
     lines = gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
-    assert sum(len(line.split()) for line in prepared(lines, "lc-tok", "de")) == 12_103
+    assert sum(len(line.split()) for line in prepare_texts(lines, "lc-tok", "de")) == 12_103
 
 
 def test_the_protocols_differ_and_say_so() -> None:
     texts = ["Der Hund; die „Katze“."]
-    assert prepared(texts, "detokenised", None) == texts
-    assert prepared(texts, "lc-tok", "de") == ["der hund ; die &quot; katze &quot; ."]
+    assert prepare_texts(texts, "detokenised", None) == texts
+    assert prepare_texts(texts, "lc-tok", "de") == ["der hund ; die &quot; katze &quot; ."]
     shown = io.StringIO()
     scores = score_translations(WRITTEN, REFERENCES, protocol="lc-tok", language="de")
     Console(file=shown, width=150).print(translation_table(scores))

@@ -218,10 +218,10 @@ def test_what_gpt2_has_an_equal_of_is_written_as_that() -> None:
 
 def test_ctranslate2_refuses_what_it_has_no_equal_of(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
-    from tercet.checkpoint.foreign.equal import check_equal, features_of_block
+    from tercet.checkpoint.foreign.features import check_features, features_of_block
 
     spec = StackSpec(d_model=24, n_layers=1, n_heads=4)
     for change in ({"parallel": True}, {"final_norm": False}, {"placement": "post", "final_norm": True}):
         with pytest.raises(UserError, match="stack"):
-            check_equal("CTranslate2", features_of_block("stack", replace(spec, **change)))
-    check_equal("CTranslate2", features_of_block("stack", spec))
+            check_features("CTranslate2", features_of_block("stack", replace(spec, **change)))
+    check_features("CTranslate2", features_of_block("stack", spec))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from tercet.checkpoint.atomic import refusal, write_atomically
 from tercet.checkpoint.folder import load_model, save_trained
-from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
-from tercet.checkpoint.foreign.gguf_folder import for_gguf
-from tercet.checkpoint.foreign.onnx_folder import for_onnx
-from tercet.checkpoint.foreign.transformers_folder import for_transformers
+from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
+from tercet.checkpoint.foreign.gguf_folder import gguf_writer
+from tercet.checkpoint.foreign.onnx_folder import onnx_writer
+from tercet.checkpoint.foreign.transformers_folder import transformers_writer
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError, suggest
 
@@ -51,7 +51,7 @@ def convert(src: Path | str, dst: Path | str, to: str | None = None, *, force: b
     _check_free(dst, Path(src), force=force)
     trained = load_model(src)
     write = _ours(trained) if to is None else WRITERS[to](trained)
-    with _in_its_place(dst.resolve()) as folder:
+    with _replace_folder(dst.resolve()) as folder:
         write(folder)
     return dst
 
@@ -69,10 +69,10 @@ def _ours(trained: Trained) -> Writer:
 
 
 WRITERS: dict[str, Callable[[Trained], Writer]] = {
-    "hf": for_transformers,
-    "ctranslate2": for_ctranslate2,
-    "gguf": for_gguf,
-    "onnx": for_onnx,
+    "hf": transformers_writer,
+    "ctranslate2": ctranslate2_writer,
+    "gguf": gguf_writer,
+    "onnx": onnx_writer,
 }
 
 
@@ -88,7 +88,7 @@ def _check_free(dst: Path, src: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def _in_its_place(dst: Path) -> Generator[Path]:
+def _replace_folder(dst: Path) -> Generator[Path]:
     """A new folder to write to, which takes the place of `dst` at the end; after an error all is as it was."""
     missing = [folder for folder in (dst.parent, *dst.parent.parents) if not folder.exists()]
     new = dst.with_name(f".{dst.name}.{os.getpid()}.new")

@@ -33,7 +33,7 @@ from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
-from tercet.checkpoint.foreign.reading import WEIGHTS, read_state
+from tercet.checkpoint.foreign.state_dict import WEIGHTS, read_state_dict
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
@@ -176,14 +176,14 @@ def read_spec(path: Path | str) -> AnySpec:
     folder = find_model(Path(path))
     if folder.is_file():
         file = GgufFile(folder)
-        with _named(folder):
+        with _name_in_errors(folder):
             return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
     config = _read_json(folder / "config.json")
     if not _is_foreign(config):
         return _spec(config, folder / "config.json")
     tokenizer, _ = tokenizers_of(folder, config)
-    with _named(folder):
-        return READERS[str(config["model_type"])].spec(config, read_state(folder), n_ids=tokenizer.vocab_size)
+    with _name_in_errors(folder):
+        return READERS[str(config["model_type"])].spec(config, read_state_dict(folder), n_ids=tokenizer.vocab_size)
 
 
 def _is_foreign(config: Plain) -> bool:
@@ -191,7 +191,7 @@ def _is_foreign(config: Plain) -> bool:
 
 
 @contextmanager
-def _named(path: Path) -> Generator[None]:
+def _name_in_errors(path: Path) -> Generator[None]:
     """A reader's mistakes are told with the path."""
     try:
         yield
@@ -202,8 +202,8 @@ def _named(path: Path) -> Generator[None]:
 def _load_foreign(folder: Path, config: Plain) -> Trained:
     tokenizer, source_tokenizer = tokenizers_of(folder, config)
     template = read_chat_template(folder)
-    state = read_state(folder)
-    with _named(folder):
+    state = read_state_dict(folder)
+    with _name_in_errors(folder):
         model = READERS[str(config["model_type"])].model(config, state, n_ids=tokenizer.vocab_size)
     own = None if source_tokenizer is tokenizer else source_tokenizer
     _check_sizes(folder, model.spec, _tokenizers(tokenizer, own))
@@ -220,7 +220,7 @@ def _load_foreign(folder: Path, config: Plain) -> Trained:
 def _load_gguf(path: Path, given: Path) -> Trained:
     file = GgufFile(path)
     template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")
-    with _named(path):
+    with _name_in_errors(path):
         tokenizer = from_settings(file.settings)
         model = from_gguf(file, n_ids=tokenizer.vocab_size)
     if tokenizer.vocab_size != model.spec.vocab_size:
@@ -325,10 +325,10 @@ def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dic
 
 
 def _missing(folder: Path) -> list[str]:
-    def there(*names: str) -> bool:
+    def has_files(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)
 
-    return [name for name in NEEDED if not any(there(*names) for names in INSTEAD.get(name, [(name,)]))]
+    return [name for name in NEEDED if not any(has_files(*names) for names in INSTEAD.get(name, [(name,)]))]
 
 
 def _did_you_mean(path: Path) -> str:

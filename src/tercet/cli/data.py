@@ -151,7 +151,7 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
     print(f"{'labels':<16}  {len(total):,}")
     width = min(40, max(map(len, total)))
     for label, _ in total.most_common(LABELS):
-        shares = [f"{one[label]:>9,}  {one[label] / one.total():6.1%}" for one in labels.values()]
+        shares = [f"{counts[label]:>9,}  {counts[label] / counts.total():6.1%}" for counts in labels.values()]
         print(f"  {label[:width]:<{width}}{''.join(shares)}")
     if len(total) > LABELS:
         print(f"  and {len(total) - LABELS:,} more")

@@ -31,17 +31,17 @@ def pick(name: str) -> "torch.device":
 
     from tercet.config import UserError, suggest
 
-    there = ["cpu", *(["mps"] if torch.backends.mps.is_available() else [])]
+    devices = ["cpu", *(["mps"] if torch.backends.mps.is_available() else [])]
     if torch.cuda.is_available():
-        there += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        devices += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     if name == "auto":
-        return torch.device("cuda" if "cuda" in there else there[-1])
-    if name not in there:
+        return torch.device("cuda" if "cuda" in devices else devices[-1])
+    if name not in devices:
         kinds = ("cpu", "cuda", "mps")
         why = (
             "is not on this machine"
             if name.partition(":")[0] in kinds
             else f"is unknown{suggest(name, ['auto', *kinds])}"
         )
-        raise UserError(f"--device {name} {why}; there is: {', '.join(there)}")
+        raise UserError(f"--device {name} {why}; there is: {', '.join(devices)}")
     return torch.device(name)

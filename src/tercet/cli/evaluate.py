@@ -244,7 +244,7 @@ def _read_result(path: Path) -> dict[str, Any]:
 
 def _compare_results(result: dict[str, Any], earlier: dict[str, Any], translated: "Translated") -> dict[str, Any]:
     """The differences; and how likely by chance, where the earlier translations are still in their file."""
-    from tercet.evaluate import chance, compare
+    from tercet.evaluate import compare, paired_bootstrap
 
     difference = compare(result, earlier)
     p_value, path = None, Path(earlier.get("output") or "")
@@ -252,5 +252,7 @@ def _compare_results(result: dict[str, Any], earlier: dict[str, Any], translated
         texts = lines.decode().split("\n")[:-1]
         references = [reference for _, reference in translated.pairs]
         protocol = translated.scores.protocol
-        p_value = chance(translated.written, texts, references, protocol=protocol, language=translated.language)
+        p_value = paired_bootstrap(
+            translated.written, texts, references, protocol=protocol, language=translated.language
+        )
     return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}

@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
     from tercet.generation.sampling import Sampling
 
-    given = {flag: getattr(args, flag) for flag in FLAGS if getattr(args, flag) is not None}
+    options = {flag: getattr(args, flag) for flag in FLAGS if getattr(args, flag) is not None}
     try:
-        sampling = Sampling(**given, stop=tuple(args.stop))
+        sampling = Sampling(**options, stop=tuple(args.stop))
     except ValueError as error:
         raise UserError(str(error)) from None
     if args.num_samples < 1:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     tables: list[RenderableType] = []
     answer: dict[str, Any] = {}
     if trained is not None:
-        _look(args, trained, answer, tables)
+        _add_views(args, trained, answer, tables)
     if args.json or trained is None:
         try:
             table = model_table(spec)
@@ -102,7 +102,9 @@ def _trained(name: str) -> "Trained":
     return load_model(name)
 
 
-def _look(args: argparse.Namespace, trained: "Trained", answer: dict[str, Any], tables: "list[RenderableType]") -> None:
+def _add_views(
+    args: argparse.Namespace, trained: "Trained", answer: dict[str, Any], tables: "list[RenderableType]"
+) -> None:
     """The parts that need a trained model: into `answer` for programs, into `tables` for people."""
     from tercet.inspect.attribution_table import attribution_to_dict, render_attribution
     from tercet.inspect.edit_effect import effect_to_dict, parse_edit, read_with_edits, render_effect
@@ -175,7 +177,9 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
         return task_of(recipe, progress=False).recipe.model, None
     spec = recipe.with_vocabulary(size, source_size=source_size).model
     learnt = {"source_vocab_size": own, "vocab_size": tokenizer}
-    most = {side: _size(one) for side, one in learnt.items() if one is not None and one.kind != "gpt2"}
+    most = {
+        side: _size(settings) for side, settings in learnt.items() if settings is not None and settings.kind != "gpt2"
+    }
     return spec, {side: size for side, size in most.items() if size is not None and spec.vocab_size} or None
 
 

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     _check(args)
-    wanted = list(PICTURES) if args.what == "all" else [args.what]
+    names = list(PICTURES) if args.what == "all" else [args.what]
     _check_out(args)
 
     from tercet.plots import NothingToDraw, save
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     source = _Source(args)
     pictures: dict[str, str] = {}
     skipped: dict[str, str] = {}
-    for what in wanted:
+    for what in names:
         try:
             figure = source.draw[what]()
         except NothingToDraw as reason:

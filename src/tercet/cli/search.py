@@ -52,16 +52,16 @@ def search_of(args: argparse.Namespace) -> "Beam | Sampling":
     from tercet.config import UserError
     from tercet.generation import Beam, Sampling
 
-    given = {flag: value for flag, value in vars(args).items() if value is not None}
-    beam = {name: given[flag] for flag, name in BEAM.items() if flag in given}
-    sampling = {name: given[name] for name in SAMPLING if name in given}
+    flags = {flag: value for flag, value in vars(args).items() if value is not None}
+    beam = {name: flags[flag] for flag, name in BEAM.items() if flag in flags}
+    sampling = {name: flags[name] for name in SAMPLING if name in flags}
     try:
-        if not given.get("sample"):
+        if not flags.get("sample"):
             if sampling:
                 raise UserError(f"{_flags(sampling)} {'is' if len(sampling) == 1 else 'are'} for --sample; add it")
             return Beam(**beam)
         if beam:
-            raise UserError(f"--sample draws one translation; leave {_flags(f for f in BEAM if f in given)} out")
+            raise UserError(f"--sample draws one translation; leave {_flags(f for f in BEAM if f in flags)} out")
         return Sampling(**sampling, max_new_tokens=1 << 20)  # the source's length and the model set the limit
     except ValueError as error:
         raise UserError(str(error).replace("size=", "--beam ")) from None

@@ -2,11 +2,11 @@
 translator in BLEU and chrF, and in the probability of given translations."""
 
 from tercet.evaluate.baselines import bigram as bigram
-from tercet.evaluate.baselines import compressed as compressed
+from tercet.evaluate.baselines import compression_bits as compression_bits
 from tercet.evaluate.baselines import unigram as unigram
 from tercet.evaluate.comparison import Comparison as Comparison
-from tercet.evaluate.comparison import chance as chance
 from tercet.evaluate.comparison import compare as compare
+from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap
 from tercet.evaluate.labels import LabelScores as LabelScores
 from tercet.evaluate.labels import label_dict as label_dict
 from tercet.evaluate.labels import label_scores as label_scores

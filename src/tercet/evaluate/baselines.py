@@ -58,7 +58,7 @@ def bigram(
     return _scores(sums, validation, n_bytes, context=1)
 
 
-def compressed(texts: Iterable[str]) -> dict[str, float]:
+def compression_bits(texts: Iterable[str]) -> dict[str, float]:
     """Bits per byte that `gzip -9` and `xz -9e` need for the texts one after another, read once, piece by piece."""
     compressors = {
         "gzip -9": zlib.compressobj(9, wbits=31),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from tercet.config import UserError
-from tercet.evaluate.protocols import Protocol, prepared
+from tercet.evaluate.protocols import Protocol, prepare_texts
 from tercet.evaluate.translation import RESAMPLES, metrics
 
 SAME = {  # what must be equal, and how to make it so
@@ -52,7 +52,7 @@ def compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> Comparison:
     return Comparison(bleu=one["bleu"] - other["bleu"], chrf=one["chrf"] - other["chrf"])
 
 
-def chance(
+def paired_bootstrap(
     one: Sequence[str],
     other: Sequence[str],
     references: Sequence[str],
@@ -68,13 +68,13 @@ def chance(
     from sacrebleu.significance import PairedTest
 
     systems: list[tuple[str, Sequence[str]]] = [
-        (name, prepared(texts, protocol, language)) for name, texts in (("other", other), ("one", one))
+        (name, prepare_texts(texts, protocol, language)) for name, texts in (("other", other), ("one", one))
     ]
     if systems[0][1] == systems[1][1]:
         return 1.0  # where sacrebleu, which counts differences above the one found, would say 0.001
     metric, _ = metrics(protocol)
     test = PairedTest(
-        systems, {"BLEU": metric}, [prepared(references, protocol, language)], test_type="bs", n_samples=RESAMPLES
+        systems, {"BLEU": metric}, [prepare_texts(references, protocol, language)], test_type="bs", n_samples=RESAMPLES
     )
     _, scores = test()
     return float(cast(Any, scores["BLEU"][1]).p_value)

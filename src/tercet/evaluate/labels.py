@@ -52,39 +52,39 @@ class LabelScores:
 
 
 def label_scores(
-    predicted: Sequence[int] | np.ndarray, wanted: Sequence[int] | np.ndarray, labels: Sequence[str]
+    predicted: Sequence[int] | np.ndarray, true_labels: Sequence[int] | np.ndarray, labels: Sequence[str]
 ) -> LabelScores:
-    """The scores of predictions (N,) against what was wanted (N,), both as places in `labels`.
+    """The scores of predictions (N,) against the true labels (N,), both as places in `labels`.
 
     Raises:
         ValueError: where they are not as many, are none, or are no places in `labels`.
     """
-    found, true = np.asarray(predicted, dtype=np.int64), np.asarray(wanted, dtype=np.int64)
-    if found.shape != true.shape or found.ndim != 1:
-        raise ValueError(f"{found.shape} predictions for {true.shape} labels; give one for each")
-    if not len(true):
+    predictions, targets = np.asarray(predicted, dtype=np.int64), np.asarray(true_labels, dtype=np.int64)
+    if predictions.shape != targets.shape or predictions.ndim != 1:
+        raise ValueError(f"{predictions.shape} predictions for {targets.shape} labels; give one for each")
+    if not len(targets):
         raise ValueError("there is nothing to score; give at least one prediction")
-    lowest, highest = min(found.min(), true.min()), max(found.max(), true.max())
+    lowest, highest = min(predictions.min(), targets.min()), max(predictions.max(), targets.max())
     if lowest < 0 or highest >= len(labels):
         raise ValueError(f"numbers of labels go from {lowest} to {highest}, but there are {len(labels)} labels")
     table = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(table, (true, found), 1)
-    right, there, said = table.diagonal(), table.sum(1), table.sum(0)
-    precision = right / np.maximum(said, 1)
-    recall = right / np.maximum(there, 1)
-    f1 = 2 * right / np.maximum(said + there, 1)
+    np.add.at(table, (targets, predictions), 1)
+    correct, support, n_predicted = table.diagonal(), table.sum(1), table.sum(0)
+    precision = correct / np.maximum(n_predicted, 1)
+    recall = correct / np.maximum(support, 1)
+    f1 = 2 * correct / np.maximum(n_predicted + support, 1)
     return LabelScores(
-        accuracy=float(right.sum() / len(true)),
-        f1=float(f1[said + there > 0].mean()),
-        majority=float(there.max() / len(true)),
-        count=len(true),
+        accuracy=float(correct.sum() / len(targets)),
+        f1=float(f1[n_predicted + support > 0].mean()),
+        majority=float(support.max() / len(targets)),
+        count=len(targets),
         labels=tuple(labels),
         per_label={
             label: {
                 "precision": float(precision[place]),
                 "recall": float(recall[place]),
                 "f1": float(f1[place]),
-                "count": int(there[place]),
+                "count": int(support[place]),
             }
             for place, label in enumerate(labels)
         },
@@ -133,8 +133,8 @@ def label_table(scores: LabelScores) -> Group:
     table = Table("", "precision", "recall", "F1", "count", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
-    for label, one in sorted(scores.per_label.items(), key=lambda item: -item[1]["count"]):
-        numbers = f"{one['precision']:.1%}", f"{one['recall']:.1%}", f"{one['f1']:.1%}", f"{one['count']:,}"
+    for label, row in sorted(scores.per_label.items(), key=lambda item: -item[1]["count"]):
+        numbers = f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}"
         table.add_row(Text(label), *numbers)
     facts = [
         f"accuracy {scores.accuracy:.1%}",

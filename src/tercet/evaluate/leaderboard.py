@@ -128,10 +128,10 @@ def leaderboard(results: Sequence[RunResult]) -> Leaderboard:
     by_name: dict[str, list[RunResult]] = {}
     for result in results:
         by_name.setdefault(result.name, []).append(result)
-    kinds: list[Kind] = list(dict.fromkeys(one.scores.kind for one in results if one.scores))
+    kinds: list[Kind] = list(dict.fromkeys(run.scores.kind for run in results if run.scores))
     notes, ranked_by, rows = list[str](), dict[Kind, str | None](), list[LeaderboardRow]()
     for kind in kinds:
-        measure, why = _measure_of(kind, [one.scores for one in results if one.scores and one.scores.kind == kind])
+        measure, why = _measure_of(kind, [run.scores for run in results if run.scores and run.scores.kind == kind])
         ranked_by[kind] = measure
         notes += why
         variants = [runs for runs in by_name.values() if _kind(runs) == kind]
@@ -151,11 +151,13 @@ def _measure_of(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None
     """By what models of a kind are ranked, and what there is to say about it."""
     same_cut, across = RANKED_BY[kind]
     heading = MEASURES[same_cut].heading
-    if len({one.text for one in scores}) > 1:
+    if len({result.text for result in scores}) > 1:
         return None, [f"the {kind}s were held out different validation data, so none is ranked above another"]
-    if len({(one.tokenizer, one.tokens) for one in scores}) == 1 and all(same_cut in one.scores for one in scores):
+    if len({(result.tokenizer, result.tokens) for result in scores}) == 1 and all(
+        same_cut in result.scores for result in scores
+    ):
         return same_cut, []
-    if kind == "masked language model" and len({one.tokenizer for one in scores}) == 1:
+    if kind == "masked language model" and len({result.tokenizer for result in scores}) == 1:
         return same_cut, ["the contexts differ, and with them which tokens are masked: small differences are chance"]
     if across is None:
         words = f"{heading} does not compare between tokenizers, so no {kind} is ranked above another"
@@ -166,13 +168,13 @@ def _measure_of(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None
 
 def _row(runs: Sequence[RunResult], kind: Kind | None) -> LeaderboardRow:
     scored = [run.scores for run in runs if run.scores]
-    names = [name for name in MEASURES if scored and all(name in one.scores for one in scored)]
+    names = [name for name in MEASURES if scored and all(name in result.scores for result in scored)]
     return LeaderboardRow(
         name=runs[0].name,
         kind=kind,
         settings=runs[0].settings,
         rank=None,
-        scores={name: SeedSpread.of([one.scores[name] for one in scored]) for name in names},
+        scores={name: SeedSpread.of([result.scores[name] for result in scored]) for name in names},
         parameters=scored[0].parameters if scored else None,
         seconds=_spread([run.seconds for run in runs if run.scores]),
         tokens_per_second=_spread([run.tokens_per_second for run in runs if run.scores]),

@@ -187,8 +187,8 @@ def pseudo_perplexity(
     Raises:
         UserError: where the texts hold no token.
     """
-    found = pseudo_logprobs(model, tokenizer, texts, within_word=within_word, batch_tokens=batch_tokens)
-    logprobs = np.concatenate([np.zeros(0), *found]).astype(np.float64)
+    text_logprobs = pseudo_logprobs(model, tokenizer, texts, within_word=within_word, batch_tokens=batch_tokens)
+    logprobs = np.concatenate([np.zeros(0), *text_logprobs]).astype(np.float64)
     if not len(logprobs):
         raise UserError("the texts have no tokens to score; give at least one word")
     mean = -math.fsum(logprobs) / len(logprobs)

@@ -19,7 +19,7 @@ PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 TOKENISED = 100  # lines ending in " ." from which on sacrebleu, too, takes text for tokenised
 
 
-def prepared(texts: Sequence[str], protocol: Protocol, language: str | None) -> list[str]:
+def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None) -> list[str]:
     """The texts as `protocol` compares them.
 
     Args:

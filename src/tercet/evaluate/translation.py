@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tercet.config import UserError
-from tercet.evaluate.protocols import Protocol, label, looks_tokenised, prepared
+from tercet.evaluate.protocols import Protocol, label, looks_tokenised, prepare_texts
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -70,7 +70,7 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
 
 
 def metrics(protocol: Protocol) -> "tuple[BLEU, CHRF]":
-    """sacrebleu's, for texts that are `prepared`."""
+    """sacrebleu's, for texts that are put through `prepare_texts`."""
     from sacrebleu.metrics.bleu import BLEU  # here: a tenth of a second that most commands need not wait
     from sacrebleu.metrics.chrf import CHRF
 
@@ -99,10 +99,10 @@ def score_translations(
         raise ValueError(f"{len(translations)} translations need as many references, got {len(references)}")
     if not translations:
         raise UserError("no sentence to score; give at least one pair")
-    written, wanted = (prepared(texts, protocol, language) for texts in (translations, references))
+    hypotheses, expected = (prepare_texts(texts, protocol, language) for texts in (translations, references))
     words, characters = metrics(protocol)
-    bleu_score, bleu_interval, signature = _resampled(words, written, wanted)
-    chrf_score, chrf_interval, chrf_signature = _resampled(characters, written, wanted)
+    bleu_score, bleu_interval, signature = _bootstrap(words, hypotheses, expected)
+    chrf_score, chrf_interval, chrf_signature = _bootstrap(characters, hypotheses, expected)
     return TranslationScores(
         bleu=bleu_score,
         bleu_interval=bleu_interval,
@@ -110,8 +110,9 @@ def score_translations(
         chrf=chrf_score,
         chrf_interval=chrf_interval,
         chrf_signature=chrf_signature + label(protocol, language),
-        exact=sum(one.strip() == other.strip() for one, other in zip(written, wanted, strict=True)) / len(written),
-        sentences=len(written),
+        exact=sum(written.strip() == wanted.strip() for written, wanted in zip(hypotheses, expected, strict=True))
+        / len(hypotheses),
+        sentences=len(hypotheses),
         protocol=protocol,
         references=hashlib.sha256(json.dumps(list(references)).encode()).hexdigest(),
         notes=(LOOKS_TOKENISED,) if protocol == "detokenised" and looks_tokenised(translations) else (),
@@ -149,7 +150,7 @@ def translation_table(scores: TranslationScores) -> Group:
     return Group(table, "", Text("; ".join(facts)), Text(signatures, overflow="fold", no_wrap=False))
 
 
-def _resampled(
+def _bootstrap(
     metric: Any, translations: Sequence[str], references: Sequence[str]
 ) -> tuple[float, tuple[float, float], str]:
     """The score, its interval as `sacrebleu --confidence` gives it, and the signature."""

@@ -57,11 +57,6 @@ def unpack(packed: Plain) -> Tensor:
             return torch.from_numpy(packed["low"] + packed["step"] * numbers.astype(np.float64)).float()
 
 
-def half_step(packed: Plain) -> float:
-    """By how much what is read back may be off."""
-    return packed["step"] / 2 if packed["type"] in STEPS else 0.0
-
-
 def packed_size(shape: torch.Size | list[int], kind: PackedType) -> int:
     """Characters of the packed numbers."""
     count = int(np.prod(shape, dtype=np.int64))

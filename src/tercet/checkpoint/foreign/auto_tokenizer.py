@@ -31,7 +31,9 @@ def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
         # The mask takes the space before it, as a word does.
         added = [{**token, "lstrip": token["id"] == tokenizer.mask_id or token["lstrip"]} for token in added]
     return json.dumps(
-        {**structure, "added_tokens": added, "post_processor": _around(tokenizer, spec)}, indent=2, ensure_ascii=False
+        {**structure, "added_tokens": added, "post_processor": _post_processor(tokenizer, spec)},
+        indent=2,
+        ensure_ascii=False,
     )
 
 
@@ -61,7 +63,7 @@ def special_names(tokenizer: Tokenizer) -> dict[str, str]:
     return {role: added[number] for role, number in ids.items() if number in added}
 
 
-def _around(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
+def _post_processor(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
     names = special_names(tokenizer)
     if isinstance(spec, EncoderOnlySpec) and {"bos", "eos"} <= set(names):
         second = int(spec.n_segments > 1)

@@ -11,30 +11,25 @@ from typing import Any
 
 from torch import Tensor
 
-from tercet.checkpoint.foreign.equal import (
+from tercet.checkpoint.foreign.config_keys import (
+    ACTIVATION_NAMES,
+    check_model_type,
+    raise_config_errors,
+    read_activation,
+    read_bool,
+    read_value,
+    with_ids,
+)
+from tercet.checkpoint.foreign.features import (
     FIXED,
     Feature,
-    check_equal,
+    check_features,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
-    rewritten,
+    rewrite_model,
 )
-from tercet.checkpoint.foreign.reading import (
-    NAMED,
-    Source,
-    activation,
-    check_kind,
-    fill,
-    fitting,
-    plain_names,
-    switch,
-    take,
-    their_name,
-    their_state,
-    untwin,
-    with_ids,
-)
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
@@ -76,21 +71,18 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
         UserError: where the two do not belong together, or are of another model.
     """
     tensors, spec = _their_names(state), bert_spec(config, state, n_ids=n_ids)
-    with fitting(KIND):
-        model = EncoderOnly(spec)
-    if model.spec.masked_head is not None:
-        if not model.spec.tie_embeddings and f"{DECODER}.bias" in tensors:
+    tied = None
+    if spec.masked_head is not None:
+        tied = (f"{DECODER}.weight", WORDS)
+        if not spec.tie_embeddings and f"{DECODER}.bias" in tensors:
             tensors[BIAS] = tensors.pop(f"{DECODER}.bias")  # of the two it is the one that counts
-        untwin(tensors, f"{DECODER}.bias", BIAS, KIND)
-        if model.spec.tie_embeddings:
-            untwin(tensors, f"{DECODER}.weight", WORDS, KIND)
-    fill(model, tensors, _source, zero=(), kind=KIND)
-    return model.eval()
+        merge_tied(tensors, f"{DECODER}.bias", BIAS, KIND)
+    return build_model(EncoderOnly, spec, tensors, _source, kind=KIND, tied=tied)
 
 
 def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnlySpec:
     """The spec of what `from_bert` reads; no tensor is looked into. Raises as it does."""
-    with fitting(KIND):
+    with raise_config_errors(KIND):
         return with_ids(_spec(config, _their_names(state)), n_ids)
 
 
@@ -108,7 +100,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         *features_of_vocabulary(spec, embedding_norm=True, tied=masked and spec.tie_embeddings),
         *_features_of_heads_on_top(spec),
     ]
-    check_equal(f"{KIND} of transformers", features)
+    check_features(f"{KIND} of transformers", features)
     written = replace(
         spec,
         pad_vocab_to=1,
@@ -117,28 +109,25 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         masked_head=MaskedHead(transform=True, bias=True) if masked else None,
         stack=replace(stack, position=Learned(), bias=True, norm_bias=True),
     )
-    equal = rewritten(model, written)
-    state = their_state(own_tensors(equal), _source)
+    equal = rewrite_model(model, written)
+    config = _config(equal.spec)
+    prefix = "" if config["architectures"] == ["BertModel"] else "bert."
+    state = export_state(own_tensors(equal), _source, prefix=prefix, outside=("cls.", "classifier."))
     if masked and not spec.tie_embeddings:
         state[f"{DECODER}.bias"] = state[BIAS].clone()  # the one that counts where the matrices are two
-    config = _config(equal.spec)
-    bare = config["architectures"] == ["BertModel"]
-    outside = ("cls.", "classifier.")
-    return config, {
-        name if bare or name.startswith(outside) else f"bert.{name}": tensor for name, tensor in state.items()
-    }
+    return config, state
 
 
 def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
-    found: list[Feature] = []
+    features: list[Feature] = []
     if spec.masked_head is not None:
-        found.append(("masked_head.transform", spec.masked_head.transform, [True]))
+        features.append(("masked_head.transform", spec.masked_head.transform, [True]))
     if spec.classifier is not None:
         tokens = spec.classifier.over == "tokens"
-        found.append(
+        features.append(
             ("pooler", spec.pooler, [False]) if tokens else ("classifier.pooling", spec.classifier.pooling, ["pooler"])
         )
-    return found
+    return features
 
 
 def _architecture(spec: EncoderOnlySpec) -> str:
@@ -162,7 +151,7 @@ def _config(spec: EncoderOnlySpec) -> Plain:
         "num_hidden_layers": stack.n_layers,
         "num_attention_heads": stack.n_heads,
         "intermediate_size": stack.inner_width,
-        "hidden_act": NAMED[stack.activation],
+        "hidden_act": ACTIVATION_NAMES[stack.activation],
         "layer_norm_eps": stack.norm_eps,
         "hidden_dropout_prob": stack.dropout.branches.feedforward,
         "attention_probs_dropout_prob": stack.dropout.attention,
@@ -180,37 +169,37 @@ def _config(spec: EncoderOnlySpec) -> Plain:
 
 
 def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
-    check_kind(config, "bert")
+    check_model_type(config, "bert")
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
         raise UserError(f"position_embedding_type is {positions!r}; Tercet reads a BERT of 'absolute' ones alone")
     if config.get("is_decoder") or config.get("add_cross_attention"):
         raise UserError("it is a decoder (is_decoder, add_cross_attention); Tercet reads BERT as an encoder alone")
-    hidden_dropout = take(config, "hidden_dropout_prob", float)
+    hidden_dropout = read_value(config, "hidden_dropout_prob", float)
     masked = any(name.startswith("cls.predictions.") for name in state)
     pooler = "pooler.dense.weight" in state
     return EncoderOnlySpec(
-        vocab_size=take(config, "vocab_size", int),
-        max_len=take(config, "max_position_embeddings", int),
-        n_segments=take(config, "type_vocab_size", int),
+        vocab_size=read_value(config, "vocab_size", int),
+        max_len=read_value(config, "max_position_embeddings", int),
+        n_segments=read_value(config, "type_vocab_size", int),
         embedding_norm=True,
-        tie_embeddings=switch(config, "tie_word_embeddings", True),
+        tie_embeddings=read_bool(config, "tie_word_embeddings", True),
         masked_head=MaskedHead(transform=True, bias=True) if masked else None,
         pooler=pooler,
         next_sentence="cls.seq_relationship.weight" in state,
         classifier=_classifier(config, state, pooler=pooler, dropout=hidden_dropout),
         stack=StackSpec(
-            d_model=take(config, "hidden_size", int),
-            n_layers=take(config, "num_hidden_layers", int),
-            n_heads=take(config, "num_attention_heads", int),
-            d_ff=take(config, "intermediate_size", int),
+            d_model=read_value(config, "hidden_size", int),
+            n_layers=read_value(config, "num_hidden_layers", int),
+            n_heads=read_value(config, "num_attention_heads", int),
+            d_ff=read_value(config, "intermediate_size", int),
             position=Learned(),
-            norm_eps=take(config, "layer_norm_eps", float),
+            norm_eps=read_value(config, "layer_norm_eps", float),
             placement="post",
-            activation=activation(config, "hidden_act"),
+            activation=read_activation(config, "hidden_act"),
             dropout=Dropout(
                 embedding=hidden_dropout,
-                attention=take(config, "attention_probs_dropout_prob", float),
+                attention=read_value(config, "attention_probs_dropout_prob", float),
                 residual=hidden_dropout,
             ),
         ),
@@ -235,13 +224,13 @@ def _classifier(
         labels=tuple(labels),
         over="texts" if pooler else "tokens",
         pooling="pooler" if pooler else "mean",
-        dropout=dropout if own is None else take(config, "classifier_dropout", float),
+        dropout=dropout if own is None else read_value(config, "classifier_dropout", float),
     )
 
 
 def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     positions = "embeddings.position_ids"  # 0, 1, 2 ...
-    return plain_names(state, prefix="bert.", no_weight=lambda name: name == positions, renamed=_new_name)
+    return strip_names(state, prefix="bert.", no_weight=lambda name: name == positions, rename=_new_name)
 
 
 def _new_name(name: str) -> str:

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from tercet.checkpoint.atomic import write_atomically
-from tercet.checkpoint.foreign.besides import check_translates, library, tokenizer_files
 from tercet.checkpoint.foreign.ctranslate2_readme import card
 from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of, encoder_of, fill_linear, fill_stack
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
-from tercet.checkpoint.foreign.equal import FIXED, Feature, check_equal, features_of_block
+from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
+from tercet.checkpoint.foreign.features import FIXED, Feature, check_features, features_of_block
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
@@ -32,18 +32,18 @@ KIND = "model of CTranslate2"
 QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
 
 
-def for_ctranslate2(trained: Trained) -> Callable[[Path], None]:
+def ctranslate2_writer(trained: Trained) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left.
 
     Raises:
         UserError: naming what the model has and CTranslate2 does not, or the package that is missing.
     """
     model = trained.model
-    check_equal(KIND, _features(trained))
+    check_features(KIND, _features(trained))
     if isinstance(model, EncoderOnly) and model.spec.classifier is not None:
         raise UserError("classifier: CTranslate2 gives hidden states and no labels; --to onnx keeps the classifier")
     check_translates(trained)
-    specs = library("ctranslate2.specs", "ctranslate2")
+    specs = import_library("ctranslate2.specs", "ctranslate2")
     with torch.no_grad():
         if isinstance(model, DecoderOnly):
             spec = _generator(specs, model, trained)
@@ -74,11 +74,11 @@ def _stacks(model: AnyModel) -> dict[str, StackSpec]:
 
 
 def _features(trained: Trained) -> list[Feature]:
-    model, found = trained.model, list[Feature]()
+    model, features = trained.model, list[Feature]()
     stacks = _stacks(model)
     for key, stack in stacks.items():
         causal = isinstance(model, DecoderOnly) or key == "decoder"
-        found += [
+        features += [
             (f"{key}.position", stack.position.kind, [*FIXED, "rotary", *(["alibi"] if causal else [])]),
             (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
             (f"{key}.norm", stack.norm, ["layer", "rms"]),
@@ -88,12 +88,12 @@ def _features(trained: Trained) -> list[Feature]:
             (f"{key}.qk_norm", stack.qk_norm, [False] if key == "decoder" else [False, True]),
         ]
     if _epsilon(stacks) is None and not _is_default(stacks):
-        wanted = QK_EPS if any(stack.qk_norm for stack in stacks.values()) else next(iter(stacks.values())).norm_eps
-        found += [(f"{key}.norm_eps", stack.norm_eps, [wanted]) for key, stack in stacks.items()]
+        norm_eps = QK_EPS if any(stack.qk_norm for stack in stacks.values()) else next(iter(stacks.values())).norm_eps
+        features += [(f"{key}.norm_eps", stack.norm_eps, [norm_eps]) for key, stack in stacks.items()]
     if isinstance(model, DecoderOnly) and trained.tokenizer.eos_id is None:
         # The end that theirs must have is a token that is never likely, which a cap would not let it be.
-        found.append(("logit_softcap", model.spec.logit_softcap, [None]))
-    return found
+        features.append(("logit_softcap", model.spec.logit_softcap, [None]))
+    return features
 
 
 def _norms(stacks: dict[str, StackSpec]) -> set[tuple[str, float]]:

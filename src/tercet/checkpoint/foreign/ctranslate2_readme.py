@@ -1,7 +1,7 @@
 """How a folder for CTranslate2 is used, in a few lines that run."""
 
-from tercet.checkpoint.foreign.besides import beginning, card_with
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
+from tercet.checkpoint.foreign.export_files import extend_card, sample_text
 from tercet.checkpoint.trained import Trained
 from tercet.models import DecoderOnly, EncoderOnly
 from tercet.tokens import Tokenizer
@@ -65,16 +65,16 @@ def card(trained: Trained) -> str:
     model, tokenizer = trained.model, trained.tokenizer
     longest = model.spec.max_len
     if isinstance(model, DecoderOnly):
-        code = GENERATOR.format(max_len=longest, text=beginning(tokenizer))
-        return card_with(trained, PROGRAM, code, WORDS["generator"].format(max_len=longest))
+        code = GENERATOR.format(max_len=longest, text=sample_text(tokenizer))
+        return extend_card(trained, PROGRAM, code, WORDS["generator"].format(max_len=longest))
     if isinstance(model, EncoderOnly):
         pooler = ", and its pooler's output as `pooler_output`," if model.spec.pooler else ""
         words = WORDS["encoder"].format(pooler=pooler)
-        return card_with(trained, PROGRAM, ENCODER.format(max_len=longest), words)
+        return extend_card(trained, PROGRAM, ENCODER.format(max_len=longest), words)
     own = trained.source_tokenizer is not tokenizer
     source = "source_tokenizer.json" if own else "tokenizer.json"
     code = TRANSLATOR.format(max_len=longest, source=source, never=[[token] for token in never(tokenizer)])
-    return card_with(trained, PROGRAM, code, WORDS["translator"])
+    return extend_card(trained, PROGRAM, code, WORDS["translator"])
 
 
 def never(tokenizer: Tokenizer) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from tercet.checkpoint.foreign.equal import FIXED
+from tercet.checkpoint.foreign.features import FIXED
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block, FeedForward, Residual
 from tercet.nn.positions import RotaryPositions
@@ -35,7 +35,7 @@ def decoder_of(specs: Any, stack: Stack, *, cross: bool) -> Any:
 def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
     """What both of theirs are told of a stack."""
     spec, position = stack.spec, stack.position
-    told = {
+    switches = {
         "num_layers": spec.n_layers,
         "num_heads": spec.n_heads,
         "num_heads_kv": None if spec.kv_heads == spec.n_heads else spec.kv_heads,
@@ -49,8 +49,8 @@ def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
         "layernorm_embedding": not isinstance(stack.embedding_norm, nn.Identity),
     }
     if isinstance(position, RotaryPositions):
-        told |= {"rotary_dim": position.width, "rotary_interleave": False, "rotary_base": position.base}
-    return told
+        switches |= {"rotary_dim": position.width, "rotary_interleave": False, "rotary_base": position.base}
+    return switches
 
 
 def fill_stack(theirs: Any, stack: Stack, *, max_len: int) -> None:

@@ -69,7 +69,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _whole(path):
+        with _raise_file_errors(path):
             self._bytes: Bytes = (
                 np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.zeros(0, "u1")
             )
@@ -88,7 +88,7 @@ class GgufFile:
             return torch.from_numpy(np.array(data).view(numbers)).view(dtype).float().reshape(where.shape)
         rows = data.reshape(prod(where.shape[:-1]), -1)
         with np.errstate(all="ignore"):  # what is no number stays none
-            return torch.from_numpy(_unpacked(rows, where.kind, name)).reshape(where.shape)
+            return torch.from_numpy(_dequantize(rows, where.kind, name)).reshape(where.shape)
 
 
 def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -108,14 +108,14 @@ def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Te
     for name, tensor in tensors.items():
         sizes = tuple(reversed(tensor.shape))
         header += _text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, PLAIN_F32, place)
-        place = _aligned(place + 4 * tensor.numel(), ALIGNMENT)
+        place = _round_up(place + 4 * tensor.numel(), ALIGNMENT)
 
     def write(file: BinaryIO) -> None:
-        file.write(header.ljust(_aligned(len(header), ALIGNMENT), b"\0"))
+        file.write(header.ljust(_round_up(len(header), ALIGNMENT), b"\0"))
         for tensor in tensors.values():
             data = tensor.detach().cpu().to(torch.float32).contiguous().numpy().astype("<f4", copy=False)
             file.write(data.data)
-            file.write(bytes(_aligned(data.nbytes, ALIGNMENT) - data.nbytes))
+            file.write(bytes(_round_up(data.nbytes, ALIGNMENT) - data.nbytes))
 
     write_atomically(path, write)
 
@@ -175,8 +175,8 @@ def _read(header: _Header) -> tuple[Plain, dict[str, Stored]]:
     version = header.number("I")
     if version not in VERSIONS:
         turned = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
-        told = "its numbers are big-endian" if turned else f"its version is {version}"
-        raise ValueError(f"{told}; Tercet reads the little-endian versions {' and '.join(map(str, VERSIONS))}")
+        reason = "its numbers are big-endian" if turned else f"its version is {version}"
+        raise ValueError(f"{reason}; Tercet reads the little-endian versions {' and '.join(map(str, VERSIONS))}")
     n_tensors, n_settings = header.number("Q"), header.number("Q")
     settings: Plain = {}
     for _ in range(n_settings):
@@ -187,26 +187,26 @@ def _read(header: _Header) -> tuple[Plain, dict[str, Stored]]:
     alignment = settings.get(KEY, ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"{KEY} is {alignment!r}, and must be a power of two")
-    described: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    layouts: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(n_tensors):
         name = header.text()
-        if name in described:
+        if name in layouts:
             raise ValueError(f"the tensor {name!r} is there twice")
         n_sizes = header.number("I")
         if not 1 <= n_sizes <= MOST_SIZES:
             raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions, and may have {MOST_SIZES}")
         sizes = tuple(header.number("Q") for _ in range(n_sizes))
-        described[name] = tuple(reversed(sizes)), header.number("I"), header.number("Q")
-    start = _aligned(header.place, alignment)
-    stored = {name: _placed(name, *one, start, alignment, header.size) for name, one in described.items()}
+        layouts[name] = tuple(reversed(sizes)), header.number("I"), header.number("Q")
+    start = _round_up(header.place, alignment)
+    stored = {name: _locate(name, *layout, start, alignment, header.size) for name, layout in layouts.items()}
     in_order = sorted(stored, key=lambda name: stored[name].start)
-    for one, other in pairwise(in_order):  # or few bytes could pose as many large tensors
-        if stored[other].start < stored[one].end:
-            raise ValueError(f"the tensors {one!r} and {other!r} share bytes")
+    for first, second in pairwise(in_order):  # or few bytes could pose as many large tensors
+        if stored[second].start < stored[first].end:
+            raise ValueError(f"the tensors {first!r} and {second!r} share bytes")
     return settings, stored
 
 
-def _placed(name: str, shape: tuple[int, ...], kind: int, place: int, start: int, alignment: int, size: int) -> Stored:
+def _locate(name: str, shape: tuple[int, ...], kind: int, place: int, start: int, alignment: int, size: int) -> Stored:
     numbers, n_bytes = _block(kind, name)
     if not prod(shape) or shape[-1] % numbers:
         raise ValueError(f"the tensor {name!r} has rows of {shape[-1]}, and its type blocks of {numbers}")
@@ -222,20 +222,20 @@ def _block(kind: int, name: str) -> tuple[int, int]:
     """How many numbers of a type are kept together, and in how many bytes."""
     if kind in PLAIN:
         return 1, np.dtype(PLAIN[kind][0]).itemsize
-    known = _package()
-    if kind not in {one.value for one in known.GGMLQuantizationType}:
+    gguf = _package()
+    if kind not in {member.value for member in gguf.GGMLQuantizationType}:
         raise ValueError(f"the tensor {name!r} is of the unknown type {kind}")
-    return known.GGML_QUANT_SIZES[known.GGMLQuantizationType(kind)]
+    return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
 
 
-def _unpacked(rows: Bytes, kind: int, name: str) -> np.ndarray[Any, Any]:
-    known = _package()
+def _dequantize(rows: Bytes, kind: int, name: str) -> np.ndarray[Any, Any]:
+    gguf = _package()
     try:
-        return known.quants.dequantize(rows, known.GGMLQuantizationType(kind))
+        return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(kind))
     except NotImplementedError:
-        kept = known.GGMLQuantizationType(kind).name
+        quantization = gguf.GGMLQuantizationType(kind).name
         raise UserError(
-            f"{name} is kept as {kept}, which the gguf package does not unpack; take another file"
+            f"{name} is kept as {quantization}, which the gguf package does not unpack; take another file"
         ) from None
 
 
@@ -248,7 +248,7 @@ def _package() -> Any:
 
 
 @contextmanager
-def _whole(path: Path) -> Generator[None]:
+def _raise_file_errors(path: Path) -> Generator[None]:
     try:
         yield
     except UnicodeDecodeError:
@@ -261,7 +261,7 @@ def _whole(path: Path) -> Generator[None]:
         raise UserError(f"cannot read {path}: {error.strerror}; copy it again") from None
 
 
-def _aligned(place: int, alignment: int) -> int:
+def _round_up(place: int, alignment: int) -> int:
     return -(-place // alignment) * alignment
 
 

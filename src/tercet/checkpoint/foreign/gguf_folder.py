@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint.atomic import write_atomically
-from tercet.checkpoint.foreign.besides import card_with
+from tercet.checkpoint.foreign.export_files import extend_card
 from tercet.checkpoint.foreign.gguf_file import write_gguf
 from tercet.checkpoint.foreign.gguf_model import to_gguf
 from tercet.checkpoint.trained import Trained
@@ -27,7 +27,7 @@ WORDS = (
 )
 
 
-def for_gguf(trained: Trained) -> Callable[[Path], None]:
+def gguf_writer(trained: Trained) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left.
 
     Raises:
@@ -48,7 +48,7 @@ def for_gguf(trained: Trained) -> Callable[[Path], None]:
         **to_settings(trained.tokenizer),
         **({} if trained.chat_template is None else {TEMPLATE: trained.chat_template}),
     }
-    card = card_with(trained, "llama.cpp", CODE.format(context=model.spec.max_len), WORDS)
+    card = extend_card(trained, "llama.cpp", CODE.format(context=model.spec.max_len), WORDS)
 
     def write(folder: Path) -> None:
         write_atomically(folder / "README.md", card.encode())

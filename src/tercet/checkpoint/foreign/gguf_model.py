@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tercet.checkpoint.foreign.equal import check_equal
+from tercet.checkpoint.foreign.features import check_features
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec, to_gpt2
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec, to_llama
-from tercet.checkpoint.foreign.reading import their_name
+from tercet.checkpoint.foreign.state_dict import their_name
 from tercet.checkpoint.weights import first_names
 from tercet.config import Plain, UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec
@@ -58,7 +58,7 @@ NAMES: dict[Architecture, dict[str, str]] = {
 TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of a GPT-2
 BIASED = {"attention": ("attn_q", "attn_k", "attn_v", "attn_output"), "mlp": ("ffn_gate", "ffn_up", "ffn_down")}
 ACTIVATION = {"llama": "silu", "gpt2": "gelu_tanh"}
-TOLD = {"llama": "Llama", "gpt2": "GPT-2"}
+TITLES = {"llama": "Llama", "gpt2": "GPT-2"}
 FREQUENCIES = "rope_freqs.weight"
 BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 
@@ -95,7 +95,8 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """
     kind: Architecture = "llama" if isinstance(model.spec.stack.position, Rotary) else "gpt2"
     config, state = (to_llama if kind == "llama" else to_gpt2)(model)
-    check_equal(f"{TOLD[kind]} of llama.cpp", [("stack.activation", model.spec.stack.activation, [ACTIVATION[kind]])])
+    activation = ("stack.activation", model.spec.stack.activation, [ACTIVATION[kind]])
+    check_features(f"{TITLES[kind]} of llama.cpp", [activation])
     tensors = {their_name(name, NAMES[kind]): tensor for name, tensor in state.items()}
     if kind == "llama":
         heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
@@ -117,13 +118,13 @@ class _Described:
     file: GgufFile
     kind: Architecture
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def read_int(self, key: str, default: int | None = None) -> int:
         value = self.file.settings.get(f"{self.kind}.{key}", default)
         if type(value) is not int or value < 1:
             raise UserError(f"{self.kind}.{key} is {value!r}; it must be a whole number of at least 1")
         return value
 
-    def real(self, key: str, default: float | None = None) -> float:
+    def read_float(self, key: str, default: float | None = None) -> float:
         value = self.file.settings.get(f"{self.kind}.{key}", default)
         if type(value) is not float or not math.isfinite(value) or value <= 0:
             raise UserError(f"{self.kind}.{key} is {value!r}; it must be a number above 0")
@@ -131,7 +132,7 @@ class _Described:
             single = np.float32(value)
         return float(str(single)) if single == value else value  # the shortest decimal that is it: 1e-05
 
-    def rows(self, name: str) -> int:
+    def n_rows(self, name: str) -> int:
         return self.file.stored[name].shape[0]
 
     def check(self, keys: str, name: str, *shape: int) -> None:
@@ -139,14 +140,14 @@ class _Described:
         stored = self.file.stored[name].shape
         if stored != shape:
             names = " and ".join(f"{self.kind}.{key}" for key in keys.split())
-            wanted, there = ("x".join(map(str, sizes)) for sizes in (shape, stored))
-            raise UserError(f"{names} make {name} {wanted}, and it is {there}; copy the file again")
+            expected, actual = ("x".join(map(str, sizes)) for sizes in (shape, stored))
+            raise UserError(f"{names} make {name} {expected}, and it is {actual}; copy the file again")
 
     def state(self) -> dict[str, Tensor]:
         """All tensors by their names in `transformers`."""
-        return {their_name(name, self.theirs()): self.file.tensor(name) for name in self.names()}
+        return {their_name(name, self.our_names()): self.file.tensor(name) for name in self.names()}
 
-    def theirs(self) -> dict[str, str]:
+    def our_names(self) -> dict[str, str]:
         return {theirs: ours for ours, theirs in NAMES[self.kind].items()}
 
     def names(self) -> list[str]:
@@ -165,9 +166,9 @@ class _Described:
         if sorted(blocks) != list(range(len(blocks))) or not blocks:
             raise UserError("its blocks are not numbered from 0 on; copy the file again")
         odd = next((number for number, shapes in blocks.items() if shapes != blocks[0]), None)
-        if len(blocks) != self.whole("block_count"):
+        if len(blocks) != self.read_int("block_count"):
             raise UserError(
-                f"{self.kind}.block_count is {self.whole('block_count')}, and there are {len(blocks)} blocks"
+                f"{self.kind}.block_count is {self.read_int('block_count')}, and there are {len(blocks)} blocks"
             )
         if odd is not None:
             raise UserError(f"its block {odd} has not the tensors of block 0, or other sizes; copy the file again")
@@ -177,7 +178,7 @@ class _Described:
         missing = sorted(name for name in needed if name not in self.file.stored)
         if unknown or missing:
             reason = f"lacks {first_names(missing)}" if missing else f"has {first_names(unknown)}"
-            raise UserError(f"it {reason}, which is no {TOLD[self.kind]} that Tercet reads")
+            raise UserError(f"it {reason}, which is no {TITLES[self.kind]} that Tercet reads")
         return len(blocks)
 
 
@@ -191,14 +192,14 @@ def _describe(file: GgufFile) -> _Described:
 def _config_of_llama(described: _Described) -> Plain:
     _check_rotation(described)
     n_blocks = described.n_blocks()
-    heads = described.whole("attention.head_count")
-    kv_heads = described.whole("attention.head_count_kv", heads)
-    width = described.whole("embedding_length")
-    head_dim = described.whole("attention.key_length", max(width // heads, 1))
-    turned = described.whole("rope.dimension_count", head_dim)
-    if turned != head_dim or described.whole("attention.value_length", head_dim) != head_dim:
+    heads = described.read_int("attention.head_count")
+    kv_heads = described.read_int("attention.head_count_kv", heads)
+    width = described.read_int("embedding_length")
+    head_dim = described.read_int("attention.key_length", max(width // heads, 1))
+    turned = described.read_int("rope.dimension_count", head_dim)
+    if turned != head_dim or described.read_int("attention.value_length", head_dim) != head_dim:
         raise UserError(f"its heads are {head_dim} wide, of which {turned} turn; Tercet reads a Llama of equal widths")
-    inner, n_rows = described.whole("feed_forward_length"), described.rows("token_embd.weight")
+    inner, n_rows = described.read_int("feed_forward_length"), described.n_rows("token_embd.weight")
     described.check("embedding_length", "token_embd.weight", n_rows, width)
     described.check("feed_forward_length embedding_length", "blk.0.ffn_up.weight", inner, width)
     described.check("attention.head_count embedding_length", "blk.0.attn_q.weight", heads * head_dim, width)
@@ -209,7 +210,7 @@ def _config_of_llama(described: _Described) -> Plain:
     return {
         "model_type": "llama",
         "vocab_size": n_rows,
-        "max_position_embeddings": described.whole("context_length"),
+        "max_position_embeddings": described.read_int("context_length"),
         "hidden_size": width,
         "intermediate_size": inner,
         "num_hidden_layers": n_blocks,
@@ -217,15 +218,15 @@ def _config_of_llama(described: _Described) -> Plain:
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "hidden_act": ACTIVATION["llama"],
-        "rms_norm_eps": described.real("attention.layer_norm_rms_epsilon"),
-        "rope_theta": described.real("rope.freq_base", 10_000.0),
+        "rms_norm_eps": described.read_float("attention.layer_norm_rms_epsilon"),
+        "rope_theta": described.read_float("rope.freq_base", 10_000.0),
         "tie_word_embeddings": "output.weight" not in described.file.stored,
         **{f"{part}_bias": some for part, some in biased.items()},
     }
 
 
 def _state_of_llama(described: _Described, config: Plain) -> dict[str, Tensor]:
-    state, theirs, head_dim = described.state(), described.theirs(), config["head_dim"]
+    state, theirs, head_dim = described.state(), described.our_names(), config["head_dim"]
     for part, n in (("q_proj", config["num_attention_heads"]), ("k_proj", config["num_key_value_heads"])):
         for name in [name for name in state if f".{part}." in name]:
             if len(state[name]) != n * head_dim or head_dim % 2:
@@ -251,11 +252,11 @@ def _check_rotation(described: _Described) -> None:
 
 def _config_of_gpt2(described: _Described) -> Plain:
     n_blocks = described.n_blocks()
-    width, heads = described.whole("embedding_length"), described.whole("attention.head_count")
+    width, heads = described.read_int("embedding_length"), described.read_int("attention.head_count")
     inner, n_rows, context = (
-        described.whole("feed_forward_length"),
-        described.rows("token_embd.weight"),
-        described.whole("context_length"),
+        described.read_int("feed_forward_length"),
+        described.n_rows("token_embd.weight"),
+        described.read_int("context_length"),
     )
     described.check("embedding_length", "token_embd.weight", n_rows, width)
     described.check("context_length embedding_length", "position_embd.weight", context, width)
@@ -270,7 +271,7 @@ def _config_of_gpt2(described: _Described) -> Plain:
         "n_head": heads,
         "n_inner": inner,
         "activation_function": "gelu_new",
-        "layer_norm_epsilon": described.real("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": described.read_float("attention.layer_norm_epsilon"),
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
         "resid_pdrop": 0.0,
@@ -279,7 +280,7 @@ def _config_of_gpt2(described: _Described) -> Plain:
 
 
 def _state_of_gpt2(described: _Described) -> dict[str, Tensor]:
-    turned = {their_name(f"blk.0.{name}", described.theirs()).partition(".0.")[2] for name in TRANSPOSED}
+    turned = {their_name(f"blk.0.{name}", described.our_names()).partition(".0.")[2] for name in TRANSPOSED}
     return {
         name: tensor.T if tensor.ndim == 2 and name.endswith(tuple(turned)) else tensor
         for name, tensor in described.state().items()

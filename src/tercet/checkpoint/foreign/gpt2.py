@@ -11,30 +11,25 @@ from typing import Any
 
 from torch import Tensor
 
-from tercet.checkpoint.foreign.equal import (
+from tercet.checkpoint.foreign.config_keys import (
+    ACTIVATION_NAMES,
+    check_model_type,
+    check_settings,
+    raise_config_errors,
+    read_activation,
+    read_bool,
+    read_value,
+    with_ids,
+)
+from tercet.checkpoint.foreign.features import (
     FIXED,
-    check_equal,
+    check_features,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
-    rewritten,
+    rewrite_model,
 )
-from tercet.checkpoint.foreign.reading import (
-    NAMED,
-    Source,
-    activation,
-    check_alike,
-    check_kind,
-    fill,
-    fitting,
-    plain_names,
-    switch,
-    take,
-    their_name,
-    their_state,
-    untwin,
-    with_ids,
-)
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
@@ -57,7 +52,7 @@ NAMES = {
 }
 FUSED = ("query", "key", "value")  # the order in which c_attn has them
 MASK = re.compile(r"h\.\d+\.attn\.(?:bias|masked_bias)")
-WANTED = {
+REQUIRED_SETTINGS = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "reorder_and_upcast_attn": False,
@@ -76,19 +71,14 @@ def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
     Raises:
         UserError: where the two do not belong together, or ask for what Tercet does not have.
     """
-    tensors = plain_names(state, prefix="transformer.", no_weight=lambda name: MASK.fullmatch(name) is not None)
+    tensors = strip_names(state, prefix="transformer.", no_weight=lambda name: MASK.fullmatch(name) is not None)
     spec = gpt2_spec(config, state, n_ids=n_ids)
-    with fitting(KIND):
-        model = DecoderOnly(spec)
-    if model.spec.tie_embeddings:
-        untwin(tensors, "lm_head.weight", "wte.weight", KIND)
-    fill(model, tensors, _source, zero=(), kind=KIND)
-    return model.eval()
+    return build_model(DecoderOnly, spec, tensors, _source, kind=KIND, tied=("lm_head.weight", "wte.weight"))
 
 
 def gpt2_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
     """The spec of what `from_gpt2` reads: the config says all of it. Raises as it does."""
-    with fitting(KIND):
+    with raise_config_errors(KIND):
         return with_ids(_spec(config), n_ids)
 
 
@@ -104,13 +94,11 @@ def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         *features_of_heads("stack", stack),
         *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
     ]
-    check_equal(f"{KIND} of transformers", features)
+    check_features(f"{KIND} of transformers", features)
     stack = replace(stack, position=Learned(), bias=True, norm_bias=True)
-    equal = rewritten(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
-    state = their_state(own_tensors(equal), _source)
-    return _config(equal.spec), {
-        name if name.startswith("lm_head.") else f"transformer.{name}": tensor for name, tensor in state.items()
-    }
+    equal = rewrite_model(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
+    state = export_state(own_tensors(equal), _source, prefix="transformer.", outside=("lm_head.",))
+    return _config(equal.spec), state
 
 
 def _config(spec: DecoderOnlySpec) -> Plain:
@@ -124,36 +112,36 @@ def _config(spec: DecoderOnlySpec) -> Plain:
         "n_layer": stack.n_layers,
         "n_head": stack.n_heads,
         "n_inner": stack.d_ff,
-        "activation_function": NAMED[stack.activation],
+        "activation_function": ACTIVATION_NAMES[stack.activation],
         "layer_norm_epsilon": stack.norm_eps,
         "embd_pdrop": stack.dropout.embedding,
         "attn_pdrop": stack.dropout.attention,
         "resid_pdrop": stack.dropout.branches.feedforward,
         "tie_word_embeddings": spec.tie_embeddings,
-        **WANTED,
+        **REQUIRED_SETTINGS,
     }
 
 
 def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
-    check_kind(config, "gpt2")
-    check_alike(config, WANTED, KIND)
-    width = take(config, "n_embd", int)
+    check_model_type(config, "gpt2")
+    check_settings(config, REQUIRED_SETTINGS, KIND)
+    width = read_value(config, "n_embd", int)
     return DecoderOnlySpec(
-        vocab_size=take(config, "vocab_size", int),
-        max_len=take(config, "n_positions", int),
-        tie_embeddings=switch(config, "tie_word_embeddings", True),
+        vocab_size=read_value(config, "vocab_size", int),
+        max_len=read_value(config, "n_positions", int),
+        tie_embeddings=read_bool(config, "tie_word_embeddings", True),
         stack=StackSpec(
             d_model=width,
-            n_layers=take(config, "n_layer", int),
-            n_heads=take(config, "n_head", int),
-            d_ff=take(config, "n_inner", int, 4 * width),
+            n_layers=read_value(config, "n_layer", int),
+            n_heads=read_value(config, "n_head", int),
+            d_ff=read_value(config, "n_inner", int, 4 * width),
             position=Learned(),
-            norm_eps=take(config, "layer_norm_epsilon", float),
-            activation=activation(config, "activation_function"),
+            norm_eps=read_value(config, "layer_norm_epsilon", float),
+            activation=read_activation(config, "activation_function"),
             dropout=Dropout(
-                embedding=take(config, "embd_pdrop", float),
-                attention=take(config, "attn_pdrop", float),
-                residual=take(config, "resid_pdrop", float),
+                embedding=read_value(config, "embd_pdrop", float),
+                attention=read_value(config, "attn_pdrop", float),
+                residual=read_value(config, "resid_pdrop", float),
             ),
         ),
     )

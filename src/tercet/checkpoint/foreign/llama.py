@@ -10,22 +10,17 @@ from typing import Any
 
 from torch import Tensor
 
-from tercet.checkpoint.foreign.equal import check_equal, features_of_stack, features_of_vocabulary, rewritten
-from tercet.checkpoint.foreign.reading import (
-    NAMED,
-    Source,
-    activation,
-    check_kind,
-    fill,
-    fitting,
-    plain_names,
-    switch,
-    take,
-    their_name,
-    their_state,
-    untwin,
+from tercet.checkpoint.foreign.config_keys import (
+    ACTIVATION_NAMES,
+    check_model_type,
+    raise_config_errors,
+    read_activation,
+    read_bool,
+    read_value,
     with_ids,
 )
+from tercet.checkpoint.foreign.features import check_features, features_of_stack, features_of_vocabulary, rewrite_model
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Biases, DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
@@ -60,19 +55,14 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
         UserError: where the two do not belong together, or ask for what Tercet does not have.
     """
     # Old files keep the frequencies of the rotation, which follow from its base.
-    tensors = plain_names(state, prefix="model.", no_weight=lambda name: name.endswith("rotary_emb.inv_freq"))
+    tensors = strip_names(state, prefix="model.", no_weight=lambda name: name.endswith("rotary_emb.inv_freq"))
     spec = llama_spec(config, state, n_ids=n_ids)
-    with fitting(KIND):
-        model = DecoderOnly(spec)
-    if model.spec.tie_embeddings:
-        untwin(tensors, "lm_head.weight", "embed_tokens.weight", KIND)
-    fill(model, tensors, _source, zero=(), kind=KIND)
-    return model.eval()
+    return build_model(DecoderOnly, spec, tensors, _source, kind=KIND, tied=("lm_head.weight", "embed_tokens.weight"))
 
 
 def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
     """The spec of what `from_llama` reads: the config says all of it. Raises as it does."""
-    with fitting(KIND):
+    with raise_config_errors(KIND):
         return with_ids(_spec(config), n_ids)
 
 
@@ -89,16 +79,14 @@ def to_llama(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         ("stack.position.share", position.share, [1.0]),
         *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
     ]
-    check_equal(f"{KIND} of transformers", features)
+    check_features(f"{KIND} of transformers", features)
     # Attention's four matrices have biases there, or none of them.
     attention = stack.biases.qkv or stack.biases.out
     biases = Biases(qkv=attention, out=attention, feedforward=stack.biases.feedforward)
     written = replace(spec, pad_vocab_to=1, scale_embedding=False, stack=replace(stack, bias=biases))
-    equal = rewritten(model, written)
-    state = their_state(own_tensors(equal), _source)
-    return _config(equal.spec, position, biases), {
-        name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()
-    }
+    equal = rewrite_model(model, written)
+    state = export_state(own_tensors(equal), _source, prefix="model.", outside=("lm_head.",))
+    return _config(equal.spec, position, biases), state
 
 
 def _config(spec: DecoderOnlySpec, position: Rotary, biases: Biases) -> Plain:
@@ -114,7 +102,7 @@ def _config(spec: DecoderOnlySpec, position: Rotary, biases: Biases) -> Plain:
         "num_attention_heads": stack.n_heads,
         "num_key_value_heads": stack.kv_heads,
         "head_dim": stack.head_width,
-        "hidden_act": NAMED[stack.activation],
+        "hidden_act": ACTIVATION_NAMES[stack.activation],
         "rms_norm_eps": stack.norm_eps,
         "rope_theta": position.base,  # where older versions look
         "rope_parameters": {"rope_type": "default", "rope_theta": position.base},
@@ -126,49 +114,49 @@ def _config(spec: DecoderOnlySpec, position: Rotary, biases: Biases) -> Plain:
 
 
 def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
-    check_kind(config, "llama")
-    heads, width = take(config, "num_attention_heads", int), take(config, "hidden_size", int)
+    check_model_type(config, "llama")
+    heads, width = read_value(config, "num_attention_heads", int), read_value(config, "hidden_size", int)
     return DecoderOnlySpec(
-        vocab_size=take(config, "vocab_size", int),
-        max_len=take(config, "max_position_embeddings", int),
-        tie_embeddings=switch(config, "tie_word_embeddings", False),
+        vocab_size=read_value(config, "vocab_size", int),
+        max_len=read_value(config, "max_position_embeddings", int),
+        tie_embeddings=read_bool(config, "tie_word_embeddings", False),
         stack=StackSpec(
             d_model=width,
-            n_layers=take(config, "num_hidden_layers", int),
+            n_layers=read_value(config, "num_hidden_layers", int),
             n_heads=heads,
-            n_kv_heads=take(config, "num_key_value_heads", int, heads),
-            d_head=None if config.get("head_dim") is None else take(config, "head_dim", int),
-            d_ff=take(config, "intermediate_size", int),
+            n_kv_heads=read_value(config, "num_key_value_heads", int, heads),
+            d_head=None if config.get("head_dim") is None else read_value(config, "head_dim", int),
+            d_ff=read_value(config, "intermediate_size", int),
             position=Rotary(base=_base(config)),
             norm="rms",
-            norm_eps=take(config, "rms_norm_eps", float),
+            norm_eps=read_value(config, "rms_norm_eps", float),
             norm_bias=False,
-            activation=activation(config, "hidden_act"),
+            activation=read_activation(config, "hidden_act"),
             gated=True,
             bias=_biases(config),
-            dropout=Dropout(attention=take(config, "attention_dropout", float, 0.0)),
+            dropout=Dropout(attention=read_value(config, "attention_dropout", float, 0.0)),
         ),
     )
 
 
 def _base(config: Mapping[str, Any]) -> float:
     """The rotation's base, which stands in one of three places; 10000 where it stands in none."""
-    told: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
+    rope: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
     for key in ("rope_scaling", "rope_parameters"):
         settings = config.get(key)
         if settings is not None and not isinstance(settings, dict):
             raise UserError(f"config.json has {settings!r} as {key}; put back the keys of the trained model")
-        told |= {name: value for name, value in (settings or {}).items() if value is not None}
-    kind = told.get("rope_type", told.get("type", "default"))
+        rope |= {name: value for name, value in (settings or {}).items() if value is not None}
+    kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise UserError(f"the rotation is scaled by {kind!r}, which Tercet does not have; it reads a Llama without")
-    if take(told, "partial_rotary_factor", float, 1.0) != 1.0:
+    if read_value(rope, "partial_rotary_factor", float, 1.0) != 1.0:
         raise UserError("partial_rotary_factor is not 1, which no Llama of transformers follows; leave it out")
-    return take(told, "rope_theta", float, 10_000.0)
+    return read_value(rope, "rope_theta", float, 10_000.0)
 
 
 def _biases(config: Mapping[str, Any]) -> bool | Biases:
-    attention, mlp = (switch(config, f"{part}_bias", False) for part in ("attention", "mlp"))
+    attention, mlp = (read_bool(config, f"{part}_bias", False) for part in ("attention", "mlp"))
     return attention if attention == mlp else Biases(qkv=attention, out=attention, feedforward=mlp)
 
 

@@ -15,30 +15,25 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tercet.checkpoint.foreign.equal import (
+from tercet.checkpoint.foreign.config_keys import (
+    ACTIVATION_NAMES,
+    check_model_type,
+    check_settings,
+    raise_config_errors,
+    read_activation,
+    read_bool,
+    read_value,
+    with_ids,
+)
+from tercet.checkpoint.foreign.features import (
     Feature,
-    check_equal,
+    check_features,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
-    rewritten,
+    rewrite_model,
 )
-from tercet.checkpoint.foreign.reading import (
-    NAMED,
-    Source,
-    activation,
-    check_alike,
-    check_kind,
-    fill,
-    fitting,
-    plain_names,
-    switch,
-    take,
-    their_name,
-    their_state,
-    untwin,
-    with_ids,
-)
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
@@ -72,7 +67,7 @@ NAMES = {
 }
 BIAS = "final_logits_bias"  # (1, V)
 SHARED, EMBEDDINGS = "shared.weight", tuple(f"{side}.embed_tokens.weight" for side in SIDES)
-WANTED = {
+REQUIRED_SETTINGS = {
     "normalize_before": False,
     "normalize_embedding": False,
     "add_final_layer_norm": False,
@@ -101,16 +96,13 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
     if BIAS in tensors and tensors[BIAS].ndim == 2 and len(tensors[BIAS]) == 1:
         tensors[BIAS] = tensors[BIAS][0]
     spec = marian_spec(config, state, n_ids=n_ids)
-    with fitting(KIND):
-        model = EncoderDecoder(spec)
-    if model.spec.tie_embeddings:
-        untwin(tensors, "lm_head.weight", SHARED if shared else EMBEDDINGS[1], KIND)
-    fill(model, tensors, partial(_source, shared=shared), zero=(), kind=KIND)
-    order = alternating(model.spec.encoder.d_model)
+    tied = ("lm_head.weight", SHARED if shared else EMBEDDINGS[1])
+    model = build_model(EncoderDecoder, spec, tensors, partial(_source, shared=shared), kind=KIND, tied=tied)
+    order = interleave_columns(model.spec.encoder.d_model)
     for side, table in tables.items():
         _check_positions(model, side, table, order)
     _reorder(model, order)
-    return model.eval()
+    return model
 
 
 def marian_spec(
@@ -118,7 +110,7 @@ def marian_spec(
 ) -> EncoderDecoderSpec:
     """The spec of what `from_marian` reads; no tensor but the embeddings is looked into. Raises as it does."""
     tensors, shared = _their_names(config, state)
-    with fitting(KIND):
+    with raise_config_errors(KIND):
         return with_ids(_spec(config, shared=shared, biased=BIAS in tensors), n_ids)
 
 
@@ -131,32 +123,29 @@ def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
         UserError: naming what the model has and no Marian does.
     """
     spec = model.spec
-    check_equal(f"{KIND} of transformers", _features(spec))
+    check_features(f"{KIND} of transformers", _features(spec))
     shared = spec.share_embeddings and spec.tie_embeddings
     sides = {side: replace(getattr(spec, side), bias=True, norm_bias=True) for side in SIDES}
-    equal = rewritten(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))
-    back = alternating(spec.encoder.d_model).argsort()
+    equal = rewrite_model(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))
+    back = interleave_columns(spec.encoder.d_model).argsort()
     tensors = {name: _in_order(name, tensor, back) for name, tensor in own_tensors(equal).items()}
-    state = their_state(tensors, partial(_source, shared=shared))
+    state = export_state(tensors, partial(_source, shared=shared), prefix="model.", outside=("lm_head.", BIAS))
     state[BIAS] = state[BIAS][None]
-    outside = ("lm_head.", BIAS)
-    return _config(equal.spec), {
-        name if name.startswith(outside) else f"model.{name}": tensor for name, tensor in state.items()
-    }
+    return _config(equal.spec), state
 
 
 def _features(spec: EncoderDecoderSpec) -> list[Feature]:
-    found: list[Feature] = []
+    features: list[Feature] = []
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         base = stack.position.base if isinstance(stack.position, Sinusoidal) else 10_000.0
-        found += [
+        features += [
             *features_of_stack(side, stack, placement="post", positions=["sinusoidal"], gated=False),
             *features_of_heads(side, stack),
             (f"{side}.position.base", base, [10_000.0]),
             (f"{side}.norm_eps", stack.norm_eps, [1e-5]),
         ]
-    found += features_of_vocabulary(spec, embedding_norm=False, tied=False)
-    return [*found, ("decoder.activation", spec.decoder.activation, [spec.encoder.activation])]
+    features += features_of_vocabulary(spec, embedding_norm=False, tied=False)
+    return [*features, ("decoder.activation", spec.decoder.activation, [spec.encoder.activation])]
 
 
 def _config(spec: EncoderDecoderSpec) -> Plain:
@@ -169,14 +158,14 @@ def _config(spec: EncoderDecoderSpec) -> Plain:
         "decoder_vocab_size": spec.vocab_size,
         "max_position_embeddings": spec.max_len,
         "d_model": spec.decoder.d_model,
-        "activation_function": NAMED[spec.decoder.activation],
+        "activation_function": ACTIVATION_NAMES[spec.decoder.activation],
         "dropout": dropout.branches.feedforward,
         "attention_dropout": dropout.attention,
         "activation_dropout": dropout.activation,
         "scale_embedding": spec.scale_embedding,
         "share_encoder_decoder_embeddings": spec.share_embeddings,
         "tie_word_embeddings": spec.tie_embeddings,
-        **WANTED,
+        **REQUIRED_SETTINGS,
     }
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         config |= {
@@ -187,29 +176,29 @@ def _config(spec: EncoderDecoderSpec) -> Plain:
     return config
 
 
-def alternating(width: int) -> Int[Tensor, " D"]:
+def interleave_columns(width: int) -> Int[Tensor, " D"]:
     """For each column of ours the one of theirs: sine 0, cosine 0, sine 1, ... of all sines, then all cosines."""
     return torch.arange(width).view(2, -1).T.flatten()
 
 
 def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDecoderSpec:
-    check_kind(config, "marian")
-    check_alike(config, WANTED, KIND)
-    source_size = take(config, "vocab_size", int)
-    one = switch(config, "share_encoder_decoder_embeddings", True)
-    target_size = source_size if one else take(config, "decoder_vocab_size", int, source_size)
-    rate = take(config, "dropout", float)
-    attention = take(config, "attention_dropout", float, 0.0)
-    inside = take(config, "activation_dropout", float, 0.0)
+    check_model_type(config, "marian")
+    check_settings(config, REQUIRED_SETTINGS, KIND)
+    source_size = read_value(config, "vocab_size", int)
+    is_joint = read_bool(config, "share_encoder_decoder_embeddings", True)
+    target_size = source_size if is_joint else read_value(config, "decoder_vocab_size", int, source_size)
+    rate = read_value(config, "dropout", float)
+    attention = read_value(config, "attention_dropout", float, 0.0)
+    inside = read_value(config, "activation_dropout", float, 0.0)
     encoder, decoder = (
         StackSpec(
-            d_model=take(config, "d_model", int),
-            n_layers=take(config, f"{side}_layers", int),
-            n_heads=take(config, f"{side}_attention_heads", int),
-            d_ff=take(config, f"{side}_ffn_dim", int),
+            d_model=read_value(config, "d_model", int),
+            n_layers=read_value(config, f"{side}_layers", int),
+            n_heads=read_value(config, f"{side}_attention_heads", int),
+            d_ff=read_value(config, f"{side}_ffn_dim", int),
             position=Sinusoidal(),
             placement="post",
-            activation=activation(config, "activation_function"),
+            activation=read_activation(config, "activation_function"),
             dropout=Dropout(embedding=rate, attention=attention, activation=inside, residual=rate),
         )
         for side in SIDES
@@ -217,10 +206,10 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
     return EncoderDecoderSpec(
         vocab_size=target_size,
         source_vocab_size=None if source_size == target_size else source_size,
-        max_len=take(config, "max_position_embeddings", int),
-        tie_embeddings=switch(config, "tie_word_embeddings", True),
+        max_len=read_value(config, "max_position_embeddings", int),
+        tie_embeddings=read_bool(config, "tie_word_embeddings", True),
         share_embeddings=shared,
-        scale_embedding=switch(config, "scale_embedding", False),
+        scale_embedding=read_bool(config, "scale_embedding", False),
         logit_bias=biased,
         encoder=encoder,
         decoder=decoder,
@@ -229,21 +218,21 @@ def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDe
 
 def _their_names(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     """The tensors without the prefix, and whether both sides have one embedding."""
-    tensors = plain_names(state, prefix="model.", no_weight=lambda name: False)
+    tensors = strip_names(state, prefix="model.", no_weight=lambda name: False)
     return tensors, _share(config, tensors)
 
 
 def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
     """Whether both sides have one embedding, from then on under `SHARED` alone; else each has its own."""
-    if not switch(config, "share_encoder_decoder_embeddings", True):
+    if not read_bool(config, "share_encoder_decoder_embeddings", True):
         return False
-    if not switch(config, "tie_word_embeddings", True):  # then some versions share nothing, and never read `SHARED`
-        one = tensors.pop(SHARED, None)
-        own = [tensors.setdefault(name, one) if one is not None else tensors.get(name) for name in EMBEDDINGS]
+    if not read_bool(config, "tie_word_embeddings", True):  # then some versions share nothing, and never read `SHARED`
+        both = tensors.pop(SHARED, None)
+        own = [tensors.setdefault(name, both) if both is not None else tensors.get(name) for name in EMBEDDINGS]
         if own[0] is None or own[1] is None or not torch.equal(own[0], own[1]):
             return False
     for name in EMBEDDINGS:
-        untwin(tensors, name, SHARED, KIND)
+        merge_tied(tensors, name, SHARED, KIND)
     return True
 
 
@@ -257,9 +246,9 @@ def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, ord
     """Some files have the positions as a table, which must be the one that the formula gives."""
     if table is None:
         return
-    wanted = getattr(model, side).position.embed(torch.arange(len(table))[None])[0]  # (T, D)
+    expected = getattr(model, side).position.embed(torch.arange(len(table))[None])[0]  # (T, D)
     theirs = table.float()
-    if theirs.shape != wanted.shape or not torch.allclose(theirs[:, order], wanted, atol=1e-2):  # half precision too
+    if theirs.shape != expected.shape or not torch.allclose(theirs[:, order], expected, atol=1e-2):  # as in float16
         raise UserError(f"{side}.embed_positions.weight are not the sines and cosines of this width; leave them out")
 
 

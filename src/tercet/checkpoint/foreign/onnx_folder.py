@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from tercet.checkpoint.atomic import write_atomically
-from tercet.checkpoint.foreign.besides import check_translates, library, tokenizer_files
+from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
 from tercet.checkpoint.foreign.onnx_graphs import Graph, graphs_of
 from tercet.checkpoint.foreign.onnx_readme import card
 from tercet.checkpoint.trained import Trained
@@ -30,19 +30,19 @@ OPSET = 20
 LARGE = 1 << 30  # bytes of weights that stand beside their graph: a file of graph and weights ends at 2 GiB
 
 
-def for_onnx(trained: Trained) -> Callable[[Path], None]:
+def onnx_writer(trained: Trained) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left.
 
     Raises:
         UserError: where a package is missing, or a translator's tokenizer has no beginning or no end.
     """
     for package in ("onnx", "onnxscript"):
-        library(package, package)
-    passes = library("onnx_ir.passes.common", "onnxscript")
+        import_library(package, package)
+    passes = import_library("onnx_ir.passes.common", "onnxscript")
     check_translates(trained)
     graphs = graphs_of(trained.model)
     files = {**tokenizer_files(trained), "README.md": card(trained, graphs[-1].outputs)}
-    programs = {graph.name: _exported(graph, max_len=trained.model.max_len, passes=passes) for graph in graphs}
+    programs = {graph.name: _export(graph, max_len=trained.model.max_len, passes=passes) for graph in graphs}
     large = {graph.name: _size(graph) > LARGE for graph in graphs}
 
     def write(folder: Path) -> None:
@@ -61,7 +61,7 @@ def _size(graph: Graph) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in graph.module.parameters())
 
 
-def _exported(graph: Graph, *, max_len: int, passes: Any) -> Any:
+def _export(graph: Graph, *, max_len: int, passes: Any) -> Any:
     """The graph as the exporter holds it."""
     open_sizes = {"batch": torch.export.Dim("batch")}
     if max_len > 1:

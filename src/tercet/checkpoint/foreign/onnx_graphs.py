@@ -45,29 +45,29 @@ def graphs_of(model: AnyModel) -> list[Graph]:
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for part in model.modules():
         if isinstance(part, Attention):
-            part.forward = MethodType(_look, part)
+            part.forward = MethodType(_attend, part)
     ids = torch.zeros(2, min(3, model.max_len), dtype=torch.long)  # a size of 1 would be taken for a fixed one
-    seen = torch.ones_like(ids)
+    token_mask = torch.ones_like(ids)
     if isinstance(model, DecoderOnly):
         return [_graph("model.onnx", Writing(model), {"input_ids": (ids, ROWS)}, "logits")]
     if isinstance(model, EncoderOnly):
-        given = {"input_ids": (ids, ROWS), "attention_mask": (seen, ROWS)}
+        inputs = {"input_ids": (ids, ROWS), "attention_mask": (token_mask, ROWS)}
         if model.spec.n_segments > 1:
-            given["token_type_ids"] = (torch.zeros_like(ids), ROWS)
+            inputs["token_type_ids"] = (torch.zeros_like(ids), ROWS)
         reading = Reading(model)
-        return [_graph("model.onnx", reading, given, *reading.outputs)]
-    mask = (seen, SOURCE)
+        return [_graph("model.onnx", reading, inputs, *reading.outputs)]
+    mask = (token_mask, SOURCE)
     memory = torch.zeros(*ids.shape, model.spec.encoder.d_model)
-    given = {"decoder_input_ids": (ids, ROWS), "memory": (memory, SOURCE), "attention_mask": mask}
+    inputs = {"decoder_input_ids": (ids, ROWS), "memory": (memory, SOURCE), "attention_mask": mask}
     return [
         _graph("encoder.onnx", Encoding(model), {"input_ids": (ids, SOURCE), "attention_mask": mask}, "memory"),
-        _graph("decoder.onnx", Decoding(model), given, "logits"),
+        _graph("decoder.onnx", Decoding(model), inputs, "logits"),
     ]
 
 
-def _graph(name: str, module: nn.Module, given: dict[str, tuple[Tensor, Dims]], *outputs: str) -> Graph:
-    inputs = {key: tensor for key, (tensor, _) in given.items()}
-    dims = {key: dict(dims) for key, (_, dims) in given.items()}
+def _graph(name: str, module: nn.Module, shaped: dict[str, tuple[Tensor, Dims]], *outputs: str) -> Graph:
+    inputs = {key: tensor for key, (tensor, _) in shaped.items()}
+    dims = {key: dict(dims) for key, (_, dims) in shaped.items()}
     return Graph(name=name, module=module.eval(), inputs=inputs, dims=dims, outputs=outputs)
 
 
@@ -92,7 +92,7 @@ class Reading(nn.Module):
             "next_sentence": spec.next_sentence,
             "classes": spec.classifier is not None,
         }
-        self.outputs = ("hidden", *(name for name, there in heads.items() if there))
+        self.outputs = ("hidden", *(name for name, has_head in heads.items() if has_head))
 
     def forward(
         self,
@@ -106,14 +106,14 @@ class Reading(nn.Module):
         first = hidden.gather(1, first)  # (B, 1, D): what reads the first real token is given nothing else
         model, head = self.model, self.model.spec.classifier
         by_first = head is not None and head.over == "texts" and head.pooling != "mean"
-        told: dict[str, Callable[[], Tensor]] = {
+        heads: dict[str, Callable[[], Tensor]] = {
             "hidden": lambda: hidden,
             "logits": lambda: model.logits(hidden),
             "pooled": lambda: model.pooled(first),
             "next_sentence": lambda: model.next_sentence_logits(first),
             "classes": lambda: model.classify(first) if by_first else model.classify(hidden, real),
         }
-        return tuple(told[name]() for name in self.outputs)
+        return tuple(heads[name]() for name in self.outputs)
 
 
 class Encoding(nn.Module):
@@ -137,7 +137,7 @@ class Decoding(nn.Module):
         return self.model.logits(self.model.hidden(decoder_input_ids, memory, memory_token_mask=real))
 
 
-def _look(
+def _attend(
     self: Attention,
     x: Float[Tensor, "B T D"],
     source: Float[Tensor, "B S D"] | None = None,

@@ -1,6 +1,6 @@
 """How a folder of ONNX graphs is used with onnxruntime, in a few lines that run."""
 
-from tercet.checkpoint.foreign.besides import beginning, card_with
+from tercet.checkpoint.foreign.export_files import extend_card, sample_text
 from tercet.checkpoint.trained import Trained
 from tercet.models import DecoderOnly, EncoderOnly
 
@@ -75,16 +75,16 @@ def card(trained: Trained, outputs: tuple[str, ...]) -> str:
     model, tokenizer = trained.model, trained.tokenizer
     longest = model.spec.max_len
     if isinstance(model, DecoderOnly):
-        code, words = WRITING.format(max_len=longest, text=beginning(tokenizer)), WORDS["writing"]
+        code, words = WRITING.format(max_len=longest, text=sample_text(tokenizer)), WORDS["writing"]
     elif isinstance(model, EncoderOnly):
         segments = SEGMENTS if model.spec.n_segments > 1 else ""
         code = READING.format(max_len=longest, pad=tokenizer.pad_id or 0, segments=segments)
         labels = () if model.spec.classifier is None else model.spec.classifier.labels
-        told = [OUTPUTS[name].format(labels=", ".join(labels)) for name in outputs]
-        words = WORDS["reading"].format(outputs="; ".join(told))
+        described = [OUTPUTS[name].format(labels=", ".join(labels)) for name in outputs]
+        words = WORDS["reading"].format(outputs="; ".join(described))
     else:
         own = trained.source_tokenizer is not tokenizer
         source = "source_tokenizer.json" if own else "tokenizer.json"
         code = TRANSLATING.format(max_len=longest, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
         words = WORDS["translating"]
-    return card_with(trained, "onnxruntime", code, words)
+    return extend_card(trained, "onnxruntime", code, words)

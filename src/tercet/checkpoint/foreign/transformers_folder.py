@@ -23,7 +23,7 @@ from tercet.nn import Rotary
 OPENING = "## Open it with transformers"
 
 
-def for_transformers(trained: Trained) -> Callable[[Path], None]:
+def transformers_writer(trained: Trained) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left."""
     model, tokenizer = trained.model, trained.tokenizer
     config, state = _equal(model)
@@ -95,15 +95,15 @@ def _card(trained: Trained, architecture: str) -> str:
     words = ""
     if trained.source_tokenizer is not trained.tokenizer:
         shared = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is None
-        how = "is cut in its own way" if shared else "has a vocabulary of its own"
+        vocabulary = "is cut in its own way" if shared else "has a vocabulary of its own"
         pad = special_names(trained.source_tokenizer).get("pad")
-        given = "" if pad is None else f", pad_token={pad!r}"
+        pad_token = "" if pad is None else f", pad_token={pad!r}"
         lines[0] += ", PreTrainedTokenizerFast"
         lines.append(
             'source_tokenizer = PreTrainedTokenizerFast(tokenizer_file="this_folder/source_tokenizer.json", '
-            f"split_special_tokens=True{given})"
+            f"split_special_tokens=True{pad_token})"
         )
-        words = f"\nThe source {how}, in source_tokenizer.json; the other tokenizer is the target's.\n"
+        words = f"\nThe source {vocabulary}, in source_tokenizer.json; the other tokenizer is the target's.\n"
     code = "\n".join(lines)
     return f"{text.rstrip()}\n\n{OPENING}\n\n```python\n{code}\n```\n{words}"
 

@@ -8,7 +8,7 @@ from tercet.checkpoint import LanguageModel
 from tercet.config import Plain
 from tercet.data import Corpus
 from tercet.data.batching import BATCH_TOKENS
-from tercet.evaluate.baselines import bigram, compressed, unigram
+from tercet.evaluate.baselines import bigram, compression_bits, unigram
 from tercet.evaluate.language import score
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, digest
@@ -64,5 +64,5 @@ def baselines_of(corpus: Corpus) -> dict[str, LanguageScores | float]:
     return {
         "unigram": unigram(corpus.train, ids, **counted),
         "bigram": bigram(corpus.train, ids, **counted),
-        **compressed(decode_documents(corpus)),
+        **compression_bits(decode_documents(corpus)),
     }

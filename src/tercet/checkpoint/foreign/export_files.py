@@ -1,4 +1,4 @@
-"""What folders for other programs have besides their model: a tokenizer that cuts as ours does, and how to begin."""
+"""The files that folders for other programs have beside a model: tokenizer.json, and a card that says how to begin."""
 
 import importlib
 from contextlib import suppress
@@ -12,7 +12,7 @@ from tercet.tokens import Tokenizer
 HEADING = "## Open it with"
 
 
-def library(module: str, package: str) -> Any:
+def import_library(module: str, package: str) -> Any:
     """A module of a package that only exporting needs.
 
     Raises:
@@ -36,9 +36,9 @@ def check_translates(trained: Trained) -> None:
             "beginning": (trained.tokenizer.bos_id,),
             "end": (trained.tokenizer.eos_id, trained.source_tokenizer.eos_id),
         }
-        for what, found in ids.items():
-            if None in found:
-                raise UserError(f"{trained.folder}: the tokenizer has no token for the {what} of a translation")
+        for role, role_ids in ids.items():
+            if None in role_ids:
+                raise UserError(f"{trained.folder}: the tokenizer has no token for the {role} of a translation")
 
 
 def tokenizer_files(trained: Trained) -> dict[str, str]:
@@ -50,14 +50,14 @@ def tokenizer_files(trained: Trained) -> dict[str, str]:
     return files
 
 
-def card_with(trained: Trained, program: str, code: str, words: str) -> str:
+def extend_card(trained: Trained, program: str, code: str, words: str) -> str:
     """The model's card, and at its end how `program` opens the folder."""
     text = trained.readme() or trained.card.to_markdown(trained.model.spec, n_parameters=trained.n_parameters)
     text = text.partition(f"\n{HEADING}")[0].rstrip()  # how another program opened another folder
     return f"{text}\n\n{HEADING} {program}\n\n```python\n{code.strip()}\n```\n\n{words.strip()}\n"
 
 
-def beginning(tokenizer: Tokenizer) -> str:
+def sample_text(tokenizer: Tokenizer) -> str:
     """A text that the vocabulary has, to begin with."""
     with suppress(UserError):
         if tokenizer.unk_id not in (ids := tokenizer.encode("The")) and ids:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from tercet.checkpoint.foreign.reading import fitting
+from tercet.checkpoint.foreign.config_keys import raise_config_errors
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import UserError
 from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, EncoderDecoder, StackSpec, build
@@ -25,7 +25,7 @@ Feature = tuple[str, Any, Sequence[Any]]  # the key of a setting, what it is, wh
 FIXED = ("learned", "sinusoidal", "none")  # schemes that are a vector for each position, which a table can hold
 
 
-def check_equal(kind: str, features: Sequence[Feature]) -> None:
+def check_features(kind: str, features: Sequence[Feature]) -> None:
     """Refuse the first feature that is not what `kind` may have.
 
     Raises:
@@ -34,8 +34,8 @@ def check_equal(kind: str, features: Sequence[Feature]) -> None:
     for key, value, known in features:
         if value not in known:
             raise UserError(
-                f"{key} is {_told(value)}, which no {kind} has; "
-                f"a model with {key}: {' or '.join(map(_told, known))} could be converted"
+                f"{key} is {_as_setting(value)}, which no {kind} has; "
+                f"a model with {key}: {' or '.join(map(_as_setting, known))} could be converted"
             )
 
 
@@ -86,16 +86,16 @@ def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -
 
 
 @torch.no_grad()
-def rewritten(model: Model, spec: AnySpec) -> Model:
-    """The same function as a model of another spec, which `check_equal` has found to be one."""
+def rewrite_model(model: Model, spec: AnySpec) -> Model:
+    """The same function as a model of another spec, which `check_features` has found to be one."""
     if spec == model.spec:
         return model
-    with fitting("model"):
+    with raise_config_errors("model"):
         equal = build(spec)
-    given = model.state_dict()
+    tensors = model.state_dict()
     for name, tensor in own_tensors(equal).items():
-        if name in given:
-            tensor.copy_(given[name][: len(tensor)])  # left out: rows that pad the vocabulary, positions never used
+        if name in tensors:
+            tensor.copy_(tensors[name][: len(tensor)])  # left out: rows that pad the vocabulary, positions never used
             tensor.mul_(_scale(model, name) / _scale(equal, name))
         elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
             embedded = model.stack.position.embed(torch.arange(len(tensor))[None])
@@ -110,5 +110,5 @@ def _scale(model: AnyModel, name: str) -> float:
     return part.scale if isinstance(part, TokenEmbedding) else 1.0
 
 
-def _told(value: Any) -> str:
+def _as_setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

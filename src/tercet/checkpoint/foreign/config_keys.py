@@ -1,0 +1,87 @@
+"""What the readers of config.json files share: what one asks for that we do not have is refused, nothing guessed."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from tercet.config import UserError, suggest
+from tercet.models import AnySpec, EncoderDecoderSpec
+from tercet.nn.feedforward import Activation
+
+Value = TypeVar("Value", int, float, str)
+Spec = TypeVar("Spec", bound=AnySpec)
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu_squared",
+    "silu": "silu",
+    "swish": "silu",
+}
+ACTIVATION_NAMES = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}  # of several names the first
+
+
+def read_value(config: Mapping[str, Any], key: str, kind: type[Value], default: Value | None = None) -> Value:
+    """A value of the config; `default` is what their library takes where the key is left out.
+
+    Raises:
+        UserError: where it is missing or of another kind.
+    """
+    value = default if config.get(key) is None else config[key]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        verb = "has no" if value is None else f"has {value!r} as"
+        raise UserError(f"config.json {verb} {key}; put back the {kind.__name__} that the weights were trained with")
+    return value
+
+
+def read_bool(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = default if config.get(key) is None else config[key]
+    if not isinstance(value, bool):
+        raise UserError(f"config.json has {value!r} as {key}; put back the true or false of the trained model")
+    return value
+
+
+def read_activation(config: Mapping[str, Any], key: str) -> Activation:
+    name = read_value(config, key, str)
+    if name not in ACTIVATIONS:
+        raise UserError(f"{key} is {name!r}, which Tercet does not have{suggest(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def check_model_type(config: Mapping[str, Any], kind: str) -> None:
+    if config.get("model_type", kind) != kind:
+        raise UserError(f"model_type is {config['model_type']!r}; Tercet reads {kind!r} alone")
+
+
+def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind: str) -> None:
+    """Refuse a config that asks for what we do not have: each key must be as `required`, or left out."""
+    for key, value in required.items():
+        if read_bool(config, key, value) != value:
+            raise UserError(f"{key} is {str(not value).lower()}, which Tercet does not have; it reads a {kind} without")
+
+
+@contextmanager
+def raise_config_errors(kind: str) -> Generator[None]:
+    """What a spec or a model finds wrong in its sizes, as a mistake in the config."""
+    try:
+        with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
+            yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"the config of this {kind} does not fit together: {error}") from None
+
+
+def with_ids(spec: Spec, n_ids: int | None) -> Spec:
+    """The spec for a tokenizer of `n_ids`: rows of the embedding that it has no id for only pad the vocabulary."""
+    own = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is not None
+    if n_ids is None or own or not 0 < n_ids < spec.vocab_size:
+        return spec
+    return replace(spec, vocab_size=n_ids, pad_vocab_to=spec.vocab_size)

@@ -1,0 +1,195 @@
+"""What the readers and writers of other people's weights share: tensors of other names, nothing guessed.
+
+Each family is a function from its config to our spec, and a table of names: ours on the left, theirs on the right, `N`
+the number of a block in both. What a table does not name is refused. The same tables lead back: `export_state` is the
+inverse of `build_model`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from zipfile import is_zipfile
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoint.foreign.config_keys import raise_config_errors
+from tercet.checkpoint.weights import first_names, read_tensors, shape_of, tied_names
+from tercet.config import UserError
+from tercet.models import AnyModel, AnySpec
+
+Model = TypeVar("Model", bound=AnyModel)
+Spec = TypeVar("Spec", bound=AnySpec)
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The tensor of theirs that one of ours is read from.
+
+    Attributes:
+        transposed: its matrix is kept as (in, out), where ours is (out, in).
+        part, parts: which of several of ours, that stand side by side in its last dimension.
+    """
+
+    name: str
+    transposed: bool = False
+    part: int = 0
+    parts: int = 1
+
+    def shape(self, ours: Tensor) -> torch.Size:
+        *rest, last = reversed(ours.shape) if self.transposed else ours.shape
+        return torch.Size([*rest, last * self.parts])
+
+    def read(self, theirs: Tensor) -> Tensor:
+        tensor = theirs.chunk(self.parts, dim=-1)[self.part]
+        return self.write(tensor)
+
+    def write(self, ours: Tensor) -> Tensor:
+        """Our tensor as theirs, or as a part of it: to transpose is its own inverse."""
+        return ours.T if self.transposed and ours.ndim == 2 else ours
+
+
+def strip_names(
+    state: Mapping[str, Tensor],
+    *,
+    prefix: str,
+    no_weight: Callable[[str], bool],
+    rename: Callable[[str], str] = lambda name: name,
+) -> dict[str, Tensor]:
+    """Without the prefix, without old names, and without what is no weight."""
+    plain: dict[str, Tensor] = {}
+    for old_name, tensor in state.items():
+        name = rename(old_name.removeprefix(prefix))
+        if no_weight(name):
+            continue
+        if name in plain:
+            raise UserError(f"{name} stands in the weights twice, under {old_name} too; leave one out")
+        plain[name] = tensor
+    return plain
+
+
+def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> None:
+    """One tensor may stand under two names; two tensors where there should be one are no model that we know."""
+    if second in state:
+        tensor = state.pop(second)
+        if not torch.equal(state.setdefault(first, tensor), tensor):
+            raise UserError(
+                f"{second} is not the same as {first}, with which {kind} shares it; leave out the wrong one"
+            )
+
+
+def their_name(name: str, table: Mapping[str, str]) -> str:
+    """Their name of our tensor `name`, by a table of parts."""
+    part, _, of_part = name.rpartition(".")
+    number = re.search(r"\.(\d+)\.", part)
+    theirs = table[re.sub(r"\.\d+\.", ".N.", part, count=1)]
+    return f"{theirs if number is None else theirs.replace('.N.', number[0])}.{of_part}"
+
+
+@torch.no_grad()
+def build_model(
+    model_class: Callable[[Spec], Model],
+    spec: Spec,
+    state: dict[str, Tensor],
+    source: Callable[[str], Source],
+    *,
+    kind: str,
+    tied: tuple[str, str] | None,
+) -> Model:
+    """A model in eval mode with these weights; tied tensors stay tied.
+
+    Args:
+        source: where each tensor of ours is read from.
+        tied: their names of the output's matrix and the embedding's, which are one where the spec ties them.
+
+    Raises:
+        UserError: naming what is missing, what is unknown, and what has another shape.
+    """
+    with raise_config_errors(kind):
+        model = model_class(spec)
+    if tied is not None and spec.tie_embeddings:
+        merge_tied(state, *tied, kind)
+    second = tied_names(model)
+    own = {name: tensor for name, tensor in model.state_dict().items() if name not in second}
+    sources = {name: source(name) for name in own}
+    shapes = {theirs.name: theirs.shape(own[name]) for name, theirs in sources.items()}
+    missing = [name for name in shapes if name not in state]
+    unknown = [name for name in state if name not in shapes]
+    unlike = [name for name, shape in shapes.items() if name in state and state[name].shape != shape]
+    mistakes = [
+        *([f"{first_names(missing)} missing"] if missing else []),
+        *([f"{first_names(unknown)} unknown"] if unknown else []),
+        *(
+            f"{name} has shape {shape_of(state[name])} where the config needs {'x'.join(map(str, shapes[name]))}"
+            for name in unlike[:2]
+        ),
+    ]
+    if mistakes:
+        raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(mistakes)}")
+    for name, tensor in own.items():
+        tensor.copy_(sources[name].read(state[sources[name].name]))
+    return cast("Model", model.eval())
+
+
+def export_state(
+    tensors: Mapping[str, Tensor], source: Callable[[str], Source], *, prefix: str, outside: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """The inverse of `build_model`: our tensors under their names, those that are one tensor of theirs put together.
+
+    Args:
+        prefix: before each name but those that begin as one of `outside` does.
+    """
+    parts: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
+        theirs = source(name)
+        full = theirs.name if theirs.name.startswith(outside) else f"{prefix}{theirs.name}"
+        parts.setdefault(full, {})[theirs.part] = theirs.write(tensor)
+    return {name: torch.cat([columns[n] for n in sorted(columns)], dim=-1) for name, columns in parts.items()}
+
+
+def read_state_dict(folder: Path) -> Mapping[str, Tensor]:
+    """The tensors of a folder by name: one safetensors file or several, or else a pickle that runs no code.
+
+    They are mapped, not read: what nobody looks into stays on the disk.
+
+    Raises:
+        UserError: where a file is broken or missing.
+    """
+    whole, index, pickled = (folder / name for name in WEIGHTS)
+    if whole.is_file():
+        return read_tensors(whole)
+    return _read_shards(index) if index.is_file() else _read_pickle(pickled)
+
+
+def _read_shards(index: Path) -> Mapping[str, Tensor]:
+    try:
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted(set(files.values()))
+        inside = all(Path(name).name == name for name in names)
+    except (ValueError, OSError, LookupError, TypeError, AttributeError):
+        inside, names = False, []
+    if not inside or not names:
+        raise UserError(f"{index} does not say which file has which weights; copy it again")
+    state: dict[str, Tensor] = {}
+    for name in names:
+        state |= read_tensors(index.parent / name)
+    return state
+
+
+def _read_pickle(path: Path) -> Mapping[str, Tensor]:
+    try:
+        # What is not asked for is not read; the oldest files are no archives, and are read whole.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except Exception as error:  # torch's reader raises whatever a broken pickle leads to: KeyError, IndexError, ...
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path} is not a whole file of weights ({reason}); copy it again") from None
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in cast("dict[Any, Any]", state).items()
+    ):
+        raise UserError(f"{path} holds more than weights by name; save the model's state_dict alone")
+    return cast("Mapping[str, Tensor]", state)

@@ -184,7 +184,7 @@ class _Described:
 
 def _describe(file: GgufFile) -> _Described:
     kind = file.settings.get("general.architecture")
-    if kind not in NAMES:
+    if not isinstance(kind, str) or kind not in NAMES:  # a file may hold anything
         raise UserError(f"it has a model of the architecture {kind!r}; Tercet reads {', '.join(map(repr, NAMES))}")
     return _Described(file, kind)
 

@@ -18,7 +18,7 @@ from benchmarks.speed.row import Asked, Lineup, Row
 from torch import Tensor, nn
 
 from tercet.checkpoint import Trained, load_model
-from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
+from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.config import UserError
 from tercet.data import PairsSpec, pairs_of
@@ -182,7 +182,7 @@ class CTranslate2(Searching):
         there = self._folder / "ctranslate2"
         if not (there / "model.bin").is_file():
             there.mkdir(parents=True, exist_ok=True)
-            for_ctranslate2(self._given.trained)(there)
+            ctranslate2_writer(self._given.trained)(there)
         self.model = CTranslate2Process("Translator", there, self.settings.precision)
         self._read = Vocabulary.of(self._given.trained.source_tokenizer).tokens
         self._write = Vocabulary.of(self._given.trained.tokenizer).tokens

@@ -19,7 +19,7 @@ from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.words import trained, words
 from torch import Tensor
 
-from tercet.checkpoint.foreign.ctranslate2_folder import for_ctranslate2
+from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.generation import Sampling
 from tercet.generation.stream import stream
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
@@ -109,7 +109,7 @@ class CTranslate2(Contender):
         self._prompts = [[names[number] for number in row] for row in self._ids]
         if not (there / "model.bin").is_file():
             there.mkdir(parents=True, exist_ok=True)
-            for_ctranslate2(trained(model.eval(), self._folder / "ours"))(there)
+            ctranslate2_writer(trained(model.eval(), self._folder / "ours"))(there)
         self.model = CTranslate2Process("Generator", there, self.settings.precision)
 
     def run(self, n: int) -> float:

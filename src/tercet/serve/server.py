@@ -62,8 +62,8 @@ def serve(
     if not grace >= 0:
         raise UserError(f"--grace {grace:g} must be 0 or more seconds")
     limits = Limits() if limits is None else limits
-    warm_up()
     listening = _listen(host, port, patience=limits.seconds)
+    warm_up()  # whoever asks meanwhile waits for it
     log = ServerLog(quiet=quiet, as_json=json_log)
     registry = ModelRegistry(LoadedModel(trained, name=name, limits=limits) for name, trained in models.items())
     try:

@@ -59,7 +59,6 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: M
     out = Path(out)
     check_same_run(out, recipe)
     keep_memory()
-    warm_up()
 
     from tercet.training.tasks.task import task_of
 
@@ -73,6 +72,7 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: M
         summary = load_pretrained_weights(model, old.model, str(recipe.pretrained))
         if not (out / "run.json").exists():
             _log(summary, quiet)
+    warm_up()  # before anything is timed, and after every mistake has been told
     resolved = _resolve_settings(out, task, model, old, quiet, arithmetic)
     if "steps" in resolved:
         task.plan = replace(task.plan, steps=resolved["steps"])

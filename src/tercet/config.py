@@ -53,7 +53,7 @@ def to_plain(spec: Any) -> Any:
     return spec
 
 
-def at_least(spec: Any, least: int, *names: str) -> None:
+def check_at_least(spec: Any, least: int, *names: str) -> None:
     """For a spec's `__post_init__`: those of its numbers that are not None.
 
     Raises:

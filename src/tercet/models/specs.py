@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tercet.config import check_at_least
 from tercet.nn.feedforward import Activation
 from tercet.nn.init import Init, Normal
 from tercet.nn.norm import Norm
@@ -88,10 +89,7 @@ class StackSpec:
     dropout: Dropout = field(default_factory=Dropout)
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"{name}={size} must be at least 1")
+        check_at_least(self, 1, "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff")
 
     @property
     def head_width(self) -> int:
@@ -250,8 +248,7 @@ class EncoderOnlySpec(ModelSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_segments < 0:
-            raise ValueError(f"n_segments={self.n_segments} must not be negative")
+        check_at_least(self, 0, "n_segments")
         reads = self.classifier is not None and self.classifier.over == "texts" and self.classifier.pooling == "pooler"
         if not self.pooler and (self.next_sentence or reads):
             reader = "next_sentence" if self.next_sentence else 'a classifier with pooling="pooler"'

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tercet.config import at_least
+from tercet.config import check_at_least
 from tercet.training.optimizers import Muon, OptimizerSpec
 from tercet.training.schedules import WSD, InverseSquareRoot, Noam, Schedule
 
@@ -54,11 +54,11 @@ class TrainingSpec:
     def __post_init__(self) -> None:
         if [self.max_steps, self.max_epochs, self.max_hours].count(None) != 2:
             raise ValueError("set exactly one of max_steps, max_epochs and max_hours; null takes another back")
-        at_least(
+        check_at_least(
             self, 1, "max_steps", "max_epochs", "validate_every", "save_every", "log_every", "patience", "devices",
             "nodes",
         )  # fmt: skip
-        at_least(self, 0, "seed", "warmup_steps")
+        check_at_least(self, 0, "seed", "warmup_steps")
         if self.max_hours is not None and self.max_hours <= 0:
             raise ValueError(f"max_hours={self.max_hours} must be positive")
         if self.clip_norm is not None and self.clip_norm <= 0:

@@ -109,6 +109,19 @@ class TextEvaluation(Evaluation[Corpus]):
     def load_held_out(self) -> Corpus:
         return self.load()
 
+    def held_out_scores(self, corpus: Corpus, kind: Kind, scores: dict[str, float], tokens: int) -> HeldOutScores:
+        """`scores` on the validation part of `corpus`, with what a comparison asks beside them."""
+        documents = decode_documents(corpus)
+        return HeldOutScores(
+            kind=kind,
+            scores=scores,
+            parameters=self.trained.n_parameters,
+            text=digest(*documents),
+            tokenizer=self.trained.tokenizer.hash,
+            tokens=tokens,
+            validation=documents,
+        )
+
     @property
     def document_mask(self) -> bool:
         """Whether each document stood alone in training."""

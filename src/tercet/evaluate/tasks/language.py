@@ -11,7 +11,7 @@ from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.baselines import bigram, compression_bits, unigram
 from tercet.evaluate.language import score
 from tercet.evaluate.scores import LanguageScores
-from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, digest
+from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,9 @@ class LanguageEvaluation(TextEvaluation):
         )
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
-        documents, scores = decode_documents(data), self.score(data)
-        return HeldOutScores(
-            kind="language model",
-            scores={"nats_per_token": scores.loss_nats_per_token, "bits_per_byte": scores.bits_per_byte},
-            parameters=self.trained.n_parameters,
-            text=digest(*documents),
-            tokenizer=self.trained.tokenizer.hash,
-            tokens=scores.tokens,
-            validation=documents,
-        )
+        scores = self.score(data)
+        measures = {"nats_per_token": scores.loss_nats_per_token, "bits_per_byte": scores.bits_per_byte}
+        return self.held_out_scores(data, "language model", measures, scores.tokens)
 
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> LanguageScores:
         return self.score(self.load(data), **settings)

@@ -7,7 +7,7 @@ from typing import Any
 from tercet.checkpoint import Encoder
 from tercet.data import Corpus
 from tercet.evaluate.masked import MaskedScores, pseudo_perplexity, score_masked
-from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, digest
+from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,9 @@ class MaskedEvaluation(TextEvaluation):
         return score_masked(model, tokenizer, corpus, document_mask=self.document_mask, **settings)
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
-        documents, scores = decode_documents(data), self.score(data)
-        return HeldOutScores(
-            kind="masked language model",
-            scores={"nats_per_masked_token": scores.masked_loss, "accuracy": scores.masked_accuracy},
-            parameters=self.trained.n_parameters,
-            text=digest(*documents),
-            tokenizer=self.trained.tokenizer.hash,
-            tokens=scores.tokens,
-            validation=documents,
-        )
+        scores = self.score(data)
+        measures = {"nats_per_masked_token": scores.masked_loss, "accuracy": scores.masked_accuracy}
+        return self.held_out_scores(data, "masked language model", measures, scores.tokens)
 
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> MaskedScores:
         return self.score(self.load(data), **settings)

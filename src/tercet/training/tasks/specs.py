@@ -6,7 +6,7 @@ A kind has the keys that mean something to it and no others, so what does not fi
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tercet.config import at_least
+from tercet.config import check_at_least
 from tercet.objectives import Masking
 
 
@@ -24,7 +24,7 @@ class RowBatchSpec:
     micro_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "batch_size", "micro_batch_size")
+        check_at_least(self, 1, "batch_size", "micro_batch_size")
 
     def micro_batch(self, devices: int) -> int:
         """Rows that one of `devices` holds at once."""
@@ -56,8 +56,8 @@ class TextBatchSpec(RowBatchSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "validation_tokens")
-        at_least(self, 0, "sample_tokens")
+        check_at_least(self, 1, "validation_tokens")
+        check_at_least(self, 0, "sample_tokens")
 
     @property
     def has_samples(self) -> bool:
@@ -106,7 +106,7 @@ class LabelsTaskSpec(RowBatchSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 0, "sample_texts")
+        check_at_least(self, 0, "sample_texts")
 
     @property
     def has_samples(self) -> bool:
@@ -134,8 +134,8 @@ class TranslationTaskSpec:
     sample_sentences: int = 5
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "batch_tokens", "micro_batch_tokens")
-        at_least(self, 0, "validation_sentences", "sample_sentences")
+        check_at_least(self, 1, "batch_tokens", "micro_batch_tokens")
+        check_at_least(self, 0, "validation_sentences", "sample_sentences")
         if self.micro_batch_tokens is not None and self.batch_tokens % self.micro_batch_tokens:
             raise ValueError(
                 f"batch_tokens={self.batch_tokens} must be a multiple of micro_batch_tokens={self.micro_batch_tokens}"

@@ -1,0 +1,1 @@
+"""Files that are whole, known by their hash, and owned by one process at a time."""

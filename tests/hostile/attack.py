@@ -1,0 +1,113 @@
+"""A command of `tercet` in a child that may hang, eat memory or die: what came of it, measured.
+
+The child is forked, so that torch is imported once for thousands of attacks; what one of them spoils is gone with it.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tercet.cli.main import main
+
+SECONDS = 10.0  # beyond the start, which the fork has behind it
+MEMORY = 1 << 30  # bytes that a refusal may take beyond what the program has at its start
+ADDRESS_SPACE = 16 << 30  # beyond it malloc fails: a runaway child must not take the machine with it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Attributes:
+    code: the exit code; 128 + n where signal n ended the child, as for a hang, which SIGKILL ends.
+    memory: bytes of resident memory at its peak, beyond what the parent had.
+    """
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    memory: int
+
+    def refused_in_one_line(self) -> bool:
+        """Exit code 2, one line that begins as all errors do, and no traceback."""
+        lines = self.stderr.strip().splitlines()
+        return self.code == 2 and bool(lines) and lines[-1].startswith("tercet: error: ") and not self.has_traceback()
+
+    def has_traceback(self) -> bool:
+        return "Traceback (most recent call last)" in self.stdout + self.stderr
+
+
+def attack(arguments: Sequence[str], *, seconds: float = SECONDS, stdin: bytes = b"") -> Outcome:
+    """`tercet ARGUMENTS` in a child of its own."""
+    return attack_function(lambda: main(list(arguments)), seconds=seconds, stdin=stdin)
+
+
+def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS, stdin: bytes = b"") -> Outcome:
+    """`work` in a child of its own; what it returns is the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        streams[0].write_bytes(stdin)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        started = time.monotonic()
+        pid = os.fork()
+        if not pid:
+            _become(work, streams)
+        code, peak = _wait(pid, started + seconds)
+        took = time.monotonic() - started
+        stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in streams[1:])
+    return Outcome(
+        code=code, stdout=stdout, stderr=stderr, seconds=took, memory=max(0, peak - before) * 1024
+    )  # fmt: skip
+
+
+def _become(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
+    """In the child: never returns."""
+    code = 1
+    try:
+        for number, path in enumerate(streams):
+            file = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(file, number)
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode, encoding="utf-8", errors="replace", closefd=False)
+            for number, mode in enumerate(("r", "w", "w"))
+        )
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            code = int(work() or 0)
+        except SystemExit as leaving:
+            code = int(leaving.code or 0) if isinstance(leaving.code, int | None) else 1
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _wait(pid: int, end: float) -> tuple[int, int]:
+    """The exit code and the peak of the resident memory in KiB."""
+    pause = 0.001
+    while True:
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+        if done:
+            return (status >> 8 if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)), usage.ru_maxrss
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            _, status, usage = os.wait4(pid, 0)
+            return 128 + signal.SIGKILL, usage.ru_maxrss
+        time.sleep(pause)
+        pause = min(0.02, pause * 1.5)

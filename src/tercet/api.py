@@ -23,6 +23,9 @@ def train(
     pretrained: str | Path | None = None,
     out: str | Path | None = None,
     set: Mapping[str, Any] | None = None,  # the name of the command line's flag
+    restart: bool = False,
+    from_weights: bool = False,
+    exact: bool = False,
     quiet: bool = False,
 ) -> Run:
     """Train as the recipe says, as `tercet train` does.
@@ -36,9 +39,12 @@ def train(
         pretrained: the folder of a model to go on from: its sizes, tokenizer and weights.
         out: the run's folder, runs/<recipe> by default; a run that is there already is resumed.
         set: changes such as {"training.max_steps": 500}.
+        restart: delete the run that is there, and begin anew.
+        from_weights: go on from the last model's weights, where every checkpoint of the run is lost.
+        exact: go on only where the end is an unbroken run's to the last bit.
 
     Raises:
-        UserError: where recipe, data or settings do not fit.
+        UserError: where recipe, data or settings do not fit, or another process trains there.
     """
     from tercet import training
 
@@ -51,7 +57,8 @@ def train(
     }  # fmt: skip
     paths = {name: str(path) for name, path in files.items() if path is not None}
     out = default_folder(recipe) if out is None else Path(out)
-    return load(training.train(recipe_with(recipe, changes, out=out, **paths), out, quiet=quiet))
+    made = recipe_with(recipe, changes, out=out, **paths)
+    return load(training.train(made, out, quiet=quiet, restart=restart, from_weights=from_weights, exact=exact))
 
 
 def recipe_with(

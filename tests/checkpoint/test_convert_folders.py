@@ -1,6 +1,7 @@
 """Where a conversion writes, what it passes on, and that it leaves nothing where it fails."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from converted import auto_tokenizer, opened_by_theirs, saved
 from folders_of_others import shaken, words
 
 import tercet
-from tercet.checkpoint import Card, atomic, convert, load_model, save_model
+from tercet.checkpoint import Card, convert, load_model, save_model
 from tercet.checkpoint.foreign import transformers_folder
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
@@ -43,7 +44,7 @@ def test_from_python(tmp_path: Path) -> None:
     folder = tercet.convert(ours(tmp_path / "ours"), tmp_path / "theirs", to="hf")
     assert folder == tmp_path / "theirs"
     assert {path.name for path in folder.iterdir()} == {
-        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "README.md", "config.json", "generation_config.json", "manifest.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
     }  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs"}
@@ -152,7 +153,7 @@ def test_an_error_while_writing_leaves_nothing(
         if len(writes) > 2:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match="disk full while writing"):
         convert(source, tmp_path / "new" if empty else tmp_path / "deep" / "new", to)
     assert len(writes) > 2

@@ -71,6 +71,7 @@ def translator_of(preset: str = "transformer-tiny", *, seed: int = 3, **changes:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     save_model(tmp_path / "model", model_of(), TOKENIZER, CARD)
+    (tmp_path / "model" / "manifest.json").unlink()  # as before there were any, or for who edits the folder
     return tmp_path / "model"
 
 
@@ -118,7 +119,7 @@ def test_two_saves_are_equal_to_the_last_bit(tmp_path: Path) -> None:
         save_model(tmp_path / name, model_of(), TOKENIZER, CARD)
     save_model(tmp_path / "c", model_of(), TOKENIZER, CARD)  # over the first
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
-    expected = "config.json generation_config.json model.safetensors tokenizer.json card.json README.md"
+    expected = "config.json generation_config.json model.safetensors tokenizer.json card.json README.md manifest.json"
     assert set(files) == set(expected.split())
     for name in ("b", "c"):
         assert {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} == files
@@ -198,6 +199,7 @@ class TestTwoTokenizers:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         save_model(tmp_path / "model", self.model(), TOKENIZER, self.CARD, source_tokenizer=self.OWN)
+        (tmp_path / "model" / "manifest.json").unlink()
         return tmp_path / "model"
 
     def model(self) -> EncoderDecoder:

@@ -186,7 +186,7 @@ def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "tercet: stopped by SIGINT: saved in" in err
     assert "the same command goes on from there" in err
-    assert (metrics.parent / "resume.ckpt").exists()
+    assert list((metrics.parent / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize(

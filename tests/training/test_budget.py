@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tiny_runs import TINY, assert_same_run, child, dies_at_rename, exit_code, figures, tiny_masked_recipe
+from tiny_runs import CHECKPOINT, TINY, assert_same_run, child, dies_at_rename, exit_code, figures, tiny_masked_recipe
 
 from tercet.config import UserError
 from tercet.training import machine, train
@@ -43,7 +43,7 @@ def test_a_resumed_run_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.Monke
     out = tmp_path / "run"
 
     def work() -> None:
-        dies_at_rename(1, after=True, name="resume.ckpt")()
+        dies_at_rename(1, after=True, name=CHECKPOINT)()
         train(recipe, out, quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
@@ -67,7 +67,7 @@ def test_a_run_with_a_ramp_resumes_exactly(tmp_path: Path, family: str) -> None:
     out = tmp_path / "run"
 
     def work() -> None:
-        dies_at_rename(1, after=True, name="resume.ckpt")()
+        dies_at_rename(1, after=True, name=CHECKPOINT)()
         train(recipe, out, quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL

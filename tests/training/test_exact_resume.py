@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_runs import (
+    CHECKPOINT,
     MUON,
     PAIRS_MUON,
     TINY,
@@ -20,6 +21,7 @@ from tiny_runs import (
     dies_at_rename,
     exit_code,
     figures,
+    newest_checkpoint,
     resume_state,
     tiny_recipe,
     weights,
@@ -27,6 +29,7 @@ from tiny_runs import (
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics
+from tercet.storage import write_folder
 from tercet.training import Recipe, train
 from tercet.training.step_actions import CheckpointWriter
 
@@ -86,7 +89,7 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
         deaths += code != 0
         if (out / "best" / "model.safetensors").exists():
             load_model(out)  # whatever there is can be used
-        if (out / "resume.ckpt").exists():
+        if any((out / "checkpoints").glob(CHECKPOINT)):
             resume_state(out)
     assert deaths >= 2
     train(recipe, out, quiet=True)
@@ -173,7 +176,7 @@ def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -
     """A translation run that was killed right after its first save, at step 4 and 4 buckets into an epoch of 11."""
     out = tmp_path_factory.mktemp("killed") / "run"
     recipe = recipe_of("pairs", whole("pairs").parent)
-    assert dying(recipe, out, 1, after=True, name="resume.ckpt") == -signal.SIGKILL
+    assert dying(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
     assert resume_state(out)["global_step"] == 4
     return out
 
@@ -197,7 +200,8 @@ def test_whatever_is_not_restored_is_noticed(
     if fault is not None:
         state = resume_state(out)
         fault(state)
-        torch.save(state, out / "resume.ckpt")
+        with write_folder(newest_checkpoint(out), keep=lambda name: name == "metrics.csv") as new:
+            torch.save(state, new / "state.ckpt")
     train(recipe_of("pairs", whole("pairs").parent), out, quiet=True)
     if fault is None:
         assert_same_run(whole("pairs"), out)
@@ -213,7 +217,7 @@ def test_a_run_killed_out_of_patience_stops_at_once(tmp_path: Path, case: str) -
         tmp_path, optimizer={"kind": "adam", "lr": 0.0}, patience=2, validate_every=2, save_every=30, max_steps=30
     )
     out = tmp_path / "run"
-    assert dying(recipe, out, 1, after=True, name="resume.ckpt") == -signal.SIGKILL
+    assert dying(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
     assert resume_state(out)["global_step"] == 6
     before = figures(out), weights(out), weights(out, "best")
     assert '"finished": false' in (out / "run.json").read_text()
@@ -245,7 +249,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["text-muon", "pairs"])
 def test_nothing_in_the_resume_file_needs_pickle(whole: Whole, case: str) -> None:
     reference = whole(case)
-    state = torch.load(reference / "resume.ckpt", weights_only=True)
+    state = torch.load(newest_checkpoint(reference) / "state.ckpt", weights_only=True)
     assert state["global_step"] == 12
     assert {"state_dict", "optimizer_states", "callbacks"} <= state.keys()
 

@@ -1,12 +1,13 @@
 """By what fp32 is multiplied is measured once, kept in the run's folder, and in force while the run trains."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_runs import tiny_recipe
 
+from tercet.checkpoint.run_record import read_record
 from tercet.training import machine, train
 from tercet.training.machine import choose_matmul, matmul_precision
 from tercet.training.specs import TrainingSpec
@@ -75,11 +76,9 @@ def test_a_run_keeps_to_what_was_found(tmp_path: Path, monkeypatch: pytest.Monke
     out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
     assert in_force == {"medium"}
     assert torch.get_float32_matmul_precision() == "highest"
-    facts = json.loads((out / "run.json").read_text())
-    assert facts["matmul"] == "medium"
-    (out / "run.json").write_text(json.dumps({**facts, "finished": False}))
+    record = read_record(out)
+    assert record is not None
+    assert record.matmul == "medium"
+    replace(record, finished=False).write(out)
     monkeypatch.setattr(machine, "choose_matmul", lambda *_: pytest.fail("measured again"))
-    train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
-    del facts["matmul"]  # as runs of before have it
-    (out / "run.json").write_text(json.dumps({**facts, "finished": False}))
     train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)

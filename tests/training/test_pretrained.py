@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_runs import (
+    CHECKPOINT,
     TINY,
     assert_same_run,
     child,
@@ -79,7 +80,7 @@ def test_a_classifier_takes_the_encoder_and_gets_a_new_head(
     assert all(torch.equal(after.model.state_dict()[name], state[name]) for name in shared)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "resume.ckpt"])
+@pytest.mark.parametrize("name", ["pretrained", CHECKPOINT])
 def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, tmp_path: Path, name: str) -> None:
     """Killed before its first save, and after it."""
     old = tmp_path / "old"

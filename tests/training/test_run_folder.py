@@ -16,6 +16,7 @@ from tercet.config import UserError
 from tercet.plots import plot_loss, save
 from tercet.training import read_recipe, train
 from tercet.training.metrics_logger import MetricsLogger
+from tercet.training.run_folder import Start, restore_metrics
 
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
@@ -29,8 +30,17 @@ def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     recipe = tiny_recipe(tmp_path)
     out = train(recipe, tmp_path / "deep" / "run")
     assert "12 steps" in capsys.readouterr().err
-    names = {path.name for path in out.iterdir()}
-    assert names == {"recipe.yaml", "run.json", "metrics.csv", "loss.png", "samples", "best", "last", "resume.ckpt"}
+    names = {path.name for path in out.iterdir() if path.name != ".lock"}
+    assert names == {
+        "recipe.yaml",
+        "run.json",
+        "metrics.csv",
+        "loss.png",
+        "samples",
+        "best",
+        "last",
+        "checkpoints",
+    }
     assert sorted(path.name for path in (out / "samples").iterdir()) == [f"step-{n:06d}.txt" for n in (3, 6, 9, 12)]
     assert matplotlib.image.imread(out / "loss.png").shape == (600, 960, 4)
     columns = read_metrics(out / "metrics.csv")
@@ -176,23 +186,27 @@ def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
     assert matplotlib.image.imread(tmp_path / "loss.png").shape == (600, 1560, 4)
 
 
-def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
+def metrics_until(out: Path, step: int) -> list[tuple[int, float]]:
+    restore_metrics(out, Start(step))
+    return read_metrics(out / "metrics.csv")["train/loss"] if (out / "metrics.csv").exists() else []
+
+
+def test_metrics_are_cut_back(tmp_path: Path) -> None:
     metrics = MetricsLogger(tmp_path / "metrics.csv")
     for step in (1, 2, 3):
         metrics.log_metrics({"train/loss": 1.0 / step}, step)
     with metrics.path.open("a") as file:
         file.write("4,0.0")  # a killed process's last line
-    metrics.truncate(2)
-    assert [step for step, _ in read_metrics(metrics.path)["train/loss"]] == [1, 2]
-    metrics.truncate(0)
+    assert [step for step, _ in metrics_until(tmp_path, 2)] == [1, 2]
+    assert metrics_until(tmp_path, 0) == []
     metrics.log_metrics({"train/loss": 7.0}, 1)
     assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]
 
 
-@pytest.mark.parametrize("left", [b"", b"step,ep"])
-def test_a_header_that_was_never_finished(tmp_path: Path, left: bytes) -> None:
+@pytest.mark.parametrize("left", [b"", b"step,ep", b"step,train/loss\n\xff\x00,\n-1,3\n"])
+def test_metrics_of_which_nothing_is_whole(tmp_path: Path, left: bytes) -> None:
     metrics = MetricsLogger(tmp_path / "metrics.csv")
     metrics.path.write_bytes(left)
-    metrics.truncate(0)
+    assert metrics_until(tmp_path, 0) == []
     metrics.log_metrics({"train/loss": 7.0}, 1)
     assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]

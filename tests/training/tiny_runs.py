@@ -6,6 +6,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import fields
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,9 +14,11 @@ import torch
 
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import merge
+from tercet.storage import atomic
 from tercet.training import Interrupted, Recipe, parse_recipe
 from tercet.training.recipe import RECIPES
 
+CHECKPOINT = "step-??????"  # the name of a checkpoint's folder
 TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8))
 
 MUON: dict[str, Any] = {"kind": "muon", "lr": 0.01, "adam_lr": 0.005}
@@ -209,7 +212,11 @@ def weights(run: Path, folder: str = "last") -> bytes:
 
 
 def resume_state(run: Path) -> dict[str, Any]:
-    return torch.load(run / "resume.ckpt", weights_only=True)
+    return torch.load(newest_checkpoint(run) / "state.ckpt", weights_only=True)
+
+
+def newest_checkpoint(run: Path) -> Path:
+    return max((run / "checkpoints").iterdir())
 
 
 def figures(run: Path) -> dict[str, list[tuple[int, float]]]:
@@ -270,22 +277,26 @@ def exit_code(pid: int) -> int:
 def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]:
     """For a child: makes it kill itself just before or just after its n-th rename, the moment a file appears.
 
-    With a `name`, only the renames to files of that name count.
+    With a `name`, only those to files and folders of that name count; it may be a pattern, as of `CHECKPOINT`.
     """
 
     def prepare() -> None:
-        rename, count = os.replace, 0
+        count = 0
 
-        def replace(source: Any, target: Any) -> None:
-            nonlocal count
-            counts = not name or os.path.basename(target) == name
-            count += counts
-            if counts and count == n and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            rename(source, target)
-            if counts and count == n and after:
-                os.kill(os.getpid(), signal.SIGKILL)
+        def watched(rename: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+            def replace(source: Any, target: Any) -> None:
+                nonlocal count
+                counts = not name or fnmatch(os.path.basename(target), name)
+                count += counts
+                if counts and count == n and not after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                rename(source, target)
+                if counts and count == n and after:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
-        os.replace = replace
+            return replace
+
+        os.replace = watched(os.replace)
+        atomic.exchange_folders = watched(atomic.exchange_folders)
 
     return prepare

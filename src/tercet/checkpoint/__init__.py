@@ -1,6 +1,5 @@
 """A trained model as one folder that anything can read: JSON for settings, safetensors for weights, never pickle."""
 
-from tercet.checkpoint.atomic import write_atomically as write_atomically
 from tercet.checkpoint.card import Card as Card
 from tercet.checkpoint.card import current_versions as current_versions
 from tercet.checkpoint.card import git_commit as git_commit

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from tercet.checkpoint.atomic import write_atomically
 from tercet.config import UserError
+from tercet.storage import write_atomically
 
 FILE = "chat_template.jinja"
 USUAL = "default"  # the name, where a folder has a list of several
@@ -37,12 +37,9 @@ def read_chat_template(folder: Path) -> str | None:
     return _template_in(data.get("chat_template"), settings) if isinstance(data, dict) else None
 
 
-def write_chat_template(folder: Path, template: str | None) -> None:
-    """Write the template, or remove that of an earlier model."""
-    if template is None:
-        (folder / FILE).unlink(missing_ok=True)
-    else:
-        write_atomically(folder / FILE, template.encode())
+def write_chat_template(folder: Path, template: str) -> None:
+    """Write the template."""
+    write_atomically(folder / FILE, template.encode())
 
 
 def _text(path: Path) -> str:

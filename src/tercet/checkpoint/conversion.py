@@ -1,33 +1,19 @@
 """From one kind of model folder to another: ours, or one that other people's programs open without us.
 
-The source is whatever `load_model` opens. What can be refused is refused before anything is written. Then a whole new
-folder is written beside its place and moved into it, so that a conversion that fails leaves nothing.
+The source is whatever `load_model` opens. What can be refused is refused before anything is written, and the new folder
+appears as a whole, so that a conversion that fails leaves nothing.
 """
 
-import os
-import shutil
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
-from tercet.checkpoint.atomic import refusal, write_atomically
-from tercet.checkpoint.folder import load_model, save_trained
+from tercet.checkpoint.folder import load_model, replace_model_folder, save_trained
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.gguf_folder import gguf_writer
 from tercet.checkpoint.foreign.onnx_folder import onnx_writer
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError, suggest
-
-# What a folder of any kind may hold of a model: in the way of a new one, which would be read together with it.
-PARTS = (
-    "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "source_tokenizer.json", "vocab.json",
-    "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "card.json", "README.md",
-    "chat_template.jinja", "model.bin", "vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json",
-    "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx.data", "encoder.onnx", "encoder.onnx.data",
-    "decoder.onnx", "decoder.onnx.data",
-)  # fmt: skip
 
 
 def convert(src: Path | str, dst: Path | str, to: str | None = None, *, force: bool = False) -> Path:
@@ -50,24 +36,16 @@ def convert(src: Path | str, dst: Path | str, to: str | None = None, *, force: b
     dst = Path(dst)
     _check_free(dst, Path(src), force=force)
     trained = load_model(src)
-    write = _ours(trained) if to is None else WRITERS[to](trained)
-    with _replace_folder(dst.resolve()) as folder:
+    if to is None:
+        save_trained(trained, dst, readme=trained.readme())
+        return dst
+    write = WRITERS[to](trained)
+    with replace_model_folder(dst) as folder:
         write(folder)
     return dst
 
 
 Writer = Callable[[Path], None]
-
-
-def _ours(trained: Trained) -> Writer:
-    def write(folder: Path) -> None:
-        save_trained(trained, folder)
-        if (readme := trained.readme()) is not None:
-            write_atomically(folder / "README.md", readme.encode())
-
-    return write
-
-
 WRITERS: dict[str, Callable[[Trained], Writer]] = {
     "hf": transformers_writer,
     "ctranslate2": ctranslate2_writer,
@@ -85,34 +63,3 @@ def _check_free(dst: Path, src: Path, *, force: bool) -> None:
         raise UserError(f"{dst} is the model that is to be converted; give another folder")
     if dst.is_dir() and any(dst.iterdir()) and not force:
         raise UserError(f"{dst} is not empty; give another folder, or --force to write over the model in it")
-
-
-@contextmanager
-def _replace_folder(dst: Path) -> Generator[Path]:
-    """A new folder to write to, which takes the place of `dst` at the end; after an error all is as it was."""
-    missing = [folder for folder in (dst.parent, *dst.parent.parents) if not folder.exists()]
-    new = dst.with_name(f".{dst.name}.{os.getpid()}.new")
-    try:
-        dst.parent.mkdir(parents=True, exist_ok=True)
-        new.mkdir()
-        yield new
-        if dst.is_dir():
-            _move_into(new, dst)
-        else:
-            os.replace(new, dst)
-    except BaseException as error:
-        shutil.rmtree(new, ignore_errors=True)
-        with suppress(OSError):
-            for folder in missing:
-                folder.rmdir()
-        if isinstance(error, OSError):
-            raise refusal(dst, error) from None
-        raise
-
-
-def _move_into(new: Path, dst: Path) -> None:
-    for name in PARTS:
-        (dst / name).unlink(missing_ok=True)
-    for path in sorted(new.iterdir(), key=lambda path: path.name == "model.safetensors"):  # the weights make it whole
-        os.replace(path, dst / path.name)
-    new.rmdir()

@@ -5,6 +5,7 @@ tokenizer.json          as the `tokenizers` library reads it  README.md         
 generation_config.json  where to stop, how much to write      card.json           the card, for programs
 source_tokenizer.json   where a translator's source has its own vocabulary
 chat_template.jinja     how a conversation becomes a text, where the model was made for conversations
+manifest.json           size and hash of each of these, which are checked when it is opened; README.md may be edited
 
 An encoder writes nothing and has no generation_config.json. A source_tokenizer.json may also stand beside a vocabulary
 that both sides share: then it cuts the source another way, into the same ids.
@@ -15,7 +16,7 @@ is: `READERS` has a reader for each. So does a GGUF file, which holds a model an
 
 import json
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tercet.checkpoint.atomic import refusal, write_atomically
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
 from tercet.checkpoint.foreign.bert import bert_spec, from_bert
@@ -39,12 +39,25 @@ from tercet.checkpoint.weights import read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
+from tercet.storage import MANIFEST, Manifest, read_whole, report_write_errors, write_atomically, write_folder
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import FORMS, tokenizers_of
 from tercet.tokens.gguf import TEMPLATE, from_settings
 
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
 INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
+
+
+# What a folder of any kind may hold of a model: it makes way for a new one, with which it would be read together.
+PARTS = {
+    "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "source_tokenizer.json", "vocab.json",
+    "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "card.json", "README.md",
+    "chat_template.jinja", "model.bin", "vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json",
+    "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx.data", "encoder.onnx", "encoder.onnx.data",
+    "decoder.onnx", "decoder.onnx.data", MANIFEST,
+}  # fmt: skip
+FOR_PEOPLE = {"README.md"}  # whoever has the model may write on it
 
 
 class Reader(NamedTuple):
@@ -70,31 +83,27 @@ def save_model(
     *,
     source_tokenizer: Tokenizer | None = None,
     chat_template: str | None = None,
+    readme: str | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the model folder, file by file; each is whole or as it was before.
+    """Write the model folder, which takes the place of the one before as a whole.
 
     Args:
-        folder: made where it is not there yet.
+        folder: made where it is not there yet; files in it that are no part of a model stay.
         card: metrics that are no finite number are left out of it; JSON has no word for them.
         source_tokenizer: the source's own, where it does not share the other.
         chat_template: how a conversation becomes a text (Jinja), where there is a way.
+        readme: what the model says of itself to people, in place of the card.
         state: full tensors to write in place of the model's own, by name, as gathered from sharded training.
 
     Raises:
         UserError: where the disk is full or refuses.
         ValueError: where tokenizer, state and model do not belong together.
     """
-    folder = Path(folder)
     sizes = {name: own.vocab_size for name, own in _tokenizers(tokenizer, source_tokenizer).items()}
     if sizes != _sizes(model.spec, cut_apart=source_tokenizer is not None):
         raise ValueError(f"tokenizers of {sizes} ids, a model of {_sizes(model.spec)}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise refusal(folder, error) from None
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    # The weights last: what stands around them in a new folder is then there already.
     card = replace(card, metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)})
     config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
@@ -104,18 +113,29 @@ def save_model(
             {} if isinstance(model.spec, EncoderOnlySpec) else {"generation_config.json": _json(_generation(tokenizer))}
         ),
         "card.json": _json(to_plain(card)),
-        "README.md": card.to_markdown(model.spec, n_parameters=n_parameters),
+        "README.md": card.to_markdown(model.spec, n_parameters=n_parameters) if readme is None else readme,
     }
-    for name, text in texts.items():
-        write_atomically(folder / name, text.encode())
-    if source_tokenizer is None:  # one of an earlier model would cut the source of this one
-        (folder / "source_tokenizer.json").unlink(missing_ok=True)
-    write_chat_template(folder, chat_template)
-    write_weights(folder / "model.safetensors", model, state)
+    with replace_model_folder(Path(folder)) as new:
+        for name, text in texts.items():
+            write_atomically(new / name, text.encode())
+        if chat_template is not None:
+            write_chat_template(new, chat_template)
+        write_weights(new / "model.safetensors", model, state)
 
 
-def save_trained(trained: Trained, folder: Path | str) -> None:
-    """Write the model as a folder of our own. Raises as `save_model` does."""
+@contextmanager
+def replace_model_folder(folder: Path) -> Generator[Path]:
+    """A new folder to write a model to, of any kind, which takes the place of `folder` at the end, with a manifest.
+
+    Raises:
+        UserError: where the disk is full or refuses.
+    """
+    with report_write_errors(folder), write_folder(folder, keep=lambda name: name not in PARTS) as new:
+        yield new
+
+
+def save_trained(trained: Trained, folder: Path | str, *, readme: str | None = None) -> None:
+    """Write the model as a folder of our own. Arguments and errors as of `save_model`."""
     save_model(
         folder,
         trained.model,
@@ -123,6 +143,7 @@ def save_trained(trained: Trained, folder: Path | str) -> None:
         trained.card,
         source_tokenizer=trained.own_source_tokenizer,
         chat_template=trained.chat_template,
+        readme=readme,
     )
 
 
@@ -136,6 +157,11 @@ def load_model(path: Path | str) -> Trained:
     keep_memory()  # who loads a model is about to compute with it
     if folder.is_file():
         return _load_gguf(folder, Path(path))
+    return read_whole(folder, lambda manifest: _load(folder, manifest))
+
+
+def _load(folder: Path, manifest: Manifest | None) -> Trained:
+    _check(folder, manifest)
     config = _read_json(folder / "config.json")
     if _is_foreign(config):
         return _load_foreign(folder, config)
@@ -178,12 +204,23 @@ def read_spec(path: Path | str) -> AnySpec:
         file = GgufFile(folder)
         with _name_in_errors(folder):
             return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
+    return read_whole(folder, lambda manifest: _read_spec(folder, manifest))
+
+
+def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
+    _check(folder, manifest, ["config.json"])
     config = _read_json(folder / "config.json")
     if not _is_foreign(config):
         return _spec(config, folder / "config.json")
     tokenizer, _ = tokenizers_of(folder, config)
     with _name_in_errors(folder):
         return READERS[str(config["model_type"])].spec(config, read_state_dict(folder), n_ids=tokenizer.vocab_size)
+
+
+def _check(folder: Path, manifest: Manifest | None, names: Iterable[str] | None = None) -> None:
+    """A folder that came without a manifest is believed."""
+    if manifest is not None:
+        manifest.check(folder, [name for name in manifest.files if name not in FOR_PEOPLE] if names is None else names)
 
 
 def _is_foreign(config: Plain) -> bool:

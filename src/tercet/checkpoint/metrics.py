@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from tercet.checkpoint.run_record import read_record
 from tercet.config import UserError
 
 Columns = dict[str, list[tuple[int, float]]]
@@ -22,8 +23,12 @@ def read_metrics(path: Path) -> Columns:
     """Each column of a metrics.csv as (step, value) pairs, without the empty cells.
 
     Raises:
-        UserError: for a file that cannot be read or is none of ours, with the line.
+        UserError: for a file that cannot be read or is none of ours, with the line; or that is not what the run beside
+            it has written.
     """
+    record = read_record(path.parent)
+    if record is not None:
+        record.check_file(path)
     columns: Columns = {name: [] for name in COLUMNS[1:]}
     line = 1
     try:

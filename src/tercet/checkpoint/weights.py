@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from tercet.checkpoint.atomic import write_atomically
 from tercet.config import UserError
+from tercet.storage import write_atomically
 
 # What wrappers (torch.compile, DDP, FSDP, activation checkpointing) put into names.
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}

@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
         texts = read_texts(args, files)
         device = pick(args.device)
 
-        from tercet.checkpoint import load_model, write_atomically
+        from tercet.checkpoint import load_model
         from tercet.encoding import embed
+        from tercet.storage import write_atomically
 
         trained = load_model(args.run).require("embed")
         model = trained.model.to(device)

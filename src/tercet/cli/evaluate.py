@@ -193,10 +193,10 @@ def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation
 def _evaluate_translator(
     args: argparse.Namespace, evaluation: "TranslationEvaluation", earlier: dict[str, Any] | None
 ) -> None:
-    from tercet.checkpoint import write_atomically
     from tercet.config import UserError
     from tercet.evaluate import translation_dict, translation_table
     from tercet.generation import Beam
+    from tercet.storage import write_atomically
 
     if args.output is not None and not args.output.parent.is_dir():
         raise UserError(f"--output {args.output}: there is no folder {args.output.parent}; make it first")

@@ -1,28 +1,21 @@
 """`tercet train`: a recipe and a folder to put the run in."""
 
 import argparse
-import json
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from tercet.cli.parser import Verbs
 
-NEXT = {
-    "language model": ("generate", "evaluate", "inspect"),
-    "translator": ("translate", "evaluate", "inspect"),
-    "masked language model": ("fill", "embed", "evaluate", "inspect"),
-    "classifier": ("classify", "evaluate", "inspect"),
-}
+NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
 EXAMPLE = {
     "translate": " < in.txt > out.txt",
     "fill": " 'The [MASK] is here.'",
     "embed": " --input texts.txt --output vectors.npz",
     "classify": " --input texts.txt",
 }
-UNIT = {"masked language model": "masked token", "classifier": "label"}
+UNIT = {"masked": "masked token", "labels": "label"}
 GIVEN = ("data", "source", "target", "validation_source", "validation_target", "pretrained")
 
 
@@ -57,6 +50,13 @@ def register(verbs: Verbs) -> None:
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
     )
     parser.add_argument("--print-config", action="store_true", help="print the whole recipe and train nothing")
+    parser.add_argument("--restart", action="store_true", help="delete the run that is there, and begin anew")
+    parser.add_argument(
+        "--from-weights", action="store_true", help="go on from the last model where every checkpoint is lost"
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="go on only where the end is an unbroken run's to the last bit"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
@@ -76,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
         print(write_yaml(recipe), end="")
         return 0
     try:
-        folder = train(recipe, out, quiet=args.quiet)
+        folder = train(
+            recipe, out, quiet=args.quiet, restart=args.restart, from_weights=args.from_weights, exact=args.exact
+        )
     except Interrupted as error:
         print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
         return 128 + error.signal
@@ -86,12 +88,12 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(folder: Path) -> str:
     """Where the run is, how good its best model is, and what to do with it."""
-    card, config = (
-        json.loads((folder / "best" / name).read_text(encoding="utf-8")) for name in ("card.json", "config.json")
-    )
-    metrics, kind = card["metrics"], _kind(config)
+    from tercet.checkpoint import load_model
+
+    trained = load_model(folder)
+    metrics = trained.card.metrics
     best = [
-        f"best validation loss {metrics['val/loss']:.4f} nats per {UNIT.get(kind, 'token')}",
+        f"best validation loss {metrics['val/loss']:.4f} nats per {UNIT.get(trained.task, 'token')}",
         f"{metrics['val/unigram_entropy']:.4f} by counting words" if "val/unigram_entropy" in metrics else "",
         f"BLEU {metrics['val/bleu']:.2f} (greedy, cased, detokenised)" if "val/bleu" in metrics else "",
         f"accuracy {metrics['val/accuracy']:.1%}" if "val/accuracy" in metrics else "",
@@ -99,12 +101,5 @@ def summary(folder: Path) -> str:
     ] if "val/loss" in metrics else []  # fmt: skip
     figures = ", ".join(part for part in best if part)
     name = shlex.quote(str(folder))
-    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in NEXT[kind])
+    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in (*NEXT[trained.task], "evaluate", "inspect"))
     return "\n".join([f"The run is in {name}{f'; {figures}' if figures else ''}.", "Next:", *verbs])
-
-
-def _kind(config: dict[str, Any]) -> str:
-    """What was trained, in words."""
-    if config["family"] == "encoder-only":
-        return "classifier" if config["classifier"] else "masked language model"
-    return "translator" if config["family"] == "encoder-decoder" else "language model"

@@ -1,16 +1,14 @@
 """What is made once and kept: folders that appear whole or not at all, under names made from all that they depend on.
 
-A changed file, tokenizer or split is another name, so nothing stale is ever served. Of two processes that make the same
-folder, the later takes the earlier's.
+A changed file, tokenizer or split is another name, so nothing stale is ever served. Each folder has a manifest of
+hashes, which are looked at before it is used: what is damaged is made anew, and said.
 """
 
 import errno
 import hashlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +20,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError, to_plain
+from tercet.storage import DamagedFile, read_manifest, write_folder
 from tercet.tokens import Characters, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
 
-FORMAT = 1  # counts up when the same settings give other files
+FORMAT = 2  # counts up when the same settings give other files
 TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
 CHUNK_CHARACTERS = (1 << 20) * min(
     16, max(2, os.cpu_count() or 1)
@@ -39,15 +38,13 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Callable[[], Iterable[st
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
     pattern = [WORD] if isinstance(spec, Words) else []
-    path = cache_dir() / "tokenizers" / f"{digest(content, to_plain(spec), *pattern)[:32]}.json"
-    if not path.exists():
+    folder = cache_dir() / "tokenizers" / digest(FORMAT, content, to_plain(spec), *pattern)[:32]
+    if not is_complete(folder):
         max_bytes = None if isinstance(spec, Characters) else TRAINING_BYTES
         tokenizer = Tokenizer.train(spec, _take_bytes(max_bytes, texts()))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as new:
-            tokenizer.save(Path(new, path.name))
-            os.replace(Path(new, path.name), path)
-    return Tokenizer.load(path)
+        with create_atomically(folder) as new:
+            tokenizer.save(new / "tokenizer.json")
+    return Tokenizer.load(folder / "tokenizer.json")
 
 
 def id_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
@@ -55,35 +52,27 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the folder is there with every file at its full size."""
+    """Whether the folder is there with every file as it was written; where one is not, that is said on stderr."""
     try:
-        files = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["files"]
-        return all((folder / name).stat().st_size == size for name, size in files.items())
-    except (OSError, ValueError, KeyError):
+        manifest = read_manifest(folder)
+        if manifest is not None:
+            manifest.check(folder)
+    except DamagedFile as error:
+        print(f"{str(error).partition(';')[0]}; it is made anew", file=sys.stderr, flush=True)
         return False
+    return manifest is not None
 
 
 def write_meta(folder: Path, meta: dict[str, Any]) -> None:
-    """Write `meta.json`, with the size of every file that is there."""
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    (folder / "meta.json").write_text(json.dumps({**meta, "files": sizes}, indent=2), encoding="utf-8")
+    """Write `meta.json`: of what the files are."""
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2), encoding="utf-8")
 
 
 @contextmanager
 def create_atomically(folder: Path) -> Generator[Path]:
-    """A temporary folder that becomes `folder` at the end, unless another process was first."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)  # what is there is not whole, or we should not be here
-    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
-    try:
+    """A temporary folder that becomes `folder` at the end, with a manifest."""
+    with write_folder(folder) as new:
         yield new
-        try:
-            os.replace(new, folder)
-        except OSError:
-            if not is_complete(folder):
-                raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tercet.checkpoint import write_atomically
 from tercet.config import Plain, UserError, to_plain
 from tercet.explorer.answers import Answers
 from tercet.explorer.blocks import block_names, packed_parameters, parameters_of
@@ -33,6 +32,7 @@ from tercet.explorer.queries import (
     Query,
     query_to_plain,
 )
+from tercet.storage import write_atomically
 
 MOST = 40_000_000  # characters; what is larger, a browser opens slowly
 LOGITS = 8_000_000  # of these for the logits of all rows

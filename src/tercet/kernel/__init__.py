@@ -6,6 +6,7 @@ from tercet.kernel.adam import supports_gradients as supports_gradients
 from tercet.kernel.bf16_linear import linear_backward as linear_backward
 from tercet.kernel.bf16_linear import linear_forward as linear_forward
 from tercet.kernel.bf16_linear import supports_bf16_linear as supports_bf16_linear
+from tercet.kernel.build import build_id as build_id
 from tercet.kernel.build import library as library
 from tercet.kernel.build import warm_up as warm_up
 from tercet.kernel.cross_entropy import cross_entropy_ as cross_entropy_

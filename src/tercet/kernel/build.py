@@ -57,6 +57,12 @@ def warm_up() -> bool:
     return library() is not None
 
 
+def build_id() -> str | None:
+    """Which kernels these are: another name for other sources, compilers, flags and CPUs; None where there are none."""
+    loaded = library()
+    return None if loaded is None else Path(loaded._name).stem
+
+
 def kernels() -> ctypes.CDLL:
     """The compiled kernels, for those who know that there are some."""
     loaded = library()

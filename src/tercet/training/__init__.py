@@ -7,7 +7,7 @@ from tercet.training.recipe import recipe_names as recipe_names
 from tercet.training.recipe import recipe_text as recipe_text
 from tercet.training.run import Interrupted as Interrupted
 from tercet.training.run import RunDiverged as RunDiverged
-from tercet.training.run import read_recipe as read_recipe
 from tercet.training.run import train as train
+from tercet.training.run_folder import read_recipe as read_recipe
 from tercet.training.specs import LoggingSpec as LoggingSpec
 from tercet.training.specs import TrainingSpec as TrainingSpec

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.checkpoint import write_atomically
 from tercet.checkpoint.metrics import read_metrics, training_time
+from tercet.checkpoint.run_record import read_record
 from tercet.config import Plain, merge, nest
 from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
 from tercet.evaluate.tasks.evaluation import HeldOutScores
+from tercet.storage import write_atomically
 from tercet.training.grid import VariedKey, check_seeds, folder_names
 from tercet.training.sweep import SweepRun, check_sweep, plan_sweep, train_sweep
 
@@ -173,7 +174,7 @@ def default_comparison_folder(names: Sequence[str]) -> Path:
 
 
 def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
-    metrics, settings = _metrics(run.folder), _run_folder(run.folder) / "run.json"
+    metrics, record = _metrics(run.folder), read_record(_run_folder(run.folder))
     time = training_time(read_metrics(metrics)) if metrics.exists() else None
     return RunResult(
         name=run.variant,
@@ -185,7 +186,7 @@ def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
         tokens_per_second=time and time.tokens_per_second,
         steps=time and time.steps,
         tokens=time and time.tokens,
-        precision=json.loads(settings.read_text(encoding="utf-8"))["precision"] if settings.exists() else None,
+        precision=None if record is None else record.precision,
     )
 
 

@@ -2,19 +2,21 @@
 
 import logging
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 
+from tercet.checkpoint import load_model
 from tercet.config import UserError, to_plain
 from tercet.models import AnyModel
+from tercet.training.checkpoint_io import CheckpointFolderIO
+from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.datamodule import StepDataModule
 from tercet.training.interruption import Interruption
 from tercet.training.machine import PRECISIONS, accelerator, compile_in_place
@@ -22,8 +24,8 @@ from tercet.training.metrics_logger import MetricsLogger
 from tercet.training.module import TrainingModule
 from tercet.training.progress import ProgressBar
 from tercet.training.recipe import Recipe
+from tercet.training.run_folder import Start
 from tercet.training.step_actions import (
-    AtomicCheckpointIO,
     CheckpointWriter,
     Export,
     MetricsAction,
@@ -42,10 +44,18 @@ def fit(
     *,
     precision: str,
     compiled: bool,
+    start: Start,
+    checkpoints: Checkpoints,
+    arithmetic: Mapping[str, str],
     export: Export,
+    save_record: Callable[[int], None],
     quiet: bool = False,
 ) -> int | None:
-    """Train until the end, a signal, or patience runs out, from `out/resume.ckpt` where there is one.
+    """Train from where it begins until the end, a signal, or patience runs out.
+
+    Args:
+        arithmetic: in what the steps from here on are worked out.
+        save_record: called after each save, with its step.
 
     Returns:
         the number of the signal that stopped it, or None.
@@ -54,12 +64,13 @@ def fit(
     spec = recipe.training
     if compiled:
         compile_in_place(model, sharded=spec.strategy == "fsdp")
+    if start.weights is not None:
+        model.load_state_dict(start.weights.model.state_dict())
     module = TrainingModule(model, task)
-    metrics = MetricsLogger(out / "metrics.csv")
-    resume = out / "resume.ckpt"
-    metrics.truncate(_saved_step(resume))
-
+    metrics = MetricsLogger(out / METRICS)
     validation = Validation(task)
+    if start.weights is not None:
+        validation.take_best(load_model(out).card)
     interruption = Interruption()
     bar = ProgressBar(validation, steps)
     actions: list[Any] = [
@@ -69,7 +80,7 @@ def fit(
         *([SampleWriter(validation, out / "samples", lambda module: task.sample(module.eval_model))]
           if recipe.task.has_samples and spec.strategy != "fsdp" else []),
         interruption,
-        CheckpointWriter(validation, out, spec.save_every, export),
+        CheckpointWriter(validation, spec.save_every, export, checkpoints.state_path, save_record),
     ]  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(_without_adverts())
@@ -82,7 +93,7 @@ def fit(
             max_steps=steps,
             logger=[metrics, *_loggers(recipe, out)],
             callbacks=[interruption, StepActions(*actions)],
-            plugins=[AtomicCheckpointIO()],
+            plugins=cast(Any, CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic))),
             default_root_dir=out,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -94,16 +105,16 @@ def fit(
         stack.enter_context(interruption)
         if not quiet:
             stack.enter_context(bar)
-        trainer.fit(
-            module, datamodule=StepDataModule(task), ckpt_path=resume if resume.exists() else None, weights_only=True
-        )
+        if start.weights is not None:  # Lightning counts steps by its optimizer's
+            trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = start.step
+        state = None if start.checkpoint is None else start.checkpoint.state
+        trainer.fit(module, datamodule=StepDataModule(task), ckpt_path=state, weights_only=True)
     return interruption.signal
 
 
-def _saved_step(resume: Path) -> int:
-    if not resume.exists():
-        return 0
-    return int(torch.load(resume, map_location="cpu", weights_only=True, mmap=True)["global_step"])
+def _arithmetic_so_far(start: Start, now: Mapping[str, str]) -> list[Mapping[str, str]]:
+    before = () if start.checkpoint is None else start.checkpoint.arithmetic
+    return [*(one for one in before if one != now), now]
 
 
 def _strategy(recipe: Recipe) -> str | Strategy:

@@ -14,6 +14,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+from tercet.checkpoint.run_record import Matmul
 from tercet.config import UserError
 from tercet.models import AnyModel, stacks_of
 from tercet.training.plan import Plan
@@ -22,7 +23,6 @@ from tercet.training.tasks.task import Task
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-Matmul = Literal["highest", "medium"]  # PyTorch's words; "medium" lets oneDNN in on a CPU
 MATMULS: tuple[Matmul, ...] = ("highest", "medium")
 AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
 Result = TypeVar("Result")

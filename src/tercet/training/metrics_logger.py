@@ -13,8 +13,8 @@ from typing import Any
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger
 
-from tercet.checkpoint import write_atomically
 from tercet.checkpoint.metrics import COLUMNS, read_metrics
+from tercet.storage import report_write_errors
 
 
 class MetricsLogger(Logger):
@@ -37,22 +37,11 @@ class MetricsLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         new = not self.path.exists()
-        with self.path.open("a", newline="", encoding="utf-8") as file:
+        with report_write_errors(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
             writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             if new:
                 writer.writeheader()
             writer.writerow({"step": step, **{name: f"{value:.9g}" for name, value in metrics.items()}})
-
-    def truncate(self, step: int) -> None:
-        """Forget all lines after `step`, and one that a killed process left half-written."""
-        if not self.path.exists():
-            return
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        lines_kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
-        if lines_kept:
-            write_atomically(self.path, b"".join([*lines[:1], *lines_kept]))
-        else:
-            self.path.unlink()
 
     def seconds_spent(self) -> float:
         """Seconds of training behind the last line: a resumed run counts on from there."""

@@ -1,27 +1,37 @@
 """`train`: from a recipe to a run folder. The same call on the same folder goes on where the last one stopped.
 
-    recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  resume.ckpt  (pretrained/)
-
 Lightning is imported last, when everything that a user can have got wrong has been looked at.
 """
 
-import json
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model, write_atomically
-from tercet.config import UserError, find_differences, read_yaml, to_plain, write_yaml
+from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model
+from tercet.checkpoint.run_record import RECORD, RunRecord, read_record
+from tercet.config import UserError, to_plain, write_yaml
 from tercet.kernel import warm_up
 from tercet.memory import keep_memory
 from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
-from tercet.training.pretrained import PRETRAINED_COPY, load_pretrained_weights, pretrained_folder, save_copy
-from tercet.training.recipe import Recipe, parse_recipe
+from tercet.storage import lock_folder, refusal, write_atomically
+from tercet.training.checkpoints import METRICS, Checkpoints
+from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy
+from tercet.training.recipe import Recipe
+from tercet.training.run_folder import (
+    RECIPE,
+    Start,
+    check_models,
+    check_same_run,
+    find_record,
+    find_start,
+    remove_run,
+    restore_metrics,
+)
 
 if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
@@ -39,12 +49,25 @@ class RunDiverged(UserError):
     """The loss or a gradient is no longer a number: this recipe does not learn."""
 
 
-def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: Mapping[str, Any] | None = None) -> Path:
+def train(
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    quiet: bool = False,
+    restart: bool = False,
+    from_weights: bool = False,
+    exact: bool = False,
+    arithmetic: Mapping[str, Any] | None = None,
+) -> Path:
     """Train as the recipe says.
 
     Args:
         out: the run's folder; made where it is missing, resumed where it holds a run of the same recipe.
         quiet: no progress on stderr.
+        restart: delete the run that is there, and begin anew.
+        from_weights: where every checkpoint of the run is lost, go on from the weights of its last model, with an
+            optimizer that remembers nothing.
+        exact: go on only where the end is that of an unbroken run to the last bit.
         arithmetic: the `precision` and `matmul` that a run which begins takes, where they were settled for several
             runs together; measured by default.
 
@@ -52,14 +75,42 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: M
         the run's folder.
 
     Raises:
-        UserError: where data or settings don't fit, or the folder holds a run with other settings.
+        UserError: where data or settings don't fit, the folder holds a run with other settings or another process owns
+            it, or what the run would go on from is lost.
         RunDiverged: where the loss is no longer a number.
         Interrupted: after a Ctrl-C or SIGTERM, when everything is saved.
     """
     out = Path(out)
-    check_same_run(out, recipe)
+    if from_weights and (restart or exact):
+        raise UserError(f"--from-weights and {'--restart' if restart else '--exact'} exclude each other; leave one out")
+    if not restart:
+        check_same_run(out, recipe)
     keep_memory()
+    with ExitStack() as stack:
+        primary, begun = _is_primary(recipe), (out / RECIPE).exists() or (out / RECORD).exists()
+        if primary and begun:
+            stack.enter_context(lock_folder(out))
+        if primary and restart:
+            remove_run(out, recipe)
+        record, checkpoints = find_record(out, from_weights=from_weights), Checkpoints(out, recipe.training.keep)
+        finished = record is not None and record.finished
+        start = Start() if finished else find_start(out, record, checkpoints, from_weights=from_weights)
+        task, model, old = _build(recipe, out, quiet)
+        if primary and not begun:
+            _make_folder(out)
+            stack.enter_context(lock_folder(out))
+            check_same_run(out, recipe)  # another process may have been here meanwhile
+        record = _settle(out, task, model, old, quiet, arithmetic)
+        if record.finished:
+            check_models(out)
+            _log(f"{out} is already finished; give another --out to train again, or --restart to begin anew", quiet)
+            return out
+        _train(task, model, out, record, start, checkpoints, exact=exact, quiet=quiet)
+    return out
 
+
+def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Trained | None]":
+    """The task, the model as it begins, and the one that it was begun with."""
     from tercet.training.tasks.task import task_of
 
     old = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
@@ -70,119 +121,123 @@ def train(recipe: Recipe, out: Path | str, *, quiet: bool = False, arithmetic: M
         raise UserError(f"model: {error}") from None
     if old is not None:
         summary = load_pretrained_weights(model, old.model, str(recipe.pretrained))
-        if not (out / "run.json").exists():
+        if not (out / RECORD).exists():
             _log(summary, quiet)
     warm_up()  # before anything is timed, and after every mistake has been told
-    resolved = _resolve_settings(out, task, model, old, quiet, arithmetic)
-    if "steps" in resolved:
-        task.plan = replace(task.plan, steps=resolved["steps"])
-    if resolved["finished"]:
-        _log(f"{out} is already finished; give another --out to train again", quiet)
-        return out
-    _train(task, model, out, resolved, quiet)
-    return out
+    return task, model, old
 
 
-def read_recipe(run: Path | str) -> Recipe:
-    """The recipe of a run.
-
-    Raises:
-        UserError: where the folder holds none.
-    """
-    path = Path(run) / "recipe.yaml"
-    return parse_recipe(read_yaml(path), name=str(path), run=Path(run))
-
-
-def _train(task: "Task", model: AnyModel, out: Path, resolved: dict[str, Any], quiet: bool) -> None:
+def _train(
+    task: "Task",
+    model: AnyModel,
+    out: Path,
+    record: RunRecord,
+    start: Start,
+    checkpoints: Checkpoints,
+    *,
+    exact: bool,
+    quiet: bool,
+) -> None:
     from tercet.checkpoint.metrics import read_metrics
     from tercet.plots import NothingToDraw, plot_loss, save
+    from tercet.training.arithmetic import describe_arithmetic
     from tercet.training.fit import fit
-    from tercet.training.machine import matmul_precision, rank
+    from tercet.training.machine import accelerator, matmul_precision
     from tercet.training.module import NonFiniteLoss
 
-    recipe = task.recipe
+    recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
+    if record.steps is not None:
+        task.plan = replace(task.plan, steps=record.steps)
+    arithmetic = describe_arithmetic(
+        accelerator=accelerator(recipe.training), precision=record.precision, matmul=record.matmul, compiled=compiled
+    )
+    if primary:
+        _report_start(out, start, checkpoints, task.plan.steps, quiet)
+        _report_arithmetic(out, start, arithmetic, exact=exact)
+        restore_metrics(out, start)
+        record = record.saved_at(out, start.step)
+        record.write(out)
+
+    def save_record(step: int) -> None:
+        nonlocal record
+        record = record.saved_at(out, step)
+        record.write(out)
+        checkpoints.remove_old()
+
     try:
-        with matmul_precision(resolved.get("matmul", "highest")):
+        with matmul_precision(record.matmul):
             signal = fit(
-                task, model, out, precision=resolved["precision"], compiled=resolved["compile"] == "always",
-                export=_export_to(task, out), quiet=quiet,
+                task, model, out, start=start, checkpoints=checkpoints, arithmetic=arithmetic,
+                precision=record.precision, compiled=compiled, export=_export_to(task, out), save_record=save_record,
+                quiet=quiet,
             )  # fmt: skip
     except NonFiniteLoss as error:
-        raise RunDiverged(
-            f"{error}; the last good checkpoint is in {out}: try a smaller training.optimizer.lr, or clip_norm"
-        ) from None
-    if (out / "metrics.csv").exists() and not rank(recipe.training):
+        saved = f"the checkpoint of step {record.saved} is kept in {out}" if record.saved else "nothing was saved yet"
+        raise RunDiverged(f"{error}; {saved}: try a smaller training.optimizer.lr, or clip_norm") from None
+    except OSError as error:
+        raise refusal(Path(error.filename or out), error) from None
+    if primary:
         with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one
-            save(plot_loss(out / "metrics.csv", title=out.name), out / "loss.png")
+            if (out / METRICS).exists():
+                save(plot_loss(out / METRICS, title=out.name), out / "loss.png")
+        replace(record.saved_at(out, record.saved), finished=signal is None).write(out)
     if signal is not None:
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
-    if not rank(recipe.training):
-        _write_settings(out, {**resolved, "finished": True})
-        if recipe.training.max_hours is not None:
-            took = read_metrics(out / "metrics.csv")["seconds"][-1][1] / 3600
-            _log(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
+    if primary and recipe.training.max_hours is not None:
+        took = read_metrics(out / METRICS)["seconds"][-1][1] / 3600
+        _log(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
 
 
-def check_same_run(out: Path, recipe: Recipe) -> None:
-    """A folder holds one run. Where figures are logged to may change; nothing that changes the model may.
+def _report_start(out: Path, start: Start, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
+    """Where the run goes on, and, quiet or not, what of it was damaged."""
+    for damage in checkpoints.damaged.values():
+        before = f"goes on from the checkpoint of step {start.step}" if start.checkpoint else "begins anew"
+        _log(f"{damage}; the run {before}", quiet=False)
+    if start.step and start.step < steps:
+        _log(f"goes on at step {start.step + 1:,} of {steps:,}", quiet)
+    if start.weights is not None:
+        _log(f"only the weights of {start.weights.folder} are left: the optimizer begins anew, and the run does not "
+             "end as it would have", quiet=False)  # fmt: skip
 
-    Raises:
-        UserError: where `out` holds another run, or something else.
+
+def _report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact: bool) -> None:
+    """Raises:
+    UserError: where an exact end is asked for, and steps so far were worked out otherwise than those to come.
     """
-    if out.is_file():
-        raise UserError(f"--out {out} is a file; give a folder")
-    if not (out / "recipe.yaml").exists():
-        # Hidden files may be what a run left that was killed at its very beginning.
-        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
-            raise UserError(f"{out} is not empty and holds no run; give another --out")
-        return
-    old, new = to_plain(read_recipe(out)), to_plain(recipe)
-    for settings in (old, new):
-        for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
-            settings["model"].pop(size, None)
-        if settings["model"].get("classifier"):
-            settings["model"]["classifier"].pop("labels")  # the data's
-    if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
-        new["pretrained"] = old["pretrained"]
-    changed = [line for line in find_differences(old, new) if not line.startswith("logging.")]
-    if changed:
-        raise UserError(f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out")
+    from tercet.training.arithmetic import find_changes
+
+    changes = find_changes(() if start.checkpoint is None else start.checkpoint.arithmetic, now)
+    if changes and exact:
+        raise UserError(f"{out} cannot go on exactly: {'; '.join(changes)}; undo that, or leave --exact out")
+    if changes:
+        _log(f"arithmetic: {'; '.join(changes)}: the run ends as it would have but for rounding, not to the last bit "
+             "(--exact refuses)", quiet=False)  # fmt: skip
 
 
-def _resolve_settings(
+def _settle(
     out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool, arithmetic: Mapping[str, Any] | None
-) -> dict[str, Any]:
+) -> RunRecord:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
-    from tercet.training.machine import (
-        choose_arithmetic,
-        choose_compile,
-        matmul_precision,
-        rank,
-        speed,
-        wait_for_file,
-    )
+    from tercet.training.machine import choose_arithmetic, choose_compile, matmul_precision, speed, wait_for_file
 
     spec = task.recipe.training
-    path = out / "run.json"
-    if rank(spec):
-        wait_for_file(path)
-    if path.exists():
-        resolved: dict[str, Any] = json.loads(path.read_text())
-        if (resolved["data"], resolved["tokenizer"]) != (task.data_hash, task.tokenizer_hash):
-            raise UserError(f"the data has changed since {out} was begun; give another --out")
-        return resolved
+    if not _is_primary(task.recipe):
+        wait_for_file(out / RECORD)
+    record = read_record(out)
+    if record is not None:
+        if (record.data, record.tokenizer) != (task.data_hash, task.tokenizer_hash):
+            raise UserError(f"the data has changed since {out} was begun; give another --out, or --restart")
+        return record
     chosen = arithmetic or choose_arithmetic(spec)
     precision, matmul = chosen["precision"], chosen["matmul"]
-    budget: dict[str, Any] = {}
+    steps: int | None = None
     with matmul_precision(matmul):
         compiled, why = choose_compile(task, model, precision)
-        measured = (
-            None if spec.max_hours is None else speed(task, model, precision=precision, compiled=compiled == "always")
-        )
-    if measured is not None:
-        task.plan = measured.plan(task.plan, spec)
-        budget = {"steps": task.plan.steps}
-        _log(measured.describe(task.plan, spec), quiet)
+        if spec.max_hours is not None:
+            measured = speed(task, model, precision=precision, compiled=compiled == "always")
+            task.plan = measured.plan(task.plan, spec)
+            steps = task.plan.steps
+            _log(measured.describe(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
     described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
     _log(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {described}, "
@@ -190,28 +245,36 @@ def _resolve_settings(
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
         _log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
              "or placement to pre", quiet)  # fmt: skip
-    resolved = {
-        "finished": False, "data": task.data_hash, "tokenizer": task.tokenizer_hash,
-        "precision": precision, "matmul": matmul, "compile": compiled, **budget,
-    }  # fmt: skip
+    write_atomically(out / RECIPE, write_yaml(task.recipe).encode())
+    if old is not None:
+        save_copy(old, out)
+    record = RunRecord(
+        data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
+        steps=steps,
+    ).saved_at(out, 0)  # fmt: skip
+    record.write(out)
+    return record
+
+
+def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {out}: {error.strerror}; give another --out") from None
-    write_atomically(out / "recipe.yaml", write_yaml(task.recipe).encode())
-    if old is not None:
-        save_copy(old, out)
-    _write_settings(out, resolved)
-    return resolved
+
+
+def _is_primary(recipe: Recipe) -> bool:
+    """Whether this is the only or the first of the run's processes, which writes for all."""
+    if recipe.training.world_size == 1:
+        return True
+    from tercet.training.machine import rank
+
+    return not rank(recipe.training)
 
 
 def _post_norm(spec: AnySpec) -> bool:
     stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
     return any(stack.placement == "post" for stack in stacks)
-
-
-def _write_settings(out: Path, resolved: dict[str, Any]) -> None:
-    write_atomically(out / "run.json", (json.dumps(resolved, indent=2) + "\n").encode())
 
 
 def _export_to(task: "Task", out: Path) -> Any:

@@ -25,6 +25,7 @@ class TrainingSpec:
         precision: bf16 and fp16 keep the weights in fp32 (mixed).
         compile: auto measures, and keeps the faster.
         validate_every, save_every, log_every: in steps.
+        keep: of the checkpoints to go on from, the newest so many.
         patience: stop after so many validations without a better one; null for never.
         accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one.
     """
@@ -45,6 +46,7 @@ class TrainingSpec:
     validate_every: int = 250
     save_every: int = 250
     log_every: int = 10
+    keep: int = 2
     patience: int | None = None
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
     devices: int = 1
@@ -55,8 +57,8 @@ class TrainingSpec:
         if [self.max_steps, self.max_epochs, self.max_hours].count(None) != 2:
             raise ValueError("set exactly one of max_steps, max_epochs and max_hours; null takes another back")
         check_at_least(
-            self, 1, "max_steps", "max_epochs", "validate_every", "save_every", "log_every", "patience", "devices",
-            "nodes",
+            self, 1, "max_steps", "max_epochs", "validate_every", "save_every", "log_every", "keep", "patience",
+            "devices", "nodes",
         )  # fmt: skip
         check_at_least(self, 0, "seed", "warmup_steps")
         if self.max_hours is not None and self.max_hours <= 0:

@@ -6,17 +6,17 @@ that its step brought about, and a resumed run neither repeats nor skips any of 
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from tercet.checkpoint import write_atomically
+from tercet.checkpoint import Card
+from tercet.storage import report_write_errors, write_atomically
 from tercet.training.module import TrainingModule
 from tercet.training.plan import Plan
 from tercet.training.tasks.task import Task
@@ -81,14 +81,23 @@ class Validation(StatefulAction):
         if trainer.global_step % self.every and trainer.global_step != module.total_steps:
             return
         self.figures = {**self._validate(trainer, module), **self._scores(trainer, module)}
-        # Of a loss less is better, of all else more.
-        value = self.figures["val/loss"] if self.best_by == "loss" else -self.figures[f"val/{self.best_by}"]
+        value = self._cost(self.figures)
         if value < self.state["best"]:
             self.state = {"best": value, "best_step": trainer.global_step, "without_better": 0}
         else:
             self.state = {**self.state, "without_better": self.state["without_better"] + 1}
         if self.out_of_patience:
             trainer.should_stop = True
+
+    def take_best(self, card: Card) -> None:
+        """Hold later models to this one, where what was known of the best is lost."""
+        if f"val/{self.best_by}" in card.metrics:
+            self.state = {"best": self._cost(card.metrics), "best_step": card.step, "without_better": 0}
+
+    def _cost(self, figures: Mapping[str, float]) -> float:
+        """Of a loss less is better, of all else more."""
+        value = figures[f"val/{self.best_by}"]
+        return value if self.best_by == "loss" else -value
 
     @property
     def out_of_patience(self) -> bool:
@@ -184,17 +193,31 @@ class SampleWriter:
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         if self.validation.figures and trainer.is_global_zero:
-            self.folder.mkdir(exist_ok=True)
+            with report_write_errors(self.folder):
+                self.folder.mkdir(exist_ok=True)
             with torch.compiler.set_stance("force_eager"):
                 text = self.write(module)
             write_atomically(self.folder / f"step-{trainer.global_step:06d}.txt", text.encode())
 
 
 class CheckpointWriter:
-    """`best/` whenever validation improves; `resume.ckpt` and `last/` every `every` steps and at the end."""
+    """`best/` whenever validation improves; a checkpoint and `last/` every `every` steps and at the end.
 
-    def __init__(self, validation: Validation, out: Path, every: int, export: Export) -> None:
-        self.validation, self.out, self.every, self.export = validation, out, every, export
+    Args:
+        state_path: where the state after so many steps goes.
+        save_record: called in the first process when all of a save has been written.
+    """
+
+    def __init__(
+        self,
+        validation: Validation,
+        every: int,
+        export: Export,
+        state_path: Callable[[int], Path],
+        save_record: Callable[[int], None],
+    ) -> None:
+        self.validation, self.every, self.export = validation, every, export
+        self.state_path, self.save_record = state_path, save_record
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step = trainer.global_step
@@ -202,11 +225,6 @@ class CheckpointWriter:
             self.export("best", module, step, self.validation.figures)
         if step % self.every == 0 or step == module.total_steps or trainer.should_stop:
             self.export("last", module, step, self.validation.figures)
-            trainer.save_checkpoint(self.out / "resume.ckpt")
-
-
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoint file, put in its place only when whole: a process killed in a save leaves the old one."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+            trainer.save_checkpoint(self.state_path(step))
+            if trainer.is_global_zero:
+                self.save_record(step)

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tercet.checkpoint import load_model, write_atomically
+from tercet.checkpoint import load_model
+from tercet.checkpoint.run_record import RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
 from tercet.evaluate.held_out import check_scorable
+from tercet.storage import write_atomically
 from tercet.training.grid import VariedKey, folder_names, grid_points
 from tercet.training.recipe import Recipe, load_recipe, recipe_names
 from tercet.training.run import RunDiverged, check_same_run, train
+from tercet.training.run_folder import RECIPE
 
 if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
@@ -185,12 +188,12 @@ def is_run(name: str) -> bool:
 
 def is_finished(folder: Path) -> bool:
     """Whether a run's folder says that its training is at its end."""
-    path = folder / "run.json"
-    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8"))["finished"])
+    record = read_record(folder)
+    return record is not None and record.finished
 
 
 def _finished(folder: Path, name: str) -> SweepRun:
-    begun = any((folder / name).exists() for name in ("run.json", "recipe.yaml"))  # a model without them is as it is
+    begun = any((folder / name).exists() for name in (RECORD, RECIPE))  # a model without them is as it is
     if begun and not is_finished(folder):
         raise UserError(f"{folder} is not finished; train it to its end first, or leave it out")
     return SweepRun(variant=name, folder=folder, settings={"recipe": name})

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint.atomic import write_atomically
 from tercet.checkpoint.foreign.ctranslate2_readme import card
 from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of, encoder_of, fill_linear, fill_stack
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
@@ -27,6 +26,7 @@ from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
 from tercet.models.vocabulary import TokenEmbedding
+from tercet.storage import write_atomically
 
 KIND = "model of CTranslate2"
 QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have

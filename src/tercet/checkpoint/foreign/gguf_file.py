@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tercet.checkpoint.atomic import write_atomically
 from tercet.config import Plain, UserError
+from tercet.storage import write_atomically
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # the first had shorter lengths, for a few weeks in 2023

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tercet.checkpoint.atomic import write_atomically
 from tercet.checkpoint.foreign.export_files import extend_card
 from tercet.checkpoint.foreign.gguf_file import write_gguf
 from tercet.checkpoint.foreign.gguf_model import to_gguf
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
 from tercet.models import DecoderOnly
+from tercet.storage import write_atomically
 from tercet.tokens.gguf import TEMPLATE, to_settings
 
 FILE = "model.gguf"

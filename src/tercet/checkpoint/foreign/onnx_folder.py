@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from tercet.checkpoint.atomic import write_atomically
 from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
 from tercet.checkpoint.foreign.onnx_graphs import Graph, graphs_of
 from tercet.checkpoint.foreign.onnx_readme import card
 from tercet.checkpoint.trained import Trained
+from tercet.storage import write_atomically
 
 OPSET = 20
 LARGE = 1 << 30  # bytes of weights that stand beside their graph: a file of graph and weights ends at 2 GiB

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from tercet.checkpoint.atomic import write_atomically
 from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
 from tercet.checkpoint.foreign.bert import to_bert
@@ -19,6 +18,7 @@ from tercet.checkpoint.weights import write_tensors
 from tercet.config import Plain, UserError
 from tercet.models import AnyModel, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
 from tercet.nn import Rotary
+from tercet.storage import write_atomically
 
 OPENING = "## Open it with transformers"
 
@@ -45,7 +45,8 @@ def transformers_writer(trained: Trained) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         for name, text in files.items():
             write_atomically(folder / name, text.encode())
-        write_chat_template(folder, trained.chat_template)
+        if trained.chat_template is not None:
+            write_chat_template(folder, trained.chat_template)
         write_tensors(folder / "model.safetensors", state)
 
     return write

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import pytest
 
-from tercet.checkpoint import write_atomically
 from tercet.config import UserError
+from tercet.storage import atomic, write_atomically
 
 
 def test_bytes_and_functions(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_no_such_folder(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys, time
-from tercet.checkpoint.atomic import write_atomically
+from tercet.storage import write_atomically
 def slow(file):
     file.write(b"half")
     file.flush()
@@ -90,7 +90,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writing\n"
-        other = f".file.{process.pid}.new"
+        other = f".file.{atomic._host()}-{process.pid}-0.new"
         write_atomically(path, b"meanwhile")  # another writer alive: its temporary file is left alone
         assert sorted(os.listdir(tmp_path)) == [other, "file"]
         process.send_signal(signal.SIGKILL)

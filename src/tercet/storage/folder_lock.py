@@ -1,0 +1,59 @@
+"""A folder has one owner at a time: who trains into it. Readers need no lock, for what they read is replaced whole."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from tercet.config import UserError
+from tercet.storage.atomic import refusal, write_atomically
+
+LOCK, OWNER = ".lock", ".owner.json"
+
+
+class FolderInUse(UserError):
+    """Another process owns the folder."""
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Generator[None]:
+    """Own `folder`, which exists, or be told at once who does.
+
+    The lock is the file system's (flock): it ends with its process, however that dies, and holds between machines over
+    NFS where their kernels pass it on, as Linux does since 2.6.12. Where there is none, that the file exists is it.
+
+    Raises:
+        FolderInUse: with the owner's machine and process.
+        UserError: where nothing can be written there.
+    """
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise FolderInUse(
+            f"{folder} is in use by {_read_owner(folder)}; stop it first, or give another --out"
+        ) from None
+    except OSError as error:
+        raise refusal(folder / LOCK, error) from None
+    try:
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        write_atomically(folder / OWNER, json.dumps(owner).encode())
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / OWNER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _read_owner(folder: Path) -> str:
+    """Who that is, in words: it is still writing its name where the file is not there."""
+    try:
+        owner = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+        return f"process {int(owner['pid'])} on {owner['host']}, since {owner['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,139 @@
+"""Which files a folder has, with the size and the hash of each: `manifest.json`, written last.
+
+XXH3 finds damage, at the speed at which memory is read (docs/measurements/storage.md). It does not stop who means to
+deceive.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from tercet.config import UserError
+from tercet.storage.atomic import replace_folder
+from tercet.storage.sealed_json import DamagedFile, read_sealed_json, write_sealed_json
+
+MANIFEST = "manifest.json"
+BLOCK = 1 << 20
+ATTEMPTS = 20  # to read a folder that is exchanged again and again
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class FileHash:
+    """Attributes:
+    size: in bytes.
+    xxh3: 128 bits, in hexadecimal digits.
+    """
+
+    size: int
+    xxh3: str
+
+    @staticmethod
+    def of(path: Path, size: int | None = None) -> "FileHash":
+        """Of the whole file, or of its first `size` bytes."""
+        digest, left = xxhash.xxh3_128(), os.stat(path).st_size if size is None else size
+        done = 0
+        with path.open("rb") as file:
+            while block := file.read(min(BLOCK, left - done)):
+                digest.update(block)
+                done += len(block)
+        return FileHash(done, digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a folder, by their paths in it."""
+
+    files: Mapping[str, FileHash]
+
+    @staticmethod
+    def of(folder: Path) -> "Manifest":
+        """Of everything that lies in a folder and is not hidden, but its manifest."""
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST]
+        names = [(path.relative_to(folder), path) for path in paths]
+        return Manifest(
+            {name.as_posix(): FileHash.of(path) for name, path in names if not any(p[0] == "." for p in name.parts)}
+        )
+
+    @staticmethod
+    def parse(data: Mapping[str, Any], name: str) -> "Manifest":
+        """The inverse of `to_plain`.
+
+        Raises:
+            DamagedFile: where `data` is nothing of the kind.
+        """
+        try:
+            return Manifest({key: FileHash(int(size), str(xxh3)) for key, (size, xxh3) in data.items()})
+        except (AttributeError, TypeError, ValueError):
+            raise DamagedFile(f"{name} is damaged; put back the file that was written") from None
+
+    def to_plain(self) -> dict[str, list[int | str]]:
+        return {name: [file.size, file.xxh3] for name, file in self.files.items()}
+
+    def check(self, folder: Path, names: Iterable[str] | None = None, *, grown: bool = False) -> None:
+        """Compare files with what was written.
+
+        Args:
+            names: which; all by default. Those that the manifest does not have are not looked at.
+            grown: whether a file may have become longer since.
+
+        Raises:
+            DamagedFile: for the first that is missing or another, with its path.
+        """
+        for name in self.files if names is None else [name for name in names if name in self.files]:
+            path, expected = folder / name, self.files[name]
+            remedy = f"put back the file that was written, or, where you changed it, remove {folder / MANIFEST}"
+            try:
+                size = path.stat().st_size
+                right_size = path.is_file() and (size >= expected.size if grown else size == expected.size)
+                if not right_size or FileHash.of(path, expected.size) != expected:
+                    raise DamagedFile(f"{path} is damaged: not what was written there; {remedy}")
+            except FileNotFoundError:
+                raise DamagedFile(f"{path} is missing; put back the file that was written") from None
+            except OSError as error:
+                raise DamagedFile(f"cannot read {path}: {error.strerror or error}; {remedy}") from None
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What was written into the folder; None where nothing is said of it.
+
+    Raises:
+        DamagedFile: where the manifest itself is damaged.
+    """
+    path = folder / MANIFEST
+    if not os.path.lexists(path):
+        return None
+    return Manifest.parse(read_sealed_json(path).get("files", {}), str(path))
+
+
+@contextmanager
+def write_folder(path: Path, *, keep: Callable[[str], bool] = lambda name: False) -> Generator[Path]:
+    """As `replace_folder`, with a manifest of all that was written. Raises as that does."""
+    with replace_folder(path, keep=keep) as new:
+        yield new
+        write_sealed_json(new / MANIFEST, {"hash": "xxh3_128", "files": Manifest.of(new).to_plain()})
+
+
+def read_whole(folder: Path, read: Callable[[Manifest | None], Result]) -> Result:
+    """What `read` makes of a folder, all of it from one state: it is read again where another took its place meanwhile.
+
+    Raises:
+        UserError: as `read` does, where the folder stayed the same.
+    """
+    for _ in range(ATTEMPTS - 1):
+        before = read_manifest(folder)
+        try:
+            result = read(before)
+        except UserError:
+            if read_manifest(folder) == before:
+                raise
+        else:
+            if read_manifest(folder) == before:
+                return result
+    return read(read_manifest(folder))

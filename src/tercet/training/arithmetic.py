@@ -1,0 +1,47 @@
+"""In what numbers a run is worked out: whether two parts of it can be equal to the last bit.
+
+A step is a function of (seed, step), and of how sums are rounded: by which library, with which instructions, shared out
+among how many threads. What is noted here is kept with each checkpoint and compared when a run goes on.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tercet.kernel import build_id
+
+# Each of these makes a library take other instructions, or add up in another order.
+VARIABLES = (
+    "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
+)  # fmt: skip
+
+
+def describe_arithmetic(*, accelerator: str, precision: str, matmul: str, compiled: bool) -> dict[str, str]:
+    """What decides how this process rounds.
+
+    Args:
+        accelerator: cpu, cuda or mps.
+        precision, matmul: as settled for the run.
+    """
+    device = torch.cuda.get_device_name() if accelerator == "cuda" else accelerator
+    return {
+        "torch": str(torch.__version__),
+        "device": device,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "kernels": build_id() or "none",
+        "precision": precision,
+        "matmul": matmul,
+        "compiled": "yes" if compiled else "no",
+        **{name: value for name in VARIABLES if (value := os.environ.get(name))},
+    }
+
+
+def find_changes(then: Sequence[Mapping[str, str]], now: Mapping[str, str]) -> list[str]:
+    """What differs, such as `threads 2, now 4`; empty where all steps were worked out as they would be now."""
+    for one in reversed(then):
+        names = [name for name in {**one, **now} if one.get(name) != now.get(name)]
+        if names:
+            return [f"{name} {one.get(name, 'unset')}, now {now.get(name, 'unset')}" for name in names]
+    return []

@@ -1,0 +1,193 @@
+"""A run's folder before it is trained in: whether it may be, and where it goes on from.
+
+recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  checkpoints/  (pretrained/)
+"""
+
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint.run_record import RECORD, RunRecord, read_record
+from tercet.config import UserError, find_differences, read_yaml, to_plain
+from tercet.storage import DamagedFile, read_manifest, write_atomically
+from tercet.training.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
+from tercet.training.pretrained import PRETRAINED_COPY
+from tercet.training.recipe import Recipe, parse_recipe
+
+RECIPE = "recipe.yaml"
+MODELS = ("last", "best")  # the newest first
+OF_BEFORE = "resume.ckpt"  # where an earlier version kept its state, without hashes
+# The recipe last: after a kill in between, what is left is still known as a run.
+PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", OF_BEFORE, RECIPE)
+MAY_CHANGE = ("logging.", "training.keep:")  # settings that change no model
+CHOICES = "--from-weights goes on from the weights of its last model, --restart deletes it and begins anew"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where training begins: at a checkpoint; or with the weights of a model that was saved, and an optimizer that
+    remembers nothing; or at step 0."""
+
+    step: int = 0
+    checkpoint: Checkpoint | None = None
+    weights: Trained | None = None
+
+
+def read_recipe(run: Path | str) -> Recipe:
+    """The recipe of a run.
+
+    Raises:
+        UserError: where the folder holds none, or it is damaged.
+    """
+    path = Path(run) / RECIPE
+    record = read_record(Path(run))
+    if record is not None:
+        record.check_file(path)
+    return parse_recipe(read_yaml(path), name=str(path), run=Path(run))
+
+
+def check_same_run(out: Path, recipe: Recipe) -> None:
+    """A folder holds one run. Where figures are logged to may change; nothing that changes the model may.
+
+    Raises:
+        UserError: where `out` holds another run, or something else.
+    """
+    if out.is_file():
+        raise UserError(f"--out {out} is a file; give a folder")
+    if not (out / RECIPE).exists():
+        # Hidden files may be what a run left that was killed at its very beginning.
+        if (out / RECORD).exists():
+            raise UserError(f"{out / RECIPE} is missing; put it back, or: --restart deletes the run and begins anew")
+        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
+            raise UserError(f"{out} is not empty and holds no run; give another --out")
+        return
+    old, new = to_plain(read_recipe(out)), to_plain(recipe)
+    for settings in (old, new):
+        for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
+            settings["model"].pop(size, None)
+        if settings["model"].get("classifier"):
+            settings["model"]["classifier"].pop("labels")  # the data's
+    if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
+        new["pretrained"] = old["pretrained"]
+    changed = [line for line in find_differences(old, new) if not line.startswith(MAY_CHANGE)]
+    if changed:
+        raise UserError(
+            f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out, or --restart, which "
+            "deletes it"
+        )
+
+
+def check_models(out: Path) -> None:
+    """Compare the models of a finished run with what was written.
+
+    Raises:
+        UserError: where one is damaged.
+    """
+    for folder in (out / name for name in MODELS):
+        if (manifest := read_manifest(folder)) is not None:
+            manifest.check(folder)
+
+
+def remove_run(out: Path, recipe: Recipe) -> None:
+    """Delete a run; other files in its folder stay.
+
+    Raises:
+        UserError: where `out` holds none, or the recipe needs a model in it.
+    """
+    if not any((out / name).exists() for name in (RECIPE, RECORD)):
+        if out.exists():
+            check_same_run(out, recipe)
+        return
+    if recipe.pretrained is not None and Path(recipe.pretrained).resolve().is_relative_to(out.resolve()):
+        raise UserError(f"--restart would delete {recipe.pretrained}, which the run begins with; give another --out")
+    for name in PARTS:
+        path = out / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
+    """What the run noted of itself; None before it has begun, or where that is lost and the weights are to do.
+
+    Raises:
+        UserError: where it is damaged or missing, with the choices.
+    """
+    if from_weights:
+        try:
+            return read_record(out)
+        except UserError:
+            return None
+    try:
+        record = read_record(out)
+    except DamagedFile as error:
+        raise UserError(f"{error}; or: {CHOICES}") from None
+    if record is None and any((out / name).exists() for name in (*MODELS, FOLDER)):
+        raise UserError(f"{out / RECORD} is missing; put it back, or: {CHOICES}")
+    return record
+
+
+def find_start(out: Path, record: RunRecord | None, checkpoints: Checkpoints, *, from_weights: bool) -> Start:
+    """The newest whole checkpoint, or what was chosen in its place.
+
+    Raises:
+        UserError: where a run that has trained has nothing to go on from, with the choices.
+    """
+    checkpoint = checkpoints.newest()
+    if from_weights:
+        if checkpoint is not None:
+            raise UserError(f"{out} has a whole checkpoint of step {checkpoint.step}; leave --from-weights out")
+        weights = _newest_model(out)
+        return Start(weights.card.step, weights=weights)
+    if checkpoint is not None:
+        return Start(checkpoint.step, checkpoint)
+    if (out / OF_BEFORE).exists():
+        raise UserError(f"{out / OF_BEFORE} is of an earlier version, which kept no hashes; {CHOICES}")
+    if record is not None and record.saved:
+        lost = "; ".join(checkpoints.damaged.values()) or f"no checkpoint is left in {out / FOLDER}"
+        raise UserError(f"{out} has trained {record.saved:,} steps and has nothing to go on from: {lost}; {CHOICES}")
+    return Start()
+
+
+def _newest_model(out: Path) -> Trained:
+    """Raises:
+    UserError: where none is whole.
+    """
+    damage: list[str] = []
+    for name in MODELS:
+        if (out / name).is_dir():
+            try:
+                return load_model(out / name)
+            except UserError as error:
+                damage.append(str(error))
+    why = "; ".join(damage) or f"{out} has neither last/ nor best/"
+    raise UserError(f"--from-weights needs a whole model: {why}; --restart deletes the run and begins anew")
+
+
+def restore_metrics(out: Path, start: Start) -> None:
+    """The figures of the steps that are behind the run, and no others, in `metrics.csv`."""
+    path = out / METRICS
+    now = path.read_bytes() if path.is_file() else b""
+    if start.checkpoint is None:
+        kept = _cut_lines(now, start.step)
+    else:
+        kept = start.checkpoint.metrics.read_bytes() if start.checkpoint.metrics.exists() else b""
+        if not now.startswith(kept):
+            print(f"{path} was damaged or missing: it is that of step {start.step} again", file=sys.stderr, flush=True)
+    if not kept:
+        path.unlink(missing_ok=True)
+    elif kept != now:
+        write_atomically(path, kept)
+
+
+def _cut_lines(metrics: bytes, step: int) -> bytes:
+    """Without the lines after `step`, and one that a killed process left half-written; nothing where only the names of
+    the columns are left."""
+    head, *lines = metrics.splitlines(keepends=True) or [b""]
+    steps = (re.match(rb"(\d{1,18}),.*\n$", line) for line in lines)
+    kept = [match[0] for match in steps if match and int(match[1]) <= step]
+    return b"".join([head, *kept]) if kept else b""

@@ -30,3 +30,4 @@ class CheckpointFolderIO(TorchCheckpointIO):
             write_atomically(new / STATE, lambda file: torch.save(checkpoint, file))
             if metrics.exists():
                 write_atomically(new / METRICS, metrics.read_bytes())
+        self.checkpoints.damaged.pop(folder, None)  # it is whole again

@@ -1,0 +1,223 @@
+"""What a run goes on from is whole, its own, and worked out in the same numbers; and nobody else trains there."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import CHECKPOINT, TINY, assert_same_run, child, dies_at_rename, exit_code, newest_checkpoint, weights
+
+from tercet.checkpoint import load_model
+from tercet.checkpoint.metrics import read_metrics
+from tercet.checkpoint.run_record import read_record
+from tercet.cli.main import main
+from tercet.config import UserError, write_yaml
+from tercet.storage import lock_folder
+from tercet.training import arithmetic, read_recipe, train
+
+Finished = Callable[[str], Path]
+
+
+def stopped_at(step: int, finished: Path, out: Path) -> Path:
+    """A run of the same recipe that was killed right after its save at `step`."""
+    recipe = read_recipe(finished)
+
+    def work() -> None:
+        dies_at_rename(step // 4, after=True, name=CHECKPOINT)()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) < 0
+    return out
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("family", ["text", "pairs", "masked"])
+def test_a_damaged_checkpoint_is_passed_over(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    out = stopped_at(8, finished(family), tmp_path / "run")
+    assert newest_checkpoint(out).name == "step-000008"
+    flip(newest_checkpoint(out) / "state.ckpt")
+    train(read_recipe(out), out, quiet=True)
+    assert "step-000008/state.ckpt is damaged" in (told := capsys.readouterr().err)
+    assert "the run goes on from the checkpoint of step 4" in told
+    assert_same_run(finished(family), out)
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
+
+
+def test_without_any_checkpoint_there_are_choices(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = stopped_at(8, finished("text"), tmp_path / "run")
+    recipe = read_recipe(out)
+    (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+    command = ["train", str(tmp_path / "recipe.yaml"), "--out", str(out)]
+    shutil.rmtree(out / "checkpoints")
+    assert main(command) == 2
+    # The save at step 8 was killed before it was noted.
+    assert "run has trained 4 steps and has nothing to go on from: no checkpoint is left" in (
+        err := capsys.readouterr().err
+    )
+    assert "--from-weights goes on from the weights of its last model, --restart deletes it and begins anew" in err
+    assert err.count("\n") == 1
+    assert main([*command, "--from-weights", "--exact"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+    other = shutil.copytree(out, tmp_path / "other")
+    assert main([*command, "--from-weights"]) == 0
+    err = capsys.readouterr().err
+    assert "goes on at step 9 of 12" in err
+    assert f"only the weights of {out}/last are left" in err
+    assert load_model(out / "last").card.step == 12
+    assert weights(out) != weights(finished("text"))
+    assert [line.partition(",")[0] for line in (out / "metrics.csv").read_text().splitlines()[1:]] == [
+        str(step) for step in range(1, 13)
+    ]
+
+    (other / "notes.txt").write_text("mine")
+    assert main([*command[:-1], str(other), "--restart"]) == 0
+    assert_same_run(finished("text"), other)
+    assert (other / "notes.txt").read_text() == "mine"
+
+    stopped = stopped_at(4, finished("text"), tmp_path / "third")
+    with pytest.raises(UserError, match=r"has a whole checkpoint of step 4; leave --from-weights out"):
+        train(recipe, stopped, quiet=True, from_weights=True)
+
+
+def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finished, tmp_path: Path) -> None:
+    out = stopped_at(8, finished("text"), tmp_path / "run")
+    shutil.rmtree(out / "checkpoints")
+    flip(out / "last" / "model.safetensors")
+    train(read_recipe(out), out, quiet=True, from_weights=True)
+    assert load_model(out / "last").card.step == 12
+    shutil.rmtree(out)
+    out = stopped_at(8, finished("text"), tmp_path / "run")
+    shutil.rmtree(out / "checkpoints")
+    flip(out / "last" / "model.safetensors")
+    flip(out / "best" / "tokenizer.json")
+    words = r"last/model\.safetensors is damaged.*; .*best/tokenizer\.json is damaged.*--restart"
+    with pytest.raises(UserError, match=words):
+        train(read_recipe(out), out, quiet=True, from_weights=True)
+
+
+def test_a_state_of_another_run_is_none(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = stopped_at(8, finished("text"), tmp_path / "run")
+    other = train(TINY["text"](tmp_path, seed=5), tmp_path / "other", quiet=True)
+    shutil.rmtree(newest_checkpoint(out))
+    shutil.copytree(other / "checkpoints" / "step-000008", out / "checkpoints" / "step-000008")
+    train(read_recipe(out), out, quiet=True)
+    assert "step-000008 holds the state of another run" in capsys.readouterr().err
+    assert_same_run(finished("text"), out)
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_metrics_come_back(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+    out = stopped_at(8, finished("text"), tmp_path / "run")
+    if damage == "missing":
+        (out / "metrics.csv").unlink()
+    else:
+        flip(out / "metrics.csv")
+        with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
+            read_metrics(out / "metrics.csv")
+    train(read_recipe(out), out, quiet=True)
+    assert "metrics.csv was damaged or missing: it is that of step 8 again" in capsys.readouterr().err
+    assert_same_run(finished("text"), out)
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "run.json"])
+def test_what_says_what_a_run_is(finished: Finished, tmp_path: Path, name: str) -> None:
+    out, recipe = tmp_path / "run", read_recipe(finished("text"))
+    shutil.copytree(finished("text"), out)
+    path = out / name
+    path.write_text(path.read_text().replace("12", "13", 1))
+    with pytest.raises(UserError, match=rf"{name} is damaged"):
+        train(recipe, out, quiet=True)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{name} is missing"):
+        train(recipe, out, quiet=True)
+
+
+def test_other_arithmetic_is_said(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = stopped_at(8, finished("text"), tmp_path / "run")
+    copy = shutil.copytree(out, tmp_path / "copy")
+    monkeypatch.setattr(arithmetic, "build_id", lambda: "other")
+    recipe = read_recipe(out)
+    with pytest.raises(
+        UserError, match=r"cannot go on exactly: kernels .*, now other; undo that, or leave --exact out"
+    ):
+        train(recipe, out, quiet=True, exact=True)
+    capsys.readouterr()
+    train(recipe, out, quiet=True)
+    assert "now other: the run ends as it would have but for rounding" in capsys.readouterr().err
+    monkeypatch.undo()
+    state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
+    assert [one["kernels"] for one in state["arithmetic"]][1:] == ["other"]
+    train(recipe, copy, quiet=True, exact=True)
+    assert capsys.readouterr().err == ""
+    assert_same_run(finished("text"), copy)
+
+
+def test_changes_are_found_in_all_of_the_past() -> None:
+    here, there = {"threads": "2"}, {"threads": "4", "isa": "avx2"}
+    assert arithmetic.find_changes([], here) == []
+    assert arithmetic.find_changes([here], here) == []
+    assert arithmetic.find_changes([there], here) == ["threads 4, now 2", "isa avx2, now unset"]
+    assert arithmetic.find_changes([there, here], here) == ["threads 4, now 2", "isa avx2, now unset"]
+
+
+def test_a_second_trainer_is_refused(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = stopped_at(8, finished("text"), tmp_path / "run")
+    (tmp_path / "recipe.yaml").write_text(write_yaml(read_recipe(out)))
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name[0] != "."}
+    with lock_folder(out):
+        for flags in ([], ["--restart"], ["--from-weights"]):
+            assert main(["train", str(tmp_path / "recipe.yaml"), "--out", str(out), *flags]) == 2
+            err = capsys.readouterr().err
+            assert f"run is in use by process {os.getpid()} on " in err
+            assert err.count("\n") == 1
+        assert load_model(out).card.step == 6  # who only reads is not in the way
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_two_that_begin_together(finished: Finished, tmp_path: Path) -> None:
+    recipe, out = read_recipe(finished("text")), tmp_path / "run"
+    pids = [child(lambda: train(recipe, out, quiet=True)) for _ in range(2)]
+    assert sorted(exit_code(pid) for pid in pids) in (
+        [0, 0],
+        [0, 1],
+    )  # where the first was done already, the second sees
+    assert_same_run(finished("text"), out)
+
+
+def test_a_reader_sees_one_state_at_every_save(finished: Finished, tmp_path: Path) -> None:
+    out, recipe = tmp_path / "run", read_recipe(finished("text"))
+    steps: dict[int, set[bytes]] = {}
+    pid = child(lambda: train(recipe, out, quiet=True))
+    deadline = time.monotonic() + 100
+    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        for folder in (out / "best", out / "last"):
+            if folder.exists():
+                trained = load_model(folder)
+                weight = trained.model.state_dict()["embedding.weight"].numpy().tobytes()
+                steps.setdefault(trained.card.step, set()).add(weight)
+    assert len(steps) > 1
+    assert all(len(found) == 1 for found in steps.values())
+
+
+def test_only_so_many_checkpoints_are_kept(tmp_path: Path) -> None:
+    out = train(TINY["text"](tmp_path, keep=1), tmp_path / "run", quiet=True)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-000012"]
+    record = read_record(out)
+    assert record is not None
+    assert (record.saved, record.finished) == (12, True)
+    train(TINY["text"](tmp_path, keep=3), out, quiet=True)  # how many are kept may change

@@ -17,6 +17,7 @@
         print([stream.text() for stream in streams])
 
     tercet.convert("runs/mine", "mine-for-transformers", to="hf")
+    print(tercet.verify("runs/mine").damaged)
 
 The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/settings.md.
 """
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from tercet.api import convert as convert
     from tercet.api import load as load
     from tercet.api import train as train
+    from tercet.api import verify as verify
 
-__all__ = ["Engine", "Run", "compare", "convert", "load", "train"]
+__all__ = ["Engine", "Run", "compare", "convert", "load", "train", "verify"]
 
 
 def __getattr__(name: str) -> Any:

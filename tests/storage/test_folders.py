@@ -164,16 +164,18 @@ def test_a_file_that_may_grow(tmp_path: Path) -> None:
         manifest.check(tmp_path, grown=True)
 
 
-def test_json_without_a_seal_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_seal(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    write_sealed_json(path, {"é": 1})
-    assert read_sealed_json(path) == {"é": 1}
-    path.write_text('{"b": 2}')
-    assert read_sealed_json(path) == {"b": 2}
-    for damaged in ("", "[]", "{", "[" * 100_000, '{"b": 2, "checksum": "1"}'):
+    write_sealed_json(path, {"é": 1, "new": 2})
+    assert read_sealed_json(path) == {"é": 1, "new": 2}
+    for damaged in ("", "[]", "{", "[" * 100_000, '{"b": 2, "checksum": "1"}', '{"b": 2}'):
         path.write_text(damaged)
         with pytest.raises(UserError, match=r"a\.json is damaged"):
             read_sealed_json(path)
+    assert read_sealed_json(path, since="new") == {"b": 2}  # written before there were seals
+    path.write_text('{"b": 2, "new": 2}')
+    with pytest.raises(UserError, match=r"a\.json is damaged"):
+        read_sealed_json(path, since="new")
 
 
 def test_a_reader_sees_one_state(tmp_path: Path) -> None:

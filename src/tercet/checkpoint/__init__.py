@@ -16,3 +16,5 @@ from tercet.checkpoint.trained import TaskKind as TaskKind
 from tercet.checkpoint.trained import Trained as Trained
 from tercet.checkpoint.trained import Translator as Translator
 from tercet.checkpoint.trained import Verb as Verb
+from tercet.checkpoint.verification import Verification as Verification
+from tercet.checkpoint.verification import verify as verify

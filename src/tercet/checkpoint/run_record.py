@@ -77,7 +77,7 @@ def read_record(out: Path) -> RunRecord | None:
     path = out / RECORD
     if not os.path.lexists(path):
         return None
-    plain: dict[str, Any] = read_sealed_json(path)
+    plain: dict[str, Any] = read_sealed_json(path, since="files")
     files = Manifest.parse(plain.pop("files", {}), str(path))
     try:
         return RunRecord(**plain, files=files)

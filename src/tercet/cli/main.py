@@ -33,6 +33,7 @@ from tercet.cli import (
     serve,
     train,
     translate,
+    verify,
 )
 from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
 
@@ -56,6 +57,7 @@ VERBS: dict[str, ModuleType] = {
     "plot": plot,
     "draw": draw,
     "convert": convert,
+    "verify": verify,
     "recipes": recipes,
     "data": data,
     "demo": demo,

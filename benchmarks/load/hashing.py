@@ -1,0 +1,82 @@
+"""What it costs that every file has its hash: of loading a model, and of a training run.
+
+    python benchmarks/load/hashing.py             # loading a model of 85 million weights, and one of 0.2
+    python benchmarks/load/hashing.py --run       # and the recipe shakespeare-quick, saved every 20 steps
+
+Each figure is the time within `FileHash.of` beside the time of the whole, in one process; loading is the median of ten,
+with the file in the page cache, where hashing weighs most.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint import Card, load_model, save_model
+from tercet.models import build
+from tercet.models.presets import model_spec
+from tercet.storage import manifest
+from tercet.tokens import Characters, Tokenizer
+
+REPEATS = 10
+
+
+class Clock:
+    """Adds up what `FileHash.of` takes."""
+
+    def __init__(self) -> None:
+        self.seconds, self.bytes = 0.0, 0
+        hash_file = manifest.FileHash.of
+
+        def timed(path: Path, size: int | None = None) -> manifest.FileHash:
+            started = time.perf_counter()
+            found = hash_file(path, size)
+            self.seconds += time.perf_counter() - started
+            self.bytes += found.size
+            return found
+
+        manifest.FileHash.of = staticmethod(timed)
+
+
+def share(clock: Clock, work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds of `work`, and those of hashing in it."""
+    before, started = clock.seconds, time.perf_counter()
+    work()
+    return time.perf_counter() - started, clock.seconds - before
+
+
+def loading(clock: Clock, width: int, layers: int, folder: Path) -> dict[str, Any]:
+    tokenizer = Tokenizer.train(Characters(), ["to be or not to be"])
+    stack = {"d_model": width, "n_layers": layers, "n_heads": width // 32}
+    sizes = {"preset": "gpt2", "vocab_size": tokenizer.vocab_size, "max_len": 256, "stack": stack}
+    model = build(model_spec(sizes, name="model"))
+    save_model(folder / str(width), model, tokenizer, Card())
+    times = [share(clock, lambda: load_model(folder / str(width))) for _ in range(REPEATS)]
+    whole, hashing = (statistics.median(column) for column in zip(*times, strict=True))
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {"parameters": n_parameters, "seconds": whole, "hashing": hashing, "share": hashing / whole}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", action="store_true")
+    args = parser.parse_args()
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        for width, layers in ((768, 12), (96, 2)):
+            print(json.dumps(loading(clock, width, layers, Path(folder))))
+        if args.run:
+            from tercet.training import load_recipe, train
+
+            recipe = load_recipe("shakespeare-quick", {"training": {"save_every": 20}})
+            whole, hashing = share(clock, lambda: train(recipe, Path(folder, "run"), quiet=True))
+            figures = {"seconds": whole, "hashing": hashing, "share": hashing / whole}
+            print(json.dumps({"run": "shakespeare-quick", **figures}))
+
+
+if __name__ == "__main__":
+    main()

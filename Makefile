@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 export HF_HUB_OFFLINE := 1
 export WANDB_MODE := offline
 
-.PHONY: setup demo test test-fast check lint format docs bench bench-quick clean
+.PHONY: setup demo test test-fast hostile check lint format docs bench bench-quick clean
 
 setup: .venv/.stamp
 
@@ -29,6 +29,14 @@ test: setup
 
 test-fast: setup
 	$(PYTEST) -m "not slow"
+
+# Malformed input, damaged files, killed runs and failing disks, by the thousand; docs/hostile.md
+HOSTILE := 20
+hostile: setup
+	mkdir -p build
+	rm -f build/hostile.jsonl
+	TERCET_HOSTILE=$(HOSTILE) TERCET_HOSTILE_REPORT=$(CURDIR)/build/hostile.jsonl $(PYTEST) -o timeout=14400 tests/hostile; \
+		status=$$?; $(BIN)/python tests/hostile/report.py build/hostile.jsonl; exit $$status
 
 lint: setup
 	$(BIN)/ruff format --check .

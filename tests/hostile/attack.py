@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from report import current_subject, record
+
 from tercet.cli.main import main
 
 SECONDS = 10.0  # beyond the start, which the fork has behind it
@@ -53,6 +55,8 @@ def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS,
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
         streams[0].write_bytes(stdin)
+        for path in streams[1:]:  # a child may be killed before it opens them
+            path.touch()
         sys.stdout.flush()
         sys.stderr.flush()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -63,9 +67,11 @@ def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS,
         code, peak = _wait(pid, started + seconds)
         took = time.monotonic() - started
         stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in streams[1:])
-    return Outcome(
-        code=code, stdout=stdout, stderr=stderr, seconds=took, memory=max(0, peak - before) * 1024
-    )  # fmt: skip
+    memory = max(0, peak - before) * 1024
+    outcome = Outcome(code=code, stdout=stdout, stderr=stderr, seconds=took, memory=memory)
+    if subject := current_subject():
+        record(subject, outcome)
+    return outcome
 
 
 def _become(work: Callable[[], int | None], streams: Sequence[Path]) -> None:

@@ -146,5 +146,5 @@ def test_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder .*none; make it first"):
         check_picture(tmp_path / "none" / "a.png", "--attention")
     (tmp_path / "a.png").mkdir()
-    with pytest.raises(UserError, match=r"a.png: cannot write it: Is a directory"):
+    with pytest.raises(UserError, match=r"cannot write .*a.png: Is a directory"):
         draw_cross_attention([one], tmp_path / "a.png")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tercet.checkpoint import write_atomically
 from tercet.config import UserError
 
 if TYPE_CHECKING:
@@ -28,24 +29,21 @@ def check_picture(path: Path, flag: str) -> None:
 
 
 def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, as_text: bool = False) -> None:
-    """Write a picture of the kind that the name says; the same figure gives the same bytes.
+    """Write a picture of the kind that the name says, whole or not at all; the same figure gives the same bytes.
 
     Args:
         as_text: whether words in an SVG stay words, which can be searched and copied, and not the outlines of letters.
 
     Raises:
-        UserError: for a path that cannot be written.
+        UserError: for a path that is no picture's, or cannot be written.
     """
     import matplotlib as mpl
 
     check_picture(path, flag)
     settings: Any = {"svg.hashsalt": "tercet", **({"svg.fonttype": "none"} if as_text else {})}
     dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {"Software": None})
-    try:
-        with ignore_missing_glyphs(), mpl.rc_context(settings):
-            figure.savefig(path, dpi=dpi, metadata=dated)
-    except OSError as error:
-        raise UserError(f"{flag} {path}: cannot write it: {error.strerror or error}") from None
+    with ignore_missing_glyphs(), mpl.rc_context(settings):
+        write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata=dated))
 
 
 @contextmanager

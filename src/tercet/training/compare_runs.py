@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.checkpoint.run_record import read_record
-from tercet.config import Plain, merge, nest
+from tercet.config import Plain, UserError, merge, nest
 from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
@@ -78,10 +78,17 @@ class ComparedRuns:
         return plot_variants(curves, title=self.folder.resolve().name)
 
     def save(self) -> None:
-        """Write table and picture into the folder."""
+        """Write table and picture into the folder.
+
+        Raises:
+            UserError: where it cannot be made or written to.
+        """
         from tercet.plots import NothingToDraw, save
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the folder {self.folder}: {error.strerror}; give another --out") from None
         comparison = self.to_dict()
         try:
             save(self.plot(), self.folder / PICTURE)

@@ -19,7 +19,7 @@ from tercet.checkpoint import load_model
 from tercet.checkpoint.run_record import RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
 from tercet.evaluate.held_out import check_scorable
-from tercet.storage import write_atomically
+from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.grid import VariedKey, folder_names, grid_points
 from tercet.training.recipe import Recipe, load_recipe, recipe_names
 from tercet.training.run import RunDiverged, check_same_run, train
@@ -187,7 +187,11 @@ def is_run(name: str) -> bool:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run's folder says that its training is at its end."""
+    """Whether a run's folder says that its training is at its end.
+
+    Raises:
+        UserError: where what it says is damaged.
+    """
     record = read_record(folder)
     return record is not None and record.finished
 
@@ -244,11 +248,8 @@ def _check_out(out: Path, asked: Plain) -> None:
         if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no comparison; give another --out")
         return
-    try:
-        old = json.loads((out / SETTINGS).read_text(encoding="utf-8"))["asked"]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{out / SETTINGS} is not what a comparison writes; give another --out") from None
-    if changed := find_differences(old, json.loads(json.dumps(asked))):
+    old = _read_settings(out)
+    if changed := find_differences(old["asked"], json.loads(json.dumps(asked))):
         raise UserError(f"{out} holds a comparison with other settings ({'; '.join(changed)}); give another --out")
 
 
@@ -259,16 +260,27 @@ def _settle(sweep: Sweep) -> dict[str, Any]:
 
     path = sweep.out / SETTINGS
     if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))["arithmetic"]
+        return _read_settings(sweep.out)["arithmetic"]
     open_recipes = [run.recipe for run in sweep.runs if run.recipe and run.recipe.training.precision == "auto"]
     arithmetic = choose_arithmetic(open_recipes[0].training) if open_recipes else {}
     try:
         sweep.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {sweep.out}: {error.strerror}; give another --out") from None
-    settings = {"asked": sweep.asked, "arithmetic": arithmetic}
-    write_atomically(path, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+    write_sealed_json(path, {"asked": sweep.asked, "arithmetic": arithmetic})
     return arithmetic
+
+
+def _read_settings(out: Path) -> dict[str, Any]:
+    """What was asked for, and in what numbers.
+
+    Raises:
+        UserError: where the file is damaged, or none of ours.
+    """
+    settings = read_sealed_json(out / SETTINGS, since="checksum")
+    if any(not isinstance(settings.get(key), dict) for key in ("asked", "arithmetic")):
+        raise UserError(f"{out / SETTINGS} is not what a comparison writes; give another --out")
+    return settings
 
 
 def _of(recipe: Recipe, arithmetic: dict[str, Any]) -> dict[str, Any] | None:

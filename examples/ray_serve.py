@@ -17,6 +17,7 @@ from tercet.serve.http.app import application
 from tercet.serve.http.guard import AccessRules
 from tercet.serve.registry import LoadedModel, ModelRegistry
 from tercet.serve.server import name_models
+from tercet.web.access import AllowedNames
 
 
 def service() -> FastAPI:
@@ -24,7 +25,8 @@ def service() -> FastAPI:
     folders = name_models(os.environ["TERCET_RUNS"].split(os.pathsep))
     key = os.environ.get("TERCET_API_KEY")
     models = (LoadedModel(load(path).trained, name=name, limits=Limits()) for name, path in folders.items())
-    return application(ModelRegistry(models), AccessRules(key=key, local=key is None))
+    names = AllowedNames(hosts=() if key is None else ("*",))
+    return application(ModelRegistry(models), AccessRules(key=key, names=names))
 
 
 # More than the slots of a replica may be under way, so that its batches are full; what waits has a line there.

@@ -15,10 +15,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def host_name(host_header: str) -> str:
+    """The name or address in a Host header, in lower case, without its port."""
+    bracketed = host_header.startswith("[")  # an IPv6 address
+    return (host_header[1:].partition("]") if bracketed else host_header.partition(":"))[0].lower()
+
+
 def names_loopback(host_header: str) -> bool:
     """Whether a request's Host header, with or without a port, is a name of this machine.
 
     A page on another site can lead a browser here under a name of its own (DNS rebinding), but not under one of these.
     """
-    bracketed = host_header.startswith("[")  # an IPv6 address
-    return is_loopback((host_header[1:].partition("]") if bracketed else host_header.partition(":"))[0].lower())
+    return is_loopback(host_name(host_header))

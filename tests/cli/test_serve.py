@@ -165,6 +165,7 @@ def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> s
         ),
         (["--host", "198.51.100.1", "--no-key"], "cannot open 198.51.100.1 at port 8000: "),
         (["--port", "70000"], "--port 70000 must be 0 to 65535"),
+        (["--allow-host", "http://a.example"], "--allow-host http://a.example is no name; write it as example.org"),
         (["--cors-origin", "example.org"], "--cors-origin example.org is no origin; write it as https://example.org"),
         (["--device", "gpu"], "--device gpu is unknown"),
     ],

@@ -156,7 +156,8 @@ def folder(tmp_path: Path) -> Path:
 def test_the_command_needs_no_web_framework(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "tercet.explorer.server", raising=False)
+    for name in ("tercet.explorer.server", "tercet.web.server"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     for name in ("starlette", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, None)
     saved = tmp_path / "page.html"

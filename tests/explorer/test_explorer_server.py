@@ -99,9 +99,35 @@ def test_the_names_of_this_machine(client: TestClient, host: str) -> None:
     assert client.post("/api/model", json={}, headers={"Host": host}).status_code == 200
 
 
-def test_who_opens_it_to_others_may_use_any_name(answers: Answers) -> None:
-    with TestClient(application(answers, host="0.0.0.0"), base_url="http://box.local:8765") as client:
+def test_who_opens_it_to_others_may_use_its_names_alone(answers: Answers) -> None:
+    with TestClient(application(answers, host="0.0.0.0"), base_url="http://192.168.1.5:8765") as client:
+        for name in ("192.168.1.5", f"{socket.gethostname()}:8765", "localhost", "[::1]:8765"):
+            assert client.post("/api/model", json={}, headers={"Host": name}).status_code == 200
+        assert client.post("/api/model", json={}, headers={"Host": "evil.example"}).status_code == 403
+    with TestClient(application(answers, host="box.example"), base_url="http://box.example:8765") as client:
         assert client.post("/api/model", json={}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8766", "https://127.0.0.1"])
+def test_pages_of_others_may_not_ask(client: TestClient, origin: str) -> None:
+    for path in ("/", "/main.js", "/nothing"):
+        assert client.get(path, headers={"Origin": origin}).status_code == 403
+    answer = client.post("/api/model", json={}, headers={"Origin": origin})
+    assert (answer.status_code, set(answer.json())) == (403, {"error"})
+    assert client.options("/api/model", headers={"Origin": origin}).status_code == 403
+
+
+def test_its_own_page_may_ask(client: TestClient) -> None:
+    assert client.post("/api/model", json={}, headers={"Origin": "http://127.0.0.1:8765"}).status_code == 200
+
+
+def test_every_answer_says_what_a_browser_may_do_with_it(client: TestClient) -> None:
+    for path in ("/", "/main.js", "/nothing", "/api/model"):
+        for headers in ({}, {"Host": "evil.example"}):
+            answer = client.get(path, headers=headers)
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
@@ -134,7 +160,7 @@ def test_nothing_but_the_page_is_served(client: TestClient, path: str) -> None:
 def test_other_methods_are_refused(client: TestClient) -> None:
     assert client.get("/api/model").status_code == 405
     assert client.post("/main.js", json={}).status_code == 405
-    assert client.options("/api/model", headers={"Origin": "http://evil.example"}).status_code == 405
+    assert client.options("/api/model").status_code == 405
 
 
 def test_a_fault_of_ours_is_told_without_its_insides(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:

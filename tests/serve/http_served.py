@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import uvicorn
 from starlette.testclient import TestClient
 
 from tercet.checkpoint import Trained
+from tercet.limits import HEAD_SECONDS, MAX_CONNECTIONS, READING_SECONDS
 from tercet.models import (
     AnyModel,
     Classifier,
@@ -31,6 +31,7 @@ from tercet.serve.http.guard import AccessRules
 from tercet.serve.http.log import ServerLog
 from tercet.serve.registry import GenerationWorker, LoadedModel, ModelRegistry
 from tercet.tokens import BPE, Tokenizer, WordPiece
+from tercet.web.server import BoundedServer, open_socket
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "the dog and the cat sat and ran until the mat was worn, unbelievable"]
 STACK = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41, position=Rotary())
@@ -174,25 +175,32 @@ def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterat
 
 
 @contextmanager
-def on_a_socket(models: ModelRegistry, rules: AccessRules | None = None, log: ServerLog | None = None) -> Iterator[str]:
-    """The address; uvicorn answers there in a thread of its own."""
-    config = uvicorn.Config(
+def on_a_socket(
+    models: ModelRegistry,
+    rules: AccessRules | None = None,
+    log: ServerLog | None = None,
+    *,
+    notes: list[str] | None = None,
+    connections: int = MAX_CONNECTIONS,
+    head_seconds: float = HEAD_SECONDS,
+    reading_seconds: float = READING_SECONDS,
+) -> Iterator[str]:
+    """The address; the server answers there in a thread of its own."""
+    listening = open_socket("127.0.0.1", 0, patience=30)
+    server = BoundedServer(
         application(models, rules, log=log),
-        port=0,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        timeout_graceful_shutdown=3,
+        note=[].append if notes is None else notes.append,
+        grace=3,
+        connections=connections,
     )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    server.room.head_seconds, server.room.reading_seconds = head_seconds, reading_seconds
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
         while not server.started:
             thread.join(0.01)
             assert thread.is_alive()
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()

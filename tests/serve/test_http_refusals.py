@@ -3,6 +3,7 @@ that is not the server's fault."""
 
 import json
 import math
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from tercet.serve.http.guard import AccessRules
+from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
 JSON = {"Content-Type": "application/json"}
 COMPLETE, CHAT, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
@@ -196,9 +198,12 @@ def test_the_names_of_this_machine(asking: TestClient, host: str) -> None:
     assert asking.get("/health", headers={"Host": host}).status_code == 200
 
 
+OPEN = AllowedNames(local=False, hosts=("box.example",))
+
+
 def test_the_key() -> None:
-    with client("bert", rules=AccessRules(key="a key of mine", local=False)) as asking:
-        assert asking.get("/health", headers={"Host": "any.example"}).json() == {"status": "ready", "models": 1}
+    with client("bert", rules=AccessRules(key="a key of mine", names=OPEN)) as asking:
+        assert asking.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "ready", "models": 1}
         assert asking.get("/").status_code == 200
         for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
             answer = asking.get(path)
@@ -218,6 +223,14 @@ def test_the_key() -> None:
         assert asking.get("/v1/models", headers=with_key).status_code == 200
         assert asking.post(EMBED, json={"input": "a"}, headers=with_key).status_code == 200
         refused(asking.post(EMBED, json={"input": "a"}), 401)
+        assert refused(asking.get("/health", headers={"Host": "any.example"}), 403)["code"] == "wrong_host"
+        for name in (
+            "203.0.113.7:8000",
+            "[2001:db8::1]",
+            socket.gethostname(),
+            "localhost",
+        ):  # nobody else's to point here
+            assert asking.get("/health", headers={"Host": name}).status_code == 200, name
         told = asking.get("/openapi.json", headers=with_key).json()
         assert told["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
     assert "a key of mine" not in repr(AccessRules(key="a key of mine"))
@@ -231,10 +244,17 @@ def test_a_key_is_something_that_a_header_can_hold(key: str) -> None:
 
 def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClient) -> None:
     origin = {"Origin": "https://a.example"}
-    assert "access-control-allow-origin" not in asking.get("/v1/models", headers=origin).headers
+    for foreign in ("https://a.example", "null", "http://127.0.0.1:81", "http://127.0.0.1.a.example", "x" * 9999):
+        for answer in (
+            asking.get("/v1/models", headers={"Origin": foreign}),
+            asking.get("/", headers={"Origin": foreign}),
+        ):
+            assert refused(answer, 403)["code"] == "wrong_origin"
+            assert "access-control-allow-origin" not in answer.headers
+    assert asking.get("/v1/models", headers={"Origin": "http://127.0.0.1"}).status_code == 200  # its own page
     preflight = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    refused(asking.options(COMPLETE, headers=preflight), 405)
-    with client("bert", rules=AccessRules(origins=("https://a.example",), key="k")) as other:
+    refused(asking.options(COMPLETE, headers=preflight), 403)
+    with client("bert", rules=AccessRules(names=AllowedNames(origins=("https://a.example",)), key="k")) as other:
         answer = other.options(COMPLETE, headers=preflight)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://a.example")
         told = other.get("/v1/models", headers=origin)
@@ -245,7 +265,15 @@ def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClie
 def test_the_page_loads_nothing(asking: TestClient) -> None:
     page = asking.get("/")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert page.headers["x-content-type-options"] == "nosniff"
+    for answer in (
+        page,
+        asking.get("/v1/models"),
+        asking.get("/no"),
+        asking.get("/", headers={"Host": "evil.example"}),
+    ):
+        assert set(SECURITY_HEADERS) <= set(answer.headers)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert not any(word in page.text for word in ("<script", "src=", "http://", "https://", "@import"))
     paths = asking.get("/openapi.json").json()["paths"]
     assert all(path in page.text for path in paths if "{" not in path)

@@ -306,10 +306,7 @@ def find_model(path: Path) -> Path:
     folders = (path, path / "best", path / "last")
     whole = [folder for folder in folders if not _missing(folder)]
     begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
-    if whole and whole[0] in (
-        path,
-        *begun[:1],
-    ):  # a best model that is not whole is not replaced by the last in silence
+    if whole and whole[0] in (path, *begun[:1]):  # the last does not take the place of a broken best in silence
         return whole[0]
     if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
         if len(files) == 1:

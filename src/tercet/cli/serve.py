@@ -26,6 +26,10 @@ def register(verbs: Verbs) -> None:
     reach.add_argument("--port", metavar="N", type=int, help="default: 8000; 0 takes any that is free")
     reach.add_argument("--no-key", action="store_true", help="let others reach it without a key")
     reach.add_argument(
+        "--allow-host", metavar="NAME", action="append", default=[],
+        help="it may be asked under this name too; may be repeated, * is any (default: this machine's own names)",
+    )  # fmt: skip
+    reach.add_argument(
         "--cors-origin", metavar="URL", action="append", default=[],
         help="pages of this origin may ask from a browser; may be repeated (default: none)",
     )  # fmt: skip
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         models = {name: loading.submit(load, folder).result() for name, folder in name_models(args.runs).items()}
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     serve(
-        models, limits=limits, origins=tuple(args.cors_origin), open_to_all=args.no_key, json_log=args.json_log,
-        quiet=args.quiet, **settings,
+        models, limits=limits, hosts=tuple(args.allow_host), origins=tuple(args.cors_origin), open_to_all=args.no_key,
+        json_log=args.json_log, quiet=args.quiet, **settings,
     )  # fmt: skip
     return 0

@@ -1,34 +1,39 @@
 """The page over HTTP, for one's own browser: a few files, and a POST for each query.
 
-It is meant for this machine alone, and holds other pages off: a request must name a host of this machine, which no page
-can fake by a name of its own that leads here, and a question must be JSON, which no form of another page can send.
+It is meant for this machine alone, and holds other pages off: a request must name a host of this machine and no foreign
+origin, neither of which a page can fake, and a question must be JSON, which no form of another page can send.
 """
 
+import asyncio
 import json
-import socket
 import sys
 import webbrowser
 from collections.abc import Callable
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tercet.config import UserError
 from tercet.explorer.answers import Answers
 from tercet.explorer.export import export_page
 from tercet.explorer.page_files import page_files, policy, type_of
 from tercet.explorer.queries import HeadsQuery, parse_query
-from tercet.loopback import LOOPBACK, is_loopback, names_loopback
+from tercet.limits import BODY_SECONDS, EXPLORER_CONNECTIONS, MAX_ERROR_CHARACTERS
+from tercet.loopback import LOOPBACK, is_loopback
+from tercet.web.access import SECURITY_HEADERS, AllowedNames
+from tercet.web.server import BoundedServer, open_socket
 
 PORT = 8765
 PORTS_TRIED = 20  # ports after the one that was asked for
 MAX_BODY_BYTES = 1_000_000  # bytes of a question
+PATIENCE = 60.0  # seconds for which a browser may take nothing of an answer
 
 
 def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: bool = False) -> None:
@@ -42,7 +47,7 @@ def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: b
     Raises:
         UserError: where nothing can be opened there.
     """
-    listening = _listen(host, port)
+    listening = open_socket(host, port, patience=PATIENCE, ports_tried=PORTS_TRIED + 1)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
     if not is_loopback(host):
@@ -53,25 +58,20 @@ def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: b
     print(address, flush=True)
     if browse:
         webbrowser.open(address)
-    config = uvicorn.Config(
-        application(answers, host=host),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=2,
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+
+    def note(message: str) -> None:
+        print(f"tercet: {message}", file=sys.stderr)
+
+    app = application(answers, host=host)
+    BoundedServer(app, note=note, grace=2, connections=EXPLORER_CONNECTIONS).run(sockets=[listening])
 
 
 def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
     """The server as an ASGI application."""
 
     async def page(request: Request) -> Response:
-        refusal = _refuse_host(request, host)
         name = request.path_params.get("name", "index.html")
         files = page_files()
-        if refusal is not None:
-            return refusal
         if name not in files:
             return _error_response(404, f"there is no {name!r:.60} here")
         headers = {"Content-Security-Policy": policy(files["index.html"])} if name == "index.html" else {}
@@ -85,7 +85,7 @@ def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
                 return Response(export_page(answers, parse_query(HeadsQuery, body).ask), media_type="text/html")
             return JSONResponse(answers.answer(name, body))
 
-        return await _answer_post(request, host, respond)
+        return await _answer_post(request, respond)
 
     return Starlette(
         routes=[
@@ -93,22 +93,41 @@ def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
             Route("/api/{name}", answer, methods=["POST"]),
             Route("/{name}", page, methods=["GET"]),
         ],
+        middleware=[Middleware(_Guard, names=AllowedNames(local=is_loopback(host), hosts=(host.lower(),)))],
         exception_handlers={HTTPException: _on_http_error, Exception: _on_failure},
     )
 
 
-async def _answer_post(request: Request, host: str, respond: Callable[[Any], Response]) -> Response:
+class _Guard:
+    """Refuses requests under names that are none of this machine's, and those of others' pages."""
+
+    def __init__(self, app: ASGIApp, *, names: AllowedNames) -> None:
+        self._app, self._names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._names.refuse(Request(scope).headers) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            response = _error_response(403, f"{refusal.message}; open the address that was printed")
+            await response(scope, receive, send)
+
+
+async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> Response:
     """Read the question, and have it answered beside the loop, for the model takes its time."""
-    refusal = _refuse_host(request, host)
-    if refusal is not None:
-        return refusal
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return _error_response(415, "a question is JSON; send it with the content type application/json")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            return _error_response(413, f"a question has at most {MAX_BODY_BYTES:,} bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    return _error_response(413, f"a question has at most {MAX_BODY_BYTES:,} bytes")
+    except TimeoutError:
+        return _error_response(408, f"the question did not come whole within {BODY_SECONDS:g} seconds; send it again")
+    except ClientDisconnect:
+        return _error_response(400, "the question was cut off")  # which nobody reads
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -116,7 +135,7 @@ async def _answer_post(request: Request, host: str, respond: Callable[[Any], Res
     try:
         return _with_headers(await run_in_threadpool(respond, data))
     except UserError as error:
-        return _error_response(400, " ".join(str(error).split()))
+        return _error_response(400, " ".join(str(error)[:MAX_ERROR_CHARACTERS].split()))
 
 
 def _on_http_error(_request: Request, error: Exception) -> Response:
@@ -128,44 +147,11 @@ def _on_failure(_request: Request, _error: Exception) -> Response:
     return _error_response(500, "something went wrong; the terminal in which the server runs says what")
 
 
-def _refuse_host(request: Request, host: str) -> Response | None:
-    """Refuse a request under a name that is none of this machine's: a page elsewhere may have made it up."""
-    host_header = request.headers.get("host", "")
-    if not is_loopback(host) or names_loopback(host_header):
-        return None
-    return _error_response(403, f"{host_header!r:.80} is not a name of this machine; open the address that was printed")
-
-
 def _error_response(status: int, error: str) -> Response:
     return _with_headers(JSONResponse({"error": error}, status_code=status))
 
 
 def _with_headers(response: Response) -> Response:
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["Referrer-Policy"] = "no-referrer"
+    for name, value in {**SECURITY_HEADERS, "cache-control": "no-store"}.items():
+        response.headers.setdefault(name, value)
     return response
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket at the first free port from `port` on."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    last = port if port == 0 else min(port + PORTS_TRIED, 65535)
-    for candidate in range(port, last + 1):
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        if sys.platform != "win32":  # there it would let two programs share a port
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((host, candidate))
-            listening.listen()
-            return listening
-        except OSError as error:
-            listening.close()
-            if isinstance(error, socket.gaierror) or candidate == last:
-                raise UserError(
-                    f"cannot open {host} at port {port}: {error.strerror or error}; give another --host or --port"
-                ) from None
-        except OverflowError:
-            listening.close()
-            raise UserError(f"--port {port} must be 0 to 65535; 0 takes any that is free") from None
-    raise UserError(f"--port {port} must be 0 to 65535; 0 takes any that is free")

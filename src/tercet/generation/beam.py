@@ -28,6 +28,7 @@ from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.sampling import DIVERGED
 from tercet.kernel import supports_scores, top_tokens
+from tercet.limits import MAX_LENGTH_PENALTY_POWER
 from tercet.models.inference import inference_mode
 
 LengthPenalty = Literal["average", "gnmt", "none"]
@@ -59,6 +60,8 @@ class Beam:
         for name in ("alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
+        if self.alpha > MAX_LENGTH_PENALTY_POWER:
+            raise ValueError(f"alpha={self.alpha:g} must be {MAX_LENGTH_PENALTY_POWER:g} or less; usual are 0.6 to 2")
         if self.max_ratio == self.max_extra == 0:
             raise ValueError("max_ratio=0 and max_extra=0 leave no room for an answer; try max_ratio=2.0")
         if self.min_ratio > self.max_ratio or self.min_extra > self.max_extra:

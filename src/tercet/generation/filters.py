@@ -37,7 +37,8 @@ def apply_temperature(logits: Logits, temperature: float) -> Logits:
         best = logits.argmax(-1, keepdim=True)  # the first of equals
         others = torch.ones_like(logits, dtype=torch.bool).scatter(-1, best, False)
         return shifted.masked_fill(others, -math.inf)
-    return shifted / max(temperature, torch.finfo(logits.dtype).tiny)
+    finite = torch.finfo(logits.dtype)  # beyond it the temperature is inf to the tensor, and -inf / inf is NaN
+    return shifted / min(max(temperature, finite.tiny), finite.max)
 
 
 def keep_top_k(logits: Logits, k: int) -> Logits:

@@ -3,25 +3,24 @@
 A signal stops the taking of requests; what runs and waits is finished, for `grace` seconds at most.
 """
 
-import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import uvicorn
-
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.kernel import warm_up
-from tercet.loopback import LOOPBACK, is_loopback
+from tercet.limits import MAX_BODY_BYTES
+from tercet.loopback import LOOPBACK, host_name, is_loopback
 from tercet.serve.engine import Limits
 from tercet.serve.http.app import application
 from tercet.serve.http.guard import AccessRules
 from tercet.serve.http.log import ServerLog
 from tercet.serve.registry import LoadedModel, ModelRegistry
+from tercet.web.access import AllowedNames
+from tercet.web.server import BoundedServer, open_socket
 
 KEY = "TERCET_API_KEY"
 PORT = 8000
@@ -33,8 +32,9 @@ def serve(
     host: str = LOOPBACK,
     port: int = PORT,
     limits: Limits | None = None,
-    max_body: int = 1 << 20,
+    max_body: int = MAX_BODY_BYTES,
     grace: float = 30.0,
+    hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
     open_to_all: bool = False,
     json_log: bool = False,
@@ -50,7 +50,8 @@ def serve(
         port: 0 takes any that is free.
         max_body: bytes of a request.
         grace: seconds in which what runs may be finished, once a signal came.
-        origins: of pages in browsers that may read the answers.
+        hosts: names under which it may be asked, beside this machine's own; "*" is any.
+        origins: of pages in browsers that may ask, and read the answers; "*" is any.
         open_to_all: no key is needed, though others can reach it.
         json_log: the log's lines are JSON.
         quiet: no line for each request.
@@ -58,16 +59,16 @@ def serve(
     Raises:
         UserError: where it cannot be opened there, or would be open to others without a key.
     """
-    rules = _access_rules(host, os.environ.get(KEY), origins, max_body, open_to_all)
+    rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, open_to_all)
     if not grace >= 0:
         raise UserError(f"--grace {grace:g} must be 0 or more seconds")
     limits = Limits() if limits is None else limits
-    listening = _listen(host, port, patience=limits.seconds)
+    listening = open_socket(host, port, patience=limits.seconds)
     warm_up()  # whoever asks meanwhile waits for it
     log = ServerLog(quiet=quiet, as_json=json_log)
     registry = ModelRegistry(LoadedModel(trained, name=name, limits=limits) for name, trained in models.items())
     try:
-        server = _Server(_config(application(registry, rules, log=log), grace), registry, grace, log)
+        server = _Server(application(registry, rules, log=log), registry, grace, log)
         host_in_url = f"[{host}]" if ":" in host else host
         for model in registry.models.values():
             log.note(f"{model.name}: {model.kind}, at {' and '.join(model.endpoints)}")
@@ -94,42 +95,32 @@ def name_models(folders: Sequence[str | Path]) -> dict[str, Path]:
 
 
 def _access_rules(
-    host: str, key: str | None, origins: tuple[str, ...], max_body: int, open_to_all: bool
+    host: str, key: str | None, hosts: tuple[str, ...], origins: tuple[str, ...], max_body: int, open_to_all: bool
 ) -> AccessRules:
     local = is_loopback(host)
+    own = () if local else (host.lower(),)
     if key is None and not local and not open_to_all:
         raise UserError(
             f"{host} is more than this machine: whoever reaches it could use the models; set {KEY} to a key of your "
             "choice, or say --no-key"
         )
+    if urls := [name for name in hosts if "/" in name]:
+        raise UserError(f"--allow-host {urls[0][:100]} is no name; write it as example.org, or * for any")
     if malformed := [origin for origin in origins if origin != "*" and "://" not in origin]:
         raise UserError(f"--cors-origin {malformed[0]} is no origin; write it as https://example.org, or * for any")
     try:
-        return AccessRules(key=key, local=local, origins=origins, max_body=max_body)
+        names = AllowedNames(local=local, hosts=(*map(host_name, hosts), *own), origins=origins)
+        return AccessRules(key=key, names=names, max_body=max_body)
     except ValueError as error:
         name, flag = (KEY, f"; unset it for none: {error}") if "key" in str(error) else ("--max-body", f": {error}")
         raise UserError(f"{name} is not as it should be{flag}") from None
 
 
-def _config(app: object, grace: float) -> uvicorn.Config:
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        log_level="warning",
-        access_log=False,  # ours says more
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        timeout_graceful_shutdown=int(grace) + 3,  # the workers end what is left before
-        lifespan="off",
-    )
+class _Server(BoundedServer):
+    """Its models stop taking questions when it does."""
 
-
-class _Server(uvicorn.Server):
-    """uvicorn's, whose models stop taking questions when it does."""
-
-    def __init__(self, config: uvicorn.Config, registry: ModelRegistry, grace: float, log: ServerLog) -> None:
-        super().__init__(config)
+    def __init__(self, app: object, registry: ModelRegistry, grace: float, log: ServerLog) -> None:
+        super().__init__(app, note=log.note, grace=grace + 3)  # the workers end what is left before
         self._registry, self._grace, self._log = registry, grace, log
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -138,25 +129,3 @@ class _Server(uvicorn.Server):
         self._registry.closing = True
         closing.start()
         await super().shutdown(sockets)
-
-
-def _listen(host: str, port: int, *, patience: float) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    if sys.platform != "win32":  # there it would let two programs share a port
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a reader who takes nothing for so long is cut off by the kernel
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience))
-    try:
-        listening.bind((host, port))
-        listening.listen(1024)
-    except OSError as error:
-        listening.close()
-        raise UserError(
-            f"cannot open {host} at port {port}: {error.strerror or error}; give another --host or --port "
-            "(0 takes any that is free)"
-        ) from None
-    except OverflowError:
-        listening.close()
-        raise UserError(f"--port {port} must be 0 to 65535; 0 takes any that is free") from None
-    return listening

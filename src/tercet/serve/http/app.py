@@ -48,11 +48,12 @@ def application(registry: ModelRegistry, rules: AccessRules | None = None, *, lo
     key = [] if rules.key is None else [Depends(HTTPBearer(auto_error=False))]  # the guard looks at the key
     for router in ROUTERS:
         app.include_router(router, dependencies=key)
-    register_errors(app, paths=["/", "/health", "/metrics", "/openapi.json", "/v1/models", *get_args(Endpoint)])
-    app.add_middleware(Guard, rules=rules, metrics=metrics, log=log or ServerLog(quiet=True))
-    if rules.origins:  # around the guard: a browser asks for leave without the key
+    paths = ["/", "/health", "/metrics", "/openapi.json", "/v1/models", *get_args(Endpoint)]
+    register_errors(app, paths=paths)
+    app.add_middleware(Guard, rules=rules, metrics=metrics, log=log or ServerLog(quiet=True), paths=paths)
+    if rules.names.origins:  # around the guard: a browser asks for leave without the key
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(rules.origins), allow_methods=["GET", "POST"],
+            CORSMiddleware, allow_origins=list(rules.names.origins), allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"], expose_headers=["Retry-After"],
         )  # fmt: skip
     app.openapi = _with_models(app.openapi, registry)  # type: ignore[method-assign]

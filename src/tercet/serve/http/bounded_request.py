@@ -9,6 +9,7 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from tercet.limits import MAX_BODIES_BYTES
 from tercet.serve.http.context import service_of
 from tercet.serve.http.disconnect import CLIENT_GONE, ClientGone
 from tercet.serve.http.errors import APIError
@@ -17,7 +18,21 @@ READ_ON = 16  # times as much as is allowed is read and dropped, before the conn
 
 
 class BoundedRequest(Request):
-    """A request whose body is bounded in size and time, and is JSON."""
+    """A request whose body is bounded in size and time, and is JSON; close it once it is answered."""
+
+    _held = 0
+
+    def close_body(self) -> None:
+        service_of(self).body_bytes -= self._held
+        self._held = 0
+
+    def _hold(self, size: int) -> None:
+        service = service_of(self)
+        if service.body_bytes + size > MAX_BODIES_BYTES:
+            headers = {"Connection": "close", "Retry-After": "1"}
+            raise APIError(503, "too much is being asked at once; try again in 1 s", code="overloaded", headers=headers)
+        service.body_bytes += size
+        self._held += size
 
     async def stream(self) -> AsyncGenerator[bytes]:
         rules = service_of(self).rules
@@ -33,6 +48,7 @@ class BoundedRequest(Request):
                     if size > READ_ON * limit:
                         raise _too_large(limit, close)
                     if max(size, announced) <= limit:
+                        self._hold(len(chunk))
                         yield chunk
             # Read to its end, though none of it was kept: who is cut off while sending sees no answer.
             if size > limit:
@@ -63,10 +79,13 @@ class Route(APIRoute):
             if request.method == "POST" and kind != "application/json":
                 message = "a request is JSON; send it with the header Content-Type: application/json"
                 raise APIError(415, message, code="not_json")
+            bounded = BoundedRequest(request.scope, request.receive)
             try:
-                return await answer(BoundedRequest(request.scope, request.receive))
+                return await answer(bounded)
             except ClientGone:
                 return Response(status_code=CLIENT_GONE)
+            finally:
+                bounded.close_body()
 
         return handle
 

@@ -18,13 +18,18 @@ from tercet.serve.http.worker_answers import worker_answers
 from tercet.serve.registry import BatchTask, Endpoint, LoadedModel, ModelRegistry
 
 
-@dataclass(frozen=True)
+@dataclass
 class Service:
-    """What all routes share."""
+    """What all routes share.
+
+    Attributes:
+        body_bytes: of all requests that are read or answered now.
+    """
 
     registry: ModelRegistry
     metrics: ServerMetrics
     rules: AccessRules
+    body_bytes: int = 0
 
 
 def service_of(request: Request) -> Service:

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from tercet.config import UserError
 from tercet.generation.sampling import DIVERGED
+from tercet.limits import MAX_ERROR_CHARACTERS
 from tercet.serve.engine import QueueFull, ShuttingDown
 from tercet.serve.registry import ModelSelectionError
 
@@ -38,7 +39,7 @@ DESCRIPTIONS = {
     415: "The request is not JSON",
     429: "Too many are waiting; try again after the seconds in Retry-After",
     500: "The model's weights are broken, or the server is",
-    503: "The server is closing",
+    503: "The server is closing, or has too much to do; try again after the seconds in Retry-After",
     504: "The answer took too long",
 }
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
@@ -93,7 +94,7 @@ class APIError(HTTPException):
     @property
     def body(self) -> dict[str, Any]:
         # Half a surrogate pair may come back in a message, and no UTF-8 can hold it.
-        message = " ".join(self.detail.split()).encode("utf-8", "replace").decode()
+        message = " ".join(self.detail[:MAX_ERROR_CHARACTERS].split()).encode("utf-8", "replace").decode()
         kind = TYPES.get(self.status_code, "invalid_request_error")
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 

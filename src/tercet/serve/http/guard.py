@@ -1,24 +1,32 @@
-"""Before any route: who may ask, and under which name; and after it: a line in the log, and the counts.
+"""Before any route: who may ask, under which name and from whose page; and after it: a line in the log, and the counts.
 
-A page on another site can lead a browser here under a name of its own, so a server that is for this machine alone
-answers only to names of this machine (DNS rebinding). The key is compared in constant time and written nowhere.
+The key is compared in constant time and written nowhere; nor is anything else that a client made up, for it may be the
+key in a wrong place.
 """
 
 import hmac
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tercet.loopback import names_loopback
+from tercet.limits import BODY_SECONDS, MAX_BODY_BYTES
 from tercet.serve.http.disconnect import CLIENT_GONE
 from tercet.serve.http.errors import APIError
 from tercet.serve.http.log import ServerLog
 from tercet.serve.http.metrics import ServerMetrics
+from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
 OPEN = ("/", "/health")  # without the key: they say nothing of the models
 OTHER = "other"  # the route of what has none
+METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
+REMEDIES = {
+    "wrong_host": "use the address that the server printed, or start it with --allow-host",
+    "wrong_origin": "start the server with --cors-origin to let them",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +35,15 @@ class AccessRules:
 
     Attributes:
         key: what requests must bring as a bearer's token; None asks for none.
-        local: whether only names of this machine are answered.
-        origins: of pages in browsers that may read the answers; "*" is any.
+        names: under which the server may be asked, and by whose pages.
         max_body: bytes of a request.
         body_seconds: in which it must have come.
     """
 
     key: str | None = field(default=None, repr=False)
-    local: bool = True
-    origins: tuple[str, ...] = ()
-    max_body: int = 1 << 20
-    body_seconds: float = 30.0
+    names: AllowedNames = field(default_factory=AllowedNames)
+    max_body: int = MAX_BODY_BYTES
+    body_seconds: float = BODY_SECONDS
 
     def __post_init__(self) -> None:
         if self.key is not None and not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
@@ -57,10 +63,16 @@ class RequestStats:
 
 
 class Guard:
-    """An ASGI application around another."""
+    """An ASGI application around another.
 
-    def __init__(self, app: ASGIApp, *, rules: AccessRules, metrics: ServerMetrics, log: ServerLog) -> None:
-        self.app, self.rules, self.metrics, self.log = app, rules, metrics, log
+    Args:
+        paths: that there are; the log names no others.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, rules: AccessRules, metrics: ServerMetrics, log: ServerLog, paths: Sequence[str]
+    ) -> None:
+        self.app, self.rules, self.metrics, self.log, self.paths = app, rules, metrics, log, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,7 +86,10 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
+                headers = MutableHeaders(raw=list(message["headers"]))
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                message["headers"] = headers.raw
             await send(message)
 
         try:
@@ -87,16 +102,16 @@ class Guard:
             route = getattr(scope.get("route"), "path", OTHER)
             seconds = time.perf_counter() - stats.began
             self.metrics.observe_request(route, status, seconds)
+            method = scope["method"] if scope["method"] in METHODS else OTHER
+            path = scope["path"] if scope["path"] in self.paths else route
             self.log.request(
-                scope["method"], scope["path"], status, seconds,
+                method, path, status, seconds,
                 model=stats.model, prompt_tokens=stats.prompt_tokens, new_tokens=stats.new_tokens,
             )  # fmt: skip
 
     def _access_error(self, request: Request) -> APIError | None:
-        host = request.headers.get("host", "")
-        if self.rules.local and not names_loopback(host):
-            message = f"{host[:80]!r} is not a name of this machine; use the address that the server printed"
-            return APIError(403, message, code="wrong_host")
+        if (refusal := self.rules.names.refuse(request.headers)) is not None:
+            return APIError(403, f"{refusal.message}; {REMEDIES[refusal.code]}", code=refusal.code)
         if self.rules.key is None or request.url.path in OPEN:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")

@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from typing import Any, TextIO
-from urllib.parse import quote
 
 
 class ServerLog:
@@ -30,14 +29,13 @@ class ServerLog:
     ) -> None:
         if self._quiet:
             return
-        quoted_path = quote(path[:200])  # no line ends or colours of a stranger's making
         if self._json:
-            line = {"method": method, "path": quoted_path, "status": status, "seconds": round(seconds, 4)}
+            line = {"method": method, "path": path, "status": status, "seconds": round(seconds, 4)}
             tokens = {} if model is None else {"model": model, "read": prompt_tokens, "wrote": new_tokens}
             self._print({**line, **tokens})
             return
         model_part = "" if model is None else f", {model}: {prompt_tokens} tokens read, {new_tokens} written"
-        self._print(f"{method} {quoted_path} {status} in {seconds:.3f} s{model_part}")
+        self._print(f"{method} {path} {status} in {seconds:.3f} s{model_part}")
 
     def note(self, message: str) -> None:
         """What is not of one request."""

@@ -1,0 +1,149 @@
+"""A connection whose every wait has an end: for a request's head, for who reads, for a place among the others.
+
+uvicorn's own times a connection only between two requests, and any byte stops that clock. Here a clock runs whenever no
+request is being answered: who has not sent a whole head by then is let go, and so is who does not take the answer.
+Where there are as many connections as may be, the one that has waited longest for its request makes room.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tercet.limits import HEAD_SECONDS, MIN_READ_BYTES, READING_SECONDS
+
+MAY_RESPOND = (h11.IDLE, h11.SEND_RESPONSE)
+
+
+@dataclass
+class ConnectionRoom:
+    """What the connections of one server share.
+
+    Attributes:
+        capacity: so many may be open.
+        head_seconds: in which a request's head must have come.
+        reading_seconds: in which a client must take some of an answer that waits for it.
+        idle: those that wait for a request, longest first.
+    """
+
+    capacity: int
+    head_seconds: float = HEAD_SECONDS
+    reading_seconds: float = READING_SECONDS
+    idle: dict["BoundedProtocol", None] = field(default_factory=dict)
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's, with an end to each wait; what it refuses itself has the shape of the service's errors."""
+
+    def __init__(self, *args: Any, room: ConnectionRoom, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._room = room
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._reading_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._room.capacity:
+            longest = next((one for one in self._room.idle if not one.transport.is_closing()), self)
+            longest.refuse(503, "there are too many connections; try again in a second", "too_many_connections")
+        if not transport.is_closing():
+            self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._is_answering:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # and perhaps the next request, where it is here already
+        if not self._is_answering:
+            self._wait_for_request()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, f"this is not HTTP/1.1 as it should be, or its head is too large ({msg})", "invalid_http")
+
+    def refuse(self, status: int, message: str, code: str) -> None:
+        """End the connection; with an answer, where one can still be given."""
+        if self.transport.is_closing():
+            return
+        self._stop_waiting()
+        if self.conn.our_state in MAY_RESPOND and self.conn.their_state is not h11.MUST_CLOSE:
+            kind = "server_error" if status >= 500 else "invalid_request_error"
+            error = {"message": message, "type": kind, "param": None, "code": code}
+            body = json.dumps({"error": error}).encode()
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self._is_answering:  # the application must not answer too
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._close()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    def _wait_for_request(self) -> None:
+        self._stop_waiting()
+        self._room.idle[self] = None
+        self._head_timer = self.loop.call_later(self._room.head_seconds, self._on_timeout)
+
+    def _stop_waiting(self) -> None:
+        self._room.idle.pop(self, None)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_timeout(self) -> None:
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            message = f"the request's head did not come whole within {self._room.head_seconds:g} seconds; send it again"
+            self.refuse(408, message, "timeout")
+        else:
+            self._stop_waiting()
+            self._close()
+
+    def _close(self) -> None:
+        """Once what was answered is read, but not later than the clock says."""
+        self.transport.close()
+        self._watch_reader()
+
+    def _watch_reader(self) -> None:
+        self._stop_watching()
+        unread = self.transport.get_write_buffer_size()
+        self._reading_timer = self.loop.call_later(self._room.reading_seconds, self._check_reader, unread)
+
+    def _stop_watching(self) -> None:
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
+            self._reading_timer = None
+
+    def _check_reader(self, unread_before: int) -> None:
+        """Nothing is written meanwhile, so what is unread only shrinks."""
+        if unread_before - self.transport.get_write_buffer_size() >= MIN_READ_BYTES:
+            self._watch_reader()
+        else:
+            self.transport.abort()

@@ -1,0 +1,358 @@
+"""A service under attack: what do honest clients notice? Many requests, some of them faulty in every way, and a table.
+
+    python -m tests.hostile.service_load --requests 20000 --faults 0.1 --connections 9000
+
+The server is a child process with the tiny models of the service's tests. As many honest requests are sent without
+faults and with them, by as many clients in all; each answer must be the one that the model gives alone. Of all
+requests a share of `faults` is of each of these kinds, sent from a process of their own; where they ask for work at
+all, it is as much as the honest ones ask for.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "serve"), str(ROOT / "tests" / "hostile")]
+
+from http_served import LIMITS, registry, trained  # noqa: E402
+from raw_http import post  # noqa: E402
+
+from tercet.generation import Sampling, generate, translate  # noqa: E402
+from tercet.serve.http.app import application  # noqa: E402
+from tercet.web.server import BoundedServer, open_socket  # noqa: E402
+
+HONEST_CLIENTS = 4
+FAULTY_CLIENTS = 2
+TOKENS = 8
+SECONDS = 30.0  # for which a client waits for an answer
+PROMPTS = [
+    "the cat",
+    "a dog ran",
+    "the mat was worn",
+    "unbelievable",
+    "the dog and the cat",
+    "a",
+    "sat on",
+    "until the",
+]
+
+
+@dataclass(frozen=True)
+class HonestRequest:
+    """Its bytes, and the text that the command line writes."""
+
+    data: bytes
+    expected: str
+    read: Callable[[Any], str]
+
+
+def honest_requests() -> list[HonestRequest]:
+    gpt, translator = trained("gpt").require("generate"), trained("translator").require("translate")
+    requests = list[HonestRequest]()
+    for number, prompt in enumerate(PROMPTS):
+        sampling = Sampling(max_new_tokens=TOKENS, temperature=0.7, seed=number)
+        body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0.7, "seed": number}
+        expected = generate(gpt.model, gpt.tokenizer, [prompt], sampling)[0].text
+        requests.append(HonestRequest(post("/v1/completions", body), expected, lambda told: told["choices"][0]["text"]))
+    for prompt in PROMPTS[:3]:
+        expected = translate(translator.model, translator.tokenizer, [prompt])[0][0].text
+        requests.append(
+            HonestRequest(
+                post("/translate", {"text": prompt}),
+                expected,
+                lambda told: told["answers"][0]["translations"][0]["text"],
+            )
+        )
+    return requests
+
+
+# Faults: each takes the port and a source of randomness, and gives the status it got, 0 for none.
+
+
+async def read_status(reader: asyncio.StreamReader) -> int:
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+            return int(head.split()[1])
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def connection(port: int) -> Any:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def send(port: int, data: bytes) -> int:
+    async with connection(port) as (reader, writer):
+        writer.write(data)
+        return await read_status(reader)
+
+
+async def cut(port: int, rng: random.Random) -> int:
+    """The request ends at any byte."""
+    data = rng.choice(HONEST).data
+    async with connection(port) as (_, writer):
+        writer.write(data[: rng.randrange(len(data))])
+        await writer.drain()
+        if rng.random() < 0.5:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return 0
+
+
+async def leave(port: int, rng: random.Random) -> int:
+    """The client goes at any token of a stream."""
+    body = {"prompt": "the cat", "max_tokens": TOKENS, "temperature": 0, "stream": True}
+    async with connection(port) as (reader, writer):
+        writer.write(post("/v1/completions", body))
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            for _ in range(rng.randrange(TOKENS)):
+                await reader.readuntil(b"\n\n")
+    return 0
+
+
+async def odd_value(port: int, rng: random.Random) -> int:
+    path = rng.choice(["/v1/completions", "/v1/embeddings", "/translate", "/fill-mask", "/classify", "/nothing"])
+    odd = rng.choice([None, -1, 10**400, 1e308, "\ud800", "\0", [], {}, [[]], ["a"] * 3000, {"a": 1}, "a" * 9999])
+    field = rng.choice(["prompt", "text", "input", "alpha", "temperature", "n", "max_tokens", "stop", "seed", "beam"])
+    return await send(port, post(path, {"prompt": "a", field: odd}))
+
+
+async def no_json(port: int, rng: random.Random) -> int:
+    bodies = (b"", b"[" * 10**5, b"\xff\xfe", b'{"prompt": NaN}', b"9" * 10**5, b"{}{}", b'{"a":' * 10**5)
+    return await send(port, post("/v1/completions", rng.choice(bodies)))
+
+
+async def bad_head(port: int, rng: random.Random) -> int:
+    heads = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 10**6 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 10**5 + b"\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    )
+    return await send(port, rng.choice(heads))
+
+
+async def wrong_length(port: int, rng: random.Random) -> int:
+    data = rng.choice(HONEST).data
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = len(body) - rng.randrange(1, 9)
+    head = b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length"))
+    return await send(port, head + b"\r\nContent-Length: %d\r\n\r\n" % length + body)
+
+
+async def slow(port: int, rng: random.Random) -> int:
+    """A head or a body in drips, and then nothing: the connection is left open, up to a few hundred of them."""
+    data = rng.choice(HONEST).data
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data[: rng.randrange(1, len(data))])
+    SLOW.append(writer)
+    if len(SLOW) > 300:
+        SLOW.pop(rng.randrange(len(SLOW))).transport.abort()
+    return 0
+
+
+async def deaf(port: int, rng: random.Random) -> int:
+    """Asks for a stream, or for many pages, and reads nothing."""
+    ask = post("/v1/completions", {"prompt": "a", "max_tokens": TOKENS, "stream": True})
+    data = ask if rng.random() < 0.5 else b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(data)
+    SLOW.append(writer)
+    if len(SLOW) > 300:
+        SLOW.pop(0).transport.abort()
+    return 0
+
+
+FAULTS: dict[str, Callable[[int, random.Random], Awaitable[int]]] = {
+    fault.__name__: fault for fault in (cut, leave, odd_value, no_json, bad_head, wrong_length, slow, deaf)
+}
+SLOW: list[asyncio.StreamWriter] = []
+HONEST: list[HonestRequest] = []
+
+
+@dataclass
+class Figures:
+    """What honest clients saw, and what the server took."""
+
+    seconds: list[float] = field(default_factory=list)
+    wrong: int = 0
+    statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    memory: list[int] = field(default_factory=list)
+
+    def percentile(self, share: float) -> float:
+        return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
+
+
+async def ask_honestly(port: int, numbers: Iterator[int], pause: float, figures: Figures) -> None:
+    """A client with one connection, as libraries keep them."""
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    for number in numbers:
+        request = HONEST[number % len(HONEST)]
+        await asyncio.sleep(pause)
+        began = time.perf_counter()
+        if streams is None:
+            streams = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = streams
+        writer.write(request.data)
+        try:
+            async with asyncio.timeout(SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+                body = await reader.readexactly(length)
+        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError):
+            figures.statuses["honest", 0] += 1
+            streams = None
+            continue
+        status = int(head.split()[1])
+        figures.seconds.append(time.perf_counter() - began)
+        figures.statuses["honest", status] += 1
+        figures.wrong += status == 200 and request.read(json.loads(body)) != request.expected
+    if streams is not None:
+        streams[1].close()
+
+
+async def ask_faultily(port: int, plan: Iterator[tuple[str, int]], pause: float, figures: Figures) -> None:
+    for name, number in plan:
+        await asyncio.sleep(pause)
+        try:
+            status = await FAULTS[name](port, random.Random(number))
+        except OSError:
+            status = 0
+        figures.statuses[name, status] += 1
+
+
+async def watch_memory(server: psutil.Process, figures: Figures) -> None:
+    while True:
+        figures.memory.append(server.memory_info().rss)
+        await asyncio.sleep(1)
+
+
+async def load(port: int, server: psutil.Process, honest: int, faults: list[tuple[str, int]], pause: float) -> Figures:
+    figures = Figures()
+    numbers = iter(range(honest))
+    watching = asyncio.create_task(watch_memory(server, figures))
+    pause_of_faults = pause * honest * FAULTY_CLIENTS / (HONEST_CLIENTS * max(1, len(faults)))  # both take as long
+    clients = HONEST_CLIENTS if faults else HONEST_CLIENTS + FAULTY_CLIENTS
+    asking = [ask_honestly(port, numbers, pause, figures) for _ in range(clients)]
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        sending = asyncio.get_running_loop().run_in_executor(pool, send_faults, port, faults, pause_of_faults)
+        await asyncio.gather(*asking)
+        figures.statuses.update(await sending)
+    watching.cancel()
+    return figures
+
+
+def send_faults(port: int, faults: list[tuple[str, int]], pause: float) -> Counter[tuple[str, int]]:
+    async def send_all() -> Counter[tuple[str, int]]:
+        figures, plan = Figures(), iter(faults)
+        await asyncio.gather(*(ask_faultily(port, plan, pause, figures) for _ in range(FAULTY_CLIENTS)))
+        while SLOW:
+            SLOW.pop().transport.abort()
+        return figures.statuses
+
+    return asyncio.run(send_all())
+
+
+async def crowd(port: int, size: int) -> tuple[int, Counter[int]]:
+    """So many connections at once; then a request on each."""
+    opened = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+    with contextlib.suppress(OSError):
+        while len(opened) < size:
+            opened += await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(100)))
+    for _, writer in opened:
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    statuses = Counter(await asyncio.gather(*(read_status(reader) for reader, _ in opened)))
+    for _, writer in opened:
+        writer.transport.abort()
+    return len(opened), statuses
+
+
+def serve(socket_: socket.socket, control: Connection) -> None:
+    with registry("gpt", "bert", "texts", "translator", limits=LIMITS) as models:
+        notes = list[str]()
+        server = BoundedServer(application(models), note=notes.append, grace=1)
+        server.room.head_seconds = 60.0  # so that a large crowd has time to gather
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [socket_]})
+        thread.start()
+        while control.recv() == "busy":
+            busy = {name: (w.running, w.waiting) for m in models.models.values() for name, w in m.workers.items()}
+            control.send((busy, len(server.server_state.connections), notes))
+        server.should_exit = True
+        thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--faults", type=float, default=0.1, help="the share of each kind (default: 0.1)")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds of a client between requests (default: 0)")
+    parser.add_argument("--connections", type=int, default=0, help="at once, at the end")
+    args = parser.parse_args()
+    HONEST.extend(honest_requests())
+    listening = open_socket("127.0.0.1", 0, patience=30)
+    port = listening.getsockname()[1]
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=serve, args=(listening, theirs), daemon=True)
+    child.start()
+    server = psutil.Process(child.pid)
+    try:
+        count = int(args.requests * args.faults)
+        faults = [(name, number) for name in FAULTS for number in range(count)]
+        random.Random(0).shuffle(faults)
+        honest = args.requests - len(faults)
+        asyncio.run(load(port, server, honest // 8, faults[: len(faults) // 8], args.pause))  # warms up
+        runs = {
+            "without faults": asyncio.run(load(port, server, honest, [], args.pause)),
+            "with faults": asyncio.run(load(port, server, honest, faults, args.pause)),
+        }
+        for name, figures in runs.items():
+            statuses = {status: count for (kind, status), count in figures.statuses.items() if kind == "honest"}
+            print(
+                f"{name}: {len(figures.seconds):,} honest requests {statuses}, {figures.wrong} wrong, "
+                f"p50 {1000 * figures.percentile(0.5):.1f} ms, p99 {1000 * figures.percentile(0.99):.1f} ms; "
+                f"RSS {figures.memory[0] / 2**20:.0f} to {figures.memory[-1] / 2**20:.0f} MiB"
+            )
+        for (kind, status), count in sorted(runs["with faults"].statuses.items()):
+            print(f"  {kind:14} {status or 'none':>5} {count:6,}")
+        if args.connections:
+            opened, statuses = asyncio.run(crowd(port, args.connections))
+            print(f"{opened:,} connections at once: {dict(statuses)}")
+        time.sleep(1)
+        ours.send("busy")
+        busy, connections, notes = ours.recv()
+        print(f"afterwards: running and waiting {busy}, {connections} connections, notes {notes}")
+        print(f"load average {os.getloadavg()[0]:.1f}")
+    finally:
+        with contextlib.suppress(OSError):
+            ours.send("end")
+        child.join(10)
+
+
+if __name__ == "__main__":
+    main()

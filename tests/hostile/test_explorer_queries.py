@@ -1,0 +1,89 @@
+"""Queries that the explorer's page would never send: each is answered or refused in one line."""
+
+import json
+import math
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from explored import BERTS, TRANSLATORS, trained
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tercet.explorer import Answers, Query
+from tercet.explorer.queries import QUERIES
+from tercet.explorer.server import application
+from tercet.limits import MAX_ERROR_CHARACTERS
+
+SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
+JSON = {"Content-Type": "application/json"}
+KINDS = ("pre, learned", next(iter(BERTS)), next(iter(TRANSLATORS)))
+SAMPLING = {"temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.1, "seed": 1}
+EDIT = {"name": "layers.0.self_attention", "heads": [0], "positions": [0]}
+GOOD: dict[str, Any] = {
+    "ask": {"text": "abc", "target": "ab", "ids": [1, 2], "target_ids": [1], "original_ids": [1, 2], "edits": [EDIT]},
+    "at": 0, "id": 1, "name": "layers.0", "parameters": False, "size": 2, "sampling": SAMPLING,
+}  # fmt: skip
+ODD = [
+    None, True, "", "\0", "\ud800", "é\U0001f600", "a" * 3000, -1, 0, 1, 5, 2**31, 2**63, 2**64, 10**9, 10**12, 10**400,
+    0.5, 5e-324, 1e39, 1.7e308, math.nan, math.inf, -math.inf, [], {}, [[]], [-1], [2**63], [10**400], [0] * 3000,
+    [None], {"a": 1}, [{}], [EDIT] * 50, {"k" * 5000: 1}, [True], [0.5], "layers.0", "",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def asking(request: pytest.FixtureRequest) -> Iterator[TestClient]:
+    answers = Answers(trained(request.param), start=Query(text="abc"))
+    with TestClient(application(answers), base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client:
+        yield client
+
+
+def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each thing in a JSON value."""
+    if at:
+        yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from paths(inner, (*at, key))
+
+
+def check(answer: Any) -> None:
+    if answer.status_code == 200:
+        return
+    assert 400 <= answer.status_code < 500, answer.text
+    assert set(error := answer.json()) == {"error"}
+    assert "\n" not in error["error"]
+    assert len(error["error"]) <= MAX_ERROR_CHARACTERS
+
+
+@settings(max_examples=100 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from([*QUERIES, "export"]), st.randoms(use_true_random=False))
+def test_odd_values(asking: TestClient, name: str, rng: random.Random) -> None:
+    kept = {"ask"} if name == "export" else set(QUERIES[name].__dataclass_fields__)
+    body = json.loads(json.dumps({key: value for key, value in GOOD.items() if key in kept}))
+    for key in ("target", "ids", "target_ids", "original_ids", "edits"):
+        if "ask" in body and rng.random() < 0.7:
+            del body["ask"][key]
+    for _ in range(rng.choice((1, 1, 2))):
+        ways = list(paths(body))
+        if not ways:
+            break
+        *way, last = rng.choice(ways)
+        place = body
+        for key in way:
+            place = place[key]
+        place[last] = rng.choice(ODD)
+    check(asking.post(f"/api/{name}", content=json.dumps(body), headers=JSON))
+
+
+@pytest.mark.parametrize("name", [*QUERIES, "export", "\ud800", "x" * 5000])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 100_000, b"NaN", b"{}", b'{"ask": {}}', b"\xff", b'{"ask":1}{}'],
+)
+def test_bodies_that_are_no_queries(asking: TestClient, name: str, body: bytes) -> None:
+    quoted = "".join(f"%{byte:02x}" for byte in name.encode("utf-8", "surrogatepass"))
+    check(asking.post(f"/api/{quoted}", content=body, headers=JSON))

@@ -1,0 +1,323 @@
+"""Connections that no client would make: slow, silent, deaf, cut off, too many. Each ends, every slot comes back, and
+what others are answered is, to the byte, what they would get alone."""
+
+import io
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from http_served import LIMITS, Paced, on_a_socket, registry
+from raw_http import RawAnswer, RawConnection, ask, post
+
+from tercet.generation import Sampling, generate
+from tercet.limits import MAX_HEAD_BYTES
+from tercet.serve.http.guard import AccessRules
+from tercet.serve.http.log import ServerLog
+from tercet.serve.registry import ModelRegistry
+
+SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
+COMPLETE = "/v1/completions"
+TOKENS = 16
+BODY = {"prompt": "the cat", "max_tokens": TOKENS, "temperature": 0}
+GOOD = post(COMPLETE, BODY)
+STREAM = post(COMPLETE, {**BODY, "stream": True})
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[ModelRegistry]:
+    with registry("gpt") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def address(models: ModelRegistry) -> Iterator[str]:
+    with on_a_socket(models, head_seconds=0.6) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def expected(models: ModelRegistry) -> str:
+    """What the command line writes."""
+    trained = models.get("gpt").trained.require("generate")
+    sampling = Sampling(max_new_tokens=TOKENS, temperature=0)
+    return generate(trained.model, trained.tokenizer, ["the cat"], sampling)[0].text
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(models: ModelRegistry, address: str, expected: str) -> Iterator[None]:
+    """After each test every slot is free, and who asks gets the right answer."""
+    yield
+    scheduler = models.get("gpt").scheduler
+    until(lambda: (scheduler.running, scheduler.waiting) == (0, 0))  # type: ignore[attr-defined]
+    assert text(ask(address, GOOD)) == expected
+
+
+def until(true: Any, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not become so"
+        time.sleep(0.01)
+
+
+def text(answer: RawAnswer) -> str:
+    assert answer.status == 200, answer
+    return answer.json()["choices"][0]["text"]
+
+
+def error(answer: RawAnswer, status: int) -> dict[str, Any]:
+    assert answer.status == status, answer
+    told = answer.json()
+    assert set(told) == {"error"}
+    assert set(told["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in told["error"]["message"]
+    return told["error"]
+
+
+def test_a_request_that_is_cut_at_any_byte(address: str) -> None:
+    step = 1 if SCALE > 1 else 5
+    for end in range(0, len(GOOD), step):
+        connection = RawConnection(address).send(GOOD[:end])
+        connection.reset() if end % 2 else connection.socket.close()
+
+
+def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None:
+    """Beside others, whose answers stay what they are."""
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(ask, address, GOOD) for _ in range(8)]
+        for events in range(TOKENS + 2):
+            connection = RawConnection(address).send(STREAM)
+            for _ in range(events):
+                connection.read_until(b"\n\n\r\n")
+            connection.reset() if events % 2 else connection.socket.close()
+        assert [text(other.result()) for other in others] == [expected] * 8
+
+
+def test_a_head_that_comes_slowly(address: str) -> None:
+    with RawConnection(address) as slow, RawConnection(address) as silent, RawConnection(address) as between:
+        text(between.send(GOOD).answer())
+        between.send(b"P")  # the first byte of a second request must not stop the clock
+        for byte in GOOD[:9]:
+            slow.send(bytes([byte]))
+            time.sleep(0.1)
+        told = error(slow.answer(), 408)
+        assert (told["type"], told["code"]) == ("invalid_request_error", "timeout")
+        assert "within 0.6 seconds" in told["message"]
+        assert silent.seconds_to_end() < 2
+        assert silent.buffer == b""
+        assert between.answer().status in (0, 408)
+
+
+def test_a_body_that_drips_behind_its_answer(address: str) -> None:
+    """The answer does not wait for the body, and the connection ends though bytes come."""
+    with RawConnection(address) as connection:
+        connection.send(b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: x\r\nContent-Length: 900\r\n\r\n")
+        assert connection.answer().status == 415
+        ended = time.monotonic() + 5
+        connection.socket.settimeout(0.1)
+        while time.monotonic() < ended:
+            connection.send(b"a")
+            try:
+                if not connection._receive():
+                    break
+            except TimeoutError:
+                continue
+        assert time.monotonic() < ended, "it was never closed"
+
+
+def test_a_reader_of_nothing_is_cut_off(models: ModelRegistry) -> None:
+    """Also one who asks on and on, and takes no answer."""
+    with on_a_socket(models, reading_seconds=0.3) as address, RawConnection(address, receive_buffer=4096) as deaf:
+        asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        deaf.socket.settimeout(0.2)
+
+        def is_cut_off() -> bool:
+            try:
+                deaf.socket.sendall(asked * 50)
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+            return False
+
+        until(is_cut_off)
+
+
+def test_requests_in_one_go_are_answered_in_their_order(address: str) -> None:
+    with RawConnection(address) as connection:
+        lengths = [1, 5, 2, 9, 1, 3] * 3
+        connection.send(b"".join(post(COMPLETE, {**BODY, "max_tokens": length}) for length in lengths))
+        assert [connection.answer().json()["usage"]["completion_tokens"] for _ in lengths] == lengths
+
+
+def test_who_waits_longest_makes_room(models: ModelRegistry, expected: str) -> None:
+    with on_a_socket(models, connections=20) as address:
+        idle = [RawConnection(address) for _ in range(40)]
+        assert [text(ask(address, GOOD)) for _ in range(8)] == [expected] * 8
+        told = error(idle[0].answer(), 503)
+        assert told["code"] == "too_many_connections"
+        for connection in idle:
+            connection.socket.close()
+
+
+def test_where_all_are_busy_a_newcomer_is_told_so() -> None:
+    paced = Paced(room=9)
+    with registry("gpt", scheduler=paced) as models, on_a_socket(models, connections=3) as address:
+        busy = [RawConnection(address).send(STREAM) for _ in range(3)]
+        until(lambda: paced.running == 3)
+        assert error(ask(address, b""), 503)["code"] == "too_many_connections"
+        paced.go.set()
+        assert all(b"[DONE]" in connection.read_until(b"[DONE]") for connection in busy)
+        for connection in busy:
+            connection.socket.close()
+        until(lambda: ask(address, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200)
+
+
+HEADS: dict[str, bytes] = {
+    "a header of 1 MB": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 10**6 + b"\r\n\r\n",
+    "100,000 headers": b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 10**5 + b"\r\n",
+    "an endless address": b"GET /" + b"a" * 10**6 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "NULs": b"\0" * 1000 + b"\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a negative length": b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    "two lengths": b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "a length of words": b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: ten\r\n\r\n",
+    "a length of 10^99": b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1" + b"0" * 99 + b"\r\n\r\n",
+    "an unknown coding": b"POST /classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+    "a folded header": b"GET / HTTP/1.1\r\n Host: localhost\r\n\r\n",
+    "a header without a name": b"GET / HTTP/1.1\r\nHost: localhost\r\n: x\r\n\r\n",
+    "a bare line end": b"GET / HTTP/1.1\nHost: localhost\rX: y\n\n",
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_that_are_none(address: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with RawConnection(address) as connection:
+        began = time.monotonic()
+        answer = connection.send(HEADS[name]).answer()
+        # A reset may overtake the answer, where what was sent is longer than what was read.
+        long = len(HEADS[name]) > MAX_HEAD_BYTES
+        assert answer.status in ((400, 0, 408) if long else (400, 403)), answer
+        if answer.status == 400:
+            assert error(answer, 400)["code"] == "invalid_http"
+        assert time.monotonic() - began < 5
+    assert "Traceback" not in capfd.readouterr().err
+
+
+CHUNKED = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: KIND\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"x"])
+@pytest.mark.parametrize(
+    "chunk", [b"zz\r\n", b"5\r\nab\r\n", b"-1\r\n", b"f" * 99 + b"\r\n", b"1\r\na", b"0\r\nX" + b"a" * 99999]
+)
+def test_chunks_that_are_none(address: str, kind: bytes, chunk: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with RawConnection(address) as connection:
+        connection.send(CHUNKED.replace(b"KIND", kind))
+        if kind == b"x":
+            assert connection.answer().status == 415
+        connection.send(b"1\r\n{\r\n" + chunk)
+        if kind != b"x" and chunk not in (b"1\r\na", b"5\r\nab\r\n"):  # which may still go on
+            assert connection.answer().status in (0, 400)
+    time.sleep(0.05)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_length_that_is_too_long_or_short(address: str) -> None:
+    body = json.dumps(BODY).encode()
+    head = CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d")
+    head = head.replace(b"KIND", b"application/json")
+    with RawConnection(address) as short:
+        assert error(short.send(head % (len(body) - 1) + body).answer(), 400)["code"] == "invalid_json"
+        assert short.answer().status in (0, 400, 408)  # the byte that is left begins no request
+    with RawConnection(address) as long:
+        long.send(head % (len(body) + 1) + body).socket.shutdown(1)
+        assert long.answer().status in (0, 400)
+
+
+def test_an_upgrade_is_not_made(address: str, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    assert ask(address, asked).status == 200
+    assert error(ask(address, b"CONNECT a:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404)
+    assert capfd.readouterr().err == ""
+
+
+KEY = "sesame-0123456789"
+WRONG_PLACES = [
+    f"GET /v1/models/{KEY} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}",
+    f"GET /{KEY}?key={KEY} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {KEY}",
+    f"GET /v1/models?api_key={KEY} HTTP/1.1\r\nHost: {KEY}\r\nOrigin: http://{KEY}",
+    f"{KEY.upper()} / HTTP/1.1\r\nHost: localhost",
+    f"{KEY} /health HTTP/1.1\r\nHost: localhost",
+    f"GET / HTTP/1.1\r\nHost: localhost\r\n{KEY}: x\r\nUser-Agent: {KEY}\r\nCookie: {KEY}\r\nReferer: http://{KEY}/",
+    f"GET / HTTP/1.1\r\nHost: localhost\r\n{KEY}",
+    f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: {KEY}",
+    f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}x",
+    f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}",
+]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_key_is_in_no_log(
+    models: ModelRegistry, as_json: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = io.StringIO()
+    with on_a_socket(models, AccessRules(key=KEY), ServerLog(as_json=as_json, file=log)) as address:
+        statuses = [ask(address, f"{head}\r\n\r\n".encode()).status for head in WRONG_PLACES]
+        body = {"prompt": KEY, KEY: KEY, "model": KEY}
+        statuses.append(ask(address, post(COMPLETE, body, f"Authorization: Bearer {KEY}")).status)
+        statuses.append(ask(address, post(f"/x/{KEY}", body, f"Authorization: Bearer {KEY}")).status)
+    assert statuses == [404, 401, 403, 405, 405, 200, 400, 401, 401, 200, 400, 404]
+    told = log.getvalue() + "".join(capfd.readouterr()) + caplog.text
+    assert len(log.getvalue().splitlines()) == len(statuses) - 1  # of what is no HTTP there is no line
+    assert KEY.lower() not in told.lower()
+
+
+def test_keys_are_compared_in_constant_time(models: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hmac
+
+    compared = []
+
+    def spy(first: bytes, second: bytes) -> bool:
+        compared.append((type(first), type(second)))
+        return compare(first, second)
+
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", spy)
+    with on_a_socket(models, AccessRules(key=KEY)) as address:
+        for key in (KEY[:-1], "", "é", KEY):
+            asked = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+            assert ask(address, asked).status == (200 if key == KEY else 401)
+    assert compared == [(bytes, bytes)] * 4
+
+
+@contextmanager
+def crowd(address: str, size: int) -> Iterator[list[RawConnection]]:
+    connections = [RawConnection(address) for _ in range(size)]
+    try:
+        yield connections
+    finally:
+        for connection in connections:
+            connection.socket.close()
+
+
+def test_many_at_once(models: ModelRegistry, address: str, expected: str) -> None:
+    """More than the queue takes: each is answered rightly, or told to come again."""
+    with crowd(address, 100 * SCALE) as connections:
+        for connection in connections:
+            connection.send(GOOD)
+        answers = [connection.answer() for connection in connections]
+    assert {answer.status for answer in answers} <= {200, 429}
+    assert all(text(answer) == expected for answer in answers if answer.status == 200)
+    assert sum(answer.status == 200 for answer in answers) >= LIMITS.slots + LIMITS.waiting
+    assert threading.active_count() < 100

@@ -1,0 +1,125 @@
+"""More connections than files may be open: those that there are go on, one line says so, and it ends by itself."""
+
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from attack import Outcome, attack_function
+from http_served import registry
+from raw_http import RawConnection, ask, post
+
+from tercet.serve.http.app import application
+from tercet.web.server import BoundedServer, connection_capacity, open_socket
+
+GOOD = post("/v1/completions", {"prompt": "the cat", "max_tokens": 3, "temperature": 0})
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@contextmanager
+def served(
+    before: Callable[[], None], commands: dict[bytes, Callable[[], None]]
+) -> Iterator[tuple[str, Callable[[bytes], None], Future[Outcome]]]:
+    """A service in a child: its address, how to have it do something, and what comes of it.
+
+    Args:
+        before: is called in the child, before the server is made.
+        commands: what else it may be told to do.
+    """
+    listening = open_socket("127.0.0.1", 0, patience=30)
+    reading, writing = os.pipe()
+    done_reading, done_writing = os.pipe()
+
+    def serve() -> None:
+        os.close(writing)
+        before()
+        with registry("gpt") as models:
+            server = BoundedServer(application(models), note=lambda line: print(line, flush=True), grace=1)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+            while command := os.read(reading, 1):
+                commands[command]()
+                os.write(done_writing, command)
+            server.should_exit = True
+            thread.join()
+
+    def tell(command: bytes) -> None:
+        os.write(writing, command)
+        assert os.read(done_reading, 1) == command
+
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(attack_function, serve, seconds=60)
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        try:
+            assert ask(address, HEALTH).status == 200
+            yield address, tell, outcome
+        finally:
+            os.close(writing)
+            outcome.result()
+            for number in (reading, done_reading, done_writing):
+                os.close(number)
+            listening.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def limit_files(count: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def test_more_connections_than_files() -> None:
+    """The server takes as many as fit, and newcomers take the place of who has waited longest."""
+    with served(lambda: limit_files(open_files() + 100), {}) as (address, _, outcome):
+        crowd = [RawConnection(address) for _ in range(300)]
+        assert [ask(address, GOOD).status for _ in range(3)] == [200] * 3
+        for connection in crowd:
+            connection.socket.close()
+        assert ask(address, GOOD).status == 200
+    assert (outcome.result().code, outcome.result().stderr, outcome.result().stdout) == (0, "", "")
+
+
+def test_no_file_is_left_for_a_connection() -> None:
+    """Others in the process have taken them. Without the bounds asyncio tells it thousands of times."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    commands = {
+        b"-": lambda: limit_files(open_files()),
+        b"+": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
+    }
+    with served(lambda: None, commands) as (address, tell, outcome), RawConnection(address) as first:
+        assert first.send(GOOD).answer().status == 200
+        tell(b"-")
+        crowd = [RawConnection(address).send(HEALTH) for _ in range(100)]
+        for _ in range(4):  # seconds in which asyncio tries again and again
+            assert first.send(GOOD).answer().status == 200
+            time.sleep(0.6)
+        tell(b"+")
+        assert [connection.answer().status for connection in crowd] == [200] * 100
+        for connection in crowd:
+            connection.socket.close()
+    told = outcome.result()
+    assert (told.code, told.stderr) == (0, "")
+    assert len(told.stdout.splitlines()) == 1
+    assert "Too many open files" in told.stdout
+
+
+def test_connections_fit_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files in (1, 40, 100, 1024, 20_000, 10**6):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        connections, in_one_go = connection_capacity()
+        assert connections >= 1
+        assert in_one_go >= 1
+        if files >= 1024:
+            assert connections + in_one_go + open_files() < files
+    assert connections == 10_000
+
+
+def test_a_socket_survives_absurd_patience() -> None:
+    with open_socket("127.0.0.1", 0, patience=1e300) as listening:
+        assert listening.family == socket.AF_INET

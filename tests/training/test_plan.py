@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tercet.data import Order
 from tercet.training import TrainingSpec
-from tercet.training.plan import Plan, floor_sum, plan_of
+from tercet.training.plan import Plan, RowSums, floor_sum, plan_of
 from tercet.training.tasks.specs import LanguageTaskSpec, TranslationTaskSpec
 
 plans = st.builds(
@@ -35,9 +35,10 @@ def test_no_row_is_skipped_or_doubled(plan: Plan) -> None:
     np.testing.assert_array_equal(epochs, in_epochs)
     taken = np.cumsum([0, *(len(rows) for rows, _ in line)])
     assert [plan.rows_before(step) for step in range(plan.steps + 1)] == taken.tolist()
-    values = np.arange(plan.n_rows) ** 2
-    for step in (0, plan.steps // 2, plan.steps):
-        assert plan.sum_before(step, values) == values[numbers[: taken[step]]].sum()
+    values, three = RowSums(squares := np.arange(plan.n_rows) ** 2), RowSums(3)
+    for step in (0, plan.steps // 2, plan.steps, 0):
+        assert values.before(plan, step) == squares[numbers[: taken[step]]].sum()
+        assert three.before(plan, step) == 3 * taken[step]
 
 
 @given(plans)

@@ -1,4 +1,7 @@
-"""A learning rate's way: above zero at the first step, at full height after the warm-up, at `final` with the last."""
+"""A learning rate's way: above zero at the first step, at full height after the warm-up, at the end what it says."""
+
+import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -39,6 +42,42 @@ def test_the_last_step_reaches_final(schedule: LinearDecay | Cosine, warmup: int
     assert factors[0] == pytest.approx(1.0)
     assert factors[-1] == pytest.approx(schedule.final)
     assert factors == sorted(factors, reverse=True)
+
+
+Factor = Callable[[int, int, int], float]  # of step, warm-up and total, as the table at the top of the file has it
+
+DOCUMENTED: list[tuple[Schedule, Factor, Factor]] = [  # after the warm-up, and at the last step
+    (Constant(), lambda s, W, S: 1.0, lambda s, W, S: 1.0),
+    (LinearDecay(final=0.2), lambda s, W, S: 1 - 0.8 * (s - W) / (S - 1 - W), lambda s, W, S: 0.2),
+    (LinearDecay(), lambda s, W, S: 1 - (s - W) / (S - 1 - W), lambda s, W, S: 0.0),
+    (
+        Cosine(final=0.3),
+        lambda s, W, S: 0.3 + 0.7 * (1 + math.cos(math.pi * (s - W) / (S - 1 - W))) / 2,
+        lambda s, W, S: 0.3,
+    ),
+    (
+        WSD(cooldown=0.4, final=0.1),
+        lambda s, W, S: 0.1 + 0.9 * min(1, (S - s) / (0.4 * S)),
+        lambda s, W, S: 0.1 + 0.9 / (0.4 * S),
+    ),
+    (Noam(d_model=24), lambda s, W, S: (24 * (s + 1)) ** -0.5, lambda s, W, S: (24 * S) ** -0.5),
+    (InverseSquareRoot(), lambda s, W, S: math.sqrt(W / (s + 1)), lambda s, W, S: math.sqrt(W / S)),
+]
+
+
+@pytest.mark.parametrize(("warmup", "total"), [(1, 3), (7, 41), (20, 50)])
+@pytest.mark.parametrize(("schedule", "after", "last"), DOCUMENTED, ids=lambda x: getattr(x, "kind", ""))
+def test_beginning_height_and_end_are_the_documented_ones(
+    schedule: Schedule, after: Factor, last: Factor, warmup: int, total: int
+) -> None:
+    factors = [rate_factor(schedule, step=step, warmup=warmup, total=total) for step in range(total)]
+    height = factors[warmup - 1]
+    assert factors[:warmup] == pytest.approx([height * (step + 1) / warmup for step in range(warmup)])
+    assert height == max(factors)
+    if not isinstance(schedule, Noam):
+        assert height == pytest.approx(1)
+    assert factors[warmup:] == pytest.approx([after(step, warmup, total) for step in range(warmup, total)])
+    assert factors[-1] == pytest.approx(last(total - 1, warmup, total))
 
 
 def test_cosine_and_linear_half_way() -> None:

@@ -124,13 +124,14 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
     elif spec.source in LABEL_DATASETS:
         sources["validation"] = find_labels(spec, "validation")
     labels = dict[str, Counter[str]]()
-    seen = dict[str, dict[tuple[str, ...], tuple[str, ...]]]()  # each text's labels
+    seen = dict[str, dict[tuple[str, ...], tuple[str, ...]]]()  # each text's labels, where it first stands
     shown = dict[str, str]()
     for part, source in sources.items():
         examples = list(read_examples(source))
         labels[part] = Counter(label for example in examples for label in example.labels)
-        seen[part] = {example.texts: example.labels for example in examples}
+        seen[part] = {}
         for example in examples:
+            seen[part].setdefault(example.texts, example.labels)
             for label in example.labels:
                 shown.setdefault(label, example.text)
         lengths = sorted(len(example.text) for example in examples)
@@ -141,7 +142,7 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
             f"{len(examples):,}",
             f"half have at most {lengths[len(lengths) // 2]:,} characters, the longest {lengths[-1]:,}",
             *([f"{again:,} stand there again"] if again else []),
-            *([f"{torn:,} with other labels than before"] if torn else []),
+            *([f"{torn:,} with other labels than at first"] if torn else []),
             *([f"{empty:,} more without text"] if empty else []),
         ]
         print(f"{f'{part} texts' if len(sources) > 1 else 'texts':<16}  {'; '.join(facts)}")

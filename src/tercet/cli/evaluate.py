@@ -138,14 +138,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> None:
     from tercet.config import UserError
-    from tercet.evaluate import as_dict, as_table, baselines_of
+    from tercet.evaluate import as_dict, as_table
 
     max_len = evaluation.trained.model.max_len
     if args.stride is not None and not 1 <= args.stride <= max_len:
         raise UserError(f"--stride {args.stride} must be between 1 and the context, {max_len}")
     corpus = evaluation.load(args.data, encoding=args.encoding)
     scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
-    baselines = baselines_of(corpus)
+    baselines = evaluation.baselines(corpus)
     if args.data is not None:  # counts need text of the same kind to learn from, and there is none
         baselines = {name: bits for name, bits in baselines.items() if isinstance(bits, float)}
     if args.json:

@@ -11,6 +11,8 @@ import numpy as np
 
 from tercet.config import UserError
 
+COUNTED_AT_ONCE = 1 << 20  # rows
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRows:
@@ -117,14 +119,27 @@ class PaddedRows:
 
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
         """Rows `numbers` (B,). Windows are tied to their documents: `shift` moves nothing."""
-        document = np.searchsorted(self._first_row, numbers, side="right") - 1
-        offset = (numbers - self._first_row[document]) * self._stride
-        start, end = self._starts[document], self._ends[document]
-        first = end - 1 - self._length + self._overhang - offset if self._side == "left" else start + offset
+        start, end, first = self._bounds(numbers)
         positions = first[:, None] + np.arange(self._length + 1)
         mask = (positions >= start[:, None]) & (positions < end[:, None])
         tokens = self._ids[np.where(mask, positions, 0)].astype(np.int64)
         return TokenRows(tokens=np.where(mask, tokens, self._pad_id), mask=mask)
+
+    def count_real(self, width: int) -> np.ndarray:
+        """Of each row (rows,) how many of its first `width` tokens are real, int32."""
+        counts = np.empty(len(self), np.int32)
+        for row in range(0, len(self), COUNTED_AT_ONCE):
+            numbers = np.arange(row, min(row + COUNTED_AT_ONCE, len(self)))
+            start, end, first = self._bounds(numbers)
+            counts[numbers] = np.maximum(0, np.minimum(end, first + width) - np.maximum(start, first))
+        return counts
+
+    def _bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of rows (B,) where their document starts and ends, and where they begin, be it before its start."""
+        document = np.searchsorted(self._first_row, numbers, side="right") - 1
+        offset = (numbers - self._first_row[document]) * self._stride
+        start, end = self._starts[document], self._ends[document]
+        return start, end, end - 1 - self._length + self._overhang - offset if self._side == "left" else start + offset
 
 
 class Windows:

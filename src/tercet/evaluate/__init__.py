@@ -31,7 +31,6 @@ from tercet.evaluate.tasks.evaluation import EvaluationOptions as EvaluationOpti
 from tercet.evaluate.tasks.evaluation import Part as Part
 from tercet.evaluate.tasks.labels import LabelsEvaluation as LabelsEvaluation
 from tercet.evaluate.tasks.language import LanguageEvaluation as LanguageEvaluation
-from tercet.evaluate.tasks.language import baselines_of as baselines_of
 from tercet.evaluate.tasks.masked import MaskedEvaluation as MaskedEvaluation
 from tercet.evaluate.tasks.translation import Translated as Translated
 from tercet.evaluate.tasks.translation import TranslationEvaluation as TranslationEvaluation

@@ -5,17 +5,20 @@
 
 c counts in the N training tokens, t(v) is how many different tokens follow v there: the more, the likelier a new one,
 and the more weight the unigram has. After a v that training never saw, the bigram is the unigram.
+
+Their targets are the model's: each token of the validation text but the first; and where the model reads documents one
+by one, no document's first token, neither in what is scored nor among the pairs that are counted.
 """
 
 import lzma
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from tercet.evaluate.scores import LanguageScores
 
-BLOCK = 1 << 22  # ids looked at together: what bounds the memory, beside the distinct pairs themselves
+BLOCK = 1 << 22  # targets looked at together: what bounds the memory, beside the distinct pairs themselves
 
 
 def unigram(
@@ -25,13 +28,19 @@ def unigram(
     vocab_size: int,
     n_bytes: int,
     special_ids: frozenset[int] = frozenset(),
+    document_starts: np.ndarray | None = None,
 ) -> LanguageScores:
-    """Scores of the unigram model counted on `train` (N,), on the same targets as `score`: `validation[1:]`."""
+    """Scores of the unigram model counted on `train` (N,), on the targets that `score` has.
+
+    Args:
+        document_starts: of `validation`, where the model sees each document by itself.
+
+    Raises:
+        ValueError: where no target is left.
+    """
     p = _unigram_probabilities(train, vocab_size)
-    sums = np.zeros(2)
-    for targets in _blocks(validation[1:], BLOCK):
-        sums += _sums(p[targets], targets, special_ids)
-    return _scores(sums, validation, n_bytes, context=0)
+    targets = (_sums(p[w], w, special_ids) for _, w in _pairs(validation, document_starts))
+    return _scores(targets, n_bytes, context=0)
 
 
 def bigram(
@@ -41,21 +50,32 @@ def bigram(
     vocab_size: int,
     n_bytes: int,
     special_ids: frozenset[int] = frozenset(),
+    train_document_starts: np.ndarray | None = None,
+    document_starts: np.ndarray | None = None,
 ) -> LanguageScores:
-    """Scores of the bigram model counted on `train` (N,), on the same targets as `score`: `validation[1:]`."""
+    """Scores of the bigram model counted on `train` (N,), on the targets that `score` has.
+
+    Args:
+        train_document_starts, document_starts: of `train` and `validation`, where the model sees each document by
+            itself: then no pair reaches from one into the next.
+
+    Raises:
+        ValueError: where no target is left.
+    """
     p = _unigram_probabilities(train, vocab_size)
-    pairs, pair_counts = _count_pairs(train, vocab_size)
+    pairs, pair_counts = _count_pairs(train, vocab_size, train_document_starts)
     before = pairs // vocab_size
     count = np.bincount(before, weights=pair_counts, minlength=vocab_size)  # (V,) c(v), as the first of a pair
     kinds = np.bincount(before, minlength=vocab_size)  # (V,) t(v)
-    sums = np.zeros(2)
-    for both in _blocks(validation, BLOCK, overlap=1):
-        v, w = both[:-1].astype(np.int64), both[1:].astype(np.int64)
+
+    def probabilities(v: np.ndarray, w: np.ndarray) -> np.ndarray:
         seen = _look_up(pairs, pair_counts, v * vocab_size + w)
         unseen = count[v] == 0
         mixed = (seen + kinds[v] * p[w]) / np.where(unseen, 1, count[v] + kinds[v])
-        sums += _sums(np.where(unseen, p[w], mixed), w, special_ids)
-    return _scores(sums, validation, n_bytes, context=1)
+        return np.where(unseen, p[w], mixed)
+
+    targets = (_sums(probabilities(v, w), w, special_ids) for v, w in _pairs(validation, document_starts))
+    return _scores(targets, n_bytes, context=1)
 
 
 def compression_bits(texts: Iterable[str]) -> dict[str, float]:
@@ -78,17 +98,16 @@ def compression_bits(texts: Iterable[str]) -> dict[str, float]:
 
 def _unigram_probabilities(train: np.ndarray, vocab_size: int) -> np.ndarray:
     counts = np.ones(vocab_size, dtype=np.int64)
-    for block in _blocks(train, BLOCK):
-        counts += np.bincount(block, minlength=vocab_size)
+    for start in range(0, len(train), BLOCK):
+        counts += np.bincount(train[start : start + BLOCK], minlength=vocab_size)
     return counts / counts.sum()
 
 
-def _count_pairs(ids: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+def _count_pairs(ids: np.ndarray, vocab_size: int, document_starts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """The distinct pairs of neighbours as sorted numbers v · V + w, and how often each stands there."""
     pairs, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    for both in _blocks(ids, BLOCK, overlap=1):
-        codes = both[:-1].astype(np.int64) * vocab_size + both[1:]
-        new, new_counts = np.unique(codes, return_counts=True)
+    for v, w in _pairs(ids, document_starts):
+        new, new_counts = np.unique(v * vocab_size + w, return_counts=True)
         pairs, place = np.unique(np.concatenate((pairs, new)), return_inverse=True)
         counts = np.bincount(place, weights=np.concatenate((counts, new_counts))).astype(np.int64)
     return pairs, counts
@@ -102,23 +121,31 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
     return np.where(keys[place] == wanted, values[place], 0)
 
 
-def _blocks(ids: np.ndarray, size: int, *, overlap: int = 0) -> Iterable[np.ndarray]:
-    """`ids` in pieces of `size`, each with the first `overlap` ids of the next."""
-    for start in range(0, len(ids) - overlap, size):
-        yield ids[start : start + size + overlap]
+def _pairs(ids: np.ndarray, document_starts: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Every token but the first and the one before it, a block at a time; given starts, none of two documents."""
+    for start in range(0, len(ids) - 1, BLOCK):
+        both = ids[start : start + BLOCK + 1].astype(np.int64)
+        v, w = both[:-1], both[1:]
+        if document_starts is not None:
+            inside = np.ones(len(w), dtype=bool)
+            borders = document_starts - start - 1
+            inside[borders[(borders >= 0) & (borders < len(w))]] = False
+            v, w = v[inside], w[inside]
+        yield v, w
 
 
-def _sums(probabilities: np.ndarray, targets: np.ndarray, special_ids: frozenset[int]) -> np.ndarray:
-    """Nats over all targets, and over those that stand for text."""
+def _sums(probabilities: np.ndarray, targets: np.ndarray, special_ids: frozenset[int]) -> tuple[float, float, int]:
+    """Nats over all targets, and over those that stand for text; how many targets there are."""
     nats = -np.log(probabilities)
     text = ~np.isin(targets, np.array(sorted(special_ids), dtype=np.int64))
-    return np.array([nats.sum(), nats[text].sum()])
+    return float(nats.sum()), float(nats[text].sum()), len(targets)
 
 
-def _scores(sums: np.ndarray, validation: np.ndarray, n_bytes: int, *, context: int) -> LanguageScores:
-    tokens = len(validation) - 1
-    if tokens < 1:
-        raise ValueError(f"{len(validation)} tokens leave nothing to predict; at least 2 are needed")
+def _scores(sums: Iterable[tuple[float, float, int]], n_bytes: int, *, context: int) -> LanguageScores:
+    nats, text_nats, counts = zip((0.0, 0.0, 0), *sums, strict=True)
+    tokens = sum(counts)
+    if not tokens:
+        raise ValueError("the text leaves nothing to predict; at least 2 tokens of one document are needed")
     return LanguageScores.from_sums(
-        nats=float(sums[0]), text_nats=float(sums[1]), tokens=tokens, n_bytes=n_bytes, context=context, stride=1
+        nats=sum(nats), text_nats=sum(text_nats), tokens=tokens, n_bytes=n_bytes, context=context, stride=1
     )

@@ -41,7 +41,10 @@ class MetricsLogger(Logger):
             writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             if new:
                 writer.writeheader()
-            writer.writerow({"step": step, **{name: f"{value:.9g}" for name, value in metrics.items()}})
+            cells = {
+                name: str(x) if isinstance(x, int) else f"{x:.9g}" for name, x in metrics.items()
+            }  # counts exactly
+            writer.writerow({"step": step, **cells})
 
     def seconds_spent(self) -> float:
         """Seconds of training behind the last line: a resumed run counts on from there."""

@@ -59,12 +59,6 @@ class Plan:
         """How many times the data were seen before `step`."""
         return self.rows_before(step) / self.n_rows
 
-    def sum_before(self, step: int, values: np.ndarray) -> int:
-        """The sum of a number that each row has, (n_rows,), over all rows before `step`."""
-        epochs, rest = divmod(self.rows_before(step), self.n_rows)
-        begun = Order(self.n_rows, self.n_rows, self.seed).rows(epochs)[0][:rest]
-        return epochs * int(values.sum()) + int(values[begun].sum())
-
     def units_of(self, step: int) -> int:
         growing = self._growing
         return self.units if step >= growing else 1 + (self.units - 1) * step // growing
@@ -103,7 +97,7 @@ class Plan:
 
 
 def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int) -> Plan:
-    """The plan of a run whose steps take `batch` rows, `micro` at a time on each device.; with a ramp, whole
+    """The plan of a run whose steps take `batch` rows, `micro` at a time on each device; with a ramp, whole
     micro-batches of every device.
     """
     plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed)
@@ -113,6 +107,34 @@ def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int) -> Plan:
     if spec.max_steps is not None:
         return replace(plan, steps=spec.max_steps)
     return plan if spec.max_epochs is None else plan.lasting(spec.max_epochs)
+
+
+class RowSums:
+    """Sums of a number that each row has, over all rows before a step: of their tokens, which padding is not.
+
+    A function of the plan and the step: nothing is counted up from step to step, so a run that is resumed, or has more
+    devices, knows the same number. What an epoch's rows sum up to, in their order, is kept from one step to the next.
+    """
+
+    def __init__(self, values: np.ndarray | int) -> None:
+        """`values` (n_rows,), or the one number that all rows have."""
+        self._values = values
+        self._total = values if isinstance(values, int) else int(values.sum(dtype=np.int64))
+        self._kept: tuple[tuple[int, int, int], np.ndarray] | None = None  # an epoch, and its sums
+
+    def before(self, plan: Plan, step: int) -> int:
+        if isinstance(self._values, int):
+            return plan.rows_before(step) * self._values
+        epochs, rest = divmod(plan.rows_before(step), plan.n_rows)
+        return epochs * self._total + (self._in_epoch(plan, epochs, self._values, rest) if rest else 0)
+
+    def _in_epoch(self, plan: Plan, epoch: int, values: np.ndarray, rows: int) -> int:
+        """Of the first `rows` rows of an epoch."""
+        key = plan.n_rows, plan.seed, epoch
+        if self._kept is None or self._kept[0] != key:
+            numbers, _ = Order(plan.n_rows, plan.n_rows, plan.seed).rows(epoch)
+            self._kept = key, np.cumsum(values[numbers], dtype=np.int64)
+        return int(self._kept[1][rows - 1])
 
 
 def floor_sum(n: int, a: int, m: int) -> int:

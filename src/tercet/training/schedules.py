@@ -1,6 +1,19 @@
 """Learning-rate schedules: a factor on every group's rate, as a pure function of the step.
 
-All begin with a linear warm-up, whose first step is not zero, and end at `final` with the last step.
+All begin with a linear warm-up of W steps, whose first step is not zero. After it, at step s of S, counted from 0, with
+f = `final`, c = `cooldown`, d = `d_model`:
+
+                          factor                                         at the last step
+    constant              1                                              1
+    linear                1 - (1 - f) p,    p = (s - W) / (S - 1 - W)    f
+    cosine                f + (1 - f) (1 + cos(pi p)) / 2                f
+    wsd                   f + (1 - f) min(1, (S - s) / (c S))            f + (1 - f) min(1, 1 / (c S))
+    noam                  1 / sqrt(d (s + 1))                            1 / sqrt(d S)
+    inverse_square_root   sqrt(W / (s + 1))                              sqrt(W / S)
+
+Linear and cosine reach `final` with the last step, where the warm-up leaves at least two, and at `final: 0` that step
+moves nothing. Wsd stays the fall of one step above it. The others have no `final`: constant never falls, noam and
+inverse_square_root fall on with the square root of the step. The full height is that of the last warm-up step.
 """
 
 import math

@@ -107,18 +107,21 @@ class Validation(StatefulAction):
     def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         """The loss, without label smoothing, so that its exponential is the perplexity, and what is counted beside."""
         module.eval()
-        sums: dict[str, Tensor] = {}
+        parts: dict[str, list[Tensor]] = {}  # of each batch; asking a GPU for them one by one would make it wait
         # These batches have other shapes than training ones: not worth a compilation of their own.
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
             for batch in self.task.validation(trainer.global_rank, trainer.world_size):
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
                 loss, beside = self.task.validate_batch(module.eval_model, on_device)
                 for name, value in {"count": loss.count, "loss": loss.plain, **beside}.items():
-                    sums[name] = sums.get(name, torch.zeros((), device=module.device)) + value
+                    parts.setdefault(name, []).append(value)
         module.train()
-        totals = {name: cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum")) for name, x in sums.items()}
-        targets = totals.pop("count").clamp(min=1)
-        return {f"val/{name}": float(value / targets) for name, value in totals.items()}
+        # In float64, for float32 knows no odd number above 2^24; a device may have none, so they are summed on the CPU.
+        where = module.device if trainer.world_size > 1 else torch.device("cpu")
+        sums = {name: torch.stack(values).cpu().double().sum().to(where) for name, values in parts.items()}
+        totals = {name: float(cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum"))) for name, x in sums.items()}
+        targets = max(1.0, totals.pop("count"))
+        return {f"val/{name}": value / targets for name, value in totals.items()}
 
     def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         if module.spec.strategy == "fsdp":  # no device has the whole model to write with
@@ -144,7 +147,7 @@ class MetricsAction:
         if step % self.every == 0 or step in (1, module.total_steps):
             figures["train/loss"] = float(module.last.mean)
             figures["lr"] = trainer.optimizers[0].param_groups[0]["lr"]
-            figures["tokens"] = float(module.tokens_seen)
+            figures["tokens"] = module.tokens_seen
             if module.spec.label_smoothing:
                 figures["train/nll"] = float(module.last.plain_mean)
             if module.last_norm is not None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tercet.checkpoint import LanguageModel
 from tercet.config import Plain
 from tercet.data import Corpus
@@ -22,20 +24,37 @@ class LanguageEvaluation(TextEvaluation):
         self, corpus: Corpus, *, stride: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
     ) -> LanguageScores:
         """The scores on the validation part of `corpus`; documents stand alone where they did in training."""
-        tokenizer, starts = self.trained.tokenizer, corpus.validation_documents
-        n_bytes = tokenizer.count_bytes(corpus.validation[1:])
-        if self.document_mask:  # a document's first token is not predicted from the one before it
-            n_bytes -= tokenizer.count_bytes(corpus.validation[starts[1:]])
         return score(
             self.trained.model,
             corpus.validation,
-            n_bytes=n_bytes,
-            special_ids=tokenizer.special_ids,
-            document_starts=starts if self.document_mask else None,
+            n_bytes=self._target_bytes(corpus),
+            special_ids=self.trained.tokenizer.special_ids,
+            document_starts=corpus.validation_documents if self.document_mask else None,
             stride=stride,
             batch_tokens=batch_tokens,
             progress=progress,
         )
+
+    def baselines(self, corpus: Corpus) -> dict[str, LanguageScores | float]:
+        """What counting and compressing reach on the same text: the counts are the training part's.
+
+        Unigram and bigram have the model's targets, and see as far over a document's border as it does: not at all
+        where documents stand alone. Compressors take the documents whole, one after another.
+        """
+        apart = self.document_mask
+        starts = corpus.validation_documents if apart else None
+        counted: Plain = {
+            "vocab_size": corpus.tokenizer.vocab_size,
+            "n_bytes": self._target_bytes(corpus),
+            "special_ids": corpus.tokenizer.special_ids,
+            "document_starts": starts,
+        }
+        train_starts = corpus.train_documents if apart else None
+        return {
+            "unigram": unigram(corpus.train, corpus.validation, **counted),
+            "bigram": bigram(corpus.train, corpus.validation, **counted, train_document_starts=train_starts),
+            **compression_bits(decode_documents(corpus)),
+        }
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)
@@ -45,17 +64,8 @@ class LanguageEvaluation(TextEvaluation):
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> LanguageScores:
         return self.score(self.load(data), **settings)
 
-
-def baselines_of(corpus: Corpus) -> dict[str, LanguageScores | float]:
-    """What counting and compressing reach on the same text: the counts are the training part's."""
-    tokenizer, ids = corpus.tokenizer, corpus.validation
-    counted: Plain = {
-        "vocab_size": tokenizer.vocab_size,
-        "n_bytes": tokenizer.count_bytes(ids[1:]),
-        "special_ids": tokenizer.special_ids,
-    }
-    return {
-        "unigram": unigram(corpus.train, ids, **counted),
-        "bigram": bigram(corpus.train, ids, **counted),
-        **compression_bits(decode_documents(corpus)),
-    }
+    def _target_bytes(self, corpus: Corpus) -> int:
+        """UTF-8 bytes that the targets stand for: all but the text's first token, or but each document's."""
+        ids = corpus.validation
+        first = corpus.validation_documents if self.document_mask else np.zeros(1, np.int64)
+        return self.trained.tokenizer.count_bytes(ids) - self.trained.tokenizer.count_bytes(ids[first])

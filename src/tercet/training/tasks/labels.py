@@ -19,7 +19,7 @@ from tercet.evaluate.labels import score_labels
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, collate_labels, label_logits, move_batch
-from tercet.training.plan import plan_of
+from tercet.training.plan import RowSums, plan_of
 from tercet.training.recipe import LabelsRecipe
 
 SHOWN = 40  # tokens of each sample
@@ -37,6 +37,7 @@ class LabelsTask:
         )
         self.recipe = recipe.with_labels(corpus.labels).with_vocabulary(corpus.tokenizer.vocab_size)
         self.lengths = np.minimum(corpus.train.lengths + 2, self.length)
+        self.tokens = RowSums(self.lengths)
         world = recipe.training.world_size
         self.micro = recipe.task.micro_batch(world)
         self.plan = plan_of(recipe.training, len(corpus.train), batch=recipe.task.batch_size, micro=self.micro)
@@ -66,7 +67,7 @@ class LabelsTask:
         return [self._batch(self.corpus.train, group) for group in groups]
 
     def tokens_before(self, step: int) -> int:
-        return self.plan.sum_before(step, self.lengths)
+        return self.tokens.before(self.plan, step)
 
     def validation(self, rank: int, world: int) -> list[LabelledBatch]:
         held_out = self.corpus.validation

@@ -12,7 +12,7 @@ from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, collate_windows
 from tercet.training.plan import plan_of
 from tercet.training.recipe import LanguageRecipe
-from tercet.training.tasks.text_rows import share_windows, spread, training_rows
+from tercet.training.tasks.text_rows import row_tokens, share_windows, spread, training_rows
 
 
 class LanguageTask:
@@ -24,6 +24,7 @@ class LanguageTask:
         self.chat_template = pretrained and pretrained.chat_template
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length)
+        self.tokens = row_tokens(self.rows, self.length)
         self.micro = spec.micro_batch(recipe.training.world_size)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
@@ -47,7 +48,7 @@ class LanguageTask:
         ]
 
     def tokens_before(self, step: int) -> int:
-        return self.plan.rows_before(step) * self.length
+        return self.tokens.before(self.plan, step)
 
     def validation(self, rank: int, world: int) -> list[CausalBatch]:
         groups = share_windows(self.chosen, self.length, rank=rank, world=world)

@@ -32,7 +32,7 @@ from tercet.objectives import (
 )
 from tercet.training.plan import plan_of
 from tercet.training.recipe import MaskedRecipe
-from tercet.training.tasks.text_rows import share_windows, spread, training_rows
+from tercet.training.tasks.text_rows import row_tokens, share_windows, spread, training_rows
 
 BLOCK = 64  # rows of a step that are masked together
 SAMPLES = 3  # windows to show
@@ -48,6 +48,7 @@ class MaskedTask:
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
+        self.tokens = row_tokens(self.rows, self.length)
         world = recipe.training.world_size
         self.micro = spec.micro_batch(world)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
@@ -78,7 +79,7 @@ class MaskedTask:
         return [_cut(masked, i - before, min(i + self.micro, end) - before) for i in range(first, end, self.micro)]
 
     def tokens_before(self, step: int) -> int:
-        return self.plan.rows_before(step) * self.length
+        return self.tokens.before(self.plan, step)
 
     def validation(self, rank: int, world: int) -> list[MaskedBatch]:
         return [self._windows(group) for group in share_windows(self.chosen, self.length, rank=rank, world=world)]

@@ -40,7 +40,8 @@ class Task(Protocol):
         ...
 
     def tokens_before(self, step: int) -> int:
-        """Real tokens of all steps before this one, over all devices."""
+        """The tokens that the model read in all steps before this one, over all devices: inputs, special ones among
+        them and padding not, repeats counted each time; of a translator both sides. A function of (seed, step)."""
         ...
 
     def validation(self, rank: int, world: int) -> list[Any]:

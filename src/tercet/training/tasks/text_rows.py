@@ -6,6 +6,7 @@ import numpy as np
 
 from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec
 from tercet.data.batching import BATCH_TOKENS, share_rows
+from tercet.training.plan import RowSums
 
 
 def training_rows(corpus: Corpus, data: TextSpec, length: int) -> PackedRows | PaddedRows:
@@ -21,6 +22,11 @@ def training_rows(corpus: Corpus, data: TextSpec, length: int) -> PackedRows | P
         pad_id=corpus.tokenizer.pad_id or 0,
         beyond_end=isinstance(data.rows, Padded),
     )
+
+
+def row_tokens(rows: PackedRows | PaddedRows, width: int) -> RowSums:
+    """The real tokens among the first `width` of each row: what the model reads of it."""
+    return RowSums(width if isinstance(rows, PackedRows) else rows.count_real(width))
 
 
 def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:

@@ -19,7 +19,7 @@ from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
 from tercet.objectives import Loss, PairBatch, collate_pairs, seq2seq_loss
-from tercet.training.plan import plan_of
+from tercet.training.plan import RowSums, plan_of
 from tercet.training.recipe import TranslationRecipe
 
 VALIDATION_TOKENS = 8_192  # in a batch
@@ -43,6 +43,7 @@ class TranslationTask:
         max_len = recipe.model.max_len
         tokens, seed = recipe.task.bucket_tokens(world), recipe.training.seed
         self.buckets = Buckets(corpus.train, tokens=tokens, max_len=max_len, seed=seed)
+        self.tokens = RowSums(self.buckets.real_tokens)
         self.plan = plan_of(recipe.training, len(self.buckets), batch=recipe.task.buckets_per_step(world), micro=1)
         self.data_name, self.data_hash = corpus.name, corpus.hash
         self.tokenizer_hash = tokenizer_hash(corpus.tokenizer, corpus.source_tokenizer)
@@ -70,10 +71,12 @@ class TranslationTask:
         return [self._batch(self.corpus.train, self.buckets.numbers(bucket, epoch)) for bucket, epoch in mine]
 
     def tokens_before(self, step: int) -> int:
-        return self.plan.sum_before(step, self.buckets.real_tokens)
+        return self.tokens.before(self.plan, step)
 
     def validation(self, rank: int, world: int) -> list[PairBatch]:
-        slots = 2 * int(self.corpus.validation.target_lengths.max()) * len(self.held_out)
+        pairs, held_out = self.corpus.validation, self.held_out  # without those longer than the model takes
+        longest = int(pairs.source_lengths[held_out].max() + pairs.target_lengths[held_out].max())
+        slots = longest * len(held_out)
         groups = share_rows(self.held_out, ceil(slots / VALIDATION_TOKENS / world), rank=rank, world=world)
         return [self._batch(self.corpus.validation, group) for group in groups]
 

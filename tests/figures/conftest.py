@@ -1,0 +1,43 @@
+"""Runs of a second, on texts whose bytes, characters and tokens are three different numbers."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jaxtyping
+import pytest
+from small_runs import SMALL_RUNS
+
+from tercet import plots
+from tercet.training import train
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain() -> Iterator[None]:
+    """No pictures, and no checks of shape annotations, which take half of a run; others have both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
+        patch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        patch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)
+        yield
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The run of that name, trained once for all tests that look at it."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(name: str) -> Path:
+        out = folder / name
+        return out if out.exists() else train(SMALL_RUNS[name](folder), out, quiet=True)
+
+    return run

@@ -1,0 +1,69 @@
+"""The page of all figures has a row for each that the code has, no other, and tests that are there."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from planted_faults import FAULTS, Fault
+
+from tercet.checkpoint.metrics import COLUMNS
+from tercet.evaluate import Comparison, LabelScores, LanguageScores, MaskedScores, PairScore, TranslationScores
+from tercet.evaluate.leaderboard import MEASURES, RunResult
+from tercet.inspect import LayerRow, MemoryCost, ModelTable
+from tercet.serve.http.responses import Usage
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+WORDS = {  # fields that say what something is, and hold no figure
+    "signature", "chrf_signature", "protocol", "references", "search", "notes", "labels", "name", "settings", "seed",
+    "folder", "scores", "precision", "rows", "unit", "memory", "kind", "tied_to",
+}  # fmt: skip
+
+
+def figures_of(*specs: type) -> set[str]:
+    return {field.name for spec in specs for field in fields(spec)} - WORDS
+
+
+SECTIONS: dict[str, set[str]] = {
+    "`metrics.csv`": set(COLUMNS),
+    "The card": {"step", "tokens_seen", "metrics", "parameters"},
+    "`evaluate`: language models": figures_of(LanguageScores) | {"baselines"},
+    "`evaluate`: masked language models": figures_of(MaskedScores) | {"seed", "plateau", "pseudo_perplexity"},
+    "`evaluate`: translators": figures_of(TranslationScores, Comparison),
+    "`evaluate`: classifiers": figures_of(LabelScores),
+    "`score`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
+    "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
+    "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),
+    "`serve`": set(Usage.model_fields),
+}
+
+
+def rows_of(section: str) -> list[list[str]]:
+    text = PAGE.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_figure_has_a_row(section: str) -> None:
+    rows = rows_of(section)
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row[0])]
+    assert len(names) == len(set(names))
+    assert set(names) == SECTIONS[section]
+    assert all(len(row) == 4 for row in rows)
+
+
+def test_every_test_is_there() -> None:
+    tests = set(re.findall(r"`(\w+/test_\w+\.py)`", PAGE))
+    assert len(tests) > 8
+    assert [name for name in sorted(tests) if not (ROOT / "tests" / name).is_file()] == []
+    assert all(re.search(r"`\w+/test_\w+\.py`", row[3]) for section in SECTIONS for row in rows_of(section))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_planted_faults_still_have_their_place(fault: Fault) -> None:
+    """Noticing all of them takes long: `python tests/figures/planted_faults.py` does it."""
+    text = (ROOT / "src" / "tercet" / fault.file).read_text(encoding="utf-8")
+    assert text.count(fault.right) == 1
+    assert (ROOT / "tests" / fault.tests.split(" ")[0]).is_file()

@@ -1,0 +1,140 @@
+"""A language model's figures worked out again, from the raw text and the saved model, a token at a time."""
+
+import gzip
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from small_runs import CONTEXT, DOCUMENTS, HELD_OUT, ROWS
+
+from tercet.checkpoint import LanguageModel, load_model
+from tercet.checkpoint.metrics import read_metrics
+from tercet.cli.main import main
+from tercet.tokens import Tokenizer
+
+SmallRun = Callable[[str], Path]
+
+
+class Target(NamedTuple):
+    """A token that is predicted: which one, after which one, and from what."""
+
+    token: int
+    before: int
+    seen: list[int]
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return [*tokenizer.encode(text), *([] if tokenizer.eos_id is None else [tokenizer.eos_id])]
+
+
+def targets_of(tokenizer: Tokenizer, documents: list[str], *, apart: bool, stride: int = CONTEXT) -> list[Target]:
+    """All tokens of the documents laid end to end, each seen from its window, or from its own document in it."""
+    stream = [(number, token) for number, text in enumerate(documents) for token in encode(tokenizer, text)]
+    targets, done, start = list[Target](), 1, 0
+    while done < len(stream):
+        for at in range(done, min(start + CONTEXT, len(stream) - 1) + 1):
+            number, token = stream[at]
+            seen = [other for of, other in stream[start:at] if of == number or not apart]
+            if not apart or stream[at - 1][0] == number:
+                targets.append(Target(token, stream[at - 1][1], seen))
+        done, start = max(done, start + CONTEXT + 1), start + stride
+    return targets
+
+
+def nats_of(trained: LanguageModel, targets: list[Target]) -> list[float]:
+    model = trained.model.eval()
+    with torch.no_grad():
+        return [
+            -model(torch.tensor([seen]))[0, -1].double().log_softmax(-1)[token].item() for token, _, seen in targets
+        ]
+
+
+def first_bytes(tokenizer: Tokenizer, text: str) -> int:
+    """Bytes of a document's first token: of a byte-level one as many as its name has characters."""
+    vocabulary: dict[str, int] = json.loads(tokenizer.to_json())["model"]["vocab"]
+    name = next(name for name, number in vocabulary.items() if number == tokenizer.encode(text)[0])
+    return 1 if name.startswith("<0x") else len(name) if tokenizer.kind == "bpe" else len(name.encode())
+
+
+def evaluated(run: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+    assert main(["evaluate", str(run), "--json", "--device", "cpu", *flags]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_likelihood_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run, apart = small_run(name), not name.startswith("packed")
+    trained = load_model(run / "last").require("generate")
+    tokenizer = trained.tokenizer
+    for stride in (CONTEXT, 3):
+        targets = targets_of(tokenizer, HELD_OUT, apart=apart, stride=stride)
+        nats = nats_of(trained, targets)
+        text_nats = sum(x for x, target in zip(nats, targets, strict=True) if target.token != tokenizer.eos_id)
+        scores = evaluated(run / "last", capsys, "--stride", str(stride))
+        n_bytes = sum(len(text.encode()) for text in HELD_OUT)
+        n_bytes -= sum(first_bytes(tokenizer, text) for text in (HELD_OUT if apart else HELD_OUT[:1]))
+        mean = sum(nats) / len(nats)
+        assert scores["tokens"] == len(targets)
+        assert scores["bytes"] == n_bytes
+        assert scores["loss_nats_per_token"] == pytest.approx(mean, rel=1e-5)
+        assert scores["perplexity"] == pytest.approx(math.e**mean, rel=1e-4)
+        assert scores["bits_per_byte"] == pytest.approx(text_nats / math.log(2) / n_bytes, rel=1e-5)
+        assert (scores["context"], scores["stride"]) == (CONTEXT, stride)
+        if stride == CONTEXT:  # as the training validates
+            assert read_metrics(run / "metrics.csv")["val/loss"][-1] == (9, pytest.approx(mean, rel=1e-5))
+            assert trained.card.metrics == {"val/loss": pytest.approx(mean, rel=1e-5)}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_baselines_have_the_models_targets(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run, apart = small_run(name), not name.startswith("packed")
+    tokenizer = load_model(run / "last").tokenizer
+    stream = [encode(tokenizer, text) for text in DOCUMENTS]
+    training = [token for ids in stream for token in ids]
+    held_out = targets_of(tokenizer, HELD_OUT, apart=apart)
+    counts = Counter(training)
+    pairs = Counter(pair for ids in (stream if apart else [training]) for pair in pairwise(ids))
+    after = Counter(v for v, _ in pairs.elements())
+    kinds = Counter(v for v, _ in pairs)
+
+    def unigram(token: int) -> float:
+        return (counts[token] + 1) / (len(training) + tokenizer.vocab_size)
+
+    def bigram(v: int, w: int) -> float:
+        return (pairs[v, w] + kinds[v] * unigram(w)) / (after[v] + kinds[v]) if after[v] else unigram(w)
+
+    scores = evaluated(run / "last", capsys)
+    probabilities = {
+        "unigram": [unigram(target.token) for target in held_out],
+        "bigram": [bigram(target.before, target.token) for target in held_out],
+    }
+    for baseline, of_targets in probabilities.items():
+        nats = [-math.log(p) for p in of_targets]
+        text = [x for x, target in zip(nats, held_out, strict=True) if target.token != tokenizer.eos_id]
+        found = scores["baselines"][baseline]
+        assert found["tokens"] == scores["tokens"] == len(nats)
+        assert found["bytes"] == scores["bytes"]
+        assert found["loss_nats_per_token"] == pytest.approx(sum(nats) / len(nats))
+        assert found["perplexity"] == pytest.approx(math.e ** (sum(nats) / len(nats)))
+        assert found["bits_per_byte"] == pytest.approx(sum(text) / math.log(2) / scores["bytes"])
+    raw = "".join(HELD_OUT).encode()
+    assert scores["baselines"]["gzip -9"]["bits_per_byte"] == 8 * len(gzip.compress(raw, 9)) / len(raw)
+
+
+def test_the_table_shows_the_same_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run = small_run("documents") / "last"
+    scores = evaluated(run, capsys)
+    assert main(["evaluate", str(run), "--device", "cpu"]) == 0
+    table = capsys.readouterr().out
+    bits, nats, perplexity = (scores[name] for name in ("bits_per_byte", "loss_nats_per_token", "perplexity"))
+    row = next(line.split() for line in table.splitlines() if line.strip().startswith("model"))
+    assert row[1:] == [f"{bits:.4f}", f"{nats:.4f}", f"{perplexity:,.2f}"]
+    assert (
+        f"{scores['tokens']:,} tokens, {scores['bytes']:,} bytes; context {CONTEXT}, windows {CONTEXT} apart" in table
+    )

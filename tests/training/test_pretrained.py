@@ -22,7 +22,7 @@ from tiny_runs import (
 
 import tercet
 from tercet.checkpoint import convert, folder, load_model
-from tercet.config import UserError, merge, to_plain, write_yaml
+from tercet.config import UserError, merge, read_yaml, to_plain, write_yaml
 from tercet.models import AnyModel
 from tercet.training import Recipe, parse_recipe, train
 from tercet.training.recipe import with_pretrained_copy
@@ -98,7 +98,8 @@ def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, t
     shutil.rmtree(old)
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
-    assert load_model(out).card.recipe["pretrained"] == str(old)
+    assert load_model(out).card.recipe["pretrained"] == "./old"  # a card names no folder
+    assert read_yaml(out / "recipe.yaml")["pretrained"] == str(old)
 
 
 def test_the_command_line_finds_the_copy(finished: Finished, tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
 """Where a model comes from and how good it is: a card, for people as README.md and for programs as card.json.
 
-It holds no time of day, so that the same training gives the same folder to the last bit.
+It holds no time of day, so that the same training gives the same folder to the last bit. It is given to others with the
+model, so what is written names no folder of this machine: of `/home/me/novels.txt` it says `./novels.txt`.
 """
 
 import platform
 import subprocess
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
 
 from tercet.config import write_yaml
 from tercet.models import AnySpec, EncoderDecoderSpec
+
+PATHS = ("source", "target", "path", "pretrained")  # keys of a recipe, at any depth, whose values may be paths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +46,18 @@ class Card:
 
     @property
     def data_settings(self) -> dict[str, Any] | None:
-        """The recipe's `data`; None where the model was not trained here. Older recipes said their task in it."""
-        data: dict[str, Any] | None = self.recipe.get("data")
-        return None if data is None else {key: value for key, value in data.items() if key != "kind"}
+        """The recipe's `data`; None where the model was not trained here."""
+        return data_settings(self.recipe)
+
+    def without_folders(self) -> "Card":
+        """The same, as it may leave this machine: of paths the last part alone."""
+        return replace(self, data_name=_last_part(self.data_name), recipe=without_folders(self.recipe))
+
+    def strip_folders(self, text: str) -> str:
+        """A text about the model, such as the README.md of one that an earlier version wrote, without its folders."""
+        for path in sorted({self.data_name, *_paths(self.recipe)}, key=len, reverse=True):
+            text = text.replace(path, _last_part(path)) if path else text
+        return text
 
     def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
         """The model folder's README.md: `n_parameters` counts tied weights once."""
@@ -72,6 +85,35 @@ class Card:
         if self.recipe:
             parts.append(f"## Recipe\n\n```yaml\n{write_yaml(self.recipe)}```\n")
         return "\n".join(parts)
+
+
+def data_settings(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A recipe's `data`; None where it has none. Older recipes said their task in it."""
+    data: Any = recipe.get("data")
+    return {key: data[key] for key in data if key != "kind"} if isinstance(data, Mapping) else None
+
+
+def without_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe, or a part of it, with `./name` in the place of every path that names a folder."""
+
+    def replaced(key: str, value: Any) -> Any:
+        return without_folders(value) if isinstance(value, Mapping) else _last_part(value) if key in PATHS else value
+
+    return {key: replaced(key, value) for key, value in recipe.items()}
+
+
+def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:
+    """Every path in a recipe that names a folder."""
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value)
+        elif key in PATHS and _last_part(value) != value:
+            yield value
+
+
+def _last_part(path: Any) -> Any:
+    """`./name`, a path still, where the name alone could be that of a dataset; what is no path stays."""
+    return f"./{PurePath(path).name}" if isinstance(path, str) and "/" in path else path
 
 
 def current_versions() -> dict[str, str]:

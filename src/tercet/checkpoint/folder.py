@@ -90,7 +90,8 @@ def save_model(
 
     Args:
         folder: made where it is not there yet; files in it that are no part of a model stay.
-        card: metrics that are no finite number are left out of it; JSON has no word for them.
+        card: written without the folders of its paths, and without metrics that are no finite number, for which JSON
+            has no word.
         source_tokenizer: the source's own, where it does not share the other.
         chat_template: how a conversation becomes a text (Jinja), where there is a way.
         readme: what the model says of itself to people, in place of the card.
@@ -104,7 +105,9 @@ def save_model(
     if sizes != _sizes(model.spec, cut_apart=source_tokenizer is not None):
         raise ValueError(f"tokenizers of {sizes} ids, a model of {_sizes(model.spec)}")
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    card = replace(card, metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)})
+    card = replace(
+        card.without_folders(), metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
+    )
     config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
         "config.json": _json(config),

@@ -7,12 +7,13 @@ What a model cannot do is refused here alone, with what it can: `load_model(fold
 """
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar, overload
 
-from tercet.checkpoint.card import Card
-from tercet.config import UserError, parse
+from tercet.checkpoint.card import Card, data_settings, without_folders
+from tercet.config import UserError, parse, read_yaml
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
 from tercet.tokens import Tokenizer
@@ -133,17 +134,26 @@ class Trained(ABC):
     def trained_on(self, spec: type[Spec]) -> Spec | None:
         """The settings of the data that it was trained on, where its card has them.
 
+        A card names no folders. Within its run the model's data are where the run's recipe says.
+
         Raises:
             UserError: where they are not of this kind.
         """
         settings = self.card.data_settings
-        return None if settings is None else parse(spec, settings, name=f"the recipe in {self.folder / 'card.json'}")
+        if settings is None:
+            return None
+        with suppress(UserError):  # what stands beside a folder may be no run's
+            given = data_settings(read_yaml(self.folder.parent / "recipe.yaml"))
+            if given is not None and without_folders(given) == without_folders(settings):
+                settings = given
+        return parse(spec, settings, name=f"the recipe in {self.folder / 'card.json'}")
 
     def readme(self) -> str | None:
-        """What the folder says of the model, in Markdown; None where it says nothing that can be read."""
+        """What the folder says of the model, in Markdown and as it may leave this machine; None where it says nothing
+        that can be read."""
         path = self.folder / "README.md"
         try:
-            return path.read_text(encoding="utf-8") if path.is_file() else None
+            return self.card.strip_folders(path.read_text(encoding="utf-8")) if path.is_file() else None
         except (OSError, UnicodeDecodeError):
             return None
 

@@ -80,7 +80,8 @@ class Answers:
                     return beam_tree(self.passes(query.ask), query.size)
 
     def model(self) -> Plain:
-        trained, model, tokenizer, card = self.trained, self.trained.model, self.trained.tokenizer, self.trained.card
+        trained, model, tokenizer = self.trained, self.trained.model, self.trained.tokenizer
+        card = trained.card.without_folders()  # a page is saved, and given to others
         folder = self.trained.folder.absolute()
         run = folder.parent if folder.name in ("best", "last") else folder
         head = trained.model.spec.masked_head if isinstance(trained, Encoder) else None

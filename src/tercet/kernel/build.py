@@ -1,5 +1,10 @@
 """The kernels, compiled once on a machine, in seconds, and kept. Where there is no compiler, or TERCET_KERNEL=off is
 set, there are none, and everything goes the plain way: the same results, up to rounding.
+
+What is kept is code that runs at the next start: a library that others could have written is not loaded, and one that
+is not whole is compiled anew.
+
+    <sha256 of sources, flags, compiler, PyTorch and CPU>.so:    the library | sha256 of its bytes
 """
 
 import ctypes
@@ -7,6 +12,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from tercet.cache_dir import cache_dir
+from tercet.cache_dir import ForeignFile, cache_dir, check_own
 from tercet.kernel.signatures import SIGNATURES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -39,6 +45,9 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         loaded = ctypes.CDLL(str(_compile()))
+    except ForeignFile as error:
+        print(f"tercet: no compiled kernels are used: {error}", file=sys.stderr)
+        return None
     except (OSError, subprocess.SubprocessError):
         return None
     for name, arguments in SIGNATURES.items():
@@ -102,9 +111,10 @@ def multiplies_bfloat16() -> bool:
 
 
 def _compile() -> Path:
-    """The kernels for these sources, this compiler and this machine's CPU.
+    """The kernels for these sources, this compiler and this machine's CPU: the user's own, and whole.
 
     Raises:
+        ForeignFile: where others could have written them.
         OSError, SubprocessError: where there is no compiler, or it fails.
     """
     compiler = shutil.which(os.environ.get("CXX") or "c++")
@@ -113,18 +123,34 @@ def _compile() -> Path:
     sources = [path.read_text() for path in sorted([SOURCE, *CPP.glob("*.h")])]
     identity = "\n".join([*sources, *FLAGS, compiler, torch.__version__, _cpu()])
     folder = cache_dir() / "kernels"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = folder.resolve()  # from here on no link is followed
+    check_own(folder)
     target = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.so"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside its place: whole there, or not at all
-            compiled, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
-            for command in (
-                [*FLAGS, "-c", str(SOURCE), "-o", str(compiled)],
-                ["-shared", str(compiled), "-o", str(linked)],
-            ):
-                subprocess.run([compiler, *command], check=True, capture_output=True, timeout=120)
-            linked.replace(target)
+    if os.path.lexists(target):
+        check_own(target)
+        if _is_whole(target):
+            return target
+        print(f"tercet: {target} is damaged; the kernels are compiled anew", file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside its place: whole there, or not at all
+        compiled, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
+        for command in (
+            [*FLAGS, "-c", str(SOURCE), "-o", str(compiled)],
+            ["-shared", str(compiled), "-o", str(linked)],
+        ):
+            subprocess.run([compiler, *command], check=True, capture_output=True, timeout=120)
+        with linked.open("ab") as file:  # the loader reads no further than the library's own end
+            file.write(hashlib.sha256(linked.read_bytes()).digest())
+        linked.chmod(0o600)  # whatever the umask is
+        linked.replace(target)
     return target
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether the bytes are those that were written: of a part of them, the loader would die by a signal."""
+    content = library.read_bytes()
+    end = len(content) - hashlib.sha256().digest_size
+    return end > 0 and hashlib.sha256(memoryview(content)[:end]).digest() == content[end:]
 
 
 def _cpu() -> str:

@@ -13,6 +13,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 
 from tercet.checkpoint import load_model
+from tercet.checkpoint.card import without_folders
 from tercet.config import UserError, to_plain
 from tercet.models import AnyModel
 from tercet.training.checkpoint_io import CheckpointFolderIO
@@ -141,7 +142,7 @@ def _loggers(recipe: Recipe, out: Path) -> list[Logger]:
         settings = wandb.Settings(x_disable_stats=True, silent=True)
         logger = WandbLogger(
             name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
-            config=to_plain(recipe), resume="allow", settings=settings,
+            config=without_folders(to_plain(recipe)), resume="allow", settings=settings,
         )  # fmt: skip
         loggers.append(cast(Logger, logger))
     return loggers

@@ -11,7 +11,17 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError, parse, to_plain
-from tercet.data import Corpus, HeldOut, TextSpec, prepare
+from tercet.data import (
+    DATASETS,
+    LABEL_DATASETS,
+    PAIR_DATASETS,
+    Corpus,
+    HeldOut,
+    LabelsSpec,
+    PairsSpec,
+    TextSpec,
+    prepare,
+)
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.protocols import Protocol
@@ -102,6 +112,7 @@ class TextEvaluation(Evaluation[Corpus]):
             return prepare(spec, tokenizer=trained.tokenizer)
         if trained_on is None:
             raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+        check_present(trained, trained_on, "--data")
         corpus = prepare(trained_on, tokenizer=trained.tokenizer)
         check_unchanged(trained, trained_on.source, corpus.hash, "--data")
         return corpus
@@ -127,6 +138,15 @@ class TextEvaluation(Evaluation[Corpus]):
         """Whether each document stood alone in training."""
         trained_on = self.trained.trained_on(TextSpec)
         return trained_on is not None and trained_on.has_document_mask
+
+
+def check_present(trained: Trained, spec: TextSpec | PairsSpec | LabelsSpec, flags: str) -> None:
+    """Raises UserError where the training's files are not here: a model that has left its run knows their names."""
+    named = {*DATASETS, *PAIR_DATASETS, *LABEL_DATASETS}
+    given = [getattr(part, key, None) for part in (spec, spec.validation) for key in ("source", "target")]
+    for source in given:
+        if source is not None and source not in named and not Path(source).expanduser().exists():
+            raise UserError(f"{trained.folder} was trained on {source}, which is not here; give {flags}")
 
 
 def check_unchanged(trained: Trained, source: str, content: str, flags: str) -> None:

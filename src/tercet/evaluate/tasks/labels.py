@@ -8,7 +8,7 @@ from tercet.checkpoint import Encoder
 from tercet.config import UserError, parse
 from tercet.data import Labelled, LabelsSpec, prepare_labelled
 from tercet.evaluate.labels import LabelScores, score_labels
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, check_unchanged, digest
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, check_present, check_unchanged, digest
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class LabelsEvaluation(Evaluation[Labelled]):
             return prepare_labelled(spec, tokenizer=trained.tokenizer).validation
         if trained_on is None:
             raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+        check_present(trained, trained_on, "--data")
         corpus = prepare_labelled(trained_on, tokenizer=trained.tokenizer)
         check_unchanged(trained, trained_on.source, corpus.hash, "--data")
         return corpus.validation

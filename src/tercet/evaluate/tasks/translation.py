@@ -13,7 +13,7 @@ from tercet.data import PAIR_DATASETS, PairFiles, PairsSpec, pairs_of, prepare_p
 from tercet.data.pair_datasets import languages
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, check_unchanged, digest
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, check_present, check_unchanged, digest
 from tercet.evaluate.translation import TranslationScores, perplexity, score_translations
 from tercet.generation import Beam, translate_stream
 
@@ -71,6 +71,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             if trained_on is None:
                 raise UserError(f"{trained.folder} does not say what it was trained on; give --source and --target")
             spec = trained_on
+            check_present(trained, spec, "--source and --target")
         else:
             base = trained_on or PairsSpec(source="")
             known = {"source_language": base.source_language, "target_language": base.target_language}

@@ -1,0 +1,83 @@
+"""Make a release in dist/: wheel, sdist, SBOM and their hashes: `make release`; see docs/releasing.md.
+
+The same commit gives the same wheel and sdist, byte for byte, wherever, whenever and by whom they are built.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent
+TOOLS = Path(sys.executable).parent  # of the virtual environment that requirements-release.lock fills
+
+
+def build(source: Path, dist: Path, *, epoch: int) -> None:
+    """Build sdist and wheel from the files in `source`, every one of them dated `epoch`, in seconds since 1970."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(dist)]
+    subprocess.run(command, cwd=source, env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}, check=True)
+
+
+def write_sbom(environment: Path, path: Path, *, epoch: int) -> None:
+    """Every package of a virtual environment and what needs which, as CycloneDX in JSON."""
+    command = [TOOLS / "cyclonedx-py", "environment", "--output-reproducible", "--mc-type", "library"]
+    arguments = ["--pyproject", ROOT / "pyproject.toml", "-o", path, environment / "bin" / "python"]
+    subprocess.run([*command, *arguments], env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}, check=True)
+
+
+def audit(lock: Path) -> tuple[str, bool]:
+    """Ask PyPI's advisory service for known faults of the packages in a lock.
+
+    Returns:
+        what came of it in one line, and whether a fault is known. That nobody answered is said, and is no "no".
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [TOOLS / "pip-audit", "-r", lock, "--no-deps", "--disable-pip"]
+        options = ["--progress-spinner", "off", "-f", "json", "-o", report]
+        try:
+            done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600, check=False)
+        except subprocess.TimeoutExpired:
+            return f"{lock.name}: NOT LOOKED UP: no answer within 10 minutes", False
+        if not report.exists():  # a refusal, or no network
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            return f"{lock.name}: NOT LOOKED UP: {reason[:200]}", False
+        packages = json.loads(report.read_text())["dependencies"]
+    unknown = [package["name"] for package in packages if "skip_reason" in package]
+    faults = [f"{package['name']} {fault['id']}" for package in packages for fault in package.get("vulns", ())]
+    missing = f"; NOT LOOKED UP, for the service has no answer: {len(unknown)}" if unknown else ""
+    known = f"; known faults: {', '.join(faults)}" if faults else ""
+    return f"{lock.name}: {len(packages) - len(unknown)} packages looked up{known}{missing}", bool(faults)
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    changes = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+    if changes.stdout:
+        print("release: error: there are changes that are in no commit; commit them, or put them away", file=sys.stderr)
+        return 2
+    dated = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
+    epoch, dist = int(dated.stdout), ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    build(ROOT, dist, epoch=epoch)
+    [wheel] = dist.glob("*.whl")
+    write_sbom(ROOT / ".venv", dist / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json", epoch=epoch)
+    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(dist.iterdir())}
+    lines = "".join(f"{digest}  {name}\n" for name, digest in hashes.items())
+    (dist / "SHA256SUMS").write_text(lines)
+    print(lines, end="")
+    answers = [
+        audit(ROOT / name) for name in ("requirements.lock", "requirements-build.lock", "requirements-torch.lock")
+    ]
+    for line, _ in answers:
+        print(line)
+    return 1 if any(faulty for _, faulty in answers) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""The compiled kernels are code that waits in a folder: what others could have put there does not run, and what is not
+whole is compiled anew.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from attack import Outcome, attack_function
+
+from tercet.kernel.build import kernels, library
+from tercet.nn.linear import Linear
+
+OTHER = 65534  # a user that is not this one
+PLAIN = 3  # the exit code where everything goes the plain way
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One that takes no time: it gives out what the real one made on this machine."""
+    if library() is None:
+        pytest.skip("no kernels here, so there is nothing to load")
+    script = tmp_path_factory.mktemp("compiler") / "c++"
+    script.write_text(f'#!/bin/sh\nfor last; do :; done\ncp "{kernels()._name}" "$last"\n')
+    script.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", str(script))
+        yield
+
+
+def load(cache: Path, umask: int = 0o022) -> Outcome:
+    """What a new process says when it asks for the kernels."""
+
+    def ask() -> int:
+        os.umask(umask)
+        os.environ["TERCET_CACHE"] = str(cache)
+        library.cache_clear()
+        return 0 if library() is not None else PLAIN
+
+    return attack_function(ask)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """With kernels in it."""
+    assert load(tmp_path / "cache").code == 0
+    return tmp_path / "cache"
+
+
+def file_in(cache: Path) -> Path:
+    [path] = (cache / "kernels").glob("*.so")
+    return path
+
+
+def refused(outcome: Outcome, why: str) -> bool:
+    [line] = outcome.stderr.splitlines()
+    return outcome.code == PLAIN and line.startswith("tercet: no compiled kernels are used: ") and why in line
+
+
+def test_ones_own_are_loaded_and_no_one_else_can_write_them(cache: Path) -> None:
+    before = file_in(cache).stat()
+    outcome = load(cache)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert file_in(cache).stat().st_mtime_ns == before.st_mtime_ns  # it was not compiled again
+    assert before.st_mode & 0o777 == 0o600
+
+
+def test_they_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o755)
+    assert load(tmp_path / "cache", umask=0).code == 0
+    assert load(tmp_path / "cache").code == 0
+    assert (tmp_path / "cache" / "kernels").stat().st_mode & 0o077 == 0
+    assert file_in(tmp_path / "cache").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut to a page", "last byte", "a byte in the middle", "other bytes"])
+def test_what_is_not_whole_is_compiled_anew(cache: Path, damage: str) -> None:
+    path = file_in(cache)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(
+        {
+            "empty": b"",
+            "cut to a page": whole[:4096],
+            "last byte": whole[:-1],
+            "a byte in the middle": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+            "other bytes": b"#!/bin/sh\n" * 99,
+        }[damage]
+    )
+    outcome = load(cache)
+    assert outcome.code == 0
+    assert outcome.stderr.splitlines() == [f"tercet: {path} is damaged; the kernels are compiled anew"]
+    assert (load(cache).code, load(cache).stderr) == (0, "")
+
+
+@as_root
+@pytest.mark.parametrize("place", ["the library", "its folder", "the cache", "a folder above"])
+def test_what_belongs_to_another_user_is_not_loaded(cache: Path, place: str) -> None:
+    path = file_in(cache)
+    foreign = {
+        "the library": path, "its folder": path.parent, "the cache": cache, "a folder above": cache.parent
+    }[place]  # fmt: skip
+    os.chown(foreign, OTHER, OTHER)
+    try:
+        assert refused(load(cache), f"{foreign} belongs to another user; ")
+    finally:
+        os.chown(foreign, os.geteuid(), os.getegid())
+
+
+@pytest.mark.parametrize("mode", [0o757, 0o777])
+@pytest.mark.parametrize("place", ["the library", "its folder", "the cache"])
+def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int) -> None:
+    path = file_in(cache)
+    writable = {"the library": path, "its folder": path.parent, "the cache": cache}[place]
+    writable.chmod(mode)
+    assert refused(load(cache), f"others may write to {writable}; `chmod go-w` it")
+    writable.chmod(0o700)
+    assert load(cache).code == 0
+
+
+@as_root
+def test_what_a_group_of_several_may_write_is_not_loaded(cache: Path) -> None:
+    cache.chmod(0o770)
+    assert load(cache).code == 0  # root's own group
+    os.chown(cache, -1, OTHER)
+    assert refused(load(cache), f"others may write to {cache}")
+
+
+def test_a_link_in_the_librarys_place_is_not_followed(cache: Path, tmp_path: Path) -> None:
+    path = file_in(cache)
+    elsewhere = path.rename(tmp_path / "elsewhere.so")
+    path.symlink_to(elsewhere)
+    assert refused(load(cache), f"{path} is a link; remove it")
+    path.unlink()
+    path.symlink_to("nowhere")
+    assert refused(load(cache), f"{path} is a link; remove it")
+
+
+@as_root
+def test_a_cache_may_be_a_link_to_a_folder_of_ones_own_alone(cache: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(cache)
+    assert load(link).code == 0
+    os.chown(cache, OTHER, OTHER)
+    assert refused(load(link), f"{cache} belongs to another user")
+
+
+def test_where_all_may_write_one_has_a_folder_of_ones_own(cache: Path) -> None:
+    """As below /tmp: only the owner may remove what is there, so that no one puts another in its place."""
+    cache.chmod(0o1777)
+    assert load(cache).code == 0
+    file_in(cache).parent.chmod(0o1777)  # but where the library itself lies, no one else writes at all
+    assert refused(load(cache), "others may write")
+
+
+def test_nothing_is_compiled_into_a_folder_of_others(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    assert refused(load(cache), f"others may write to {cache}")
+    assert list((cache / "kernels").glob("*")) == []
+
+
+@as_root
+def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None:
+    os.chown(file_in(cache), OTHER, OTHER)
+
+    def multiply() -> int:
+        os.environ["TERCET_CACHE"] = str(cache)
+        library.cache_clear()
+        layer, x = Linear(256, 256).requires_grad_(False), torch.randn(1, 256)
+        right = torch.allclose(layer(x), x @ layer.weight.T + layer.bias, atol=1e-4)
+        return 0 if right and library() is None else 1
+
+    outcome = attack_function(multiply)
+    assert outcome.code == 0
+    assert outcome.stderr.count("\n") == 1
+
+
+def test_looking_takes_no_time(cache: Path) -> None:
+    """Less than 10 ms at each start; measured, a third of one."""
+    from tercet.cache_dir import check_own
+    from tercet.kernel.build import _is_whole  # pyright: ignore[reportPrivateUsage]
+
+    path = file_in(cache)
+
+    def measure() -> float:
+        start = time.perf_counter()
+        check_own(path.parent)
+        check_own(path)
+        assert _is_whole(path)
+        return time.perf_counter() - start
+
+    assert min(measure() for _ in range(5)) < 0.010

@@ -1,0 +1,98 @@
+"""What is installed for development is exact, and known by its hashes: a file that someone changed is refused."""
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCKS = {path.name: path for path in ROOT.glob("requirements*.lock")}
+HASHED = sorted(set(LOCKS) - {"requirements-torch.lock"})
+
+
+def requirements(lock: Path) -> dict[str, list[str]]:
+    """By what is pinned, such as numpy==2.4.6: its hashes."""
+    text = re.sub(r"^#.*\n", "", lock.read_text(), flags=re.MULTILINE).replace(" \\\n", "")
+    lines = (line.split() for line in text.splitlines())
+    return {pin: hashes for pin, *hashes in lines}
+
+
+@pytest.mark.parametrize("name", sorted(LOCKS))
+def test_a_lock_is_exact_and_names_no_registry(name: str) -> None:
+    pins = requirements(LOCKS[name])
+    assert pins
+    for pin, hashes in pins.items():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", pin), f"{pin!r} is not one version that all have"
+        assert "nvidia" not in pin
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes)
+        assert hashes or name == "requirements-torch.lock", f"{pin} has no hash"
+
+
+def test_the_locks_are_those_that_are_installed() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert {*re.findall(r"-r (\S+\.lock)", makefile)} == set(LOCKS)
+    assert {*re.findall(r"\$\(LOCKED\) -r (\S+)", makefile)} == set(HASHED)
+    pins = {pin for name in HASHED for pin in requirements(LOCKS[name])}
+    assert {"numpy", "hatchling", "mkdocs", "cyclonedx-bom"} <= {pin.partition("==")[0] for pin in pins}
+    together = [
+        pin.partition("==") for name in ("", "-build") for pin in requirements(ROOT / f"requirements{name}.lock")
+    ]
+    versions = {(package, version) for package, _, version in together}  # in one environment
+    assert len(versions) == len({package for package, _ in versions})
+
+
+def test_nothing_comes_in_besides_the_locks() -> None:
+    """Neither what a package needs, nor what builds it: pip fetches such things without a look at their hashes."""
+    makefile = (ROOT / "Makefile").read_text()
+    [flags] = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", makefile, re.MULTILINE)
+    assert {"--require-hashes", "--no-deps", "--no-build-isolation"} <= {*flags.split()}
+    installs = re.findall(r"\$\(PIP_INSTALL\) (.*)$", makefile, re.MULTILINE)
+    others = [install for install in installs if install != flags]
+    assert others == ["-r requirements-torch.lock", "--no-deps --no-build-isolation --editable ."]
+
+
+def write_wheel(folder: Path, code: str) -> Path:
+    """A package as small as can be."""
+    path, info = folder / "smallest-1.0-py3-none-any.whl", "smallest-1.0.dist-info"
+    files = {
+        "smallest.py": code,
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: smallest\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip('=')},{len(text)}"
+        for name, text in files.items()
+    ]
+    with ZipFile(path, "w") as wheel:
+        for name, text in {**files, f"{info}/RECORD": "\n".join([*record, f"{info}/RECORD,,"]) + "\n"}.items():
+            wheel.writestr(name, text)
+    return path
+
+
+def test_a_wheel_that_was_changed_is_refused(tmp_path: Path) -> None:
+    [flags] = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    lock, index = tmp_path / "requirements.lock", tmp_path / "index"
+    index.mkdir()
+    whole = write_wheel(index, "good = True\n")
+    lock.write_text(f"smallest==1.0 \\\n    --hash=sha256:{hashlib.sha256(whole.read_bytes()).hexdigest()}\n")
+
+    def install(target: Path) -> subprocess.CompletedProcess[str]:
+        where = ["--no-index", "--find-links", index, "--target", target, "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", "install", *flags.split(), *where, "-r", lock]
+        environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    done = install(tmp_path / "first")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "first" / "smallest.py").is_file()
+    write_wheel(index, "good = False\n")
+    done = install(tmp_path / "second")
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert not (tmp_path / "second").exists()

@@ -1,0 +1,284 @@
+"""What a model is given to others with names no folder, no user and no host: every byte of what is written is searched.
+
+A run's recipe.yaml says where the data lie: it is what the run is resumed by, and stays with it.
+"""
+
+import base64
+import json
+import re
+import shutil
+import socket
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+
+from tercet.checkpoint import load_model
+from tercet.cli.main import main
+from tercet.config import read_yaml, write_yaml
+
+SECRET = "telltale"  # in the name of every folder, of the user and of the host
+SPELLINGS = re.compile(b"|".join(re.escape(SECRET.encode(code)) for code in ("utf-8", "utf-16-le", "utf-32-le")))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp(f"{SECRET}-folder") / f"{SECRET}-home"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(socket, "gethostname", lambda: f"{SECRET}-host")
+        for name in ("USER", "LOGNAME", "USERNAME"):
+            patch.setenv(name, f"{SECRET}-user")
+        patch.setenv("HOME", str(folder))
+        patch.setenv("TERCET_CACHE", str(folder / "cache"))
+        patch.setenv("TERCET_KERNEL", "off")  # else they would be compiled anew, in this cache
+        yield folder
+
+
+def train(place: Path, name: str, **recipe: Any) -> Path:
+    file, out = place / f"{name}.yaml", place / name
+    training = {
+        "max_steps": 2,
+        "validate_every": 2,
+        "accelerator": "cpu",
+        "seed": 1,
+        "compile": "never",
+        "precision": "fp32",
+    }
+    file.write_text(write_yaml({"training": training, **recipe}))
+    assert main(["train", str(file), "--out", str(out), "--quiet"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def language(place: Path) -> Path:
+    text, other = place / "novels.txt", place / "other.txt"
+    text.write_text("".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 30) for m in range(2, 30)))
+    other.write_text("Eight times nine is seventy-two. " * 40)
+    stack = {"d_model": 16, "n_layers": 1, "n_heads": 2}
+    return train(
+        place,
+        "language",
+        task={"kind": "language", "batch_size": 4},
+        data={
+            "source": str(text),
+            "validation": {"kind": "held_out", "source": str(other)},
+            "tokenizer": {"kind": "bpe", "vocab_size": 300},
+        },
+        model={"preset": "llama", "max_len": 16, "stack": stack},
+    )
+
+
+@pytest.fixture(scope="module")
+def continued(place: Path, language: Path) -> Path:
+    return train(
+        place,
+        "continued",
+        pretrained=str(language),
+        task={"kind": "language", "batch_size": 4},
+        data={"source": str(place / "other.txt")},
+    )
+
+
+@pytest.fixture(scope="module")
+def translator(place: Path) -> Path:
+    words = ["one", "two", "three", "four", "five", "six", "seven"]
+    for side, ending in (("de", "en"), ("en", "")):
+        (place / f"pairs.{side}").write_text("".join(f"{a}{ending} {b}{ending}\n" for a in words for b in words))
+    stack = {"d_model": 16, "n_layers": 1, "n_heads": 2}
+    return train(
+        place,
+        "translator",
+        task={"kind": "translation", "batch_tokens": 64},
+        data={
+            "source": str(place / "pairs.de"),
+            "target": str(place / "pairs.en"),
+            "validation": {"kind": "held_out", "source": str(place / "pairs.de"), "target": str(place / "pairs.en")},
+            "tokenizer": {"kind": "characters", "byte_fallback": True},
+        },
+        model={"preset": "modern-translator", "max_len": 32, "encoder": stack, "decoder": stack},
+    )
+
+
+@pytest.fixture(scope="module")
+def classifier(place: Path) -> Path:
+    rows = [{"text": f"{n} is {'even' if n % 2 == 0 else 'odd'}", "label": str(n % 2)} for n in range(200)]
+    stack = {"d_model": 16, "n_layers": 1, "n_heads": 2}
+    (place / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return train(
+        place,
+        "classifier",
+        task={"kind": "labels", "batch_size": 4},
+        data={"source": str(place / "labelled.jsonl"), "tokenizer": {"kind": "wordpiece", "vocab_size": 200}},
+        model={
+            "preset": "bert-tiny",
+            "max_len": 32,
+            "pooler": True,
+            "classifier": {"pooling": "pooler"},
+            "stack": stack,
+        },
+    )
+
+
+def contents(path: Path) -> Iterator[bytes]:
+    """The file's bytes as they are, and what is packed in them."""
+    data = path.read_bytes()
+    yield data
+    if zipfile.is_zipfile(path):  # .npz, .ckpt
+        with zipfile.ZipFile(path) as file:
+            yield from (file.read(name) for name in file.namelist())
+    for match in re.finditer(rb"stream\r?\n(.*?)endstream|(?:zTXt|iTXt|iCCP)(.*?)IEND", data, re.DOTALL):  # PDF, PNG
+        for start in (b"\x78\x9c", b"\x78\xda", b"\x78\x01"):
+            packed = (match[1] or match[2]).partition(start)
+            if packed[1]:
+                yield zlib.decompressobj().decompress(start + packed[2])
+    if path.suffix == ".html":  # its modules and numbers
+        yield from (base64.b64decode(run + b"==") for run in re.findall(rb"[A-Za-z0-9+/]{24,}", data))
+
+
+def telling(*folders: Path, besides: tuple[str, ...] = ()) -> list[str]:
+    """The files that name the machine, in their content or by their own name."""
+    files = [path for folder in folders for path in ([folder] if folder.is_file() else folder.rglob("*"))]
+    files = [path for path in files if path.is_file() and path.name not in besides]
+    assert files
+    return [
+        str(path) for path in files if SECRET in path.name or any(SPELLINGS.search(data) for data in contents(path))
+    ]
+
+
+@pytest.mark.parametrize("name", ["language", "continued", "translator", "classifier"])
+def test_a_run(name: str, request: pytest.FixtureRequest) -> None:
+    run: Path = request.getfixturevalue(name)
+    assert telling(run, besides=("recipe.yaml",)) == []
+    assert telling(run / "recipe.yaml") == [str(run / "recipe.yaml")]  # the search finds it where it is
+
+
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        *(("language", to) for to in (None, "hf", "gguf", "ctranslate2")),
+        pytest.param("language", "onnx", marks=pytest.mark.slow),
+        ("classifier", "hf"),
+        ("continued", None),
+    ],
+)
+def test_a_converted_model(
+    name: str, to: str | None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # ONNX's exporter cannot follow these checks
+    run: Path = request.getfixturevalue(name)
+    target = tmp_path / "exported"
+    assert main(["convert", str(run), str(target), *([] if to is None else ["--to", to])]) == 0
+    assert telling(target) == []
+
+
+@pytest.mark.parametrize("to", [None, "hf"])
+def test_a_model_of_an_earlier_version_that_is_given_away(to: str | None, language: Path, tmp_path: Path) -> None:
+    """Whose card has the folders in it still."""
+    old = tmp_path / "old"
+    shutil.copytree(language / "best", old)
+    (old / "card.json").write_text((old / "card.json").read_text().replace('"./', f'"/home/{SECRET}/'))
+    (old / "README.md").write_text((old / "README.md").read_text().replace(": ./", f": /home/{SECRET}/"))
+    assert len(telling(old)) == 2
+    assert main(["convert", str(old), str(tmp_path / "new"), *([] if to is None else ["--to", to])]) == 0
+    assert telling(tmp_path / "new") == []
+    assert main(["explore", str(old), "--prompt", "8 times", "--export", str(tmp_path / "page.html")]) == 0
+    assert telling(tmp_path / "page.html") == []
+
+
+@pytest.mark.parametrize("name", ["language", "translator", "classifier"])
+def test_a_saved_page(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    run: Path = request.getfixturevalue(name)
+    assert main(["explore", str(run), "--prompt", "1 is", "--export", str(tmp_path / "page.html")]) == 0
+    assert telling(tmp_path / "page.html") == []
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_pictures(suffix: str, language: Path, tmp_path: Path) -> None:
+    assert main(["plot", str(language), "loss", "--out", str(tmp_path / f"loss.{suffix}")]) == 0
+    assert main(["draw", "model", str(language), "--out", str(tmp_path / f"model.{suffix}")]) == 0
+    assert telling(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet", "jsonl"])
+def test_vectors(suffix: str, place: Path, classifier: Path, tmp_path: Path) -> None:
+    output = tmp_path / f"vectors.{suffix}"
+    assert main(["embed", str(classifier), "--input", str(place / "other.txt"), "--output", str(output)]) == 0
+    assert telling(output) == []
+
+
+@pytest.mark.slow
+def test_a_comparison(place: Path, tmp_path: Path) -> None:
+    recipe, out = place / "language.yaml", place / "compared"
+    assert main(["compare", str(recipe), "--seeds", "1,2", "--out", str(out), "--quiet"]) == 0
+    assert telling(out, besides=("recipe.yaml", "settings.json")) == []  # what it is resumed by
+
+
+def test_the_search_sees_what_is_packed(tmp_path: Path) -> None:
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from tercet.plots import save
+
+    figure = plt.figure()
+    figure.text(0.5, 0.5, "x")
+    for suffix in ("png", "svg", "pdf"):
+        save(figure, tmp_path / f"without.{suffix}")
+        figure.savefig(tmp_path / f"with.{suffix}", metadata={"Title": f"/home/{SECRET}"})
+    plt.close(figure)
+    np.savez_compressed(tmp_path / "with.npz", path=np.array(f"/home/{SECRET}"))
+    (tmp_path / "with.html").write_bytes(base64.b64encode(f"of /home/{SECRET}/texts".encode()))
+    assert {Path(path).name for path in telling(tmp_path)} == {
+        "with.png", "with.svg", "with.pdf", "with.npz", "with.html"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["language", "translator", "classifier"])
+def test_a_run_is_still_scored_on_its_data(
+    name: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    run: Path = request.getfixturevalue(name)
+    assert SECRET not in json.dumps(load_model(run).card.recipe)
+    monkeypatch.chdir(tmp_path)
+    part = ["--part", "validation"] if name == "translator" else []
+    assert main(["evaluate", str(run), "--json", *part]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    exported = tmp_path / "exported"
+    shutil.copytree(run / "best", exported)
+    assert main(["evaluate", str(exported), *part]) == 2
+    source = Path(read_yaml(run / "recipe.yaml")["data"]["source"]).name
+    flags = "--source and --target" if name == "translator" else "--data"
+    captured = capsys.readouterr()
+    assert captured.err == f"tercet: error: {exported} was trained on ./{source}, which is not here; give {flags}\n"
+    for file in run.parent.iterdir():  # put beside, they are found by name, and known by their hash
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    assert main(["evaluate", str(exported), "--json", *part]) == 0
+    assert json.loads(capsys.readouterr().out) == scores
+    for file in tmp_path.glob("*.*"):
+        if file.suffix != ".yaml":
+            file.write_bytes(file.read_bytes() * 2)
+    assert main(["evaluate", str(exported), *part]) == 2
+    assert "has changed since the training" in capsys.readouterr().err
+
+
+def test_a_recipe_that_is_not_the_runs_is_not_asked(language: Path, place: Path, tmp_path: Path) -> None:
+    from tercet.data import TextSpec
+
+    model = tmp_path / "model"
+    shutil.copytree(language / "best", model)
+    for text in ("data: {source: other.txt}", "[", "data: 5", "training: {}"):
+        (tmp_path / "recipe.yaml").write_text(text)
+        settings = load_model(model).trained_on(TextSpec)
+        assert settings is not None
+        assert settings.source == "./novels.txt"
+    shutil.copy(language / "recipe.yaml", tmp_path)
+    settings = load_model(model).trained_on(TextSpec)
+    assert settings is not None
+    assert settings.source == str(place / "novels.txt")

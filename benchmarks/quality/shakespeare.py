@@ -18,9 +18,10 @@ import torch
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics
-from tercet.config import merge, parse_assignment
+from tercet.config import merge
 from tercet.data import prepare
 from tercet.evaluate import score
+from tercet.settings_yaml import parse_assignment
 from tercet.training import load_recipe, read_recipe, train
 
 SEEDS = (1337, 1338, 1339)

@@ -8,13 +8,14 @@ from tercet.checkpoint import convert as convert
 from tercet.checkpoint import load_model
 from tercet.checkpoint import verify as verify
 from tercet.config import Plain, UserError, merge, nest
+from tercet.messages import show
 from tercet.run import Run as Run
 from tercet.serve.engine import Engine as Engine
 from tercet.training.compare_runs import compare as compare
 
 
 def train(
-    recipe: str,
+    recipe: str | Path,
     *,
     data: str | Path | None = None,
     source: str | Path | None = None,
@@ -50,8 +51,9 @@ def train(
     from tercet import training
 
     changes: Plain = {}
-    for path, value in (set or {}).items():
+    for path, value in _check_changes(set).items():
         changes = merge(changes, nest(path, value))
+    recipe = str(recipe)
     files = {
         "data": data, "source": source, "target": target,
         "validation_source": validation_source, "validation_target": validation_target, "pretrained": pretrained,
@@ -60,6 +62,15 @@ def train(
     out = default_folder(recipe) if out is None else Path(out)
     made = recipe_with(recipe, changes, out=out, **paths)
     return load(training.train(made, out, quiet=quiet, restart=restart, from_weights=from_weights, exact=exact))
+
+
+def _check_changes(changes: object) -> Mapping[str, Any]:
+    """Whoever writes Python may give anything."""
+    if changes is None:
+        return {}
+    if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
+        raise UserError(f'set={show(changes)} must be a mapping such as {{"training.max_steps": 500}}')
+    return changes
 
 
 def recipe_with(
@@ -103,7 +114,8 @@ def recipe_with(
         # The recipe's languages are those of its own data; files that need none to be read may be in any.
         unknown = target is not None or source.endswith((".tsv", ".tsv.gz"))
         languages = dict.fromkeys(("source_language", "target_language")) if unknown else {}
-        chosen = {key: changes["data"][key] for key in languages if key in changes.get("data", {})}
+        given = changes.get("data")
+        chosen = {key: given[key] for key in languages if key in given} if isinstance(given, Mapping) else {}
         settings = merge(settings, {"data": {**languages, **chosen, "source": source, "target": target}})
     if validation_source is not None:
         held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}

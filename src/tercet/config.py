@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses, read strictly from JSON and YAML.
+"""Settings as frozen dataclasses, read strictly from what JSON and YAML hold.
 
 A spec is a plain frozen dataclass. A slot that can hold one of several specs is a union of dataclasses, each with a
 literal `kind`; in a recipe it is written `position: {kind: rotary, base: 500000}`, or `position: rotary` where the
@@ -11,20 +11,38 @@ import difflib
 import types
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pydantic
-import yaml
+
+from tercet.messages import one_line, show
+from tercet.spec import check_range, ranges_of
 
 Spec = TypeVar("Spec")
 Plain = dict[str, Any]
 
+DEEPEST = 16  # keys in a path such as model.stack.position.base
 TAGS = ("kind", "family")  # the literal field that tells the members of a union apart; a model's is its family
 
 
 class UserError(Exception):
-    """A mistake of the user's, told in one line with its remedy. The command line ends with exit code 2."""
+    """A mistake of the user's, told in one line of bounded length with its remedy. The command line ends with exit code
+    2. Whatever is echoed in it, a terminal shows as text."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(str(message)))
+
+
+class MarkedKey(str):
+    """A key that knows the line of the file that it stands in."""
+
+    line: int
+
+    @classmethod
+    def at(cls, key: str, line: int) -> "MarkedKey":
+        marked = cls(key)
+        marked.line = line
+        return marked
 
 
 def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
@@ -39,9 +57,10 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
         UserError: on an unknown key (with the nearest known one), a missing key or a value of the wrong type.
     """
     try:
-        return _build(spec, data, "")
-    except UserError as error:
-        raise UserError(f"{name}: {error}" if name else str(error)) from None
+        return _build(spec, data, "", None)
+    except _Misfit as error:
+        where = f"{name} line {error.line}" if name and error.line is not None else name
+        raise UserError(f"{where}: {error}" if where else error) from None
 
 
 def to_plain(spec: Any) -> Any:
@@ -53,53 +72,11 @@ def to_plain(spec: Any) -> Any:
     return spec
 
 
-def check_at_least(spec: Any, least: int, *names: str) -> None:
-    """For a spec's `__post_init__`: those of its numbers that are not None.
-
-    Raises:
-        ValueError: for the first that is below `least`.
-    """
-    for name in names:
-        value = getattr(spec, name)
-        if value is not None and value < least:
-            raise ValueError(f"{name}={value} must {f'be at least {least}' if least else 'not be negative'}")
-
-
-def read_yaml(path: Path) -> Plain:
-    """A YAML file whose top level is a mapping.
-
-    Raises:
-        UserError: where the file is missing or is not such YAML, with the line.
-    """
-    try:
-        return parse_yaml(path.read_text(encoding="utf-8"), name=str(path))
-    except FileNotFoundError:
-        raise UserError(f"no such file: {path}") from None
-    except (IsADirectoryError, UnicodeDecodeError):
-        raise UserError(f"{path} is not a YAML file") from None
-
-
-def parse_yaml(text: str, *, name: str) -> Plain:
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{name}{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{name}: expected `key: value` lines at the top level")
-    return data
-
-
-def write_yaml(spec: Any) -> str:
-    return yaml.safe_dump(to_plain(spec), sort_keys=False, allow_unicode=True)
-
-
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
     """`base` with `changes` laid over it, mapping by mapping; where the `kind` changes, the old mapping goes whole."""
     merged = dict(base)
     for key, value in changes.items():
-        old = merged.get(key)
+        old = merged.pop(key, None)  # the key as well: the new one knows the line that the value comes from
         if isinstance(old, str) and isinstance(value, Mapping) and "kind" not in value:
             old = {"kind": old}  # `position: rotary` in the base, `position.base=5` on top
         same_kind = isinstance(value, Mapping) and isinstance(old, Mapping) and value.get("kind", old.get("kind"))
@@ -110,21 +87,16 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
     return merged
 
 
-def parse_assignment(text: str) -> Plain:
-    """`a.b=value` as nested mappings; the value is read as YAML, so `1e-3`, `true` and `{kind: alibi}` all work."""
-    path, equals, value = text.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise UserError(f"--set {text!r}: expected key=value, such as training.max_steps=500")
-    try:
-        return nest(path.strip(), yaml.safe_load(value))
-    except yaml.YAMLError:
-        raise UserError(f"--set {text!r}: the value is not valid YAML; put it in quotes") from None
-
-
 def nest(path: str, value: Any) -> Plain:
-    """`a.b` and a value as {"a": {"b": value}}."""
-    for key in reversed(path.split(".")):
+    """`a.b` and a value as {"a": {"b": value}}.
+
+    Raises:
+        UserError: for a path with an empty key, or of more keys than any setting has.
+    """
+    keys = path.split(".")
+    if not all(keys) or len(keys) > DEEPEST:
+        raise UserError(f"{show(path)} is no key of a recipe; write one such as training.max_steps")
+    for key in reversed(keys):
         value = {key: value}
     return value
 
@@ -138,62 +110,84 @@ def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
             for key in keys
             for line in find_differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
         ]
-    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
+    return [] if old == new else [f"{path}: {show(old)} -> {show(new)}"]
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: object, known: Iterable[str]) -> str:
     """`"; did you mean 'base'?"`, or the list of what is known where nothing comes near."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    text = word if isinstance(word, str) else show(word)
+    close = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
-def _build(annotation: Any, data: Any, path: str) -> Any:
-    """`data` as a value of type `annotation`: structure and names are checked here, single values by pydantic."""
+class _Misfit(Exception):
+    """A value that does not fit.
+
+    Attributes:
+        line: of the file that it stands in, where there is one.
+    """
+
+    def __init__(self, message: str, line: int | None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
+    """`data` as a value of type `annotation`: structure, names and ranges are checked here, single values by
+    pydantic."""
     variants = _variants(annotation)
     if not variants or (data is None and type(None) in get_args(annotation)):
-        return _value(annotation, data, path)
+        return _value(annotation, data, path, line)
     where = f"{path}: " if path else ""
     scalar = _scalar(annotation)
     if scalar is not None and not isinstance(data, Mapping):
-        return _value(scalar, data, path)
+        return _value(scalar, data, path, line)
     if isinstance(data, str) and None not in variants:
         data = {"kind": data}
     if not isinstance(data, Mapping):
-        raise UserError(f"{where}expected a mapping of keys, got {data!r}")
+        raise _Misfit(f"{where}expected a mapping of keys, got {show(data)}", line)
     tag = next((tag for tag in TAGS if tag in data), "kind")
     kind = data.get(tag, next(iter(variants)) if len(variants) == 1 else None)
-    if kind not in variants:
+    if not isinstance(kind, str | None) or kind not in variants:
         names = [str(name) for name in variants]
-        raise UserError(
-            f"{where}unknown {tag} {kind!r}{suggest(str(kind), names)}"
+        raise _Misfit(
+            f"{where}unknown {tag} {show(kind)}{suggest(kind, names)}"
             if tag in data
-            else f"{where}needs a `kind`{suggest('', names)}"
+            else f"{where}needs a `kind`{suggest('', names)}",
+            line,
         )
     chosen = variants[kind]
-    hints = get_type_hints(chosen, include_extras=True)
+    hints, ranges = get_type_hints(chosen), ranges_of(chosen)
     for key in data:
         if key not in hints:
-            raise UserError(f"{where}unknown key {key!r}{suggest(str(key), hints)}")
+            raise _Misfit(f"{where}unknown key {show(key)}{suggest(key, hints)}", getattr(key, "line", line))
     for field in dataclasses.fields(chosen):
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in data and not optional:
-            raise UserError(f"{where}the key {field.name!r} is missing")
-    below = {key: _build(hints[key], value, f"{path}.{key}" if path else key) for key, value in data.items()}
+            raise _Misfit(f"{where}the key {field.name!r} is missing", line)
+    below: Plain = {}
+    for key, value in data.items():
+        below_path, below_line = f"{path}.{key}" if path else str(key), getattr(key, "line", line)
+        below[key] = _build(hints[key], value, below_path, below_line)
+        try:
+            check_range(below_path, below[key], ranges[key])
+        except ValueError as error:
+            raise _Misfit(str(error), below_line) from None
     try:
         return chosen(**below)
     except ValueError as error:  # a spec refuses an impossible combination in its __post_init__
-        raise UserError(f"{where}{error}") from None
+        raise _Misfit(f"{where}{error}", line) from None
 
 
-def _value(annotation: Any, data: Any, path: str) -> Any:
+def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
+    if isinstance(data, bool) and annotation is not bool and "bool" not in str(annotation):
+        raise _Misfit(f"{path}: expected a number or text, got {str(data).lower()}", line)
     try:
-        if isinstance(data, bool) and annotation is not bool and "bool" not in str(annotation):
-            raise UserError(f"{path}: expected a number or text, got {str(data).lower()}")
         return _adapter(annotation).validate_python(data)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise UserError(f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {data!r}") from None
+        raise _Misfit(f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {show(data)}", line) from None
 
 
 @cache

@@ -17,3 +17,9 @@ MAX_BODIES_BYTES = 1 << 28  # of all requests that are read or answered at a tim
 MAX_ERROR_CHARACTERS = 1000  # of an error's message, which may quote the request
 EXPLORER_CONNECTIONS = 256  # a page is for one's own browser, which opens six
 MAX_LENGTH_PENALTY_POWER = 16.0  # a beam's alpha; papers use 0.6 to 2, and (10^6 tokens)^alpha must be a float64
+
+# Settings. The ranges of single numbers stand in their types: `spec.py`.
+YAML_BYTES = 1 << 20  # a recipe has some 3,000; an alphabet of all characters that there are, 500,000
+YAML_DEPTH = 32  # mappings in mappings; a recipe has 5
+YAML_NODES = 10_000  # keys and values; a recipe has 200
+NUMBER_CHARACTERS = 100  # of a number, a switch or a null

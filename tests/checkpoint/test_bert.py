@@ -192,7 +192,7 @@ class TestSmallOnes:
             ({"model_type": "roberta"}, "model_type is 'roberta'; Tercet reads 'bert' alone"),
             ({"is_decoder": True}, "it is a decoder"),
             ({"num_attention_heads": 5}, "d_model=24 must be divisible by n_heads=5"),
-            ({"hidden_dropout_prob": 1.5}, "does not fit together: dropout embedding=1.5"),
+            ({"hidden_dropout_prob": 1.5}, "does not fit together: embedding=1.5 must be at least 0"),
         ],
     )
     def test_a_config_that_tercet_cannot_follow_is_refused(self, change: dict[str, Any], message: str) -> None:

@@ -153,10 +153,10 @@ def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> s
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--slots", "0"], "slots=0 must be 1 or more"),
+        (["--slots", "0"], "slots=0 must be at least 1"),
         (["--timeout", "0"], "seconds=0.0 must be above 0"),
-        (["--max-tokens", "0"], "max_new_tokens=0 must be 1 or more"),
-        (["--queue", "-1"], "waiting=-1 must be 0 or more"),
+        (["--max-tokens", "0"], "max_new_tokens=0 must be at least 1"),
+        (["--queue", "-1"], "waiting=-1 must be at least 0"),
         (["--max-body", "0"], "--max-body is not as it should be: max_body=0 must be 1 byte or more"),
         (["--grace", "-1"], "--grace -1 must be 0 or more seconds"),
         (

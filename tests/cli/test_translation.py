@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 import tercet
 from tercet.cli.main import main
 from tercet.cli.train import summary
-from tercet.config import UserError, parse_yaml
+from tercet.config import UserError
 from tercet.evaluate import TranslationScores, bleu
 from tercet.generation import Beam, Sampling
 from tercet.models import EncoderDecoder
+from tercet.settings_yaml import parse_yaml
 
 pytestmark = pytest.mark.slow  # a translator is trained first
 

@@ -259,7 +259,7 @@ def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
-        ({"validation": {"kind": "drawn", "count": 0}}, "validation: count must be at least 1"),
+        ({"validation": {"kind": "drawn", "count": 0}}, "validation.count=0 must be at least 1"),
         ({"validation": {"kind": "drawn", "pairs": 9}}, "unknown key 'pairs'"),
         ({"validation": "tail"}, "unknown kind 'tail'"),
         ({"over": "words"}, "over: input should be 'texts' or 'tokens'"),

@@ -258,7 +258,7 @@ def test_half_a_gigabyte_would_not_be_learnt_on(monkeypatch: pytest.MonkeyPatch,
     ("settings", "words"),
     [
         ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
-        ({"validation": {"kind": "drawn", "count": 0}}, "validation: count must be at least 1"),
+        ({"validation": {"kind": "drawn", "count": 0}}, "validation.count=0 must be at least 1"),
         ({"validation": {"kind": "held_out"}}, "the key 'source' is missing"),
         ({"validation": "tail"}, "unknown kind 'tail'"),
         ({"source_language": "de", "target_language": "de"}, "are both 'de'"),

@@ -206,8 +206,8 @@ def test_too_little_to_divide(tmp_path: Path) -> None:
     [
         ({"encoding": "utf-9"}, "unknown encoding 'utf-9'; try utf-8"),
         ({"encoding": "hex"}, "unknown encoding 'hex'"),
-        ({"validation": {"kind": "tail", "fraction": 1.0}}, "validation: fraction must be between 0 and 1, got 1"),
-        ({"rows": {"kind": "padded", "stride": 0}}, "rows: stride must be at least 1"),
+        ({"validation": {"kind": "tail", "fraction": 1.0}}, "validation.fraction=1.0 must be above 0 and below 1"),
+        ({"rows": {"kind": "padded", "stride": 0}}, "rows.stride=0 must be at least 1"),
         ({"validation": {"kind": "held_out"}}, "the key 'source' is missing"),
     ],
 )

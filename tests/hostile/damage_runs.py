@@ -27,7 +27,7 @@ from attack import Outcome, attack_function
 
 import tercet
 from tercet.cli.main import main
-from tercet.config import write_yaml
+from tercet.settings_yaml import write_yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 

@@ -176,7 +176,7 @@ def test_a_head_that_is_not_there_says_what_to_do(ask, message: str) -> None:
         (lambda: encoder(spec={"next_sentence": True}), "next_sentence reads the pooler; set pooler to true"),
         (lambda: encoder(spec={"classifier": Classifier(pooling="pooler")}), "reads the pooler; set pooler to true"),
         (lambda: encoder(spec={"classifier": Classifier()}), "a classifier without labels; the labelled data"),
-        (lambda: encoder(spec={"n_segments": -1}), "n_segments=-1 must not be negative"),
+        (lambda: encoder(spec={"n_segments": -1}), "n_segments=-1 must be at least 0"),
         (
             lambda: encoder().hidden(torch.zeros(1, 14, dtype=torch.long)),
             "a text of 14 tokens does not fit .*max_len=13",

@@ -216,9 +216,9 @@ def test_each_dropout_acts_in_training_only(place: str) -> None:
     [
         (lambda: DecoderOnly(DecoderOnlySpec(stack=StackSpec(**SMALL))), "vocab_size=0 must be at least 1"),
         (lambda: StackSpec(**(SMALL | {"n_layers": 0})), "n_layers=0 must be at least 1"),
-        (lambda: Dropout(residual=1.0), "dropout residual=1.0 must be at least 0 and below 1"),
+        (lambda: Dropout(residual=1.0), "residual=1.0 must be at least 0 and below 1"),
         (lambda: DecoderOnlySpec(stack=StackSpec(**SMALL), max_len=0), "max_len=0"),
-        (lambda: DecoderOnlySpec(stack=StackSpec(**SMALL), logit_softcap=0.0), "logit_softcap=0.0 must be positive"),
+        (lambda: DecoderOnlySpec(stack=StackSpec(**SMALL), logit_softcap=0.0), "logit_softcap=0.0 must be above 0"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(make, message: str) -> None:

@@ -215,10 +215,10 @@ def test_what_was_given_stays_as_it_was() -> None:
 
 def test_settings_that_cannot_be() -> None:
     for wrong, told in (
-        ({"rate": 1.5}, r"rate=1.5 must be between 0 and 1"),
-        ({"span": 0.5}, r"span=0.5 must be 1 or more"),
+        ({"rate": 1.5}, r"rate=1.5 must be at least 0 and at most 1"),
+        ({"span": 0.5}, r"span=0.5 must be at least 1"),
         ({"masked": 0.8, "random": 0.3}, "add up to at most 1"),
-        ({"masked": -0.1}, "add up to at most 1"),
+        ({"masked": -0.1}, "masked=-0.1 must be at least 0 and at most 1"),
         ({"unit": "letters"}, "tokens, words or spans"),
     ):
         with pytest.raises(ValueError, match=told):

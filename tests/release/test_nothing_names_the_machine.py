@@ -19,7 +19,7 @@ import pytest
 
 from tercet.checkpoint import load_model
 from tercet.cli.main import main
-from tercet.config import read_yaml, write_yaml
+from tercet.settings_yaml import read_yaml, write_yaml
 
 SECRET = "telltale"  # in the name of every folder, of the user and of the host
 SPELLINGS = re.compile(b"|".join(re.escape(SECRET.encode(code)) for code in ("utf-8", "utf-16-le", "utf-32-le")))

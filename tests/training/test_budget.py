@@ -79,7 +79,7 @@ def test_exactly_one_length() -> None:
     for lengths in ({}, {"max_steps": 1, "max_hours": 1.0}, {"max_epochs": 1, "max_steps": 1}):
         with pytest.raises(ValueError, match="exactly one of max_steps, max_epochs and max_hours"):
             TrainingSpec(**lengths)
-    with pytest.raises(ValueError, match="max_hours=-1 must be positive"):
+    with pytest.raises(ValueError, match="max_hours=-1 must be above 0"):
         TrainingSpec(max_hours=-1)
 
 

@@ -13,10 +13,11 @@ import pytest
 from tiny_runs import TINY, child, dies_at_rename, exit_code, figures, tiny_recipe, weights
 
 from tercet.checkpoint import load_model
-from tercet.config import UserError, write_yaml
+from tercet.config import UserError
 from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.evaluate import evaluation_of
 from tercet.evaluate.held_out import text_pieces
+from tercet.settings_yaml import write_yaml
 from tercet.training import Interrupted, train
 from tercet.training import compare_runs as comparing
 from tercet.training import run as run_module

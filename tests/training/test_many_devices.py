@@ -13,7 +13,7 @@ import torch
 from tiny_runs import MUON, PAIRS_MUON, TINY, UNDROPPED, figures
 
 from tercet.checkpoint import load_model
-from tercet.config import write_yaml
+from tercet.settings_yaml import write_yaml
 from tercet.training import train
 
 PROGRAM = Path(__file__).with_name("train_one.py")

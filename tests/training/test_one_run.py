@@ -13,11 +13,12 @@ from tiny_runs import MUON, TINY, figures, resume_state, tiny_recipe, weights
 from torch import Tensor, nn
 
 from tercet.checkpoint import load_model
-from tercet.config import UserError, write_yaml
+from tercet.config import UserError
 from tercet.data import Windows, prepare
 from tercet.evaluate.language import score
 from tercet.models import build
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_windows
+from tercet.settings_yaml import write_yaml
 from tercet.training import machine, read_recipe, train
 from tercet.training.tasks import language
 from tercet.training.tasks.task import task_of

@@ -14,7 +14,8 @@ from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics
 from tercet.checkpoint.run_record import read_record
 from tercet.cli.main import main
-from tercet.config import UserError, write_yaml
+from tercet.config import UserError
+from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder
 from tercet.training import arithmetic, read_recipe, train
 

@@ -14,9 +14,10 @@ import torch
 from tiny_runs import tiny_labels_recipe, tiny_pairs_recipe, tiny_recipe
 
 from tercet.checkpoint import load_model
-from tercet.config import UserError, parse_yaml, write_yaml
+from tercet.config import UserError
 from tercet.data import PAIR_DATASETS
 from tercet.models import DecoderOnly, build
+from tercet.settings_yaml import parse_yaml, write_yaml
 from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
 from tercet.training.metrics_logger import COLUMNS
 from tercet.training.recipe import LabelsRecipe

@@ -90,5 +90,5 @@ def test_a_ramp_without_whole_steps_is_refused() -> None:
             LanguageTaskSpec(batch_size=24, micro_batch_size=micro).check_batches(1, ramp=True)
     with pytest.raises(ValueError, match=r"set task\.micro_batch_tokens to a divisor of the 24 that a device takes"):
         TranslationTaskSpec(batch_tokens=48).check_batches(2, ramp=True)
-    with pytest.raises(ValueError, match=r"batch_ramp=0\.0 is a share of the run"):
+    with pytest.raises(ValueError, match=r"batch_ramp=0\.0 must be above 0 and at most 1, or null"):
         TrainingSpec(max_steps=5, batch_ramp=0.0)

@@ -22,8 +22,9 @@ from tiny_runs import (
 
 import tercet
 from tercet.checkpoint import convert, folder, load_model
-from tercet.config import UserError, merge, read_yaml, to_plain, write_yaml
+from tercet.config import UserError, merge, to_plain
 from tercet.models import AnyModel
+from tercet.settings_yaml import read_yaml, write_yaml
 from tercet.training import Recipe, parse_recipe, train
 from tercet.training.recipe import with_pretrained_copy
 

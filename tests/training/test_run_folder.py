@@ -130,7 +130,7 @@ def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
         ({"max_epochs": 3}, "set exactly one of max_steps, max_epochs and max_hours"),
         ({"max_steps": None}, "set exactly one of max_steps, max_epochs and max_hours"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"clip_norm": 0.0}, r"clip_norm=0\.0 must be positive; null for none"),
+        ({"clip_norm": 0.0}, r"clip_norm=0\.0 must be above 0 and at most 1,000,000,000, or null"),
         ({"devices": 3}, "task.batch_size=16 must be divisible by the 3 devices that share it"),
         ({"schedule": "noam", "warmup_steps": 0}, "the noam schedule needs warmup_steps"),
         ({"optimizer": "adamv"}, "unknown kind 'adamv'; did you mean 'adam"),

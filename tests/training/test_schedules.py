@@ -116,5 +116,5 @@ def test_the_inverse_square_root_rises_to_one_and_halves_at_four_times_the_warm_
 
 
 def test_a_cooldown_is_a_share() -> None:
-    with pytest.raises(ValueError, match=r"cooldown=0\.0 is a share of the run: above 0, at most 1"):
+    with pytest.raises(ValueError, match=r"cooldown=0\.0 must be above 0 and at most 1"):
         WSD(cooldown=0.0)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from tests.walkthroughs.test_same_models import ODD_SIZES, small
 
-from tercet.config import UserError, parse_yaml, to_plain
+from tercet.config import UserError, to_plain
 from tercet.data import PaddedRows, TextSpec, prepare
 from tercet.data.datasets import FACTS
 from tercet.generation import Sampling
@@ -25,6 +25,7 @@ from tercet.objectives.causal import collate_causal
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.objectives.loss import IGNORED
 from tercet.objectives.masking import mask_rows
+from tercet.settings_yaml import parse_yaml
 from tercet.tokens import GPT2, Characters, Tokenizer, Words
 from tercet.training.recipe import load_recipe, recipe_names
 from tercet.training.schedules import rate_factor

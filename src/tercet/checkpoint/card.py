@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from tercet.config import write_yaml
 from tercet.models import AnySpec, EncoderDecoderSpec
+from tercet.settings_yaml import write_yaml
 
 PATHS = ("source", "target", "path", "pretrained")  # keys of a recipe, at any depth, whose values may be paths
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal, TypeVar, overload
 
 from tercet.checkpoint.card import Card, data_settings, without_folders
-from tercet.config import UserError, parse, read_yaml
+from tercet.config import UserError, parse
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
+from tercet.settings_yaml import read_yaml
 from tercet.tokens import Tokenizer
 
 TaskKind = Literal["language", "translation", "masked", "labels", "embedding"]

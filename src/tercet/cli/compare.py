@@ -4,10 +4,9 @@ import argparse
 import json
 import signal
 import sys
-from pathlib import Path
 
 from tercet.cli.device import add_device, pick
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, out_path
 from tercet.cli.show import show
 
 
@@ -36,7 +35,7 @@ def register(verbs: Verbs) -> None:
     )
     parser.add_argument("--data", metavar="PATH", help="train all on this file, folder or named dataset (data.source)")
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="runs, table and picture (default: compared/ and the names)"
+        "--out", metavar="DIR", type=out_path, help="runs, table and picture (default: compared/ and the names)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
@@ -44,12 +43,13 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import UserError, merge, nest, parse_assignment
+    from tercet.config import UserError, merge, nest
+    from tercet.settings_yaml import parse_assignment
 
     changes = {} if args.data is None else nest("data.source", args.data)
     for text in args.set:
         changes = merge(changes, parse_assignment(text))
-    if args.data is not None and changes["data"]["source"] != args.data:
+    if args.data is not None and changes != merge(changes, nest("data.source", args.data)):
         raise UserError("data.source is both in --set and in --data; leave one out")
     device = pick(args.device)
 

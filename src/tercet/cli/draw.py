@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tercet.cli.parser import Parser, Verbs
+from tercet.cli.parser import Parser, Verbs, number, out_path
+from tercet.spec import Context, Index, Interval, Layers, LearningRate, Rows, Seed, ShareBelowOne, StepsOrNone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
 
 PAPER = ((512, 4000), (512, 8000), (256, 4000))  # d_model and warm-up, where nobody says others
 MOST_SENTENCES, MOST_WORDS = 8, 60
+# What is worked out at once, and what a picture can show.
+DrawnWidth = Annotated[int, Interval(ge=1, le=8192)]
+DrawnLength = Annotated[int, Interval(ge=1, le=16_384)]
+DrawnSteps = Annotated[int, Interval(ge=1, le=10**6)]
+DrawnVocabulary = Annotated[int, Interval(ge=2, le=1 << 20)]
+Base = Annotated[float, Interval(gt=0, le=10**12)]
 Drawing = tuple["Figure", dict[str, Any]]
 
 
@@ -35,7 +43,7 @@ def register(verbs: Verbs) -> None:
         suffix = "svg" if name in ("model", "attention") else "png"
         picture.set_defaults(parser=picture)
         picture.add_argument(
-            "--out", metavar="FILE", type=Path, default=Path(f"{name}.{suffix}"),
+            "--out", metavar="FILE", type=out_path, default=Path(f"{name}.{suffix}"),
             help=f"a .png, .svg or .pdf (default: {name}.{suffix} here)",
         )  # fmt: skip
         picture.add_argument("--json", action="store_true", help="print one JSON object: the path, and what is drawn")
@@ -47,11 +55,19 @@ def _register_ideas(pictures: Verbs) -> None:
         "scheme", metavar="SCHEME", nargs="*",
         help="a kind, or one with settings such as '{kind: rotary, base: 500000}' (default: all four kinds)",
     )  # fmt: skip
-    positions.add_argument("--d-model", metavar="N", type=int, default=512, help="width of the model (default: 512)")
-    positions.add_argument("--n-heads", metavar="N", type=int, default=8, help="heads that share it (default: 8)")
-    positions.add_argument("--length", metavar="N", type=int, default=100, help="positions (default: 100)")
-    positions.add_argument("--base", metavar="X", type=float, help="of the sinusoidal and rotary ones (default: 10000)")
-    positions.add_argument("--seed", metavar="N", type=int, default=0, help="of what is learnt (default: 0)")
+    positions.add_argument(
+        "--d-model", metavar="N", type=number(DrawnWidth), default=512, help="width of the model (default: 512)"
+    )
+    positions.add_argument(
+        "--n-heads", metavar="N", type=number(Layers), default=8, help="heads that share it (default: 8)"
+    )
+    positions.add_argument(
+        "--length", metavar="N", type=number(DrawnLength), default=100, help="positions (default: 100)"
+    )
+    positions.add_argument(
+        "--base", metavar="X", type=number(Base), help="of the sinusoidal and rotary ones (default: 10000)"
+    )
+    positions.add_argument("--seed", metavar="N", type=number(Seed), default=0, help="of what is learnt (default: 0)")
     schedules = pictures.add_parser("schedules", help="learning-rate schedules beside each other")
     schedules.add_argument(
         "pair", metavar="D_MODEL:WARMUP", nargs="*",
@@ -61,11 +77,15 @@ def _register_ideas(pictures: Verbs) -> None:
         "--schedule", metavar="SPEC", action="append", default=[],
         help="a schedule as in a recipe, such as '{kind: cosine, final: 0.1}'; may be given several times",
     )  # fmt: skip
-    schedules.add_argument("--lr", metavar="X", type=float, default=1.0, help="the optimizer's rate (default: 1)")
     schedules.add_argument(
-        "--warmup", metavar="N", type=int, default=0, help="warm-up steps of --schedule (default: 0)"
+        "--lr", metavar="X", type=number(LearningRate), default=1.0, help="the optimizer's rate (default: 1)"
     )
-    schedules.add_argument("--steps", metavar="N", type=int, default=20_000, help="of the run (default: 20000)")
+    schedules.add_argument(
+        "--warmup", metavar="N", type=number(StepsOrNone), default=0, help="warm-up steps of --schedule (default: 0)"
+    )
+    schedules.add_argument(
+        "--steps", metavar="N", type=number(DrawnSteps), default=20_000, help="of the run (default: 20000)"
+    )
     masks = pictures.add_parser("masks", help="who may see whom, in your own sentences")
     masks.add_argument(
         "sentence", metavar="SENTENCE", nargs="*",
@@ -74,9 +94,15 @@ def _register_ideas(pictures: Verbs) -> None:
     masks.add_argument("--source", metavar="TEXT", nargs="+", help="what a translator reads; also with --target")
     masks.add_argument("--target", metavar="TEXT", nargs="+", help="and what it writes: all three masks of each pair")
     smoothing = pictures.add_parser("smoothing", help="what label smoothing makes of a target")
-    smoothing.add_argument("--vocabulary", metavar="V", type=int, default=10, help="tokens (default: 10)")
-    smoothing.add_argument("--target", metavar="TOKEN", type=int, default=3, help="the right one, from 0 (default: 3)")
-    smoothing.add_argument("--epsilon", metavar="X", type=float, default=0.1, help="the share spread (default: 0.1)")
+    smoothing.add_argument(
+        "--vocabulary", metavar="V", type=number(DrawnVocabulary), default=10, help="tokens (default: 10)"
+    )
+    smoothing.add_argument(
+        "--target", metavar="TOKEN", type=number(Index), default=3, help="the right one, from 0 (default: 3)"
+    )
+    smoothing.add_argument(
+        "--epsilon", metavar="X", type=number(ShareBelowOne), default=0.1, help="the share spread (default: 0.1)"
+    )
 
 
 def _register_diagrams(pictures: Verbs) -> None:
@@ -84,9 +110,11 @@ def _register_diagrams(pictures: Verbs) -> None:
     attention = pictures.add_parser("attention", help="one multi-head attention, and the shapes in it")
     for picture in (model, attention):
         picture.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a folder, a preset, or a recipe")
-        picture.add_argument("--batch", metavar="B", type=int, help="a number for B in the shapes")
-        picture.add_argument("--length", metavar="T", type=int, help="a number for T")
-        picture.add_argument("--source-length", metavar="S", type=int, help="a number for S (default: as --length)")
+        picture.add_argument("--batch", metavar="B", type=number(Rows), help="a number for B in the shapes")
+        picture.add_argument("--length", metavar="T", type=number(Context), help="a number for T")
+        picture.add_argument(
+            "--source-length", metavar="S", type=number(Context), help="a number for S (default: as --length)"
+        )
     attention.add_argument(
         "--which", metavar="NAME", help="of a translator: encoder, decoder or cross (default: encoder)"
     )
@@ -97,8 +125,6 @@ def run(args: argparse.Namespace) -> int:
     from tercet.plots.picture_file import check_picture
 
     check_picture(args.out, "--out")
-    _check(args)
-
     from tercet.plots.picture_file import save
 
     try:
@@ -108,15 +134,6 @@ def run(args: argparse.Namespace) -> int:
     save(figure, args.out, as_text=args.picture in ("model", "attention"))
     print(json.dumps({"picture": str(args.out)} | numbers, ensure_ascii=False) if args.json else args.out)
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    from tercet.config import UserError
-
-    for name in ("d_model", "n_heads", "length", "steps", "batch", "source_length"):
-        size = getattr(args, name, None)
-        if size is not None and size < 1:
-            raise UserError(f"--{name.replace('_', '-')} {size} must be at least 1")
 
 
 def _draw_positions(args: argparse.Namespace) -> Drawing:
@@ -138,8 +155,6 @@ def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position
     specs: list[Position] = [_parse_spec(Position, "position", text, "SCHEME") for text in texts]
     if base is None:
         return specs
-    if not base > 0:
-        raise ValueError(f"--base {base:g} must be positive")
     if not any(isinstance(spec, Sinusoidal | Rotary) for spec in specs):
         raise ValueError("--base is for sinusoidal and rotary positions; leave it out")
     return [
@@ -152,10 +167,6 @@ def _draw_schedules(args: argparse.Namespace) -> Drawing:
     from tercet.plots import plot_schedules
     from tercet.training.schedules import InverseSquareRoot, Noam, Schedule, rate_factor
 
-    if args.warmup < 0:
-        raise ValueError(f"--warmup {args.warmup} must not be negative")
-    if not args.lr > 0:
-        raise ValueError(f"--lr {args.lr:g} must be positive")
     curves: dict[str, tuple[Schedule, int]] = {}
     for width, warmup in [_parse_pair(text) for text in args.pair] or ([] if args.schedule else PAPER):
         curves[f"d_model {width:,}, warm-up {warmup:,}"] = Noam(d_model=width), warmup
@@ -175,9 +186,7 @@ def _draw_schedules(args: argparse.Namespace) -> Drawing:
 
 def _parse_pair(text: str) -> tuple[int, int]:
     width, _, warmup = text.partition(":")
-    if not (
-        width.isascii() and width.isdigit() and warmup.isascii() and warmup.isdigit() and int(width) and int(warmup)
-    ):
+    if not (re.fullmatch("[1-9][0-9]{0,5}", width) and re.fullmatch("[1-9][0-9]{0,8}", warmup)):
         raise ValueError(f"{text!r} is no D_MODEL:WARMUP; write two whole numbers, such as 512:4000")
     return int(width), int(warmup)
 
@@ -250,10 +259,11 @@ def _parse_spec(union: Any, key: str, text: str, flag: str) -> Any:
     """One of a union of specs, from YAML as a recipe has it."""
     from dataclasses import make_dataclass
 
-    from tercet.config import parse, parse_yaml
+    from tercet.config import parse
+    from tercet.settings_yaml import parse_value
 
     slot = make_dataclass("Slot", [(key, union)], frozen=True, kw_only=True)
-    return getattr(parse(slot, parse_yaml(f"{key}: {text}", name=f"{flag} {text!r}"), name=flag), key)
+    return getattr(parse(slot, {key: parse_value(text, name=f"{flag} {text!r}")}, name=flag), key)
 
 
 DRAWINGS: dict[str, Callable[[argparse.Namespace], Drawing]] = {

@@ -4,6 +4,7 @@
 Results go to stdout, everything else to stderr.
 """
 
+import errno
 import io
 import os
 import signal
@@ -36,6 +37,7 @@ from tercet.cli import (
     verify,
 )
 from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
+from tercet.messages import one_line
 
 OUT_OF_MEMORY = (
     "out of memory; lower task.micro_batch_size (of pairs task.micro_batch_tokens) or the model's sizes, "
@@ -96,6 +98,8 @@ def main(arguments: Sequence[str]) -> int:
 
         if isinstance(error, UserError):
             return _fail(error, 2)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # whichever flag the path came with
+            return _fail(f"{error.filename}: the name is too long for a file or folder", 2)
         if _out_of_memory(error):
             return _fail(OUT_OF_MEMORY, 1)
         traceback.print_exc()
@@ -130,7 +134,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(reason: object, code: int) -> int:
-    print(f"tercet: error: {' '.join(str(reason).split())}", file=sys.stderr)
+    print(f"tercet: error: {one_line(str(reason))}", file=sys.stderr)
     return code
 
 

@@ -2,8 +2,12 @@
 
 import argparse
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
+
+from tercet.messages import show
+from tercet.spec import Name, describe, find_bounds, is_within
 
 Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argparse has no public name for it
 
@@ -39,6 +43,33 @@ class AtLeastOne(argparse.Action):
         if values < 1:
             parser.error(f"{option_string} {values} must be at least 1")
         setattr(namespace, self.dest, values)
+
+
+def number(annotation: Any) -> Callable[[str], Any]:
+    """What argparse takes for a type, of an annotation such as `spec.Width`: its range holds for flags too."""
+    kind = annotation.__origin__
+
+    def read(text: str) -> Any:
+        value = kind(text)
+        _check_bounds(value, annotation)
+        return value
+
+    read.__name__ = kind.__name__  # argparse says "invalid int value"
+    return read
+
+
+def out_path(text: str) -> Path:
+    """What argparse takes for a type, of a path that is written to."""
+    _check_bounds(text, Name)
+    if text == "-" or any(len(part.encode()) > 255 for part in Path(text).parts):  # what file systems take
+        raise argparse.ArgumentTypeError(f"{show(text)} is no name of a file or folder; give another")
+    return Path(text)
+
+
+def _check_bounds(value: Any, annotation: Any) -> None:
+    for bounds in find_bounds(annotation):
+        if not is_within(value, bounds):
+            raise argparse.ArgumentTypeError(f"{show(value)} must {describe(bounds)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.cli.parser import Verbs, did_you_mean
+from tercet.cli.parser import Verbs, did_you_mean, number, out_path
+from tercet.spec import Index
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,13 +44,16 @@ def register(verbs: Verbs) -> None:
     )
     parser.add_argument("--stack", metavar="NAME", help="of a translator: encoder or decoder (default: both)")
     parser.add_argument(
-        "--layer", metavar="N", type=int, help="attention: the heads of block N, from 0, large (default: all, small)"
+        "--layer",
+        metavar="N",
+        type=number(Index),
+        help="attention: the heads of block N, from 0, large (default: all, small)",
     )
     parser.add_argument(
         "--token", metavar="WORD", nargs="+", help="neighbours: of these tokens (default: telling ones)"
     )
     parser.add_argument(
-        "--out", metavar="PATH", type=Path,
+        "--out", metavar="PATH", type=out_path,
         help="a file, .png, .svg or .pdf, or a folder (default: plots/ in the run's folder)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object: pictures, and what was left out")

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, out_path
 
 NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
 EXAMPLE = {
@@ -45,7 +45,7 @@ def register(verbs: Verbs) -> None:
         "--pretrained", metavar="RUN", help="go on from this run's or folder's model: sizes, tokenizer and weights"
     )
     parser.add_argument("--encoding", metavar="NAME", help="of text files, such as latin-1 (data.encoding)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="the run's folder (default: runs/<recipe>)")
+    parser.add_argument("--out", metavar="DIR", type=out_path, help="the run's folder (default: runs/<recipe>)")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
     )
@@ -61,7 +61,8 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import merge, parse_assignment, write_yaml
+    from tercet.config import merge
+    from tercet.settings_yaml import parse_assignment, write_yaml
 
     changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
     for text in args.set:

@@ -1,9 +1,10 @@
 """What to train on, as settings: where the text is, how it is cut into tokens, and into rows."""
 
 import codecs
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, Literal
 
+from tercet.spec import Context, Interval, Name, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 
@@ -15,42 +16,31 @@ def _check_encoding(encoding: str) -> None:
         raise ValueError(f"unknown encoding {encoding!r}; try utf-8, latin-1, cp1252 or utf-16") from None
 
 
-def _check_fraction(fraction: float) -> None:
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
-
-
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Tail:
     """The last part of the tokens is kept for validation."""
 
     kind: Literal["tail"] = "tail"
-    fraction: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
+    fraction: ShareBetween = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Documents:
     """Whole documents, drawn at random but always the same ones, are kept for validation."""
 
     kind: Literal["documents"] = "documents"
-    fraction: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
+    fraction: ShareBetween = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class HeldOut:
     """A second source, a path or a named dataset, is for validation."""
 
     kind: Literal["held_out"] = "held_out"
-    source: str
+    source: Name
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Packed:
     """All documents one after another, cut into rows of equal length. `document_mask` keeps each to itself."""
 
@@ -58,20 +48,16 @@ class Packed:
     document_mask: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Padded:
     """Each document by itself, in windows `stride` tokens apart, padded on one side to equal length."""
 
     kind: Literal["padded"] = "padded"
     side: Literal["left", "right"] = "left"
-    stride: int = 1
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride must be at least 1, got {self.stride}")
+    stride: Context = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Sliding:
     """Windows `stride` tokens apart over each document with a row of padding before it; the last ends where it ends.
 
@@ -79,26 +65,22 @@ class Sliding:
     """
 
     kind: Literal["sliding"] = "sliding"
-    stride: int = 1
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride must be at least 1, got {self.stride}")
+    stride: Context = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class TextSpec:
     """`source` is a named dataset, or the path of a text, JSONL or Parquet file or a folder of them, also as `.gz`.
 
     `encoding` is that of text files, `text_field` the key or column that holds a document in JSONL and Parquet.
     """
 
-    source: str
+    source: Name
     validation: Tail | Documents | HeldOut = Tail()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
     rows: Packed | Padded | Sliding = Packed()
-    encoding: str = "utf-8"
-    text_field: str = "text"
+    encoding: Name = "utf-8"
+    text_field: Name = "text"
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
@@ -109,7 +91,7 @@ class TextSpec:
         return not isinstance(self.rows, Packed) or self.rows.document_mask
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Drawn:
     """Some of the pairs or labelled texts, about `count` and at most a tenth, are kept for validation.
 
@@ -118,23 +100,19 @@ class Drawn:
     """
 
     kind: Literal["drawn"] = "drawn"
-    count: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, got {self.count}")
+    count: Annotated[int, Interval(ge=1, le=10**9)] = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class HeldOutPairs:
     """Other files, two of sentences or one of pairs, are for validation."""
 
     kind: Literal["held_out"] = "held_out"
-    source: str
-    target: str | None = None
+    source: Name
+    target: Name | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class PairsSpec:
     """Sentences and their translations.
 
@@ -151,15 +129,15 @@ class PairsSpec:
         encoding: of text and TSV files.
     """
 
-    source: str
-    target: str | None = None
-    source_language: str | None = None
-    target_language: str | None = None
+    source: Name
+    target: Name | None = None
+    source_language: Name | None = None
+    target_language: Name | None = None
     validation: Drawn | HeldOutPairs | None = None
     tokenizer: TokenizerSpec = field(default_factory=lambda: BPE(vocab_size=8000))
     source_tokenizer: TokenizerSpec | None = None
     source_bos: bool = False
-    encoding: str = "utf-8"
+    encoding: Name = "utf-8"
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
@@ -169,15 +147,15 @@ class PairsSpec:
             raise ValueError("gpt2 has no pad and no bos token, which pairs need; use the kind bpe")
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class HeldOutLabels:
     """A second file of labelled texts, or a named set's training part, is for validation."""
 
     kind: Literal["held_out"] = "held_out"
-    source: str
+    source: Name
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class LabelsSpec:
     """Texts and what each is, or words and what each of them is.
 
@@ -191,13 +169,13 @@ class LabelsSpec:
         encoding: of the files.
     """
 
-    source: str
-    text_field: str = "text"
-    label_field: str = "label"
+    source: Name
+    text_field: Name = "text"
+    label_field: Name = "label"
     over: Literal["texts", "tokens"] = "texts"
     validation: Drawn | HeldOutLabels | None = None
     tokenizer: TokenizerSpec = field(default_factory=WordPiece)
-    encoding: str = "utf-8"
+    encoding: Name = "utf-8"
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tercet.config import UserError, merge, parse, suggest, to_plain
+from tercet.messages import show
 from tercet.models.specs import (
     SPECS,
     AnySpec,
@@ -190,8 +191,9 @@ def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
         UserError: for an unknown preset or key, with the nearest known one.
     """
     changes = dict(data)
-    preset = changes.pop("preset", OURS.get(str(changes.get("family")), "modern"))
-    if preset not in PRESETS:
-        raise UserError(f"{name}.preset: unknown preset {preset!r}{suggest(str(preset), PRESETS)}")
+    family = changes.get("family")
+    preset = changes.pop("preset", OURS.get(family, "modern") if isinstance(family, str) else "modern")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise UserError(f"{name}.preset: unknown preset {show(preset)}{suggest(preset, PRESETS)}")
     base = to_plain(PRESETS[preset])
     return parse(SPECS[base["family"]], merge(base, changes), name=name)

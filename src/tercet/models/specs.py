@@ -1,39 +1,33 @@
 """What a model is, as data: frozen, comparable, written to `config.json` and read back."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, Literal
 
-from tercet.config import check_at_least
 from tercet.nn.feedforward import Activation
 from tercet.nn.init import Init, Normal
 from tercet.nn.norm import Norm
 from tercet.nn.pooling import Pooling
 from tercet.nn.positions import Learned, Position
 from tercet.nn.residual import Placement
+from tercet.spec import Context, Epsilon, Interval, Layers, ShareBelowOne, VocabularySize, Width, spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class BranchDropout:
     """Each branch's own rate."""
 
-    attention: float  # on what self- and cross-attention give
-    feedforward: float  # on what the feed-forward network gives
-
-    def __post_init__(self) -> None:
-        _check_rates(self, "residual.")
+    attention: ShareBelowOne  # on what self- and cross-attention give
+    feedforward: ShareBelowOne  # on what the feed-forward network gives
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Dropout:
     """The share of numbers set to zero in training, in each of four places."""
 
-    embedding: float = 0.0  # on the sum of token and position embedding
-    attention: float = 0.0  # on the attention weights
-    activation: float = 0.0  # inside the feed-forward network, on the activations
-    residual: float | BranchDropout = 0.0  # on each branch, before it is added to the stream
-
-    def __post_init__(self) -> None:
-        _check_rates(self, "")
+    embedding: ShareBelowOne = 0.0  # on the sum of token and position embedding
+    attention: ShareBelowOne = 0.0  # on the attention weights
+    activation: ShareBelowOne = 0.0  # inside the feed-forward network, on the activations
+    residual: ShareBelowOne | BranchDropout = 0.0  # on each branch, before it is added to the stream
 
     @property
     def branches(self) -> BranchDropout:
@@ -42,13 +36,7 @@ class Dropout:
         return same if isinstance(same, BranchDropout) else BranchDropout(attention=same, feedforward=same)
 
 
-def _check_rates(spec: Dropout | BranchDropout, prefix: str) -> None:
-    for place, rate in vars(spec).items():
-        if isinstance(rate, float | int) and not 0.0 <= rate < 1.0:
-            raise ValueError(f"dropout {prefix}{place}={rate} must be at least 0 and below 1")
-
-
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Biases:
     """Which linear layers of a block have a bias."""
 
@@ -57,7 +45,7 @@ class Biases:
     feedforward: bool  # the matrices of the feed-forward network
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class StackSpec:
     """A stack of equal blocks: the body of every model.
 
@@ -69,15 +57,15 @@ class StackSpec:
         parallel: attention and feed-forward network read the same input and are added together (GPT-J, PaLM).
     """
 
-    d_model: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int | None = None
-    d_head: int | None = None
-    d_ff: int | None = None
+    d_model: Width
+    n_layers: Layers
+    n_heads: Layers
+    n_kv_heads: Layers | None = None
+    d_head: Width | None = None
+    d_ff: Width | None = None
     position: Position = field(default_factory=Learned)
     norm: Norm = "layer"
-    norm_eps: float = 1e-5
+    norm_eps: Epsilon = 1e-5
     norm_bias: bool = True
     placement: Placement = "pre"
     activation: Activation = "gelu"
@@ -87,9 +75,6 @@ class StackSpec:
     bias: bool | Biases = True
     qk_norm: bool = False
     dropout: Dropout = field(default_factory=Dropout)
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff")
 
     @property
     def head_width(self) -> int:
@@ -115,7 +100,7 @@ class StackSpec:
         return 4 * self.d_model if self.d_ff is None else self.d_ff
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class ModelSpec:
     """What all families have.
 
@@ -129,26 +114,17 @@ class ModelSpec:
         logit_softcap: logits become c * tanh(logits / c) (Gemma 2).
     """
 
-    vocab_size: int = 0
-    max_len: int = 256
-    pad_vocab_to: int = 1
+    vocab_size: VocabularySize = 0
+    max_len: Context = 256
+    pad_vocab_to: Annotated[int, Interval(ge=1, le=1 << 16)] = 1
     tie_embeddings: bool = True
     scale_embedding: bool = False
     embedding_norm: bool = False
-    logit_softcap: float | None = None
+    logit_softcap: Annotated[float, Interval(gt=0, le=10**6)] | None = None
     init: Init = field(default_factory=Normal)
 
-    def __post_init__(self) -> None:
-        if self.max_len < 1 or self.vocab_size < 0 or self.pad_vocab_to < 1:
-            raise ValueError(
-                f"max_len={self.max_len} and pad_vocab_to={self.pad_vocab_to} must be at least 1, "
-                f"vocab_size={self.vocab_size} not negative"
-            )
-        if self.logit_softcap is not None and self.logit_softcap <= 0:
-            raise ValueError(f"logit_softcap={self.logit_softcap} must be positive")
 
-
-@dataclass(frozen=True, kw_only=True)
+@spec
 class DecoderOnlySpec(ModelSpec):
     """A language model that reads from left to right (GPT).
 
@@ -161,7 +137,7 @@ class DecoderOnlySpec(ModelSpec):
     stack: StackSpec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class EncoderDecoderSpec(ModelSpec):
     """A translator: an encoder reads the source, a decoder writes the target and looks across (Vaswani et al. 2017).
 
@@ -173,14 +149,13 @@ class EncoderDecoderSpec(ModelSpec):
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
-    source_vocab_size: int | None = None
+    source_vocab_size: VocabularySize | None = None
     share_embeddings: bool = True
     logit_bias: bool = False
     encoder: StackSpec
     decoder: StackSpec
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.encoder.d_model != self.decoder.d_model:
             raise ValueError(
                 f"the decoder looks at the encoder's output, so their widths must be equal: "
@@ -190,7 +165,7 @@ class EncoderDecoderSpec(ModelSpec):
             raise ValueError("share_embeddings needs one vocabulary for both sides; set it to false, or join them")
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class MaskedHead:
     """What scores the words at masked places.
 
@@ -203,7 +178,7 @@ class MaskedHead:
     bias: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Classifier:
     """A score for each label.
 
@@ -217,17 +192,15 @@ class Classifier:
     labels: tuple[str, ...] = ()
     over: Literal["texts", "tokens"] = "texts"
     pooling: Pooling | Literal["pooler"] = "mean"
-    dropout: float = 0.1
+    dropout: ShareBelowOne = 0.1
 
     def __post_init__(self) -> None:
         repeated = sorted({label for label in self.labels if self.labels.count(label) > 1})
         if repeated:
             raise ValueError(f"label {repeated[0]!r} stands in labels twice")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class EncoderOnlySpec(ModelSpec):
     """An encoder: it reads a whole text, each token seeing all others (BERT).
 
@@ -240,15 +213,13 @@ class EncoderOnlySpec(ModelSpec):
 
     family: Literal["encoder-only"] = "encoder-only"
     stack: StackSpec
-    n_segments: int = 0
+    n_segments: Annotated[int, Interval(ge=0, le=1024)] = 0
     masked_head: MaskedHead | None = field(default_factory=MaskedHead)
     pooler: bool = False
     next_sentence: bool = False
     classifier: Classifier | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 0, "n_segments")
         reads = self.classifier is not None and self.classifier.over == "texts" and self.classifier.pooling == "pooler"
         if not self.pooler and (self.next_sentence or reads):
             reader = "next_sentence" if self.next_sentence else 'a classifier with pooling="pooler"'

@@ -11,7 +11,6 @@ Norms begin at one, biases at zero, but for PyTorch's biases of linear layers.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import torch
@@ -21,14 +20,15 @@ from tercet.nn.attention import Attention
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.heads import Pooler, Transform
 from tercet.nn.norm import StdLayerNorm
+from tercet.spec import Deviation, spec
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Normal:
     kind: Literal["normal"] = "normal"
-    std: float = 0.02
+    std: Deviation = 0.02
 
     def fill(self, model: nn.Module, generator: torch.Generator) -> None:
         last = list(_last_matrices(model))
@@ -38,7 +38,7 @@ class Normal:
             weight.normal_(0.0, self.std / math.sqrt(len(last)), generator=generator)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Xavier:
     kind: Literal["xavier"] = "xavier"
 
@@ -49,11 +49,11 @@ class Xavier:
             embedding.weight.normal_(0.0, embedding.embedding_dim**-0.5, generator=generator)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class ZeroProjections:
     kind: Literal["zero_projections"] = "zero_projections"
-    gain: float = 0.5
-    embedding_std: float = 0.02
+    gain: Deviation = 0.5
+    embedding_std: Deviation = 0.02
 
     def fill(self, model: nn.Module, generator: torch.Generator) -> None:
         inside = {linear for part in _parts(model) for linear in _all(nn.Linear, part)}
@@ -66,7 +66,7 @@ class ZeroProjections:
             weight.zero_()
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class PyTorch:
     """What `nn.Linear` and `nn.Embedding` begin with when nobody says otherwise."""
 

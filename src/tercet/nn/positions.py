@@ -9,12 +9,15 @@ not counted here: padding and packed documents make them unlike the column.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from tercet.spec import Context, Interval, ShareAboveZero, spec
+
+Base = Annotated[float, Interval(gt=0, le=10**12)]
 
 Positions = Int[Tensor, "#B T"]
 Rotation = tuple[Float[Tensor, "#B T R"], Float[Tensor, "#B T R"]]
@@ -33,7 +36,7 @@ class PositionScheme(nn.Module):
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class NoPosition:
     """None at all: a causal model still tells order by what it may see (Haviv et al. 2022)."""
 
@@ -43,7 +46,7 @@ class NoPosition:
         return PositionScheme()
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Learned:
     """One learned vector for each position.
 
@@ -52,7 +55,7 @@ class Learned:
     """
 
     kind: Literal["learned"] = "learned"
-    size: int | None = None
+    size: Context | None = None
 
     def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> PositionScheme:
         size = max_len if self.size is None else self.size
@@ -70,12 +73,12 @@ class LearnedPositions(PositionScheme):
         return self.table(positions)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Sinusoidal:
     """sin(p / base^(2i/D)) in the even columns, cos in the odd ones."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
-    base: float = 10_000.0
+    base: Base = 10_000.0
 
     def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> PositionScheme:
         return SinusoidalPositions(d_model, self.base)
@@ -93,14 +96,14 @@ class SinusoidalPositions(PositionScheme):
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # (B, T, D)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Rotary:
     """Each pair of a head's numbers turns by an angle that grows with the position, so that the product of a query and
     a key depends on their distance only. Pairs are (i, i + K/2), as in Llama; `share` < 1 leaves the rest unturned."""
 
     kind: Literal["rotary"] = "rotary"
-    base: float = 10_000.0
-    share: float = 1.0
+    base: Base = 10_000.0
+    share: ShareAboveZero = 1.0
 
     def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> PositionScheme:
         return RotaryPositions(d_head, self.base, self.share)
@@ -110,8 +113,8 @@ class RotaryPositions(PositionScheme):
     def __init__(self, d_head: int, base: float, share: float) -> None:
         super().__init__()
         width = int(d_head * share)
-        if width % 2 or not 0 < share <= 1:
-            raise ValueError(f"rotary positions turn pairs: d_head={d_head} x share={share} must be even and positive")
+        if width % 2:
+            raise ValueError(f"rotary positions turn pairs: d_head={d_head} x share={share} must be even")
         self.width, self.base = width, base
 
     def rotation(self, positions: Positions) -> Rotation:
@@ -127,7 +130,7 @@ def rotate(x: Float[Tensor, "B H T K"], rotation: Rotation) -> Float[Tensor, "B 
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class ALiBi:
     """A penalty that grows with the distance, with another slope in each head."""
 

@@ -10,16 +10,17 @@ exact shares of a row, to rounding; and a random token comes from the whole voca
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from tercet.objectives.loss import IGNORED
+from tercet.spec import Interval, Share, spec
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Masking:
     """How much is hidden, and how.
 
@@ -30,20 +31,16 @@ class Masking:
         masked, random: shares of the predicted tokens that become the mask token, and any token; the rest stay.
     """
 
-    rate: float = 0.3
+    rate: Share = 0.3
     unit: Literal["tokens", "words", "spans"] = "tokens"
-    span: float = 3.0
-    masked: float = 0.8
-    random: float = 0.1
+    span: Annotated[float, Interval(ge=1, le=1000)] = 3.0
+    masked: Share = 0.8
+    random: Share = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate <= 1:
-            raise ValueError(f"rate={self.rate} must be between 0 and 1; BERT's is 0.15")
         if self.unit not in ("tokens", "words", "spans"):
             raise ValueError(f"unit={self.unit!r} must be tokens, words or spans")
-        if not (self.span >= 1 and math.isfinite(self.span)):
-            raise ValueError(f"span={self.span} must be 1 or more words")
-        if not (self.masked >= 0 and self.random >= 0 and self.masked + self.random <= 1 + 1e-9):
+        if self.masked + self.random > 1 + 1e-9:
             raise ValueError(
                 f"masked={self.masked} and random={self.random} must be shares that add up to at most 1; "
                 f"BERT's are 0.8 and 0.1"

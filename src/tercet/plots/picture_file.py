@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.checkpoint import write_atomically
 from tercet.config import UserError
+from tercet.storage import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

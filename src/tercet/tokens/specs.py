@@ -1,10 +1,11 @@
 """The ways to cut text into tokens, as settings."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from tercet.spec import Interval, Name, VocabularySize, spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Characters:
     """One id per character.
 
@@ -31,7 +32,7 @@ class Characters:
             raise ValueError("alphabet has half a surrogate pair, which is not a character; leave it out")
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Words:
     """The commonest words and runs of punctuation, each with the space before it; the rest become `<unk>`.
 
@@ -42,8 +43,8 @@ class Words:
     """
 
     kind: Literal["words"] = "words"
-    vocab_size: int = 32_000
-    min_count: int = 1
+    vocab_size: VocabularySize = 32_000
+    min_count: Annotated[int, Interval(ge=1, le=10**9)] = 1
     eos: bool = True
     pad: bool = False
     bos: bool = False
@@ -52,13 +53,11 @@ class Words:
 
     def __post_init__(self) -> None:
         least = 4 + self.bos + self.mask  # <pad>, <eos>, <unk> and a word
-        if self.vocab_size < least or self.min_count < 1:
-            raise ValueError(
-                f"words need vocab_size >= {least} and min_count >= 1, got {self.vocab_size}, {self.min_count}"
-            )
+        if self.vocab_size < least:
+            raise ValueError(f"words need vocab_size >= {least}, got {self.vocab_size}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class BPE:
     """Byte-pair encoding over bytes, split as GPT-2 splits: any text goes in and comes back exactly.
 
@@ -66,7 +65,7 @@ class BPE:
     """
 
     kind: Literal["bpe"] = "bpe"
-    vocab_size: int = 8192
+    vocab_size: VocabularySize = 8192
     eos: bool = True
     pad: bool = False
     bos: bool = False
@@ -81,7 +80,7 @@ class BPE:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Unigram:
     """The likeliest cut of each word into pieces that are drawn independently (Kudo 2018, arXiv:1804.10959).
 
@@ -92,7 +91,7 @@ class Unigram:
     """
 
     kind: Literal["unigram"] = "unigram"
-    vocab_size: int = 8000
+    vocab_size: VocabularySize = 8000
     eos: bool = True
     pad: bool = False
     bos: bool = False
@@ -105,7 +104,7 @@ class Unigram:
             raise ValueError(f"unigram needs vocab_size >= {least}, got {self.vocab_size}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class WordPiece:
     """BERT's own way: words cut into the longest known pieces, `play ##ing`.
 
@@ -114,7 +113,7 @@ class WordPiece:
     """
 
     kind: Literal["wordpiece"] = "wordpiece"
-    vocab_size: int = 8000
+    vocab_size: VocabularySize = 8000
     lowercase: bool = True
 
     def __post_init__(self) -> None:
@@ -122,19 +121,19 @@ class WordPiece:
             raise ValueError(f"wordpiece needs vocab_size >= 6 (5 special and a character), got {self.vocab_size}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class GPT2:
     """GPT-2's own 50,257 ids; `<|endoftext|>` ends a document."""
 
     kind: Literal["gpt2"] = "gpt2"
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class TokenizerFile:
     """A `tokenizer.json` that exists already."""
 
     kind: Literal["file"] = "file"
-    path: str
+    path: Name
 
 
 TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece  # from a text of one's own

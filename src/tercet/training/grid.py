@@ -5,6 +5,7 @@ take becomes a dash; a name that lost something by that, or is long, ends in a h
 """
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from tercet.config import Plain, UserError, merge, nest, parse_assignment
+from tercet.config import Plain, UserError, merge, nest
+from tercet.settings_yaml import parse_assignment
 
+MOST_RUNS = 1000  # of a comparison: each is looked at before the first is trained
 LONGEST = 120  # characters of a folder's name; file systems take 255 bytes
 UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+\-]+")
 CLOSING = {"[": "]", "{": "}"}
@@ -53,6 +56,8 @@ class VariedKey:
         if not equals or not all(key.split(".")):
             raise UserError(f"--vary {text!r}: expected key=value,value, such as model.stack.placement=pre,post")
         pieces = split_values(values) if values.strip() else []
+        if len(pieces) > MOST_RUNS:
+            raise UserError(f"--vary {key}: {len(pieces):,} values are more than {MOST_RUNS:,}; give fewer")
         if "" in pieces:
             raise UserError(f"--vary {text!r}: a value is empty; take the comma out, or write null or '' for none")
         read = [_leaf(parse_assignment(f"{key}={piece}"), key) for piece in pieces]
@@ -105,6 +110,8 @@ def grid_points(varied: Sequence[VariedKey], *, fixed: Mapping[str, Any] | None 
                 raise UserError(f"--vary {other} and --vary {key} clash: one holds the other; vary one of them")
         if _holds(fixed, key):
             raise UserError(f"{key} is both in --set and in --vary; leave it out of one")
+    if (count := math.prod(len(choice.values) for choice in varied)) > MOST_RUNS:
+        raise UserError(f"--vary: {count:,} variants are more than {MOST_RUNS:,}; give fewer values")
     names = short_keys(keys)
     choices = (list(zip(choice.values, choice.labels, strict=True)) for choice in varied)
     points: list[GridPoint] = []
@@ -135,6 +142,9 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     Raises:
         UserError: where there are none, one is negative or stands there twice.
     """
+    count = seeds if isinstance(seeds, int) else len(seeds)
+    if count > MOST_RUNS:
+        raise UserError(f"--seeds: {count:,} are more than the {MOST_RUNS:,} runs of a comparison; give fewer")
     numbers = tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers:
         raise UserError("--seeds: there is no seed; give at least 1")

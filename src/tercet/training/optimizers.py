@@ -5,25 +5,25 @@ tied one once.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
 
+from tercet.spec import Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
 from tercet.training.adamw import FusedAdamW
 from tercet.training.muon import MuonAdamW
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Adam:
     """Kingma and Ba (2015). No weight decay."""
 
     kind: Literal["adam"] = "adam"
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
+    lr: LearningRate = 1e-3
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.999
+    eps: Epsilon = 1e-8
 
     def build(self, model: nn.Module) -> Optimizer:
         return FusedAdamW(
@@ -36,16 +36,16 @@ class Adam:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class AdamW:
     """Loshchilov and Hutter (2019): the decay is not part of the gradient."""
 
     kind: Literal["adamw"] = "adamw"
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
+    lr: LearningRate = 1e-3
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.95
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.1
 
     def build(self, model: nn.Module) -> Optimizer:
         matrices = [p for p in model.parameters() if p.ndim >= 2]
@@ -63,7 +63,7 @@ class AdamW:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Muon:
     """Muon for the matrices inside the blocks; AdamW for embeddings, the head, norms and biases.
 
@@ -71,13 +71,13 @@ class Muon:
     """
 
     kind: Literal["muon"] = "muon"
-    lr: float = 0.015
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    adam_lr: float = 0.006
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
+    lr: LearningRate = 0.015
+    momentum: ShareBelowOne = 0.9
+    weight_decay: WeightDecay = 0.0
+    adam_lr: LearningRate = 0.006
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.95
+    eps: Epsilon = 1e-8
 
     def build(self, model: nn.Module) -> Optimizer:
         hidden, rest = hidden_matrices(model)

@@ -11,6 +11,7 @@ import torch
 
 from tercet.checkpoint import Trained, read_spec, save_trained
 from tercet.config import UserError, merge, parse, to_plain
+from tercet.messages import show
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderOnlySpec
 
 PRETRAINED_COPY = "pretrained"  # the copy's folder in a run
@@ -26,7 +27,7 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
     base = read_spec(folder)
     family = changes.get("family", base.family)
     if family != base.family:
-        raise UserError(f"{name}.family={family}, and {folder} is {base.family}; leave it out, or pretrained")
+        raise UserError(f"{name}.family={show(family)}, and {folder} is {base.family}; leave it out, or pretrained")
     keys = {key: value for key, value in changes.items() if key != "preset"}
     return parse(SPECS[base.family], merge(to_plain(base), keys), name=name)
 

@@ -1,13 +1,14 @@
 """A recipe: all that a run depends on, in one YAML file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from tercet.config import Plain, UserError, merge, parse, parse_yaml, read_yaml, suggest, to_plain
+from tercet.config import Plain, UserError, merge, parse, suggest, to_plain
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
+from tercet.messages import show
 from tercet.models import (
     AnySpec,
     Classifier,
@@ -17,6 +18,8 @@ from tercet.models import (
     MaskedHead,
     model_spec,
 )
+from tercet.settings_yaml import parse_yaml, read_yaml
+from tercet.spec import Name, check_range, spec
 from tercet.training.pretrained import PRETRAINED_COPY, pretrained_spec
 from tercet.training.specs import LoggingSpec, TrainingSpec
 from tercet.training.tasks.specs import (
@@ -28,7 +31,7 @@ from tercet.training.tasks.specs import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Recipe:
     """What to learn (`task`), from what (`data`), with what (`model`) and how (`training`). A recipe of each task has
     the data and the model that the task is about.
@@ -36,7 +39,7 @@ class Recipe:
     `pretrained` is the folder of a run or a model to go on from: its tokenizer, its weights, and its spec with the
     keys of `model` laid over it."""
 
-    pretrained: str | None = None
+    pretrained: Name | None = None
     task: TaskSpec
     data: TextSpec | PairsSpec | LabelsSpec
     model: AnySpec
@@ -63,14 +66,14 @@ class Recipe:
         return replace(self, model=model)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class LanguageRecipe(Recipe):
     task: LanguageTaskSpec
     data: TextSpec
     model: DecoderOnlySpec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class MaskedRecipe(Recipe):
     task: MaskedTaskSpec
     data: TextSpec
@@ -82,14 +85,14 @@ class MaskedRecipe(Recipe):
         return replace(self, model=model)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class TranslationRecipe(Recipe):
     task: TranslationTaskSpec
     data: PairsSpec
     model: EncoderDecoderSpec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class LabelsRecipe(Recipe):
     task: LabelsTaskSpec
     data: LabelsSpec
@@ -160,9 +163,9 @@ def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
     kind = task.get("kind") if isinstance(task, Mapping) else task
     if kind is None:
         raise UserError(f"{name} needs a task: {', '.join(RECIPES)}, such as `task: language`")
-    if kind not in RECIPES:
-        raise UserError(f"{name}: task: unknown kind {kind!r}{suggest(str(kind), RECIPES)}")
-    return str(kind)
+    if not isinstance(kind, str) or kind not in RECIPES:
+        raise UserError(f"{name}: task: unknown kind {show(kind)}{suggest(kind, RECIPES)}")
+    return kind
 
 
 def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None) -> Recipe:
@@ -170,16 +173,16 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
     settings, kind = dict(data), task_kind(data, name=name)
     model = settings.pop("model", {})
     if not isinstance(model, Mapping):
-        raise UserError(f"{name}: model: expected a mapping of keys, got {model!r}")
+        raise UserError(f"{name}: model: expected a mapping of keys, got {show(model)}")
     if not {"family", "preset"} & model.keys():
         model = {"family": FAMILIES[kind], **model}
-    pretrained = settings.get("pretrained")
+    pretrained = _pretrained(settings, name=name)
     if run is not None and pretrained is not None and (run / PRETRAINED_COPY / "config.json").exists():
         pretrained = run / PRETRAINED_COPY
     if pretrained is None:
         spec = model_spec(model, name=f"{name}: model")
     else:
-        spec = pretrained_spec(Path(str(pretrained)), model, name=f"{name}: model")
+        spec = pretrained_spec(Path(pretrained), model, name=f"{name}: model")
     if spec.family != FAMILIES[kind]:
         raise UserError(
             f"{name}: the task {kind} trains {FAMILIES[kind]} models, and this one is {spec.family}: "
@@ -195,10 +198,20 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
 def with_pretrained_copy(settings: Mapping[str, Any], out: Path) -> Plain:
     """`settings`, where a run that has begun in `out` is to go on and the pretrained model it began with is gone: the
     run's own copy takes its place."""
-    pretrained, copy = settings.get("pretrained"), out / PRETRAINED_COPY
-    if pretrained is None or Path(str(pretrained)).exists() or not (copy / "config.json").exists():
+    pretrained, copy = _pretrained(settings, name="recipe"), out / PRETRAINED_COPY
+    if pretrained is None or Path(pretrained).exists() or not (copy / "config.json").exists():
         return dict(settings)
     return merge(settings, {"pretrained": str(copy)})
+
+
+def _pretrained(settings: Mapping[str, Any], *, name: str) -> str | None:
+    """The path, which is looked at before the rest of the recipe is parsed."""
+    pretrained = settings.get("pretrained")
+    try:
+        check_range("pretrained", pretrained, Name | None)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
+    return pretrained
 
 
 def recipe_names() -> dict[str, str]:

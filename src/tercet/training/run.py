@@ -14,10 +14,11 @@ import torch
 
 from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model
 from tercet.checkpoint.run_record import RECORD, RunRecord, read_record
-from tercet.config import UserError, to_plain, write_yaml
+from tercet.config import UserError, to_plain
 from tercet.kernel import warm_up
 from tercet.memory import keep_memory
 from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
+from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tercet.checkpoint import Trained, load_model
 from tercet.checkpoint.run_record import RECORD, RunRecord, read_record
-from tercet.config import UserError, find_differences, read_yaml, to_plain
+from tercet.config import UserError, find_differences, to_plain
+from tercet.settings_yaml import read_yaml
 from tercet.storage import DamagedFile, read_manifest, write_atomically
 from tercet.training.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
 from tercet.training.pretrained import PRETRAINED_COPY

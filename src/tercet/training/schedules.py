@@ -17,11 +17,12 @@ inverse_square_root fall on with the square root of the step. The full height is
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
+from tercet.spec import Share, ShareAboveZero, Width, spec
 
-@dataclass(frozen=True, kw_only=True)
+
+@spec
 class Constant:
     kind: Literal["constant"] = "constant"
 
@@ -29,58 +30,54 @@ class Constant:
         return 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class LinearDecay:
     """A straight line from the end of the warm-up to the end."""
 
     kind: Literal["linear"] = "linear"
-    final: float = 0.0
+    final: Share = 0.0
 
     def decay(self, step: int, warmup: int, total: int) -> float:
         return 1.0 - (1.0 - self.final) * _progress(step, warmup, total)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Cosine:
     """Half a cosine (Loshchilov and Hutter 2017)."""
 
     kind: Literal["cosine"] = "cosine"
-    final: float = 0.1
+    final: Share = 0.1
 
     def decay(self, step: int, warmup: int, total: int) -> float:
         return self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * _progress(step, warmup, total)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class WSD:
     """Warm-up, stable, decay (Hu et al. 2024): level, then a straight line down over the last `cooldown` of the run."""
 
     kind: Literal["wsd"] = "wsd"
-    cooldown: float = 0.6
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.cooldown <= 1.0:
-            raise ValueError(f"cooldown={self.cooldown} is a share of the run: above 0, at most 1")
+    cooldown: ShareAboveZero = 0.6
+    final: Share = 0.0
 
     def decay(self, step: int, warmup: int, total: int) -> float:
         left = max(1, total - step) / (self.cooldown * total)  # the last step is still above `final`: it learns
         return self.final + (1.0 - self.final) * min(1.0, left)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Noam:
     """d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps from 1 (Vaswani et al. 2017, 5.3). The optimizer's rate is a
     factor on it: set it to 1 for the paper's. Needs training.warmup_steps."""
 
     kind: Literal["noam"] = "noam"
-    d_model: int = 512
+    d_model: Width = 512
 
     def decay(self, step: int, warmup: int, total: int) -> float:
         return self.d_model**-0.5 * (step + 1) ** -0.5
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class InverseSquareRoot:
     """sqrt(warmup / step) after the warm-up: Noam's shape, with the optimizer's rate as its peak. Needs
     training.warmup_steps."""

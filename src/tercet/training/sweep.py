@@ -89,7 +89,8 @@ def plan_sweep(
     if not recipes and (varied or changes or seeds):
         flag = "--vary" if varied else "--set" if changes else "--seeds"
         raise UserError(f"{flag} is for recipes, and {' and '.join(names)} are trained already; name a recipe as well")
-    if seeds is not None and "seed" in changes.get("training", {}):
+    training = changes.get("training")
+    if seeds is not None and isinstance(training, Mapping) and "seed" in training:
         raise UserError("training.seed is both in --set and in --seeds; leave it out of --set")
     points = grid_points(varied, fixed=changes)
     parsed = {name: [load_recipe(name, point.changes) for point in points] for name in recipes}

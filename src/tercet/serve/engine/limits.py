@@ -1,26 +1,19 @@
 """How much is taken in, and what those get who ask for more."""
 
-from dataclasses import dataclass
+import math
+from typing import Annotated
+
+from tercet.spec import Interval, spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Limits:
     """What one model's worker takes."""
 
-    slots: int = 8  # rows that are generated at once
-    waiting: int = 64  # requests that may wait beside them; more are refused
-    max_new_tokens: int = 1024  # the most that one request may ask for
-    seconds: float = 120.0  # the most that a request may take, waiting included
-
-    def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"slots={self.slots} must be 1 or more")
-        if self.waiting < 0:
-            raise ValueError(f"waiting={self.waiting} must be 0 or more; 0 refuses what cannot begin at once")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be 1 or more")
-        if not self.seconds > 0:
-            raise ValueError(f"seconds={self.seconds} must be above 0")
+    slots: Annotated[int, Interval(ge=1, le=4096)] = 8  # rows that are generated at once
+    waiting: Annotated[int, Interval(ge=0, le=1 << 62)] = 64  # requests that may wait beside them; more are refused
+    max_new_tokens: Annotated[int, Interval(ge=1, le=1 << 62)] = 1024  # the most that one request may ask for
+    seconds: Annotated[float, Interval(gt=0, le=math.inf)] = 120.0  # the most that a request may take, waiting included
 
 
 class QueueFull(Exception):

@@ -3,14 +3,14 @@
 A kind has the keys that mean something to it and no others, so what does not fit together cannot be written down.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
-from tercet.config import check_at_least
 from tercet.objectives import Masking
+from tercet.spec import Rows, Samples, Tokens, spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class RowBatchSpec:
     """Batches of so many rows.
 
@@ -20,11 +20,8 @@ class RowBatchSpec:
     """
 
     kind: str = ""
-    batch_size: int = 32
-    micro_batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_size", "micro_batch_size")
+    batch_size: Rows = 32
+    micro_batch_size: Rows | None = None
 
     def micro_batch(self, devices: int) -> int:
         """Rows that one of `devices` holds at once."""
@@ -42,7 +39,7 @@ class RowBatchSpec:
             _check_ramp("micro_batch_size", self.batch_size // devices, self.micro_batch_size)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class TextBatchSpec(RowBatchSpec):
     """Batches of rows of running text.
 
@@ -51,20 +48,15 @@ class TextBatchSpec(RowBatchSpec):
         sample_tokens: how long what is kept of each validation for people to read is; 0 for nothing.
     """
 
-    validation_tokens: int | None = None
-    sample_tokens: int = 200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "validation_tokens")
-        check_at_least(self, 0, "sample_tokens")
+    validation_tokens: Tokens | None = None
+    sample_tokens: Samples = 200
 
     @property
     def has_samples(self) -> bool:
         return self.sample_tokens > 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class LanguageTaskSpec(TextBatchSpec):
     """Predict each token of a text from those before it: trains a decoder-only model.
 
@@ -77,7 +69,7 @@ class LanguageTaskSpec(TextBatchSpec):
     sample_prompt: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class MaskedTaskSpec(TextBatchSpec):
     """Predict the tokens that are hidden from all around them: trains an encoder.
 
@@ -91,7 +83,7 @@ class MaskedTaskSpec(TextBatchSpec):
     best_by: Literal["loss", "accuracy"] = "loss"
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class LabelsTaskSpec(RowBatchSpec):
     """Say what a text is, or what each of its words is: trains an encoder with a classifier.
 
@@ -102,18 +94,14 @@ class LabelsTaskSpec(RowBatchSpec):
 
     kind: Literal["labels"] = "labels"
     best_by: Literal["loss", "accuracy", "f1"] = "loss"
-    sample_texts: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 0, "sample_texts")
+    sample_texts: Samples = 5
 
     @property
     def has_samples(self) -> bool:
         return self.sample_texts > 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class TranslationTaskSpec:
     """Predict each token of a sentence from its source and the tokens before it: trains an encoder-decoder model.
 
@@ -127,15 +115,13 @@ class TranslationTaskSpec:
     """
 
     kind: Literal["translation"] = "translation"
-    batch_tokens: int = 4096
-    micro_batch_tokens: int | None = None
-    validation_sentences: int | None = None
+    batch_tokens: Tokens = 4096
+    micro_batch_tokens: Tokens | None = None
+    validation_sentences: Samples | None = None
     best_by: Literal["loss", "bleu"] = "loss"
-    sample_sentences: int = 5
+    sample_sentences: Samples = 5
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_tokens", "micro_batch_tokens")
-        check_at_least(self, 0, "validation_sentences", "sample_sentences")
         if self.micro_batch_tokens is not None and self.batch_tokens % self.micro_batch_tokens:
             raise ValueError(
                 f"batch_tokens={self.batch_tokens} must be a multiple of micro_batch_tokens={self.micro_batch_tokens}"
@@ -158,6 +144,10 @@ class TranslationTaskSpec:
         """Raises:
         ValueError: where `devices` cannot share a batch, or it cannot grow (`ramp`) from one micro-batch on.
         """
+        if self.batch_tokens < devices:
+            raise ValueError(
+                f"task.batch_tokens={self.batch_tokens} must be at least the {devices} devices that share it"
+            )
         if ramp:
             _check_ramp("micro_batch_tokens", self.batch_tokens // devices, self.micro_batch_tokens)
         if self.buckets_per_step(devices) % devices:

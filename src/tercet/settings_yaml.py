@@ -1,0 +1,180 @@
+"""Settings as YAML, from files and command lines that anyone may have written.
+
+What is read is what a recipe needs: mappings with names as keys, lists, texts, numbers, switches and nulls. YAML can do
+more: objects of Python, keys that are lists, texts that double at each of thirty levels. All of that is refused, with
+its line. Keys know their lines (`MarkedKey`), so that what does not fit is told with the line as well.
+"""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tercet import limits
+from tercet.config import MarkedKey, Plain, UserError, nest, to_plain
+from tercet.messages import show
+
+TAG = "tag:yaml.org,2002:"
+MERGE = f"{TAG}merge"  # the key `<<`
+SCALARS = tuple(f"{TAG}{name}" for name in ("str", "int", "float", "bool", "null"))
+KINDS = {"timestamp": "a date", "set": "a set", "binary": "binary data", "omap": "an ordered map", "pairs": "pairs"}
+
+
+def read_yaml(path: Path) -> Plain:
+    """A YAML file whose top level is a mapping.
+
+    Raises:
+        UserError: where the file is missing, too large or no such YAML, with the line.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, a device might never end
+            raise UserError(f"{path} is not a YAML file")
+        if status.st_size > limits.YAML_BYTES:
+            raise UserError(f"{path} has {status.st_size:,} bytes; a recipe has at most {limits.YAML_BYTES:,}")
+        with path.open("rb") as file:
+            text = file.read(limits.YAML_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a YAML file: byte {error.start:,} is not UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:  # a NUL or half a surrogate pair in the path itself
+        raise UserError(f"no such file: {path!r}") from None
+    return parse_yaml(text, name=str(path))
+
+
+def parse_yaml(text: str, *, name: str) -> Plain:
+    """Raises:
+    UserError: for what is no YAML with a mapping at its top level, with the line.
+    """
+    try:
+        data = _load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise UserError(f"{name}{where}: not valid YAML: {_problem(error)}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{name}: expected `key: value` lines at the top level")
+    return data
+
+
+def parse_assignment(text: str) -> Plain:
+    """`a.b=value` as nested mappings; the value is read as YAML, so `1e-3`, `true` and `{kind: alibi}` all work."""
+    path, equals, value = text.partition("=")
+    if not equals or not all(path.strip().split(".")):
+        raise UserError(f"--set {show(text)}: expected key=value, such as training.max_steps=500")
+    return nest(path.strip(), parse_value(value, name=f"--set {show(text)}"))
+
+
+def parse_value(text: str, *, name: str) -> Any:
+    """A value of the command line.
+
+    Raises:
+        UserError: for what is no YAML.
+    """
+    if len(text) > limits.YAML_BYTES:
+        raise UserError(f"{name}: the value has {len(text):,} characters, and may have {limits.YAML_BYTES:,}")
+    try:
+        return _unmark(_load(text))
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: the value is not valid YAML ({_problem(error)}); put it in quotes") from None
+
+
+def write_yaml(spec: Any) -> str:
+    return yaml.safe_dump(to_plain(spec), sort_keys=False, allow_unicode=True)
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    return getattr(error, "problem", None) or str(error)
+
+
+def _load(text: str) -> Any:
+    loader = _BoundedLoader(text)
+    try:
+        node = loader.get_single_node()
+        return None if node is None else loader.build(node)
+    finally:
+        loader.dispose()
+
+
+def _unmark(data: Any) -> Any:
+    """Keys of the command line are in no file."""
+    if isinstance(data, dict):
+        return {str(key): _unmark(value) for key, value in data.items()}
+    return [_unmark(item) for item in data] if isinstance(data, list) else data
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Counts the nodes as they are written, and again as aliases multiply them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._written = self._built = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._written += 1
+        self._depth += 1
+        mark = self.peek_event().start_mark
+        _check(self._depth <= limits.YAML_DEPTH, f"it is nested more than {limits.YAML_DEPTH} deep", mark)
+        _check(self._written <= limits.YAML_NODES, f"it holds more than {limits.YAML_NODES:,} keys and values", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def build(self, node: Any, depth: int = 0) -> Any:
+        """A node as plain data; an alias becomes a copy of what it stands for."""
+        self._built += 1
+        mark = node.start_mark
+        _check(depth <= limits.YAML_DEPTH, "an alias holds itself", mark)
+        _check(self._built <= limits.YAML_NODES, f"its aliases make more than {limits.YAML_NODES:,} values", mark)
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{TAG}map":
+            return self._build_mapping(node, depth)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{TAG}seq":
+            return [self.build(item, depth + 1) for item in node.value]
+        _check(
+            isinstance(node, yaml.ScalarNode) and node.tag in SCALARS,
+            f"{KINDS.get(node.tag.removeprefix(TAG), f'a value with the tag {show(node.tag)}')} is no setting; "
+            "write text in quotes",
+            mark,
+        )
+        return self._build_scalar(node)
+
+    def _build_scalar(self, node: Any) -> Any:
+        is_text = node.tag == f"{TAG}str"
+        _check(is_text or len(node.value) <= limits.NUMBER_CHARACTERS, "the number is too long", node.start_mark)
+        try:
+            value = self.construct_object(node)
+        except (ValueError, LookupError):  # `!!int x`
+            value = None
+            _check(False, f"{show(node.value)} is not what its tag says", node.start_mark)
+        halves = isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+        _check(not halves, "half a surrogate pair is no character", node.start_mark)
+        return value
+
+    def _build_mapping(self, node: Any, depth: int) -> Plain:
+        """With the keys of `<<` beneath its own."""
+        merged: Plain = {}
+        own: Plain = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            mark = key_node.start_mark
+            value = self.build(value_node, depth + 1)
+            if key_node.tag == MERGE:
+                for part in reversed(value if isinstance(value, list) else [value]):
+                    _check(isinstance(part, dict), "<< takes a mapping, or a list of them", mark)
+                    merged |= part
+                continue
+            key = self.build(key_node, depth + 1)
+            _check(isinstance(key, str), f"a key is a name, and {show(key)} is none; put it in quotes", mark)
+            _check(key not in own, f"the key {show(key)} stands there twice, first in line {lines.get(key)}", mark)
+            lines[key] = mark.line + 1
+            own[MarkedKey.at(key, lines[key])] = value
+        return {**{key: value for key, value in merged.items() if key not in own}, **own}
+
+
+def _check(fits: bool, problem: str, mark: Any) -> None:
+    if not fits:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -1,0 +1,121 @@
+"""A spec: settings as a frozen dataclass, each number within the range that stands in its type.
+
+    @spec
+    class Cosine:
+        final: Annotated[float, Interval(ge=0, le=1)] = 0.1
+
+    Cosine(final=2)     ValueError: final=2 must be at least 0 and at most 1
+
+The range holds however a spec is made: from a recipe, from a model's folder, or in Python. What several settings are,
+such as a width or a share, is named here, once. The upper bounds are far above what is trained anywhere and far below
+what would overflow, loop for ever or take all memory by a slip of the finger.
+"""
+
+import dataclasses
+import types
+from collections.abc import Iterator
+from functools import cache
+from numbers import Real
+from typing import Annotated, Any, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+from annotated_types import Interval as Interval
+from annotated_types import Len as Len
+
+from tercet.messages import show
+
+Class = TypeVar("Class")
+
+Layers = Annotated[int, Interval(ge=1, le=4096)]  # also heads
+Index = Annotated[int, Interval(ge=0, lt=1 << 24)]  # of a layer, a token
+Width = Annotated[int, Interval(ge=1, le=1 << 20)]
+Context = Annotated[int, Interval(ge=1, le=1 << 24)]  # tokens that are looked at together, and strides over them
+VocabularySize = Annotated[int, Interval(ge=0, le=1 << 24)]
+Rows = Annotated[int, Interval(ge=1, le=1 << 24)]  # of a batch
+Tokens = Annotated[int, Interval(ge=1, le=1 << 40)]
+Steps = Annotated[int, Interval(ge=1, le=10**9)]
+StepsOrNone = Annotated[int, Interval(ge=0, le=10**9)]
+Samples = Annotated[int, Interval(ge=0, le=10**6)]  # for people to read
+Machines = Annotated[int, Interval(ge=1, le=1 << 16)]
+Seed = Annotated[int, Interval(ge=0, lt=1 << 63)]
+
+Share = Annotated[float, Interval(ge=0, le=1)]
+ShareAboveZero = Annotated[float, Interval(gt=0, le=1)]
+ShareBelowOne = Annotated[float, Interval(ge=0, lt=1)]
+ShareBetween = Annotated[float, Interval(gt=0, lt=1)]
+LearningRate = Annotated[float, Interval(ge=0, le=1000)]
+WeightDecay = Annotated[float, Interval(ge=0, le=100)]
+Epsilon = Annotated[float, Interval(ge=0, le=1)]
+Deviation = Annotated[float, Interval(ge=0, le=1000)]  # of weights when they begin
+
+# A path, or the name of a file's column, an encoding, a project: what the system takes, and no NUL or line break.
+Name = Annotated[str, Len(1, 4096)]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
+def spec(cls: type[Class]) -> type[Class]:
+    """A frozen dataclass with keywords alone, which refuses with a ValueError what is outside of its ranges, before its
+    `__post_init__` looks at what must fit together."""
+    check_together = getattr(cls, "__post_init__", None)
+
+    def check(self: Any) -> None:
+        for field in dataclasses.fields(self):
+            check_range(field.name, getattr(self, field.name), ranges_of(type(self))[field.name])
+        if check_together is not None:
+            check_together(self)
+
+    setattr(cls, "__post_init__", check)  # noqa: B010 - a type has no such attribute, says the type checker
+    return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+@cache
+def ranges_of(cls: type) -> dict[str, Any]:
+    """The annotation of each field, with its ranges."""
+    return get_type_hints(cls, include_extras=True)
+
+
+def check_range(name: str, value: Any, annotation: Any) -> None:
+    """Whether a value, or each of a tuple's, is within the ranges of an annotation: the one message for all of them.
+
+    Raises:
+        ValueError: with name, value and range.
+    """
+    nullable = type(None) in get_args(annotation)
+    if (value is None and nullable) or dataclasses.is_dataclass(value):
+        return
+    for item in value if isinstance(value, tuple) else (value,):
+        for bounds in find_bounds(annotation):
+            if not is_within(item, bounds):
+                raise ValueError(f"{name}={show(item)} must {describe(bounds)}{', or null' if nullable else ''}")
+
+
+def find_bounds(annotation: Any) -> Iterator[Interval | Len]:
+    """All that stand in an annotation, also within `X | None` and `tuple[X, ...]`."""
+    if get_origin(annotation) is Annotated:
+        yield from (item for item in annotation.__metadata__ if isinstance(item, Interval | Len))
+    elif get_origin(annotation) in (Union, types.UnionType, tuple):
+        for member in get_args(annotation):
+            yield from find_bounds(member)
+
+
+def describe(bounds: Interval | Len) -> str:
+    """`be at least 0 and below 1`."""
+    if isinstance(bounds, Len):
+        return f"have {bounds.min_length} to {bounds.max_length:,} characters, none of them a control character"
+    words = {"above": bounds.gt, "at least": bounds.ge, "below": bounds.lt, "at most": bounds.le}
+    return "be " + " and ".join(f"{word} {end:,}" for word, end in words.items() if end is not None)
+
+
+def is_within(value: Any, bounds: Interval | Len) -> bool:
+    """Whether a number is in its range; a text has its length, and no control character or half a surrogate pair."""
+    if isinstance(bounds, Len):
+        fits = isinstance(value, str) and bounds.min_length <= len(value) <= (bounds.max_length or len(value))
+        return fits and not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in value)
+    number: Any = value
+    return (
+        not isinstance(value, bool)
+        and isinstance(value, Real)
+        and (bounds.gt is None or number > bounds.gt)
+        and (bounds.ge is None or number >= bounds.ge)
+        and (bounds.lt is None or number < bounds.lt)
+        and (bounds.le is None or number <= bounds.le)  # a NaN is above, below and equal to nothing
+    )

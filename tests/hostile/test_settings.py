@@ -1,0 +1,600 @@
+"""Settings that nobody sane writes: refused in one line, soon and in little memory, wherever they come from."""
+
+import math
+import os
+import socket
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from attack import MEMORY, attack, attack_function
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tercet
+from tercet.api import recipe_with
+from tercet.cli.main import main
+from tercet.config import UserError, parse, to_plain
+from tercet.messages import LONGEST, one_line, show
+from tercet.models import DecoderOnlySpec, EncoderOnlySpec
+from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_yaml
+from tercet.training.grid import VariedKey
+from tercet.training.recipe import Recipe, load_recipe, parse_recipe, recipe_names, recipe_text
+
+SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
+MOST = 2000  # characters of a message
+FULL = settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much], database=None
+)
+
+TOO_LARGE = 10**400
+HUGE = int("f" * 5000, 16)  # Python refuses to write it down
+HOSTILE: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    5,
+    2**31,
+    2**63,
+    -(2**63),
+    TOO_LARGE,
+    HUGE,
+    -HUGE,
+    0.0,
+    -0.5,
+    1.5,
+    1e308,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    " ",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "\udcff",
+    "\n",
+    "\x1b[2J",
+    "a" * 100_000,
+    "1" * 5000,
+    "../../..",
+    "/dev/zero",
+    "NaN",
+    "1e999",
+    "null",
+    "language",
+    "muon",
+    "none",
+    [],
+    [[]],
+    ["a"],
+    [None] * 3,
+    {},
+    {"kind": None},
+    {"kind": ["a"]},
+    {"kind": {}},
+    {"kind": "adam", "lr": {}},
+    {1: 2},
+    {None: 1},
+    {("a",): 1},
+    {"": 1},
+    {"a" * 100_000: 1},
+    {"\x1b[2J": 1},
+    b"bytes",
+    {1, 2},
+    object(),
+    (1, 2),
+    {"family": []},
+    {"preset": []},
+    {"preset": {}},
+    range(3),
+    3 + 4j,
+]
+
+
+def refused(error: BaseException | None) -> None:
+    """In one bounded line that a terminal shows as it is."""
+    if error is not None:
+        text = str(error)
+        assert text
+        assert len(text) <= MOST
+        assert text.isprintable(), ascii(text)
+
+
+def refusal(work: Any) -> UserError | None:
+    """What `work` was refused with; anything but a `UserError` is raised."""
+    try:
+        work()
+    except UserError as error:
+        refused(error)
+        return error
+    return None
+
+
+# ---- what a file says, with its line
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("training.optimizer.lr=-1", "recipe demo: training.optimizer.lr=-1.0 must be at least 0 and at most 1,000"),
+        ("training.optimizer.momentum=5", "training.optimizer.momentum=5.0 must be at least 0 and below 1"),
+        (
+            "training.seed=99999999999999999999",
+            "training.seed=99999999999999999999 must be at least 0 and below 9,223,",
+        ),
+        ("model.stack.d_model=100000000", "recipe demo: model: stack.d_model=100000000 must be at least 1 and at most"),
+        ("training.max_steps=.nan", "training.max_steps: input should be a finite number, got nan"),
+        ("training.optimizer.lr=.inf", "training.optimizer.lr: input should be a finite number, got inf"),
+    ],
+)
+def test_by_set(change: str, words: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_recipe("demo", parse_assignment(change))
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "mine line 3: not valid YAML: the key 'a' stands there twice, first in line 1"),
+        ("a: {b: 1, b: 2}", "mine line 1: not valid YAML: the key 'b' stands there twice, first in line 1"),
+        ("a: 1\n1: 2\n", "mine line 2: not valid YAML: a key is a name, and 1 is none; put it in quotes"),
+        ("null: 1", "a key is a name, and None is none"),
+        ("[a]: b", "a key is a name, and ['a'] is none"),
+        ("{a: b}: c", "a key is a name, and {'a': 'b'} is none"),
+        ("true: 1", "a key is a name, and True is none"),
+        ("a: 2024-01-01", "mine line 1: not valid YAML: a date is no setting; write text in quotes"),
+        ("a: !!set {b, c}", "a set is no setting"),
+        ("a: !!omap [b: 1]", "an ordered map is no setting"),
+        ("a: !!binary aGk=", "binary data is no setting"),
+        (
+            "a: !!python/object:os.system x",
+            "a value with the tag 'tag:yaml.org,2002:python/object:os.system' is no setting",
+        ),
+        ("a: !!int x", "'x' is not what its tag says"),
+        ("a: !!bool x", "'x' is not what its tag says"),
+        ("a: !!float x", "'x' is not what its tag says"),
+        ("a: !!int ''", "'' is not what its tag says"),
+        (f"a: {'1' * 5000}", "mine line 1: not valid YAML: the number is too long"),
+        (f"a: {'1:' * 5000}1", "the number is too long"),
+        ('a: "\\ud800"', "half a surrogate pair is no character"),
+        ("a: &b [*b]", "an alias holds itself"),
+        ("a: &b {c: *b}", "an alias holds itself"),
+        ("a: *b", "found undefined alias 'b'"),
+        ("a: << ", "is no setting"),
+        ("<<: 5", "<< takes a mapping, or a list of them"),
+        ("a: b: c", "mapping values are not allowed here"),
+        ("a:\n\tb: 1", "mine line 2: not valid YAML: found character '\\t' that cannot start any token"),
+        ("a: 1\n--- \nb: 1", "but found another document"),
+        ("a: \x1b[2J", "unacceptable character #x001b"),
+        ("a: \0", "unacceptable character #x0000"),
+        ("", "mine: expected `key: value` lines at the top level"),
+        ("- a", "mine: expected `key: value` lines at the top level"),
+        ("a: " + "[" * 100_000, "mine line 1: not valid YAML: it is nested more than 32 deep"),
+        ("{a: " * 100_000, "it is nested more than 32 deep"),
+        (
+            "\n".join("  " * level + "a:" for level in range(400)),
+            "line 32: not valid YAML: it is nested more than 32 deep",
+        ),
+        (f"a: [{'1,' * 50_000}]", "it holds more than 10,000 keys and values"),
+        ("\n".join(f"k{i}: 1" for i in range(50_000)), "it holds more than 10,000 keys and values"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_yaml(text: str, words: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_yaml(text, name="mine")
+    refused(error.value)
+    assert words in str(error.value)
+
+
+def bomb(kind: str) -> str:
+    """Ten billion values in a few lines."""
+    lines = ["a0: &a0 [x, x]" if kind == "list" else "a0: &a0 {x: y}"]
+    for level in range(1, 34):
+        alias = f"*a{level - 1}"
+        body = {
+            "list": f"[{alias}, {alias}]",
+            "map": f"{{l: {alias}, r: {alias}}}",
+            "merge": f"{{<<: [{alias}, {alias}]}}",
+        }
+        lines.append(f"a{level}: &a{level} {body[kind]}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("kind", ["list", "map", "merge"])
+def test_aliases_that_explode(kind: str) -> None:
+    outcome = attack_function(lambda: 0 if refusal(lambda: parse_yaml(bomb(kind), name="mine")) else 1)
+    assert outcome.code == 0, outcome
+    assert outcome.seconds < 10
+    assert outcome.memory < MEMORY
+
+
+def test_aliases_and_merge_keys_are_taken() -> None:
+    text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\nsame: *base\nmany: {<<: [{a: 5}, *base], c: 4}"
+    same = {"a": 1, "b": 2}
+    assert parse_yaml(text, name="") == {
+        "base": same,
+        "other": {"a": 1, "b": 3},
+        "same": same,
+        "many": {"a": 5, "b": 2, "c": 4},
+    }
+    assert parse_yaml(text, name="") == yaml.safe_load(text)
+
+
+def test_a_byte_order_mark_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"a": 1}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_packaged_recipes_are_what_yaml_says(name: str) -> None:
+    assert parse_yaml(recipe_text(name), name=name) == yaml.safe_load(recipe_text(name))
+    recipe = load_recipe(name)
+    assert parse_recipe(yaml.safe_load(write_yaml(recipe)), name=name) == recipe
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("  max_steps: ", "  max_step: ", "line {line}: training: unknown key 'max_step'; did you mean 'max_steps'?"),
+        ("  max_steps: ", "  max_steps: -", "line {line}: training.max_steps=-"),
+        ("model:\n", "model:\n  n_layers: 3\n", "model line {next}: unknown key 'n_layers'"),
+        (
+            "model:\n",
+            "model:\n  logit_softcap: many\n",
+            "model line {next}: logit_softcap: input should be a valid number",
+        ),
+        (
+            "training:\n",
+            "training:\n  max_epochs: 3\n",
+            "line {line}: training: set exactly one of max_steps, max_epochs",
+        ),
+    ],
+)
+def test_the_line_of_a_mistake(old: str, new: str, words: str, tmp_path: Path) -> None:
+    text = recipe_text("demo")
+    line = text[: text.index(old)].count("\n") + 1
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError) as error:
+        load_recipe(str(path))
+    assert str(path) in str(error.value)
+    assert words.format(line=line, next=line + 1) in str(error.value)
+
+
+def test_a_change_has_no_line_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(recipe_text("demo"))
+    with pytest.raises(UserError, match=r"mine\.yaml: training\.max_steps=0 must be at least 1"):
+        load_recipe(str(path), parse_assignment("training.max_steps=0"))
+
+
+# ---- files that are none
+
+
+@pytest.mark.parametrize(
+    "kind", ["zero", "folder", "pipe", "socket", "large", "latin", "missing", "long", "nul", "loop"]
+)
+def test_a_recipe_that_is_no_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "a.yaml"
+    name = str(path)
+    match kind:
+        case "zero":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind("a.yaml")
+        case "large":
+            with path.open("wb") as file:
+                file.truncate(100 << 20)
+        case "latin":
+            path.write_bytes("data: größe".encode("latin-1"))
+        case "long":
+            name = "a" * 5000 + ".yaml"
+        case "nul":
+            name = "a\0.yaml"
+        case "loop":
+            path.symlink_to(path)
+        case _:
+            pass
+    outcome = attack(["train", name, "--print-config"])
+    assert outcome.refused_in_one_line(), outcome
+    assert outcome.memory < 200 << 20
+    assert len(outcome.stderr) < MOST
+
+
+# ---- fuzz
+
+
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands: mappings and what is in them."""
+    yield path
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from leaves(value, (*path, key))
+
+
+PLAIN = {name: to_plain(load_recipe(name)) for name in recipe_names()}
+PLACES = {name: [path for path in leaves(data) if path] for name, data in PLAIN.items()}
+
+
+@st.composite
+def mutated_recipes(draw: st.DrawFn) -> dict[str, Any]:
+    """A packaged recipe with one to four of its places spoiled."""
+    name = draw(st.sampled_from(sorted(PLAIN)))
+    data: Any = deepcopy(PLAIN[name])
+    for _ in range(draw(st.integers(1, 4))):
+        path = draw(st.sampled_from(PLACES[name]))
+        inside: Any = data
+        try:
+            for key in path[:-1]:
+                inside = inside[key]
+            match draw(st.sampled_from(["replace", "replace", "replace", "delete", "rename", "wrap", "copy"])):
+                case "delete":
+                    del inside[path[-1]]
+                case "rename":
+                    key = draw(
+                        st.sampled_from(
+                            ["", "kind", "family", 1, None, ("a",), "a" * 10**5, "\x1b", str(path[-1]) + "s"]
+                        )
+                    )
+                    inside[key] = inside.pop(path[-1])
+                case "wrap":
+                    value = inside[path[-1]]
+                    inside[path[-1]] = draw(
+                        st.sampled_from([[value], {"kind": value}, {"a": value}, [[value]] * 2, (value,)])
+                    )
+                case "copy":
+                    other: Any = data
+                    for key in draw(st.sampled_from(PLACES[name])):
+                        other = other[key]
+                    inside[path[-1]] = deepcopy(other)
+                case _:
+                    inside[path[-1]] = draw(st.sampled_from(HOSTILE))
+        except (KeyError, TypeError, IndexError, AttributeError):  # spoiled above already
+            continue
+    return data
+
+
+@settings(FULL, max_examples=60 * SCALE)
+@given(data=mutated_recipes())
+def test_spoiled_recipes(data: dict[str, Any]) -> None:
+    """What is not refused is a recipe, and comes back from its YAML."""
+    error = refusal(lambda: parse_recipe(data, name="spoiled"))
+    if error is None:
+        recipe = parse_recipe(data, name="spoiled")
+        assert isinstance(recipe, Recipe)
+        assert parse_recipe(parse_yaml(write_yaml(recipe), name="again"), name="again") == recipe
+
+
+@settings(FULL, max_examples=50 * SCALE)
+@given(
+    text=st.one_of(
+        st.text(),
+        st.binary().map(lambda data: data.decode("utf-8", "replace")),
+        st.lists(
+            st.sampled_from(
+                [
+                    *"[]{}:,&*!|>-?#'\"%@` \n\t",
+                    "a",
+                    "<<",
+                    ": ",
+                    "- ",
+                    "&a ",
+                    "*a",
+                    "!!",
+                    "!!set ",
+                    "!!int ",
+                    "1",
+                    "1e3",
+                    ".nan",
+                    "2024-01-01",
+                    "\\u",
+                    "\ud800",
+                    "---",
+                    "...",
+                ]
+            ),
+            max_size=40,
+        ).map("".join),
+    )
+)
+def test_any_text_is_yaml_or_refused(text: str) -> None:
+    refusal(lambda: parse_yaml(text, name="mine"))
+
+
+@settings(FULL, max_examples=30 * SCALE)
+@given(data=st.data(), name=st.sampled_from(sorted(PLAIN)))
+def test_spoiled_yaml_of_recipes(data: st.DataObject, name: str) -> None:
+    """Bytes of a packaged recipe cut, doubled or changed."""
+    raw = bytearray(recipe_text(name).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(raw)))
+        raw[at : at + data.draw(st.integers(0, 20))] = data.draw(
+            st.sampled_from(
+                [b"", b"\0", b"\xff", b":", b"\t", b"&a ", b"*a", b"[", b"{", b"!!", b"\n", b"- ", b"9" * 400, raw[:at]]
+            )
+        )
+    text = raw.decode("utf-8", "replace")
+    refusal(lambda: parse_recipe(parse_yaml(text, name=name), name=name))
+
+
+KEYS = [".".join(map(str, path)) for path in PLACES["demo"]]
+
+
+@settings(FULL, max_examples=60 * SCALE)
+@given(
+    key=st.one_of(
+        st.sampled_from([*KEYS, "", ".", "a..b", "a." * 10_000 + "b", "k" * 10**6, "\x1b[2J", "data", "task.kind"]),
+        st.text(),
+    ),
+    value=st.one_of(
+        st.text(),
+        st.sampled_from(
+            [
+                "",
+                "{",
+                "[",
+                "null",
+                "{}",
+                "[]",
+                "9" * 5000,
+                "0x" + "f" * 5000,
+                "-1",
+                "1e999",
+                ".nan",
+                "*a",
+                "&a [*a]",
+                "v" * 10**6,
+                "\x1b[2J",
+                "\0",
+                '"\\ud800"',
+                "{kind: [a]}",
+                "{1: 2}",
+                "!!python/object x",
+                "2024-01-01",
+                "[" * 10**5,
+                "{kind: muon}",
+            ]
+        ),
+    ),
+)
+def test_any_set_is_a_change_or_refused(key: str, value: str) -> None:
+    def work() -> None:
+        load_recipe("demo", parse_assignment(f"{key}={value}"))
+
+    refusal(work)
+    refusal(lambda: VariedKey.read(f"{key}={value}"))
+    if key:
+        refusal(lambda: recipe_with("demo", {key: value}, out=Path("none")))
+
+
+# ---- the command line and Python
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "demo", "--print-config", "--set", "k" * 10**6 + "=1"],
+        ["train", "demo", "--print-config", "--set", "training.max_steps=" + "v" * 10**6],
+        ["train", "demo", "--print-config", "--set", "training.\x1b[2J=1"],
+        ["train", "demo", "--print-config", "--set", "data=5", "--source", "a"],
+        ["train", "demo", "--print-config", "--set", "task={kind: [a]}"],
+        ["train", "numbers", "--print-config", "--set", "data=5"],
+        ["train", "demo", "--print-config", "--data", "a\0b"],
+        ["train", "demo", "--print-config", "--data", "\ud800"],
+        ["train", "demo", "--print-config", "--data", ""],
+        ["train", "demo", "--print-config", "--pretrained", "a\0b"],
+        ["train", "demo", "--print-config", "--pretrained", "a" * 5000],
+        ["train", "demo", "--print-config", "--encoding", "\0"],
+        ["train", "../recipes/demo", "--print-config"],
+        ["train", "", "--print-config"],
+        ["train", "\x1b[2J"],
+        ["train", "r" * 10**6],
+        *(
+            ["train", "demo", "--out", out]
+            for out in ("", "-", "a\0b", "a\nb", "a" * 300, "a/" * 5000, "\udcff", "\x1b[2J")
+        ),
+        *(["compare", "demo", "--vary", "training.seed=1,2", "--out", out] for out in ("", "-", "a\0b", "a" * 300)),
+        ["compare", "demo", "--seeds", "9" * 9],
+        ["compare", "demo", "--seeds", "1", "--set", "training=5"],
+        ["compare", "demo", "--vary", "training.max_steps=" + "1," * 10**4 + "2"],
+        ["compare", "demo", "--data", "a", "--set", "data=5"],
+        ["compare", "a\0b", "demo"],
+        ["compare", "a" * 5000, "demo"],
+        ["draw", "schedules", "--steps", "9" * 5000],
+        ["draw", "schedules", "--steps", "1000000000"],
+        ["draw", "schedules", "512:" + "9" * 400],
+        ["draw", "schedules", "--lr", "nan"],
+        ["draw", "schedules", "--schedule", "{kind: [a]}"],
+        ["draw", "positions", "--d-model", "1000000"],
+        ["draw", "positions", "--base", "inf"],
+        ["draw", "positions", "--seed", "-1"],
+        ["draw", "positions", "{kind: rotary, base: -1}"],
+        ["draw", "smoothing", "--vocabulary", "1000000000000"],
+        ["draw", "model", "gpt2", "--batch", "-1"],
+        ["draw", "model", "gpt2", "--out", "a\0.svg"],
+        ["draw", "model", "gpt2", "--out", "a" * 300 + ".svg"],
+        ["draw", "model", "m" * 10**5],
+        ["draw", "model", "a\0b"],
+        ["plot", "run", "attention", "--prompt", "a", "--layer", "-1"],
+        ["plot", "run", "--out", ""],
+        ["plot", "r" * 10**5],
+        ["recipes", "\x1b[2J"],
+        ["recipes", "r" * 10**6],
+        ["\x1b[2J"],
+        ["train", "demo", "--\x1b[2J"],
+        ["train", "demo", "--" + "f" * 10**6],
+    ],
+    ids=lambda arguments: ascii(" ".join(arguments)[:60]),
+)
+def test_command_lines(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+    assert err.startswith("tercet: error: ")
+    assert len(err) <= MOST
+    assert err.rstrip("\n").isprintable(), ascii(err)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"recipe": "demo", "set": {1: 2}},
+        {"recipe": "demo", "set": [1]},
+        {"recipe": "demo", "set": "training.max_steps=5"},
+        {"recipe": "demo", "set": {"": 1}},
+        {"recipe": "demo", "set": {"a." * 10_000: 1}},
+        {"recipe": "demo", "set": {"training.max_steps": HUGE}},
+        {"recipe": "demo", "set": {"training.optimizer.lr": TOO_LARGE}},
+        {"recipe": "demo", "set": {"training": object()}},
+        {"recipe": "demo", "set": {"task": {"kind": []}}},
+        {"recipe": "demo", "data": "a\0b"},
+        {"recipe": "demo", "data": 5},
+        {"recipe": "demo", "pretrained": "\0"},
+        {"recipe": 5},
+        {"recipe": None},
+        {"recipe": "a\0.yaml"},
+    ],
+    ids=show,
+)
+def test_python(arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        tercet.train(**arguments, quiet=True)
+    refused(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("spec", [DecoderOnlySpec, EncoderOnlySpec], ids=lambda spec: spec.__name__)
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: type(value).__name__)
+def test_a_models_config(spec: type, value: Any) -> None:
+    """As `config.json` of a model's folder is read."""
+    name = {DecoderOnlySpec: "gpt2-124m", EncoderOnlySpec: "cramming"}[spec]
+    model = PLAIN[name]["model"]
+    for key in model:
+        refusal(lambda key=key: parse(spec, {**model, key: value}, name="config.json"))
+
+
+@given(text=st.text(st.characters(codec=None)))
+def test_a_line_is_one_line(text: str) -> None:
+    line = one_line(text * 50)
+    assert all(character.isprintable() or character == "\u3000" for character in line)
+    assert len(line) <= LONGEST + 5

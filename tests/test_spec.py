@@ -1,0 +1,162 @@
+"""Each number of each setting has its range in its type, holds to it however it is made, and says so in the docs."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from tercet.data import LabelsSpec, PairsSpec, TextSpec
+from tercet.models import Classifier
+from tercet.nn import Rotary
+from tercet.objectives import Masking
+from tercet.serve.engine import Limits
+from tercet.spec import check_range, describe, find_bounds, ranges_of
+from tercet.tokens.specs import Words
+from tercet.training import TrainingSpec
+from tercet.training.optimizers import Adam, AdamW, Muon
+from tercet.training.recipe import RECIPES
+from tercet.training.schedules import WSD, Cosine, LinearDecay
+
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+RANGES = re.compile(r"^\| of \| key \| range \|\n(?:\|.*\n)*", re.MULTILINE)
+HUGE = int("f" * 5000, 16)  # Python refuses to write it down
+
+
+def specs(annotation: Any) -> Iterator[type]:
+    """All dataclasses that can stand in a slot, and all that can stand in theirs."""
+    for member in (annotation, *get_args(annotation)):
+        if dataclasses.is_dataclass(member) and isinstance(member, type):
+            yield member
+            for hint in get_type_hints(member).values():
+                yield from specs(hint)
+
+
+SPECS = sorted({spec for root in (*RECIPES.values(), Limits) for spec in specs(root)}, key=lambda spec: spec.__name__)
+
+
+def numeric(annotation: Any) -> bool:
+    """Whether an annotation without its ranges allows a number; a switch is none."""
+    if annotation in (int, float):
+        return True
+    return get_origin(annotation) is not Literal and any(map(numeric, get_args(annotation)))
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    return (annotation, *get_args(annotation))
+
+
+def test_the_walk_finds_all_specs() -> None:
+    assert {
+        Muon,
+        AdamW,
+        Adam,
+        TrainingSpec,
+        Rotary,
+        Masking,
+        Words,
+        Classifier,
+        TextSpec,
+        PairsSpec,
+        LabelsSpec,
+    } <= set(SPECS)
+    assert len(SPECS) > 50
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.__name__)
+def test_each_number_has_a_lower_and_an_upper_bound_and_each_text_a_length(spec: type) -> None:
+    for name, plain in get_type_hints(spec).items():
+        bounds = list(find_bounds(ranges_of(spec)[name]))
+        if numeric(plain):
+            assert bounds, f"{spec.__name__}.{name} has no range"
+            for interval in bounds:
+                assert (interval.ge is None) != (interval.gt is None), f"{spec.__name__}.{name} may be below all bounds"
+                assert (interval.le is None) != (interval.lt is None), f"{spec.__name__}.{name} may be above all bounds"
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.__name__)
+def test_what_is_outside_of_a_range_is_refused_however_it_is_made(spec: type) -> None:
+    """Field by field, from Python; `parse` asks the same function."""
+    required = {
+        field.name
+        for field in dataclasses.fields(spec)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    plain = get_type_hints(spec)
+    for name, annotation in ranges_of(spec).items():
+        for interval in (item for item in find_bounds(annotation) if numeric(plain[name])):
+            low = interval.gt if interval.ge is None else interval.ge - 1
+            high = interval.lt if interval.le is None else interval.le * 2 + 1
+            for value in (low, math.nan, "1", *([] if math.isinf(high) else [high, math.inf])):
+                with pytest.raises(ValueError, match=f"{name}=.* must be "):
+                    check_range(name, value, annotation)
+                # Parts check the types of what they are given as well while tests run: a number of the right one.
+                kind = float if float in _kinds(plain[name]) else int
+                if not required - {name} and not isinstance(value, str) and (kind is float or isinstance(value, int)):
+                    with pytest.raises(ValueError, match=f"{name}=.* must be "):
+                        spec(**{name: kind(value)})
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AdamW(lr=-1), "lr=-1 must be at least 0 and at most 1,000"),
+        (lambda: Muon(momentum=5), "momentum=5 must be at least 0 and below 1"),
+        (lambda: Adam(beta1=1.0), "beta1=1.0 must be at least 0 and below 1"),
+        (lambda: WSD(cooldown=0), "cooldown=0 must be above 0 and at most 1"),
+        (lambda: Cosine(final=math.nan), "final=nan must be at least 0 and at most 1"),
+        (
+            lambda: LinearDecay(final=HUGE),
+            "final=a int that is too large to write down must be at least 0 and at most 1",
+        ),
+        (
+            lambda: TrainingSpec(max_steps=10**12),
+            "max_steps=1000000000000 must be at least 1 and at most 1,000,000,000, or null",
+        ),
+        (lambda: TextSpec(source="a\0b"), r"source='a\\x00b' must have 1 to 4,096 characters, none of them a control"),
+        (lambda: Words(min_count=0), "min_count=0 must be at least 1"),
+        (lambda: dataclasses.replace(AdamW(), weight_decay=-1), "weight_decay=-1 must be at least 0"),
+    ],
+)
+def test_in_python(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def find_slots(annotation: Any, path: str) -> Iterator[tuple[str, type]]:
+    """Each spec of a recipe, and where it stands: `training.optimizer: muon`."""
+    for member in (annotation, *get_args(annotation)):
+        if dataclasses.is_dataclass(member) and isinstance(member, type):
+            hints = get_type_hints(member)
+            kind = get_args(hints.get("kind"))
+            yield f"{path}: {kind[0]}" if kind else path, member
+            for name, hint in hints.items():
+                yield from find_slots(hint, f"{path}.{name}" if path else name)
+
+
+def write_ranges() -> str:
+    """The table of the page, a line for each spec and range."""
+    lines: dict[tuple[str, str], dict[str, None]] = {}
+    seen: dict[type, str] = {}
+    for recipe in RECIPES.values():
+        for path, spec in find_slots(recipe, ""):
+            if seen.setdefault(spec, path) == path:
+                for name, plain in get_type_hints(spec).items():
+                    for bounds in find_bounds(ranges_of(spec)[name]) if numeric(plain) else ():
+                        lines.setdefault((path, describe(bounds).removeprefix("be ")), {})[name] = None
+    rows = (f"| `{path}` | `{'`, `'.join(names)}` | {words} |" for (path, words), names in lines.items())
+    return "\n".join(["| of | key | range |", "|---|---|---|", *rows, ""])
+
+
+def test_the_ranges_stand_on_the_page() -> None:
+    """Write it anew with `python tests/test_spec.py`."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert RANGES.search(text), "docs/settings.md has no section Ranges with a table"
+    assert RANGES.sub(lambda _: write_ranges(), text) == text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(RANGES.sub(lambda _: write_ranges(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -23,3 +23,58 @@ YAML_BYTES = 1 << 20  # a recipe has some 3,000; an alphabet of all characters t
 YAML_DEPTH = 32  # mappings in mappings; a recipe has 5
 YAML_NODES = 10_000  # keys and values; a recipe has 200
 NUMBER_CHARACTERS = 100  # of a number, a switch or a null
+
+# Data: files of text, and how much of a model is asked for in one go.
+FILE_BYTES = 1 << 40  # /proc/kcore claims 128 times as much
+UNPACKED_BYTES = 4 << 20  # a packed file may always become so much text,
+UNPACKED_RATIO = 200  # and beyond that so much for a byte: text packs 3 to 10 times, tables 50; zeros 1,000 times
+DOWNLOAD_BYTES = 1 << 30  # the largest named dataset has 24 MB
+LINE_CHARACTERS = 16 << 20  # of a line, a JSON object or a table's row, of which 500 MB of objects may be made
+LABEL_CHARACTERS = 1000
+PROMPT_BYTES = 16 << 20
+FOLDER_ENTRIES = 1_000_000  # of a folder of texts: some seconds to walk through
+POOL_CHARACTERS = 16 << 20  # of lines that are read before they are sorted by length
+
+SAMPLES = 1_000_000  # of a prompt: they are worked off a few at a time
+NEW_TOKENS = 1 << 20  # of a text: some hours of writing, and 200 bytes each
+DRAFT_TOKENS = 1024  # that are guessed for one pass
+CANDIDATES = 1 << 20  # shown of a vocabulary
+BEAM = 1024  # hypotheses of a sentence, each with a row of logits as wide as the vocabulary
+BATCH_TOKENS = 1 << 22  # of a batch, padding included
+POOL_LINES = 1 << 20
+
+# Model folders: files
+
+MOST_SETTINGS_BYTES = 8 << 20  # a config, a card, a generation config, a map of shards: honest ones have kilobytes
+MOST_VOCABULARY_BYTES = 64 << 20  # the largest tokenizer.json in use (262,144 ids) has 33 MB
+MOST_PIECES_BYTES = 8 << 20  # a sentencepiece model; the largest in use have 5 MB
+MOST_TEMPLATE_BYTES = 1 << 20  # the longest chat templates in use have a few thousand
+MOST_CARD_BYTES = 4 << 20  # a README.md
+MOST_HEADER_BYTES = 16 << 20  # of a safetensors file: some 100 bytes a tensor
+MOST_PICKLE_BYTES = 4 << 20  # of a pytorch_model.bin without its numbers: some 100 bytes a tensor
+MOST_GGUF_HEADER_BYTES = 64 << 20  # settings and names; the largest vocabularies take a quarter of it
+MOST_GGUF_ITEMS = 4 << 20  # of all lists together: tokens, their scores, their kinds and merges
+MOST_TENSORS = 1 << 16  # a model of 1,024 layers has some 20,000
+MOST_JSON_DEPTH = 64
+MOST_DIGITS = 32  # of a number in JSON
+
+# Model folders: sizes
+
+MOST_LAYERS = 1024  # the deepest published Transformer has 1,000
+MOST_WIDTH = 1 << 20  # d_model, d_ff, heads; products of two such sizes still fit into 64 bits
+MOST_IDS = 1 << 20  # the largest vocabularies have 262,144
+MOST_POSITIONS = 1 << 27  # the longest contexts claim 10 million
+MOST_SHARED = 4  # names that one tensor of a pickle may go by: a Marian's embedding has four
+
+# Model folders: tokenizers
+
+MOST_TOKEN_CHARACTERS = 1024  # of one token; runs of spaces and dashes have 128
+MOST_STEPS = 16  # of a normalizer, a pre-tokenizer, a decoder
+MOST_GROWTH = 64  # how many characters one may become before it is cut; NFKC alone makes 18 of one
+MOST_WORDPIECE_CHARACTERS = 1000  # of a word that is cut into pieces, which takes their square; BERT's are 100
+
+# Model folders: chat templates
+
+TEMPLATE_SECONDS = 2  # an honest one takes a millisecond
+MOST_TEMPLATE_MEMORY = 512 << 20
+MOST_PROMPT_BYTES = 32 << 20  # what a template may make of messages

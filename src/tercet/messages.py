@@ -7,6 +7,7 @@ import reprlib
 from typing import Any
 
 LONGEST = 1500  # characters of a message: a few lines of a terminal, and the paths in them may be long
+QUOTED = 200  # characters of what others wrote
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlong = 40
@@ -33,3 +34,9 @@ def show(value: Any) -> str:
         return _SHORT.repr(value)
     except ValueError:  # Python writes no whole number of more than some thousand digits
         return f"a {type(value).__name__} that is too large to write down"
+
+
+def shorten(text: object, most: int = QUOTED) -> str:
+    """What others wrote, as a message can quote it: its first line, and no more than `most` characters."""
+    line = str(text).partition("\n")[0]
+    return line if len(line) <= most else f"{line[:most]}..."

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import PairFiles, read_pairs, sources
+from tercet.data import PairFiles, read_pairs
+from tercet.data import files as files_module
 
 SENTENCES = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 ODD = [
@@ -56,7 +57,7 @@ def test_two_files_come_back(pairs: list[tuple[str, str]], last: str, tmp_path_f
     end = last if pairs and all(pairs[-1]) else "\n"
     texts = ["".join(line + "\n" for line in side).removesuffix("\n" if end == "" else "") for side in sides]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK", 5)
+        patch.setattr(files_module, "BLOCK", 5)
         files = two(tmp_path_factory.mktemp("two"), *texts)
         assert list(files.pairs()) == whole
         kept = [pair for pair in whole if all(pair)]
@@ -142,14 +143,14 @@ BROKEN: dict[str, tuple[Callable[[Path], PairFiles], str]] = {
 def test_what_is_wrong_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], PairFiles], words: str
 ) -> None:
-    monkeypatch.setattr(sources, "BLOCK", 3)
+    monkeypatch.setattr(files_module, "BLOCK", 3)
     with pytest.raises(UserError, match=words) as caught:
         list(read_pairs(make(tmp_path)))
     assert "\n" not in str(caught.value)
 
 
 def test_memory_does_not_grow_with_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK", 1 << 14)
+    monkeypatch.setattr(files_module, "BLOCK", 1 << 14)
     files = two(tmp_path, b"a line of thirty characters...\n" * 40_000, b"eine Zeile\n" * 40_000)
     tracemalloc.start()
     try:

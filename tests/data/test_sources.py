@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tercet.config import UserError
+from tercet.data import files as files_module
 from tercet.data import sources
 from tercet.data.sources import DocumentFiles, cut_pieces
 from tercet.tokens import BPE, Tokenizer, Words
@@ -45,7 +46,7 @@ def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
 def test_any_text_is_read_exactly(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = written(tmp_path_factory.mktemp("any") / "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK", 3)  # blocks end inside characters
+        patch.setattr(files_module, "BLOCK", 3)  # blocks end inside characters
         read = [piece.text for piece in DocumentFiles(root=path).pieces()] if text != "\ufeff" else [text]
     assert "".join(read) == (text if text == "\ufeff" else text.removeprefix("\ufeff"))
 
@@ -163,7 +164,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
 def test_what_is_wrong_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Path], words: str
 ) -> None:
-    monkeypatch.setattr(sources, "BLOCK", 7)
+    monkeypatch.setattr(files_module, "BLOCK", 7)
     with pytest.raises(UserError, match=words) as caught:
         documents(make(tmp_path))
     assert "\n" not in str(caught.value)

@@ -5,13 +5,12 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, pick
-from tercet.cli.lines import one_line
+from tercet.cli.lines import one_line, take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches
+from tercet.cli.search import add_batches, check_batches
 from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
+    check_batches(args)
     with ExitStack() as files:
         texts = read_texts(args, files)
         device = pick(args.device)
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         trained.model.to(device)
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
         cut = 0
-        while batch := [line.text for line in islice(texts, pool)]:
+        while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
             for line, truncated in _answers(args, trained, batch):
                 cut += truncated
                 print(line)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from tercet.cli.device import add_device, pick
+from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches
+from tercet.cli.search import add_batches, check_batches
 from tercet.cli.texts import POOL, Text, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
+    check_batches(args)
     _check_output(args.output)
     with ExitStack() as files:
         texts = read_texts(args, files)
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
         def pools() -> "Iterator[_Pool]":
             nonlocal count, cut
-            while batch := list(islice(texts, POOL)):
+            while batch := take_pool(texts, POOL, lambda text: text.text):
                 embedded = embed(
                     model, trained.tokenizer, [text.text for text in batch], pooling=args.pooling,
                     normalise=not args.no_normalise, batch_tokens=args.batch_tokens,

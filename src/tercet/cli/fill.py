@@ -31,15 +31,16 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tercet import limits
+    from tercet.cli.parser import check_number
     from tercet.config import UserError
 
-    if args.top is not None and args.top < 1:
-        raise UserError(f"--top {args.top} must be at least 1")
+    check_number("--top", args.top, most=limits.CANDIDATES)
     only = None if args.only is None else [word.strip() for word in args.only.split(",") if word.strip()]
     if only == []:
         raise UserError("--only has no word; give some with commas between them, such as --only cat,dog")
     device = pick(args.device)
-    texts = list(read_lines(sys.stdin.buffer, "stdin")) if args.text == "-" else [args.text]
+    texts = read_lines(sys.stdin.buffer, "stdin") if args.text == "-" else iter([args.text])
 
     from tercet.checkpoint import load_model
     from tercet.encoding import fill
@@ -53,10 +54,9 @@ def run(args: argparse.Namespace) -> int:
         except (UserError, ValueError) as error:
             raise UserError(f"stdin line {number + 1}: {error}" if args.text == "-" else str(error)) from None
         cut += filled.truncated
-        print(
-            _json_object(filled) if args.json else _lines(filled),
-            end="\n" if number == len(texts) - 1 or args.json else "\n\n",
-        )
+        if number and not args.json:
+            print()
+        print(_json_object(filled) if args.json else _lines(filled))
     tell_cut(cut, model.max_len)
     return 0
 

@@ -3,6 +3,9 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +15,12 @@ from tercet.cli.parser import Verbs
 if TYPE_CHECKING:
     import torch
 
-    from tercet.generation import Draft, Lookup
+    from tercet.checkpoint import LanguageModel
+    from tercet.generation import Completion, Draft, Lookup
+    from tercet.generation.sampling import Sampling
     from tercet.tokens import Tokenizer
 
+ROWS = 64  # texts written together
 FLAGS = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
@@ -70,6 +76,8 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tercet import limits
+    from tercet.cli.parser import check_number
     from tercet.config import UserError
     from tercet.generation.sampling import Sampling
 
@@ -78,14 +86,15 @@ def run(args: argparse.Namespace) -> int:
         sampling = Sampling(**options, stop=tuple(args.stop))
     except ValueError as error:
         raise UserError(str(error)) from None
-    if args.num_samples < 1:
-        raise UserError(f"--num-samples {args.num_samples} must be at least 1")
+    check_number("--num-samples", args.num_samples, most=limits.SAMPLES)
+    if sampling.seed + args.num_samples > 2**63:
+        raise UserError(f"--seed {sampling.seed}: the seeds of {args.num_samples:,} samples must stay below 2**63")
     _check_guesses(args)
     prompts = [_read(prompt) for prompt in args.prompt or []]
     device = pick(args.device)
 
     from tercet.checkpoint import load_model
-    from tercet.generation import encode_prompt, generate, start_ids, stream_text
+    from tercet.generation import encode_prompt, start_ids, stream_text
     from tercet.nn import quantize
 
     trained = load_model(args.run).require("generate")
@@ -107,8 +116,7 @@ def run(args: argparse.Namespace) -> int:
             print(piece, end="", flush=True)
         print()
         return 0
-    completions = generate(model, tokenizer, prompts, sampling, samples=args.num_samples, guesses=guesses)
-    for number, text in enumerate(completions):
+    for number, text in enumerate(_complete(trained, prompts, sampling, args.num_samples, guesses)):
         if args.json:
             fields = {"prompt": text.prompt, "text": text.text, "finish": text.finish, "seed": text.seed}
             fields |= {"tokens": len(text.ids), "passes": text.passes, "truncated": text.truncated}
@@ -118,16 +126,33 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _complete(
+    trained: "LanguageModel", prompts: list[str], sampling: "Sampling", samples: int, guesses: "Draft | Lookup | None"
+) -> "Iterator[Completion]":
+    """What `generate` gives, `ROWS` texts at a time: neither many samples nor many prompts need more memory."""
+    from tercet.generation import generate
+
+    at_once = max(1, ROWS // samples)
+    for start in range(0, len(prompts), at_once):
+        for first in range(0, samples, ROWS):
+            settings = replace(sampling, seed=sampling.seed + first)
+            yield from generate(
+                trained.model, trained.tokenizer, prompts[start : start + at_once], settings,
+                samples=min(ROWS, samples - first), guesses=guesses,
+            )  # fmt: skip
+
+
 def _check_guesses(args: argparse.Namespace) -> None:
+    from tercet import limits
+    from tercet.cli.parser import check_number
     from tercet.config import UserError
 
     if args.draft is not None and args.lookup is not None:
         raise UserError("--draft and --lookup both guess what comes next; give one of them")
     if args.draft_tokens is not None and args.draft is None and args.lookup is None:
         raise UserError("--draft-tokens is for --draft or --lookup; add one of them")
-    for flag in ("draft_tokens", "lookup"):
-        if (value := getattr(args, flag)) is not None and value < 1:
-            raise UserError(f"--{flag.replace('_', '-')} {value} must be 1 or more")
+    check_number("--draft-tokens", args.draft_tokens, most=limits.DRAFT_TOKENS)
+    check_number("--lookup", args.lookup, most=limits.NEW_TOKENS)
 
 
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":
@@ -146,15 +171,22 @@ def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.de
 
 def _read(prompt: str) -> str:
     """The text that a --prompt means."""
+    from tercet import limits
     from tercet.config import UserError
+    from tercet.reading.text_files import open_regular_file
 
-    path = prompt.removeprefix("FILE:")
+    path = "stdin" if prompt == "-" else prompt.removeprefix("FILE:")
+    if path == prompt:
+        return prompt
     try:
-        if prompt == "-":
-            path = "stdin"
-            return sys.stdin.buffer.read().decode()
-        return prompt if path == prompt else Path(path).read_text(encoding="utf-8")
+        with nullcontext(sys.stdin.buffer) if prompt == "-" else open_regular_file(Path(path)) as file:
+            content = file.read(limits.PROMPT_BYTES + 1)
+        if len(content) > limits.PROMPT_BYTES:
+            raise UserError(f"--prompt {prompt}: more than {limits.PROMPT_BYTES:,} bytes; give the end of it")
+        text = content.decode()
+        return text if prompt == "-" else text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"--prompt {prompt}: not UTF-8 text (byte {error.start} of {path}); convert it first") from None
-    except OSError as error:
-        raise UserError(f"--prompt {prompt}: cannot read {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--prompt {prompt}: cannot read {path}: {reason}") from None

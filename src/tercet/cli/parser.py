@@ -34,6 +34,13 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
 
+def check_number(flag: str, value: float | None, *, least: int = 1, most: int) -> None:
+    """Raises `Mistake` for a number that is out of range; None was not given."""
+    if value is not None and not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most:,}"
+        raise Mistake(f"{flag} {str(value)[:40]} must be {bound}")
+
+
 class AtLeastOne(argparse.Action):
     """Stores a number and refuses one below 1."""
 

@@ -4,13 +4,13 @@ import argparse
 import json
 import sys
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, pick
+from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches
+from tercet.cli.search import add_batches, check_batches
 from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
+    check_batches(args)
     if args.source is None and args.target is None:
         return _texts(args)
     if args.source is None:
@@ -73,7 +74,7 @@ def _pairs(args: argparse.Namespace) -> int:
     if "fill" in trained.verbs:
         raise UserError(f"--source is for translators, and {args.run} is none: give texts on stdin, or --input FILE")
     model, pairs, cut = trained.require("translate").model.to(device), files.pairs(), 0
-    while batch := list(islice(pairs, PAIRS_AT_ONCE)):
+    while batch := take_pool(pairs, PAIRS_AT_ONCE, "".join):
         scores = score_pairs(
             model, trained.tokenizer, batch, source_tokenizer=trained.source_tokenizer, batch_tokens=args.batch_tokens
         )
@@ -114,7 +115,7 @@ def _texts(args: argparse.Namespace) -> int:
             raise UserError(f"{args.run} is {trained.kind}, which scores pairs: give --source FILE --target FILE")
         model, cut = trained.require("fill").model.to(device), 0
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
-        while batch := [line.text for line in islice(texts, pool)]:
+        while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
             scores = pseudo_scores(
                 model, trained.tokenizer, batch, within_word=args.within_word, batch_tokens=args.batch_tokens
             )

@@ -43,15 +43,25 @@ def add_batches(add: Add) -> None:
     )
 
 
+def check_batches(args: argparse.Namespace) -> None:
+    """Refuses what `add_batches`'s flag cannot be."""
+    from tercet import limits
+    from tercet.cli.parser import check_number
+
+    check_number("--batch-tokens", args.batch_tokens, most=limits.BATCH_TOKENS)
+
+
 def search_of(args: argparse.Namespace) -> "Beam | Sampling":
     """The search that the flags ask for.
 
     Raises:
         UserError: for values out of range, or flags that do not go together.
     """
+    from tercet import limits
     from tercet.config import UserError
     from tercet.generation import Beam, Sampling
 
+    check_batches(args)
     flags = {flag: value for flag, value in vars(args).items() if value is not None}
     beam = {name: flags[flag] for flag, name in BEAM.items() if flag in flags}
     sampling = {name: flags[name] for name in SAMPLING if name in flags}
@@ -62,7 +72,7 @@ def search_of(args: argparse.Namespace) -> "Beam | Sampling":
             return Beam(**beam)
         if beam:
             raise UserError(f"--sample draws one translation; leave {_flags(f for f in BEAM if f in flags)} out")
-        return Sampling(**sampling, max_new_tokens=1 << 20)  # the source's length and the model set the limit
+        return Sampling(**sampling, max_new_tokens=limits.NEW_TOKENS)  # the source's length and the model set the limit
     except ValueError as error:
         raise UserError(str(error).replace("size=", "--beam ")) from None
 

@@ -1,14 +1,13 @@
 """Texts from a file or from stdin, as a stream: a line each, or the field of a JSON object a line."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tercet.cli.lines import read_lines
+from tercet.cli.lines import open_lines, read_lines
 
 POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
 FIELD = "text"
@@ -36,41 +35,26 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
     Raises:
         UserError: where a file cannot be read, or a line is not what it should be, with its number.
     """
-    from tercet.config import UserError
-
     name = args.input if args.input not in (None, "-") else "stdin"
     field = args.text_field
     if name == "stdin":
         lines = read_lines(sys.stdin.buffer, name)
     else:
         field = field or (FIELD if Path(name).suffix == ".jsonl" else None)
-        try:
-            lines = read_lines(files.enter_context(Path(name).open("rb")), name)  # noqa: SIM115
-        except OSError as error:
-            raise UserError(f"--input {name}: cannot read it: {error.strerror}") from None
+        lines = open_lines(Path(name), "--input", files)
     return (Text(line) for line in lines) if field is None else _objects(lines, field, name)
 
 
 def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
-    from tercet.config import UserError, suggest
+    from tercet.data.files import get_text, parse_object
 
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        where = f"{name} line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", "nested too deep")
-            raise UserError(f"{where} is not JSON ({reason}); each line must hold one object") from None
-        if not isinstance(row, dict):
-            raise UserError(f'{where} is not a JSON object; write {{"{field}": ...}} on each line')
-        if field not in row:
-            raise UserError(f"{where} has no field {field!r}{suggest(field, row)} (set --text-field)")
-        if not isinstance(row[field], str):
-            raise UserError(f"{where}: the field {field!r} is not text; set --text-field to one that is")
+        location = f"{name} line {number}"
+        row = parse_object(line, location, [field])
         known = row.get("id")
-        yield Text(row[field], known if isinstance(known, str | int) else None)
+        yield Text(get_text(row, field, location, "--text-field"), known if isinstance(known, str | int) else None)
 
 
 def tell_cut(cut: int, max_len: int, *, what: str = "text") -> None:

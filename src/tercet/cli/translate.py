@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.device import add_device, add_quantize, pick
-from tercet.cli.lines import one_line, read_lines
+from tercet.cli.lines import one_line, open_lines, read_lines, take_pool
 from tercet.cli.parser import AtLeastOne, Verbs
 from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
 
@@ -99,8 +99,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    from tercet import limits
+    from tercet.cli.parser import check_number
     from tercet.config import UserError
 
+    check_number("--pool", args.pool, most=limits.POOL_LINES)
     if args.combine is not None and len(args.runs) == 1:
         raise UserError("--combine is for several runs; give more of them, or leave it out")
     if args.prefix is not None and args.prefix_text is not None:
@@ -109,19 +112,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _with_prefixes(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
     """Each line of the input, and how its translation begins. What cannot be opened is told at once."""
-    lines = read_lines(sys.stdin.buffer, "stdin") if args.input is None else _open(args.input, "--input", files)
+    lines = read_lines(sys.stdin.buffer, "stdin") if args.input is None else open_lines(args.input, "--input", files)
     if args.prefix is not None:
-        return _side_by_side(lines, _open(args.prefix, "--prefix", files), args.prefix)
+        return _side_by_side(lines, open_lines(args.prefix, "--prefix", files), args.prefix)
     return zip(lines, repeat(args.prefix_text or ""))
-
-
-def _open(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
-    from tercet.config import UserError
-
-    try:
-        return read_lines(files.enter_context(path.open("rb")), str(path))
-    except OSError as error:
-        raise UserError(f"{flag} {path}: cannot read it: {error.strerror}") from None
 
 
 def _side_by_side(lines: Iterator[str], prefixes: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
@@ -200,7 +194,7 @@ class _Writer:
 
         pool = self.args.pool or (1 if self.args.input is None and sys.stdin.isatty() else POOL)
         model, tokenizer, own = self.model, self.translators[0].tokenizer, self.translators[0].source_tokenizer
-        while batch := list(islice(lines, pool)):
+        while batch := take_pool(lines, pool, lambda line: line[0]):
             began = time.perf_counter()
             texts, prefixes = [text for text, _ in batch], [prefix for _, prefix in batch]
             try:

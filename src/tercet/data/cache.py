@@ -96,7 +96,7 @@ def chunk_items(items: Iterable[Item], characters: Callable[[Item], int]) -> Ite
     chunk, size = list[Item](), 0
     for item in items:
         chunk.append(item)
-        size += characters(item)
+        size += 64 + characters(item)  # a million texts of a letter each are large too
         if size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from tercet.config import UserError, suggest
 from tercet.data.debian import read_descriptions
 from tercet.data.downloads import fetch_file
+from tercet.data.files import find_path
 from tercet.data.induction import repeated_words
 from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
 
@@ -48,7 +49,7 @@ def find_documents(source: str, *, encoding: str = "utf-8", text_field: str = "t
     """
     if source in DATASETS:
         return DATASETS[source].open()
-    path = Path(source).expanduser()
+    path = find_path(source)
     files = DocumentFiles(root=path, encoding=encoding, text_field=text_field)
     if not path.exists():
         guess = suggest(source, DATASETS)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import create_atomically, is_complete, report_disk_errors, write_meta
+from tercet.data.files import read_lines
 from tercet.data.labels import Example, LabelledTexts
 from tercet.data.sources import DocumentTexts
 from tercet.data.splitting import draw_validation, hash_text
@@ -107,10 +108,18 @@ def _select_packages(path: Path, changed: int) -> tuple[Package, ...]:
 def _read_packages(path: Path, changed: int) -> tuple[Package, ...]:
     """What `path` holds, sorted by name; `changed` is when it was written."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return tuple(Package(*json.loads(line)) for line in file)
-    except (OSError, EOFError, ValueError, TypeError):
-        raise UserError(f"{path} is not a list of packages that Tercet wrote; remove it to fetch it again") from None
+        packages = tuple(_parse_package(line) for line in read_lines(path, "utf-8"))
+    except (UserError, ValueError, TypeError, RecursionError):
+        packages = ()
+    if not packages:
+        raise UserError(f"{path} is not a list of packages that Tercet wrote; remove it to fetch it again")
+    return packages
+
+
+def _parse_package(line: str) -> Package:
+    fields = [field for field in json.loads(line) if isinstance(field, str)]
+    "".join(fields).encode()  # half a surrogate pair is a ValueError
+    return Package(*fields)  # where one is no text, there are too few
 
 
 def _find_file() -> tuple[Path, int]:

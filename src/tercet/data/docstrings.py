@@ -83,7 +83,10 @@ def _load_examples(cache: Path) -> list[Example]:
         with report_disk_errors(), create_atomically(folder) as new:
             (new / path.name).write_text(json.dumps(docstrings, ensure_ascii=False), encoding="utf-8")
             write_meta(new, {"python": sys.version, "library": library})
-    return [Example((text,), (label,)) for text, label in json.loads(path.read_text(encoding="utf-8"))]
+    try:
+        return [Example((text,), (label,)) for text, label in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise UserError(f"{path} is not what Tercet wrote there; remove {folder} to make it anew") from None
 
 
 def read_library(library: Path) -> list[tuple[str, str]]:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
+from tercet import limits
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
+from tercet.data.files import report_file_errors
+from tercet.reading.text_files import open_regular_file
 
 DOWNLOAD_SECONDS = 30
 CHUNK = 1 << 20
@@ -33,7 +36,8 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
         remedy = f"put {url} at {dataset}/{name} in a folder and set TERCET_DATA to that folder"
         _download(url, cached, sha256=sha256, dataset=dataset, title=title, remedy=remedy)
         return cached
-    actual = _hash_file(path)
+    with report_file_errors(path):
+        actual = _hash_file(path)
     if actual != sha256:
         raise UserError(
             f"{path} is not {title} (sha256 {actual[:12]}..., not {sha256[:12]}...); "
@@ -63,12 +67,19 @@ def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, re
 def _fetch(url: str, dataset: str, remedy: str) -> Iterator[bytes]:
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_SECONDS) as answer:
+            n_bytes = 0
             while chunk := answer.read(CHUNK):
+                n_bytes += len(chunk)
+                if n_bytes > limits.DOWNLOAD_BYTES:
+                    raise UserError(f"{url} gives more than {limits.DOWNLOAD_BYTES:,} bytes; {remedy}")
                 yield chunk
     except (OSError, HTTPException) as error:
         raise UserError(f"cannot download {dataset} ({error}); {remedy}") from None
 
 
 def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with open_regular_file(path) as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from tercet.config import UserError, suggest
 from tercet.data.debian import read_sections
 from tercet.data.docstrings import read_docstrings
+from tercet.data.files import find_path
 from tercet.data.labels import LabelFile, LabelSource
 from tercet.data.specs import LabelsSpec
 
@@ -39,7 +39,7 @@ def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
         return LABEL_DATASETS[spec.source].open(part)
     if part != "train":
         raise UserError(f"{spec.source} has no {part} part of its own; the sets that do: {', '.join(LABEL_DATASETS)}")
-    path = Path(spec.source).expanduser()
+    path = find_path(spec.source)
     if path.name == spec.source and not path.suffix and not path.exists():
         guess = suggest(spec.source, LABEL_DATASETS)
         raise UserError(f"no set of labelled texts or file is called {spec.source!r}{guess}")

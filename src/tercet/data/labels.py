@@ -12,8 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, cast
 
-from tercet.config import UserError, suggest
-from tercet.data.sources import DocumentFiles, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet import limits
+from tercet.config import UserError
+from tercet.data.files import (
+    check_field,
+    get_text,
+    read_json_objects,
+    read_lines,
+    suggest_field,
+    uncompressed_suffix,
+)
+from tercet.data.sources import DocumentFiles
 
 Over = Literal["texts", "tokens"]
 SUFFIXES = (".jsonl", ".csv", ".tsv")
@@ -121,7 +130,7 @@ class LabelFile:
 
     def _read_text(self, values: dict[str, object], location: str) -> Example:
         text = get_text(values, self.text_field, location, "data.text_field")
-        _check_field(values, self.label_field, location, "data.label_field")
+        check_field(values, self.label_field, location, "data.label_field")
         return Example((text.strip(),), (_read_label(values[self.label_field], location, self.label_field),))
 
     def _read_words(self, values: dict[str, object], location: str) -> Example:
@@ -131,7 +140,7 @@ class LabelFile:
             (self.label_field, ("label", "labels"), "data.label_field"),
         ):
             key = default[1] if key == default[0] and key not in values else key
-            _check_field(values, key, location, setting)
+            check_field(values, key, location, setting)
             keys.append(key)
         words, labels = (values[key] for key in keys)
         if not isinstance(words, list) or not isinstance(labels, list):
@@ -150,24 +159,35 @@ class LabelFile:
 
     def _rows(self) -> Iterator[Example]:
         delimiter = "\t" if uncompressed_suffix(self.path) == ".tsv" else ","
-        reader = csv.reader(
-            (line + "\n" for line in read_lines(self.path, self.encoding)), delimiter=delimiter, strict=True
-        )
+        first, row_characters = 1, 0
+
+        def lines() -> Iterator[str]:
+            nonlocal row_characters
+            for line in read_lines(self.path, self.encoding):
+                row_characters += len(line) + 1
+                if row_characters > limits.LINE_CHARACTERS:  # a quote may go on over all lines
+                    most = f"{limits.LINE_CHARACTERS:,} characters"
+                    raise UserError(f"{self.path} line {first}: the row has more than {most}; {remedy}")
+                yield line + "\n"
+
+        remedy = 'put fields with quotes or newlines in "quotes", quotes within them twice, or use .jsonl'
+        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
         header: list[str] | None = None
         columns = list[int]()
         while True:
-            location = f"{self.path} line {reader.line_num + 1}"
+            first = reader.line_num + 1  # of the row's lines
             try:
                 row = next(reader, None)
             except csv.Error as error:
                 raise UserError(
-                    f"{location} is not {uncompressed_suffix(self.path)[1:].upper()} ({error}); "
-                    'put fields with quotes or newlines in "quotes", quotes within them twice, or use .jsonl'
+                    f"{self.path} line {first} is not {uncompressed_suffix(self.path)[1:].upper()} ({error}); {remedy}"
                 ) from None
+            row_characters = 0
             if row is None:
                 return
             if not row:
                 continue
+            location = f"{self.path} line {first}"
             if header is None:
                 header = [name.strip() for name in row]
                 columns = self._read_columns(header, location)
@@ -184,7 +204,7 @@ class LabelFile:
         for field, setting in ((self.text_field, "data.text_field"), (self.label_field, "data.label_field")):
             if field not in header:
                 raise UserError(
-                    f"{location}, the header, has no column {field!r}{suggest(field, header)} (set {setting})"
+                    f"{location}, the header, has no column {field!r}{suggest_field(field, header)} (set {setting})"
                 )
             if header.count(field) > 1:
                 raise UserError(f"{location}, the header, has {field!r} more than once; give each column its own name")
@@ -210,22 +230,23 @@ def no_text_error(source: LabelSource) -> UserError:
     return UserError(f"{source.name} has no labelled text; give a file with some")
 
 
-def _check_field(values: dict[str, object], field: str, location: str, setting: str) -> None:
-    if field not in values:
-        raise UserError(f"{location} has no field {field!r}{suggest(field, values)} (set {setting})")
-
-
 def _read_label(value: object, location: str, field: str) -> str:
     match value:
         case bool():
             return str(value).lower()
         case int():
-            return str(value)
+            label = str(value)
         case str() if value.strip():
-            return get_text({field: value}, field, location, "data.label_field").strip()
+            label = get_text({field: value}, field, location, "data.label_field").strip()
         case _:
             shown = "nothing" if value == "" or value is None else json.dumps(value)
             raise UserError(
                 f"{location} has {shown[:40]} as its {field!r}; a label is text, a whole number or true or false: "
                 "give this text one, or leave its line out"
             )
+    if len(label) > limits.LABEL_CHARACTERS:
+        raise UserError(
+            f"{location} has a label of {len(label):,} characters, and {limits.LABEL_CHARACTERS:,} is the most; "
+            "set data.label_field to a field of labels"
+        )
+    return label

@@ -7,6 +7,7 @@ from typing import Literal
 
 from tercet.config import UserError, suggest
 from tercet.data.downloads import fetch_file
+from tercet.data.files import find_path
 from tercet.data.numbers import LANGUAGES as NUMBERS_LANGUAGES
 from tercet.data.numbers import number_pairs
 from tercet.data.pairs import PairFiles, PairSource
@@ -54,7 +55,7 @@ def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
         raise UserError(
             f"{spec.source} has no {part} part of its own; the datasets that do: {', '.join(PAIR_DATASETS)}"
         )
-    path = Path(spec.source).expanduser()
+    path = find_path(spec.source)
     if spec.target is None and path.name == spec.source and not path.suffix and not path.exists():
         raise UserError(f"no dataset of pairs or file is called {spec.source!r}{suggest(spec.source, PAIR_DATASETS)}")
     return pair_files(spec, spec.source, spec.target)
@@ -63,8 +64,8 @@ def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
 def pair_files(spec: PairsSpec, source: str, target: str | None) -> PairFiles:
     """Files of pairs, read with the settings of `spec`."""
     return PairFiles(
-        source=Path(source).expanduser(),
-        target=None if target is None else Path(target).expanduser(),
+        source=find_path(source),
+        target=None if target is None else find_path(target),
         encoding=spec.encoding,
         source_field=spec.source_language or "source",
         target_field=spec.target_language or "target",

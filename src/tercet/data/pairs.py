@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tercet.config import UserError
-from tercet.data.sources import DocumentFiles, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.sources import DocumentFiles
 
 Pair = tuple[str, str]
 
@@ -139,14 +140,18 @@ def no_text_error(source: PairSource) -> UserError:
 
 
 def _read_side_by_side(source: Path, target: Path, encoding: str) -> Iterator[Pair]:
-    counts = [0, 0]
-    for pair in zip_longest(read_lines(source, encoding), read_lines(target, encoding)):
-        counts = [count + (line is not None) for count, line in zip(counts, pair, strict=True)]
-        if counts[0] == counts[1]:
-            yield pair
-    if counts[0] != counts[1]:
+    n_pairs = more_sources = more_targets = 0
+    for source_line, target_line in zip_longest(read_lines(source, encoding), read_lines(target, encoding)):
+        if target_line is None:
+            more_sources += 1
+        elif source_line is None:
+            more_targets += 1
+        else:
+            n_pairs += 1
+            yield source_line, target_line
+    if more_sources or more_targets:
         raise UserError(
-            f"{source} has {counts[0]:,} lines and {target} {counts[1]:,}; "
+            f"{source} has {n_pairs + more_sources:,} lines and {target} {n_pairs + more_targets:,}; "
             "each line of one must be the translation of the same line of the other"
         )
 

@@ -7,11 +7,15 @@ from typing import Annotated, Literal
 from tercet.spec import Context, Interval, Name, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
+NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
+
 
 def _check_encoding(encoding: str) -> None:
     try:
         b"a".decode(encoding, "replace")  # codecs.lookup would also take "hex", which is no text encoding
         codecs.getincrementaldecoder(encoding)
+        if codecs.lookup(encoding).name in NOT_OF_FILES:
+            raise LookupError(encoding)
     except (LookupError, ValueError):
         raise ValueError(f"unknown encoding {encoding!r}; try utf-8, latin-1, cp1252 or utf-16") from None
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tercet import limits
 from tercet.config import UserError
 from tercet.generation.alignment import coverage_penalties
 from tercet.generation.best_continuations import best_continuations
@@ -53,6 +54,8 @@ class Beam:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"size={self.size} must be 1 or more; 1 is greedy search")
+        if self.size > limits.BEAM:
+            raise ValueError(f"size={self.size} must be at most {limits.BEAM:,}")
         if not 1 <= self.n_best <= self.size:
             raise ValueError(f"n_best={self.n_best} must be between 1 and size={self.size}; try size={self.n_best}")
         if self.length_penalty not in ("average", "gnmt", "none"):

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tercet import limits
 from tercet.config import UserError
 from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
 
@@ -36,6 +37,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 0:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be 0 or more")
+        if self.max_new_tokens > limits.NEW_TOKENS:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at most {limits.NEW_TOKENS:,}")
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
             raise ValueError(f"temperature={self.temperature} must be 0 or more; 0 takes the most likely token")
         if self.top_k is not None and self.top_k < 1:

@@ -5,7 +5,8 @@ text: their names mix letters and punctuation, which all ways of splitting keep 
 """
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -18,7 +19,30 @@ PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
 CLASS_RUN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # A word that is cut at its hyphen leaves "Eastern" without a space: a token that says nowhere what it is glued to.
 WORD = r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+LONGEST_WORD = 4096  # characters
+UNIGRAM_BLOCKS = 64  # as long: what has no spaces hardly repeats itself, and ten times as much takes 30 times as long
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def cut_words(texts: Iterable[str], splitter: pre_tokenizers.PreTokenizer, *, keep: float = math.inf) -> Iterator[str]:
+    """The texts, cut where a word is longer than any is, such as a genome: learning from it takes its length squared.
+
+    Text is looked at in blocks, and one that `splitter` leaves whole ends a text. No other word is touched, so that
+    ordinary text is learnt from as it is.
+
+    Args:
+        keep: so many such blocks are learnt from; what more there are is left out.
+    """
+    for text in texts:
+        start = 0
+        for end in range(LONGEST_WORD, len(text), LONGEST_WORD):
+            block = text[end - LONGEST_WORD : end]
+            if (" " in block or "\n" in block) and not block.isspace():  # nearly all are done with here
+                continue
+            if len(splitter.pre_tokenize_str(block)) == 1:
+                yield text[start : end if keep > 0 else end - LONGEST_WORD]
+                start, keep = end, keep - 1
+        yield text[start:]
 
 
 def train_characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Tokenizer:
@@ -39,7 +63,7 @@ def train_characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Token
 
 def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
     built = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    built.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "isolated")
+    built.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(WORD), "isolated")
     _set_decoder(built, spec, decoders.Fuse())
     trainer = trainers.WordLevelTrainer(
         vocab_size=spec.vocab_size,
@@ -47,13 +71,13 @@ def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
         special_tokens=[AddedToken(name, special=True) for name in [*_special(spec), UNKNOWN]],
         show_progress=False,
     )
-    built.train_from_iterator(texts, trainer)
+    built.train_from_iterator(cut_words(texts, splitter, keep=0), trainer)
     return built
 
 
 def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
     built = tokenizers.Tokenizer(models.BPE())
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.pre_tokenizer = splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
     _set_decoder(built, spec, decoders.ByteLevel())
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
@@ -62,7 +86,7 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    built.train_from_iterator(texts, trainer)
+    built.train_from_iterator(cut_words(texts, splitter), trainer)
     return built
 
 
@@ -73,7 +97,7 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         UserError: where the text has more characters than the vocabulary has room for.
     """
     library = tokenizers.Tokenizer(models.Unigram())
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
+    library.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
     _set_decoder(library, spec, decoders.Fuse())
     names = [*_special(spec), UNKNOWN]
     trainer = trainers.UnigramTrainer(
@@ -83,7 +107,7 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     try:
-        library.train_from_iterator(texts, trainer)
+        library.train_from_iterator(cut_words(texts, splitter, keep=UNIGRAM_BLOCKS), trainer)
     except Exception as error:  # the library has no exception class of its own
         if "not large enough" not in str(error):
             raise

@@ -18,6 +18,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from tercet.config import UserError
 from tercet.tokens.specs import WordPiece
+from tercet.tokens.trainers import LONGEST_WORD
 
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 INSIDE = "##"
@@ -34,7 +35,8 @@ def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokeniz
     counts = Counter[str]()
     for chunk, count in _count_chunks(texts).items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
-            counts[word] += count
+            for start in range(0, len(word), LONGEST_WORD):  # learning from a word takes its length squared
+                counts[word[start : start + LONGEST_WORD]] += count
     names = [*SPECIAL, *_learn_pieces(counts, spec.vocab_size)]
     built = tokenizers.Tokenizer(
         models.WordPiece(

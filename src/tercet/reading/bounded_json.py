@@ -1,0 +1,91 @@
+"""JSON within bounds: of bytes, depth and digits, each key once, every number finite."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, cast
+
+from tercet.config import UserError
+from tercet.limits import MOST_DIGITS, MOST_HEADER_BYTES, MOST_JSON_DEPTH, MOST_SETTINGS_BYTES
+from tercet.messages import shorten
+from tercet.reading.files import read_regular_file
+
+_TOO_DEEP = f"it is nested more than {MOST_JSON_DEPTH} deep"
+
+
+def read_json_file(path: Path, most: int = MOST_SETTINGS_BYTES) -> dict[str, Any]:
+    """The object in a file of JSON.
+
+    Raises:
+        UserError: as `check_regular_file`, or where it is not such JSON as `parse_json` takes, or no object.
+    """
+    data = read_regular_file(path, most)
+    try:
+        structure = parse_json(data)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({shorten(error)}); put back the file that was saved") from None
+    if not isinstance(structure, dict):
+        raise UserError(f"{path}: expected an object of keys at the top level")
+    return cast("dict[str, Any]", structure)
+
+
+def parse_json(text: bytes | str) -> Any:
+    """JSON in UTF-8 of bounded depth and digits, each key once, and every number finite.
+
+    Raises:
+        ValueError: where it is something else.
+    """
+    try:
+        structure = json.loads(
+            text if isinstance(text, str) else text.decode(),
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_make_object,
+        )
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level = [structure]
+    for _ in range(MOST_JSON_DEPTH):
+        level = [item for container in level for item in _items(container) if isinstance(item, dict | list)]
+        if not level:
+            return structure
+    raise ValueError(_TOO_DEEP)
+
+
+def check_header(path: Path) -> None:
+    """Raises ValueError for a safetensors file whose header is longer than names and shapes are, or no JSON of ours."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MOST_HEADER_BYTES:
+            raise ValueError(f"its header claims {length} bytes, and {MOST_HEADER_BYTES} is the most")
+        parse_json(file.read(length))
+
+
+def _items(container: Any) -> Any:
+    return container.values() if isinstance(container, dict) else container if isinstance(container, list) else ()
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen = set[str]()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {shorten(repr(repeated))} is there twice")
+    return made
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits, and {MOST_DIGITS} is the most")
+    return int(digits)
+
+
+def _parse_float(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"the number {shorten(digits, MOST_DIGITS)} is too large")
+    return number
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")

@@ -1,0 +1,74 @@
+"""Files of text, read in blocks: regular ones, with no more bytes than they had when they were opened."""
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+from tercet.config import UserError
+from tercet.limits import FILE_BYTES, UNPACKED_BYTES, UNPACKED_RATIO
+
+
+def open_regular_file(path: Path) -> io.BufferedReader:
+    """The file for reading in blocks, with no more bytes than it has now.
+
+    A device may never end, and a pipe may not even open: neither is read.
+
+    Raises:
+        OSError: as `open`.
+        UserError: where it is no regular file, claims more than any disk holds, or nearly all of it is a hole; later,
+            where it gets shorter.
+    """
+    return io.BufferedReader(_RegularFile(path), 1 << 16)
+
+
+def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
+    """Refuses a file that has become far more text than such files hold."""
+    if unpacked > max(UNPACKED_BYTES, UNPACKED_RATIO * packed):
+        raise UserError(
+            f"{path}: its {packed:,} bytes unpack to more than {UNPACKED_RATIO} times as many, as no text's do; "
+            "if it is right so, unpack it first"
+        )
+
+
+class _RegularFile(io.FileIO):
+    def __init__(self, path: Path) -> None:
+        # without waiting, as a pipe would for someone who writes
+        super().__init__(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
+        self._path, status = path, os.fstat(self.fileno())
+        self._size = status.st_size
+        try:
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{path} is no regular file; copy what it gives into one")
+            if self._size > FILE_BYTES:
+                raise UserError(
+                    f"{path} claims {self._size:,} bytes, more than the {FILE_BYTES:,} of any text; see what it is"
+                )
+            self._check_holes()
+        except UserError:
+            self.close()
+            raise
+
+    def readinto(self, buffer: "bytearray | memoryview", /) -> int:  # type: ignore[override]  # any buffer, as the base says
+        left = max(0, self._size - self.tell())  # a file that grows faster than it is read would never end
+        n_bytes = super().readinto(memoryview(buffer)[:left]) or 0
+        if not n_bytes and left and len(buffer):
+            raise UserError(f"{self._path} got shorter while it was read; try again when it is whole")
+        return n_bytes
+
+    def _check_holes(self) -> None:
+        if self._size <= UNPACKED_BYTES or not hasattr(os, "SEEK_HOLE"):
+            return
+        end = on_disk = 0
+        while end < self._size and on_disk * UNPACKED_RATIO < self._size:
+            try:
+                start = os.lseek(self.fileno(), end, os.SEEK_DATA)
+                end = os.lseek(self.fileno(), start, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    return  # a file system that does not know
+                break  # nothing but a hole is left
+            on_disk += end - start
+        self.seek(0)
+        check_unpacked(self._path, on_disk, self._size)

@@ -1,0 +1,359 @@
+"""Files of text that hang or eat memory, and numbers that ask for too much: worked off, or refused in one line."""
+
+import gzip
+import io
+import json
+import os
+import random
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from attack import MEMORY, attack, attack_function
+from data_files import refuse, write_hostile_file
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from tokenizers import pre_tokenizers
+
+import tercet.checkpoint
+import tercet.encoding
+import tercet.generation  # noqa: F401  # in the parent once, and not in every child
+from tercet import limits
+from tercet.cli.lines import read_lines, take_pool
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.data import TextSpec, prepare
+from tercet.data.sources import DocumentFiles, cut_pieces
+from tercet.reading.text_files import open_regular_file
+from tercet.tokens import BPE, Tokenizer, TrainableTokenizerSpec, Unigram, WordPiece, Words, trainers
+
+SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
+BATCH = 25  # files that one child reads
+SECONDS = 10
+
+
+# Any bytes at all
+
+
+@pytest.mark.parametrize("batch", range(4 * SCALE))
+def test_any_file_is_read_or_refused(batch: int, tmp_path: Path) -> None:
+    drawn = [write_hostile_file(tmp_path, seed) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
+
+    def read_all() -> int:
+        for path, arguments in drawn:
+            began = time.process_time()
+            code = main(arguments)
+            if code not in (0, 2) or time.process_time() - began > SECONDS:
+                print(f"{path.name}: exit code {code}, {time.process_time() - began:.1f} s")
+                return 1
+        return 0
+
+    outcome = attack_function(read_all, seconds=SECONDS * BATCH)
+    assert outcome.code == 0, outcome.stdout[-300:] + outcome.stderr[-3000:]
+    assert outcome.memory < MEMORY
+    assert max(map(len, outcome.stderr.splitlines()), default=0) < 2000
+
+
+@pytest.mark.parametrize("seed", range(SCALE))
+def test_any_text_becomes_ids(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    draw = random.Random(seed)
+    specs = (BPE(vocab_size=300), Unigram(vocab_size=300), WordPiece(vocab_size=300), Words(vocab_size=50))
+    paths = [write_hostile_file(tmp_path, number)[0] for number in range(seed * 10, seed * 10 + 10)]
+
+    def prepare_all() -> int:
+        for path in paths:
+            try:
+                prepare(TextSpec(source=str(path), tokenizer=draw.choice(specs)))
+            except UserError as error:
+                print(error)
+        return 0
+
+    outcome = attack_function(prepare_all, seconds=SECONDS * 10)
+    assert outcome.code == 0, outcome.stderr[-3000:]
+    assert outcome.memory < MEMORY
+    assert max(map(len, outcome.stdout.splitlines()), default=0) < 2000
+
+
+# Words without an end
+
+
+@pytest.mark.parametrize("text", ["a" * 300_000, "ACGT" * 75_000, "\t" * 300_000])
+@pytest.mark.parametrize("spec", [BPE(vocab_size=400), WordPiece(vocab_size=400), Words()], ids=lambda spec: spec.kind)
+def test_a_word_of_any_length_is_learnt_from_in_time(spec: TrainableTokenizerSpec, text: str) -> None:
+    began = time.process_time()
+    tokenizer = Tokenizer.train(spec, [text, "some other words"])
+    tokenizer.encode(text)
+    assert time.process_time() - began < 5  # 300,000 characters took BPE and WordPiece 25 s and more
+    assert max(map(len, tokenizer.tokens(range(tokenizer.vocab_size)))) <= 2 * trainers.LONGEST_WORD
+
+
+@given(st.lists(st.sampled_from(["a" * 9, "b", " ", "\n", "1", "22222222", "!?", "\t\t\t\t\t\t", "é"]), max_size=40))
+def test_only_words_that_are_too_long_are_cut(parts: list[str]) -> None:
+    text, splitter = "".join(parts), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainers, "LONGEST_WORD", 5)
+        pieces = list(trainers.cut_words([text], splitter))
+    words = splitter.pre_tokenize_str(text)
+    assert "".join(pieces) == text
+    cut = [word for piece in pieces for word in splitter.pre_tokenize_str(piece)]
+    assert all(len(word) <= 2 * 5 or not word.isascii() for word, _ in cut)  # é is written as two characters
+    if all(len(word) < 5 for word, _ in words):
+        assert pieces == [text]
+
+
+def test_no_more_is_learnt_from_what_hardly_repeats_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainers, "LONGEST_WORD", 5)
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert list(trainers.cut_words(["a word " + "b" * 33], splitter, keep=2)) == [
+        "a word " + "b" * 8,
+        "bbbbb",
+        "",
+        "",
+        "",
+        "bbbbb",
+    ]
+    assert list(trainers.cut_words(["b" * 12, "c"], splitter, keep=0)) == ["", "", "bb", "c"]
+
+
+def test_ordinary_text_is_learnt_from_as_it_is() -> None:
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    for text in (
+        "words and more words\n" * 5000,
+        "。".join("漢字仮名交じり文" * 9 for _ in range(900)),
+        "-" * 4095 + "a" * 4095,
+    ):
+        assert list(trainers.cut_words([text], splitter)) == [text]
+
+
+# Lines, objects and rows
+
+
+def test_long_text_is_looked_through_once() -> None:
+    def seconds(n: int) -> float:
+        began = time.process_time()
+        assert sum(len(piece.text) for piece in cut_pieces(["a line\r\n" * (n // 8)])) == n // 8 * 8
+        return time.process_time() - began
+
+    seconds(1 << 20)
+    assert seconds(16 << 20) < 2  # each 65,536 characters looked through 4 million: 20 s
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", b'{"text": "' + b"x" * (50 << 20), "line 1 has more than 4,194,304 characters"),
+        ("a.jsonl", b'{"text": "a"}\n' + b"[" * 1_000_000, "line 2 is not JSON (nested too deep)"),
+        ("a.jsonl", b'{"text": ' + b"9" * 1_000_000 + b"}", "line 1 is not JSON (a number has too many digits)"),
+        ("a.jsonl", b'{"text": 1e999999}', "is not text"),
+        ("a.jsonl", json.dumps({f"key{n}": n for n in range(200_000)}).encode(), "has no field 'text'"),
+        ("a.csv", b"text,label\n" + b'"' + b"x" * (1 << 20), "field larger than field limit"),
+        ("a.csv", b'text,label\n"a' + b'","\n' * (2 << 20), "the row has more than 4,194,304 characters"),
+        ("a.tsv", b"one\ttwo" + b"\t" * (3 << 20), "3145730 columns"),
+        ("a.csv", b"text,label\na," + b"x" * 100_000, "a label of 100,000 characters"),
+        ("a.txt", b"a\xff", "is not utf-8 text: byte 1"),
+    ],
+)  # fmt: skip
+def test_lines_that_cost_too_much(
+    tmp_path: Path, name: str, content: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LINE_CHARACTERS", 4 << 20)
+    (tmp_path / name).write_bytes(content)
+    refuse(attack(["data", str(tmp_path / name)]), words)
+
+
+def test_a_long_line_is_no_document(tmp_path: Path) -> None:
+    """Where no line is asked for, none is too long."""
+    (tmp_path / "a.txt").write_bytes(b"x" * (17 << 20))
+    outcome = attack(["data", str(tmp_path / "a.txt")])
+    assert outcome.code == 0
+    assert outcome.memory < MEMORY
+    assert "17,825,792" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    "encoding", ["punycode", "unicode_escape", "idna", "undefined", "hex", "no\ud800such", "utf-16"]
+)
+def test_encodings(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\\ud800 +2AA- text")
+    refuse(attack(["data", str(tmp_path / "a.txt"), "--encoding", encoding]), "ncoding")
+
+
+def test_half_a_surrogate_pair_in_utf_7(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"+2AA-")
+    refuse(attack(["data", str(tmp_path / "a.txt"), "--encoding", "utf-7"]), "is not utf-7 text")
+
+
+def test_lines_and_pools_of_a_command_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LINE_CHARACTERS", 10)
+    monkeypatch.setattr(limits, "POOL_CHARACTERS", 25)
+    assert list(read_lines(io.BytesIO(b"0123456789\n0"), "stdin")) == ["0123456789", "0"]
+    with pytest.raises(UserError, match="stdin line 2 has more than 10 bytes"):
+        list(read_lines(io.BytesIO(b"a\n0123456789a"), "stdin"))
+    lines = iter(["0123456789"] * 7)
+    assert [len(take_pool(lines, 5, str)) for _ in range(4)] == [3, 3, 1, 0]
+
+
+def test_a_million_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 100_000 + b'{"text": "a"}\n' * 100_000)
+    outcome = attack(["data", str(tmp_path / "a.jsonl")])
+    assert outcome.code == 0
+    assert outcome.memory < MEMORY
+    assert "100,000" in outcome.stdout
+
+
+# What unpacks to more than anyone wrote
+
+
+def test_gzip_bombs(tmp_path: Path) -> None:
+    bomb = gzip.compress(b"\n" * (8 << 20), 6)
+    for name in ("a.txt.gz", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "a.parquet.gz"):
+        (tmp_path / name).write_bytes(bomb)
+        refuse(attack(["data", str(tmp_path / name)], seconds=60), "unpack to more than 200 times as many")
+    (tmp_path / "a.txt.gz.gz").write_bytes(gzip.compress(bomb))
+    refuse(attack(["data", str(tmp_path / "a.txt.gz.gz")]), "is not utf-8 text")
+    (tmp_path / "lines.gz").write_bytes(bomb)
+    refuse(
+        attack(
+            ["score", "run", "--source", str(tmp_path / "lines.gz"), "--target", str(tmp_path / "lines.gz")], seconds=60
+        ),
+        "unpack",
+    )
+
+
+def test_small_files_may_unpack_to_anything(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a" * (3 << 20)))
+    assert attack(["data", str(tmp_path / "a.txt.gz")]).code == 0
+
+
+@pytest.mark.parametrize("rows", [("x" * (1 << 20), 100), ("x" * (24 << 20), 1)], ids=["dictionary", "page"])
+def test_parquet_bombs(tmp_path: Path, rows: tuple[str, int]) -> None:
+    text, count = rows
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([text]))
+    parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet", compression="zstd")
+    refuse(attack(["data", str(tmp_path / "a.parquet")]), "unpack to more than 200 times as many")
+
+
+def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
+    column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"], pa.binary()).buffers())
+    parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    refuse(attack(["data", str(tmp_path / "a.parquet")]), "is not UTF-8 text")
+
+
+@pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="a file system's own")
+def test_a_hole_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with path.open("wb") as file:
+        file.write(b"text")
+        file.truncate(limits.FILE_BYTES // 1024)
+    refuse(attack(["data", str(path)]), "unpack")
+    with path.open("wb") as file:
+        file.truncate(limits.FILE_BYTES + 1)
+    refuse(attack(["data", str(path)]), "claims 1,099,511,627,777 bytes")
+
+
+# What is no file
+
+
+@pytest.fixture(params=["/dev/zero", "/dev/random", "pipe", "socket", "folder", "loop", "/proc/kcore", "linked"])
+def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    path = tmp_path / "it"
+    match request.param:
+        case "pipe":
+            os.mkfifo(path)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as unix:
+                unix.bind(os.path.relpath(path))
+        case "folder":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path)
+        case "linked":
+            path = tmp_path / "it.jsonl"
+            path.symlink_to("/dev/zero")
+        case device:
+            if not os.access(device, os.R_OK):
+                pytest.skip(f"no {device} to read")
+            return device
+    return str(path)
+
+
+def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\n")
+    lines = str(tmp_path / "lines.txt")
+    commands = [
+        ["data", no_file], ["data", no_file, lines], ["data", lines, no_file], ["data", no_file, "--label-field", "b"],
+        ["generate", "run", "--prompt", f"FILE:{no_file}"], ["translate", "run", "--input", no_file],
+        ["translate", "run", "--input", lines, "--prefix", no_file],
+        ["embed", "run", "--input", no_file, "--output", "o.npz"],
+        ["classify", "run", "--input", no_file], ["score", "run", "--input", no_file],
+        ["score", "run", "--source", no_file, "--target", lines],
+        ["score", "run", "--source", lines, "--target", no_file],
+    ]  # fmt: skip
+    for command in commands:
+        refuse(attack(command))
+
+
+def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
+    for suffix in (".txt", ".txt.gz", ".jsonl", ".parquet", ".csv", ".tsv"):
+        path = tmp_path / f"zero{suffix}"
+        path.symlink_to("/dev/zero")
+        refuse(attack(["data", str(path)]), "is no regular file")
+    refuse(attack(["data", str(tmp_path)]), "has no file to read")  # none of them is one
+
+
+@pytest.mark.parametrize("source", ["x" * 5000, "~nobody-of-this-name/a.txt", "a\0b", "a\ud800b.txt", "a\nb.txt"])
+def test_paths_that_no_file_has(source: str) -> None:
+    for command in (["data", source], ["data", source, source], ["data", source, "--label-field", "x"]):
+        refuse(attack(command))
+
+
+def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:
+    for name in (b"a\xff.txt", b"b\nc.txt", b".hidden.txt"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("text")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    outcome = attack(["data", str(tmp_path)])
+    assert outcome.code == 0
+    assert "documents   2" in outcome.stdout
+    assert len(DocumentFiles(root=tmp_path).hash()) == 64
+
+
+def test_a_folder_of_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLDER_ENTRIES", 2)
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("a")
+    refuse(attack(["data", str(tmp_path)]), "more than 2 files and folders")
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"text\n" * 200_000)
+    with open_regular_file(path) as file:
+        assert len(file.read(10)) == 10
+        with path.open("ab") as more:
+            more.write(b"x" * 1_000_000)
+        assert len(file.read(10_000_000)) == 999_990
+    with open_regular_file(path) as file:
+        file.read(10)
+        os.truncate(path, 100)
+        with pytest.raises(UserError, match="got shorter while it was read"):
+            file.read(10_000_000)
+    stop = threading.Event()
+
+    def grow() -> None:
+        with path.open("ab") as file:
+            while not stop.is_set():
+                file.write(b"more\n" * 100_000)
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        assert sum(1 for _ in DocumentFiles(root=path).pieces()) > 0
+    finally:
+        stop.set()
+        writer.join()

@@ -1,0 +1,76 @@
+"""Numbers that ask for too much, and files of named datasets that are not theirs: refused in one line."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from attack import MEMORY, attack
+from data_files import refuse
+
+import tercet.checkpoint
+import tercet.encoding
+import tercet.generation  # noqa: F401  # in the parent once, and not in every child
+
+# Numbers
+
+TRILLION, HUGE = str(10**12), str(10**30)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["generate", "run", "--num-samples", str(10**9)], ["generate", "run", "--num-samples", HUGE],
+        ["generate", "run", "--max-new-tokens", TRILLION], ["generate", "run", "--seed", HUGE],
+        ["generate", "run", "--seed", str(2**63 - 1), "--num-samples", "2"], ["generate", "run", "--seed", "-1"],
+        ["generate", "run", "--lookup", HUGE], ["generate", "run", "--lookup", "--draft-tokens", HUGE],
+        ["generate", "run", "--temperature", "nan"], ["generate", "run", "--top-p", "1e999"],
+        ["translate", "run", "--beam", str(10**6)], ["translate", "run", "--beam", "5", "--n-best", HUGE],
+        ["translate", "run", "--pool", TRILLION], ["translate", "run", "--pool", HUGE],
+        ["translate", "run", "--batch-tokens", TRILLION], ["translate", "run", "--sample", "--seed", HUGE],
+        ["translate", "run", "--max-ratio", "inf"], ["translate", "run", "--alpha", "nan"],
+        ["embed", "run", "--output", "a.npz", "--batch-tokens", HUGE], ["classify", "run", "--batch-tokens", HUGE],
+        ["score", "run", "--batch-tokens", TRILLION], ["fill", "run", "[MASK]", "--top", HUGE],
+        ["generate", "run", "--num-samples", "9" * 5000], ["translate", "run", "--beam", "9" * 5000],
+    ],
+    ids=lambda command: " ".join(command)[:60],
+)  # fmt: skip
+def test_numbers_that_ask_for_too_much(command: list[str]) -> None:
+    outcome = attack(command)
+    assert outcome.refused_in_one_line(), outcome.stderr[-2000:]
+    assert outcome.memory < MEMORY
+    assert "no such" not in outcome.stderr, "the number was not looked at"
+
+
+# Named datasets
+
+
+@pytest.mark.parametrize("content", [b"", b"To be", b"x" * 2_000_000, None], ids=["empty", "cut", "foreign", "device"])
+@pytest.mark.parametrize(
+    ("dataset", "name"), [("shakespeare", "input.txt"), ("multi30k", "train.de.gz"), ("debian-descriptions", "debian")]
+)
+def test_files_of_named_datasets(
+    content: bytes | None, dataset: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("debian" if name == "debian" else dataset)
+    path = folder / ("packages.jsonl.gz" if name == "debian" else name)
+    folder.mkdir()
+    if content is None:
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(content)
+    for variable, value in (("TERCET_DATA", tmp_path), ("TERCET_CACHE", tmp_path / "cache"), ("TERCET_OFFLINE", 1)):
+        monkeypatch.setenv(variable, str(value))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no apt
+    refuse(attack(["data", dataset]))
+
+
+@pytest.mark.parametrize(
+    "lines", ["[1, 2, 3, 4]\n", '["a"]\n', '{"a": 1}\n', "[" * 100_000, '["a", "b", "c", "\\ud800"]\n', "9" * 9999]
+)
+def test_a_list_of_packages_that_someone_else_wrote(
+    lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "debian").mkdir()
+    (tmp_path / "debian" / "packages.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    monkeypatch.setenv("TERCET_DATA", str(tmp_path))
+    refuse(attack(["data", "debian-sections"]), "is not a list of packages")

@@ -60,10 +60,7 @@ MOST_DIGITS = 32  # of a number in JSON
 
 # Model folders: sizes
 
-MOST_LAYERS = 1024  # the deepest published Transformer has 1,000
-MOST_WIDTH = 1 << 20  # d_model, d_ff, heads; products of two such sizes still fit into 64 bits
 MOST_IDS = 1 << 20  # the largest vocabularies have 262,144
-MOST_POSITIONS = 1 << 27  # the longest contexts claim 10 million
 MOST_SHARED = 4  # names that one tensor of a pickle may go by: a Marian's embedding has four
 
 # Model folders: tokenizers

@@ -95,7 +95,7 @@ def test_what_is_no_template_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = ours(tmp_path / "ours", TEMPLATE)
     for data, message in (
         (b"\xff\xfe", r"cannot read .*chat_template\.jinja: it is not UTF-8 text"),
-        (b"x" * (2 << 20), r"chat_template\.jinja has more than 1048576 bytes"),
+        (b"x" * (2 << 20), r"chat_template\.jinja: it has 2097152 bytes, and may have 1048576"),
     ):
         (folder / "chat_template.jinja").write_bytes(data)
         with pytest.raises(UserError, match=message) as told:

@@ -104,7 +104,7 @@ def test_what_other_files_do_differently_changes_nothing(change: str, tmp_path: 
             (folder / "model.safetensors").unlink()
             assert furthest(opened(folder), reference) < tolerance
             (folder / "model-1.safetensors").unlink()
-            with pytest.raises(UserError, match=r"model-1\.safetensors is not a whole safetensors file"):
+            with pytest.raises(UserError, match=r"cannot read .*model-1\.safetensors: No such file"):
                 load_model(folder)
             (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../a"}}))
             with pytest.raises(UserError, match="does not say which file has which weights"):

@@ -192,8 +192,7 @@ def test_a_header_that_claims_too_much(case: str, make: Callable[[Path], Path], 
 
 
 def test_links_are_followed_as_the_cache_of_transformers_has_them_and_never_written_through(tmp_path: Path) -> None:
-    """Whoever made the folder on this machine made its links; an archive's are not followed by what unpacks it."""
-    folder = theirs(tmp_path / "theirs")
+    folder = theirs(tmp_path / "snapshots" / "theirs")
     (tmp_path / "blobs").mkdir()
     for path in sorted(folder.iterdir()):
         path.rename(tmp_path / "blobs" / path.name)

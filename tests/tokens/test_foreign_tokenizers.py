@@ -142,12 +142,12 @@ class TestTwoFiles:
             ("merges.txt", "#version: 0.2\na b c\n"), ("merges.txt", "zz qq\n"), ("merges.txt", "a\n"),
         ):  # fmt: skip
             (folder / name).write_text(content)
-            with pytest.raises(UserError, match="are not a BPE of bytes") as told:
+            with pytest.raises(UserError, match=r"are not a BPE of bytes|not valid JSON|expected an object") as told:
                 tokenizers_of(folder, {})
             assert "\n" not in str(told.value)
             (folder / name).write_text(whole[name])
         (folder / "merges.txt").unlink()
-        with pytest.raises(UserError, match=r"cannot read the tokenizer .*tokenizer\.json"):
+        with pytest.raises(UserError, match=r"cannot read .*tokenizer\.json"):
             tokenizers_of(folder, {})
 
 

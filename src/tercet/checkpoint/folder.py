@@ -35,10 +35,12 @@ from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
 from tercet.checkpoint.foreign.state_dict import WEIGHTS, read_state_dict
 from tercet.checkpoint.trained import Trained
-from tercet.checkpoint.weights import read_weights, write_weights
+from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
-from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build
+from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build, build_meta
+from tercet.reading.bounded_json import read_json_file
+from tercet.reading.files import check_links
 from tercet.storage import MANIFEST, Manifest, read_whole, report_write_errors, write_atomically, write_folder
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import FORMS, tokenizers_of
@@ -165,7 +167,7 @@ def load_model(path: Path | str) -> Trained:
 
 def _load(folder: Path, manifest: Manifest | None) -> Trained:
     _check(folder, manifest)
-    config = _read_json(folder / "config.json")
+    config = read_json_file(folder / "config.json")
     if _is_foreign(config):
         return _load_foreign(folder, config)
     spec = _spec(config, folder / "config.json")
@@ -176,7 +178,7 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
     source_tokenizer = tokenizers.get("source_tokenizer.json", tokenizer)
     card = Card(name=folder.name)
     if (folder / "card.json").is_file():
-        card = parse(Card, _read_json(folder / "card.json"), name=str(folder / "card.json"))
+        card = parse(Card, read_json_file(folder / "card.json"), name=str(folder / "card.json"))
     if card.tokenizer_hash and card.tokenizer_hash != tokenizer_hash(tokenizer, source_tokenizer):
         raise UserError(
             f"{folder}: tokenizer.json is not the one that the model was trained with; "
@@ -184,6 +186,8 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
         )
     try:
         with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
+            n_tensors = len(read_tensors(folder / "model.safetensors"))
+            check_weights(folder / "model.safetensors", build_meta(spec, n_tensors=n_tensors))  # takes no memory yet
             model = build(spec)
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
@@ -212,7 +216,7 @@ def read_spec(path: Path | str) -> AnySpec:
 
 def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
     _check(folder, manifest, ["config.json"])
-    config = _read_json(folder / "config.json")
+    config = read_json_file(folder / "config.json")
     if not _is_foreign(config):
         return _spec(config, folder / "config.json")
     tokenizer, _ = tokenizers_of(folder, config)
@@ -227,7 +231,8 @@ def _check(folder: Path, manifest: Manifest | None, names: Iterable[str] | None 
 
 
 def _is_foreign(config: Plain) -> bool:
-    return "family" not in config and config.get("model_type") in READERS
+    kind = config.get("model_type")
+    return "family" not in config and isinstance(kind, str) and kind in READERS
 
 
 @contextmanager
@@ -279,7 +284,7 @@ def _load_gguf(path: Path, given: Path) -> Trained:
 def _with_own_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """With the beginning, the end and the padding that we wrote beside it: a name alone may not tell them."""
     path = folder / "generation_config.json"
-    settings = _read_json(path) if path.is_file() else {}
+    settings = read_json_file(path) if path.is_file() else {}
     ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
     if any(number is not None and type(number) is not int for number in ids.values()):
         raise UserError(f"{path}: token ids must be whole numbers, one each; put back the file that was saved")
@@ -310,9 +315,11 @@ def find_model(path: Path) -> Path:
     whole = [folder for folder in folders if not _missing(folder)]
     begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
     if whole and whole[0] in (path, *begun[:1]):  # the last does not take the place of a broken best in silence
+        check_links(whole[0])
         return whole[0]
     if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
         if len(files) == 1:
+            check_links(path)
             return files[0]
         raise UserError(f"{path} has {len(files)} {GGUF} files; give one of them, such as {files[0]}")
     if begun:
@@ -388,13 +395,3 @@ def _generation(tokenizer: Tokenizer) -> Plain:
 
 def _json(data: Any) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def _read_json(path: Path) -> Plain:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}); put back the file that was saved") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: expected an object of keys at the top level")
-    return data

@@ -15,7 +15,9 @@ from typing import Literal, TypeVar, overload
 from tercet.checkpoint.card import Card, data_settings, without_folders
 from tercet.config import UserError, parse
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
+from tercet.limits import MOST_CARD_BYTES
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
+from tercet.reading.files import read_text_file
 from tercet.settings_yaml import read_yaml
 from tercet.tokens import Tokenizer
 
@@ -154,8 +156,8 @@ class Trained(ABC):
         that can be read."""
         path = self.folder / "README.md"
         try:
-            return self.card.strip_folders(path.read_text(encoding="utf-8")) if path.is_file() else None
-        except (OSError, UnicodeDecodeError):
+            return self.card.strip_folders(read_text_file(path, MOST_CARD_BYTES)) if path.is_file() else None
+        except UserError:
             return None
 
 

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tercet.config import UserError
+from tercet.messages import shorten
+from tercet.reading.bounded_json import check_header
+from tercet.reading.files import check_regular_file
 from tercet.storage import write_atomically
 
 # What wrappers (torch.compile, DDP, FSDP, activation checkpointing) put into names.
@@ -57,6 +60,21 @@ def read_weights(path: Path, model: nn.Module) -> None:
     Raises:
         UserError: where the file is cut short, or its tensors are not the model's.
     """
+    check_weights(path, model)
+    tensors = read_tensors(path)
+    # The second name of a tied pair is the same tensor: filled with the first.
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name in tensors:
+                tensor.copy_(tensors[name])
+
+
+def check_weights(path: Path, model: nn.Module) -> None:
+    """Hold the names and shapes in the file against a model's, which may be on the meta device.
+
+    Raises:
+        UserError: as `read_weights`.
+    """
     tensors = read_tensors(path)
     own = model.state_dict()
     second = tied_names(model)
@@ -76,11 +94,6 @@ def read_weights(path: Path, model: nn.Module) -> None:
             f"{path} does not fit the config.json beside it: {'; '.join(mistakes)}; "
             "put back the config.json that was saved with it"
         )
-    # The second name of a tied pair is the same tensor: filled with the first.
-    with torch.no_grad():
-        for name, tensor in own.items():
-            if name in tensors:
-                tensor.copy_(tensors[name])
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -89,10 +102,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         UserError: where the file is cut short.
     """
+    check_regular_file(path)
     try:
-        return safetensors.torch.load_file(path, device="cpu")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again, or train again") from None
+        check_header(path)
+        tensors = safetensors.torch.load_file(path, device="cpu")
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        reason = shorten(error)
+        raise UserError(f"{path} is not a whole safetensors file ({reason}); copy it again, or train again") from None
+    if empty := [name for name, tensor in tensors.items() if not tensor.numel()]:  # of any length: it takes no bytes
+        raise UserError(f"{path}: {first_names(empty)} has no numbers; copy it again, or train again")
+    return tensors
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
@@ -116,7 +135,7 @@ def _unwrap(name: str) -> str:
 
 def first_names(names: list[str]) -> str:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
+    return ", ".join(shorten(name) for name in names[:2]) + more
 
 
 def shape_of(tensor: Tensor) -> str:

@@ -3,6 +3,7 @@
 from tercet.models.building import AnyModel as AnyModel
 from tercet.models.building import blocks_of as blocks_of
 from tercet.models.building import build as build
+from tercet.models.building import build_meta as build_meta
 from tercet.models.building import stacks_of as stacks_of
 from tercet.models.decoder_only import DecoderOnly as DecoderOnly
 from tercet.models.encoder_decoder import EncoderDecoder as EncoderDecoder

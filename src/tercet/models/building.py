@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+import torch
+
+from tercet.messages import shorten
 from tercet.models.decoder_only import DecoderOnly
 from tercet.models.encoder_decoder import EncoderDecoder
 from tercet.models.encoder_only import EncoderOnly
-from tercet.models.specs import AnySpec, DecoderOnlySpec, EncoderOnlySpec
+from tercet.models.specs import AnySpec, DecoderOnlySpec, EncoderDecoderSpec, EncoderOnlySpec
 from tercet.models.stack import Stack
 from tercet.nn.block import Block
 
@@ -23,6 +26,25 @@ def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
     if isinstance(spec, EncoderOnlySpec):
         return EncoderOnly(spec, seed=seed)
     return EncoderDecoder(spec, seed=seed)
+
+
+def build_meta(spec: AnySpec, *, n_tensors: int) -> AnyModel:
+    """`build` on the meta device: every name and shape, and no memory for the numbers.
+
+    Args:
+        n_tensors: how many tensors the model's weights are: a layer has several, and to build many takes long.
+
+    Raises:
+        ValueError: for sizes that do not fit together, into any memory, or into so many tensors.
+    """
+    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
+    if (n_layers := sum(stack.n_layers for stack in stacks)) > n_tensors:
+        raise ValueError(f"{n_layers} layers, and the weights are {n_tensors} tensors")
+    try:
+        with torch.device("meta"):
+            return build(spec)
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(f"its sizes make no model: {shorten(error)}") from None
 
 
 def blocks_of(model: AnyModel) -> Iterator[Block]:

@@ -1,5 +1,6 @@
 """What a model is, as data: frozen, comparable, written to `config.json` and read back."""
 
+from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
@@ -195,9 +196,9 @@ class Classifier:
     dropout: ShareBelowOne = 0.1
 
     def __post_init__(self) -> None:
-        repeated = sorted({label for label in self.labels if self.labels.count(label) > 1})
+        repeated = [label for label, count in Counter(self.labels).items() if count > 1]
         if repeated:
-            raise ValueError(f"label {repeated[0]!r} stands in labels twice")
+            raise ValueError(f"label {min(repeated)!r} stands in labels twice")
 
 
 @spec

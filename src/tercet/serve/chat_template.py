@@ -1,19 +1,29 @@
 """A conversation as one text, by the template that a model was trained with, and that text as ids.
 
-A template is a program of the model's maker (Jinja, as the `transformers` library renders it), so it runs in a sandbox.
+A template is a program of the model's maker (Jinja, as the `transformers` library renders it): `template_worker` runs
+it, in a sandbox and a process of its own, which has bounded time and memory and is started anew where it passed them.
 The special tokens in it are its own: what a person writes is text, even where it spells one of them.
 """
 
+import importlib.util
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
 from typing import Any
+from weakref import finalize
 
 from tercet.config import UserError
+from tercet.limits import MOST_PROMPT_BYTES, MOST_TEMPLATE_MEMORY, TEMPLATE_SECONDS
+from tercet.messages import shorten
 from tercet.tokens import Tokenizer
 
 MISSING = "a model with a chat template needs jinja2: pip install 'tercet[serve]'"
+WORKER = Path(__file__).with_name("template_worker.py")
 PRIVATE_USE = range(0xE000, 0xF8FF)  # characters without a meaning of their own
 
 
@@ -21,20 +31,12 @@ class ChatTemplate:
     """Raises UserError where the template cannot be read."""
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
+        if importlib.util.find_spec("jinja2") is None:
+            raise UserError(MISSING)
+        self._renderer = _Renderer(source)
         try:
-            import jinja2
-            from jinja2.ext import loopcontrols
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
-        except ModuleNotFoundError:
-            raise UserError(MISSING) from None
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = _to_json
-        self._errors = jinja2.TemplateError
-        try:
-            self._template = environment.from_string(
-                source, {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-            )
-        except jinja2.TemplateError as error:
+            self._renderer.start()
+        except ValueError as error:
             raise UserError(f"the chat template cannot be read ({error}); put back the one of the model") from None
         self._tokenizer = tokenizer
         self._special = {tokenizer.tokens([token])[0]: token for token in sorted(tokenizer.special_ids)}
@@ -62,8 +64,10 @@ class ChatTemplate:
         names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
         token_names = {name: "" if token is None else tokenizer.tokens([token])[0] for name, token in names.items()}
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, tools=None, **token_names)
-        except (self._errors, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            return self._renderer.render(
+                {"messages": messages, "add_generation_prompt": True, "tools": None, **token_names}
+            )
+        except ValueError as error:
             raise UserError(f"the model's chat template refuses these messages: {error}") from None
 
     def _pieces(self, text: str) -> list[str]:
@@ -85,16 +89,59 @@ def _unused_character(messages: Sequence[Mapping[str, str]]) -> str:
     return next(chr(code) for code in PRIVATE_USE if chr(code) not in used)
 
 
-def _raise_exception(message: str) -> None:
-    from jinja2 import TemplateError
+class _Renderer:
+    """The process that renders one template, one conversation at a time."""
 
-    raise TemplateError(message)
+    def __init__(self, source: str) -> None:
+        self._source, self._lock = source, Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Raises ValueError where the template cannot be read."""
+        with self._lock:
+            self._start()
+
+    def render(self, names: Mapping[str, Any]) -> str:
+        """Raises ValueError for the template's mistakes, and where it takes too long or too much."""
+        with self._lock:
+            if self._process is None:
+                self._start()
+            return self._ask(names)
+
+    def _start(self) -> None:
+        bounds = map(str, (TEMPLATE_SECONDS, MOST_TEMPLATE_MEMORY, MOST_PROMPT_BYTES))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(WORKER), *bounds],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._end = finalize(self, _end, self._process)
+        self._ask({"source": self._source})
+
+    def _ask(self, request: Mapping[str, Any]) -> str:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = b""
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        if not line.endswith(b"\n"):  # it ended itself
+            self._process = None
+            self._end()
+            megabytes = MOST_TEMPLATE_MEMORY >> 20
+            raise ValueError(f"it takes more than {TEMPLATE_SECONDS} seconds or {megabytes} MiB")
+        answer: dict[str, str] = json.loads(line)
+        if "error" in answer:
+            raise ValueError(shorten(answer["error"]))
+        return answer["text"]
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Without the escapes for HTML that Jinja's own filter writes."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    with suppress(OSError):
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+    process.wait()

@@ -9,14 +9,16 @@ the settings, the name in the vocabulary, the number in the settings. A translat
 which is its bos here: for Marian that is the token for padding.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from tercet.config import UserError
+from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.reading.bounded_json import read_json_file
 from tercet.tokens.gpt2 import from_files
 from tercet.tokens.sentencepiece import build_unigram, read_pieces
+from tercet.tokens.structure import library_errors
 from tercet.tokens.tokenizer import Tokenizer
 
 FORMS = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.json", "source.spm", "target.spm"))
@@ -80,10 +82,10 @@ def _load_sentencepiece(folder: Path) -> tuple[Tokenizer, Tokenizer]:
             raise UserError(f"{path} does not give each piece its id; copy it again")
         pieces = read_pieces(folder / spm)
         try:
-            tokenizers.append(Tokenizer(build_unigram(pieces, ids, unknown=unknown, special=special)))
-        except Exception as error:  # the library has no exception class of its own
-            reason = str(error).partition("\n")[0]
-            raise UserError(f"{path} and {spm} do not make a tokenizer: {reason}; copy the whole folder") from None
+            with library_errors():
+                tokenizers.append(Tokenizer(build_unigram(pieces, ids, unknown=unknown, special=special)))
+        except ValueError as error:
+            raise UserError(f"{path} and {spm} do not make a tokenizer: {error}; copy the whole folder") from None
     return tokenizers[0], tokenizers[1]
 
 
@@ -108,12 +110,5 @@ def _token_text(setting: Any, default: str) -> str:
 
 def _read_settings(path: Path) -> dict[str, Any]:
     """A file of settings, without those that are null; empty where there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}); put back the file that was saved") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: expected an object of keys at the top level")
-    return {key: value for key, value in cast("dict[str, Any]", data).items() if value is not None}
+    data = read_json_file(path, MOST_VOCABULARY_BYTES) if path.is_file() else {}
+    return {key: value for key, value in data.items() if value is not None}

@@ -9,6 +9,7 @@ Unigram and WordPiece have no equal: it does not cut a text into words before it
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tercet.config import UserError
 from tercet.tokens.decoding import byte_characters, decoder_steps
 from tercet.tokens.sentencepiece import SPACE
+from tercet.tokens.structure import check_names, library_errors
 from tercet.tokens.tokenizer import Tokenizer
 from tercet.tokens.trainers import BYTE_TOKENS
 
@@ -67,16 +69,16 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
         raise UserError(f"the token {repeated!r} has two ids, which Tercet cannot tell apart; take another file")
     ids = {role: _get_id(settings, name, len(names)) for role, name in IDS.items()}
     try:
-        bpe = _build_byte_bpe(settings, names) if kind == "gpt2" else _build_pieces(settings, names, kinds, ids["unk"])
-        kind_of = dict(zip(names, kinds, strict=True))
-        bpe.add_tokens([_added_token(name) for name in names if kind_of[name] == USER_DEFINED])
-        bpe.add_special_tokens([_added_token(name, special=True) for name in names if kind_of[name] == CONTROL])
-        tokenizer = Tokenizer(bpe)
-    except UserError:
-        raise
-    except Exception as error:  # the library has no exception class of its own
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"its tokens and merges do not make a tokenizer ({reason}); copy it again") from None
+        check_names(names)
+        with library_errors():
+            is_bytes = kind == "gpt2"
+            bpe = _build_byte_bpe(settings, names) if is_bytes else _build_pieces(settings, names, kinds, ids["unk"])
+            kind_of = dict(zip(names, kinds, strict=True))
+            bpe.add_tokens([_added_token(name) for name in names if kind_of[name] == USER_DEFINED])
+            bpe.add_special_tokens([_added_token(name, special=True) for name in names if kind_of[name] == CONTROL])
+            tokenizer = Tokenizer(bpe)
+    except ValueError as error:
+        raise UserError(f"its tokens and merges do not make a tokenizer ({error}); copy it again") from None
     tokenizer = tokenizer.with_ids(bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"])
     default = kind == "llama" or _get_pre(settings) in WHOLE_FIRST
     adds_bos = settings.get(f"{KEY}add_bos_token", default)
@@ -203,6 +205,8 @@ def _build_pieces(
     settings: Mapping[str, Any], names: Sequence[str], kinds: Sequence[int], unknown: int | None
 ) -> tokenizers.Tokenizer:
     scores = _get_list(settings, "scores", float)
+    if not all(map(math.isfinite, scores)):
+        raise UserError(f"{KEY}scores has one that is no finite number; copy it again")
     if len(scores) != len(names):
         raise UserError(f"{KEY}scores is of {len(scores)} tokens, {KEY}tokens of {len(names)}; copy it again")
     adds_space = settings.get(f"{KEY}add_space_prefix", True)

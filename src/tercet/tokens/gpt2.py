@@ -22,7 +22,11 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
 from tercet.config import UserError
+from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.reading.bounded_json import read_json_file
+from tercet.reading.files import read_text_file
 from tercet.tokens.decoding import byte_characters
+from tercet.tokens.structure import check_structure, library_errors
 
 ENCODING = "r50k_base"  # the same ranks as tiktoken's "gpt2", in one file rather than two
 FILE = f"https://openaipublic.blob.core.windows.net/encodings/{ENCODING}.tiktoken"
@@ -115,16 +119,15 @@ def from_files(vocabulary: Path, merges: Path, *, prefix_space: bool = False) ->
     Raises:
         UserError: where a file is missing or broken, or they do not belong together.
     """
+    ids = read_json_file(vocabulary, MOST_VOCABULARY_BYTES)
+    lines = read_text_file(merges, MOST_VOCABULARY_BYTES).splitlines()
+    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     try:
-        ids = json.loads(vocabulary.read_text(encoding="utf-8"))
-        lines = merges.read_text(encoding="utf-8").split("\n")
-        pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        built = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", pairs)))
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}; copy the whole folder") from None
-    except Exception as error:  # the library has no exception class of its own
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({reason}); copy both again") from None
+        check_structure({"model": {"vocab": ids}})
+        with library_errors():
+            built = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", pairs)))
+    except ValueError as error:
+        raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({error}); copy both again") from None
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     built.decoder = decoders.ByteLevel()
     return built

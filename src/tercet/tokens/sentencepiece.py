@@ -9,6 +9,7 @@ point that no text has: so it keeps its id and its text, and cannot be found. Ru
 not know at all are looked up in the list, as transformers does.
 """
 
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,10 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from tercet.config import UserError
+from tercet.limits import MOST_PIECES_BYTES
+from tercet.messages import shorten
+from tercet.reading.files import read_regular_file
+from tercet.tokens.structure import check_names, check_table
 
 HIDDEN = "\ufdd0"  # a noncharacter: for use inside a program, never in a text
 SPACE = "▁"
@@ -42,14 +47,12 @@ def read_pieces(path: Path) -> SentencePieceModel:
     Raises:
         UserError: where it is missing, broken, or of a kind that is not Unigram.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read the tokenizer {path}: {error.strerror}; copy the whole folder") from None
+    data = read_regular_file(path, MOST_PIECES_BYTES)
     try:
         return _parse(data)
     except (ValueError, struct.error, IndexError) as error:
-        raise UserError(f"{path} is not a sentencepiece model that Tercet reads ({error}); copy it again") from None
+        reason = shorten(error)
+        raise UserError(f"{path} is not a sentencepiece model that Tercet reads ({reason}); copy it again") from None
 
 
 def build_unigram(
@@ -64,14 +67,15 @@ def build_unigram(
 
     Raises:
         ValueError: where the ids are not 0 to n - 1, or a name is missing.
-        Exception: the library's own, where the table of characters is broken.
+        Exception: the library's own, where the table of characters is broken; it may be a panic.
     """
     names = {number: name for name, number in ids.items()}
     if sorted(names) != list(range(len(ids))):
         raise ValueError(f"{len(ids)} names must have the ids 0 to {len(ids) - 1}, each once")
     if missing := sorted({unknown, *special} - set(ids)):
         raise ValueError(f"it has no {missing[0]!r}")
-    codes = [name for name in ids if name.startswith(">>") and name.endswith("<<")]  # languages, as in ">>fr<<"
+    check_names([*ids])
+    codes = {name: None for name in ids if name.startswith(">>") and name.endswith("<<")}  # languages, as in ">>fr<<"
     lowest = min(pieces.scores.values(), default=0.0)
     known = set("".join(pieces.scores))
     vocabulary: list[tuple[str, float]] = []
@@ -115,6 +119,8 @@ def _parse(data: bytes) -> SentencePieceModel:
                 raise ValueError(f"the piece {name!r} is of kind {kind}: bytes, and pieces of the user's own, are not")
             if kind == NORMAL:
                 model.scores[name] = struct.unpack("<f", _bytes(piece.get(2, bytes(4))))[0]
+                if not math.isfinite(model.scores[name]):
+                    raise ValueError(f"the piece {name!r} has a score that is no finite number")
         elif number == 2:
             training = dict(_fields(_bytes(value)))
             if training.get(3, UNIGRAM) != UNIGRAM or training.get(24, 0):
@@ -122,11 +128,13 @@ def _parse(data: bytes) -> SentencePieceModel:
         elif number == 3:
             settings = dict(_fields(_bytes(value)))
             model.table = _bytes(settings.get(2, b""))
+            check_table(model.table)
             model.space_before, model.spaces_joined = bool(settings.get(3, 1)), bool(settings.get(4, 1))
             if not settings.get(5, 1):
                 raise ValueError("it does not write spaces as ▁")
     if not model.scores:
         raise ValueError("it has no pieces")
+    check_names([*model.scores])
     return model
 
 

@@ -17,6 +17,9 @@ import tokenizers
 from tokenizers import AddedToken
 
 from tercet.config import UserError
+from tercet.limits import MOST_VOCABULARY_BYTES
+from tercet.reading.bounded_json import parse_json
+from tercet.reading.files import read_text_file
 from tercet.tokens import trainers
 from tercet.tokens.decoding import ByteStream, RedecodingStream, TextStream, byte_table, first_table, has_prefix_space
 from tercet.tokens.gpt2 import load_gpt2
@@ -24,6 +27,7 @@ from tercet.tokens.kinds import recognise_kind
 from tercet.tokens.opening import read_opening, replace_opening
 from tercet.tokens.sentencepiece import HIDDEN
 from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, WordPiece, Words
+from tercet.tokens.structure import check_structure, library_errors
 from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
 from tercet.tokens.wordpiece import train_wordpiece
 
@@ -69,6 +73,8 @@ class Tokenizer:
         self.unk_id = _first_id(by_name, UNKNOWNS)
         self.special_ids = frozenset(special.values()) - {self.unk_id}
         self.opening = read_opening(structure)
+        if beyond := [number for number in self.opening if not 0 <= number < self.vocab_size]:
+            raise ValueError(f"its post-processor begins a text with the id {beyond[0]}, which the vocabulary lacks")
         self.kind = recognise_kind(structure, self.vocab_size)
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = has_prefix_space(structure)
@@ -117,10 +123,9 @@ class Tokenizer:
             UserError: where there is no such file, or it is not a tokenizer.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise UserError(f"cannot read the tokenizer {path}: {reason}; give the path of a tokenizer.json") from None
+            text = read_text_file(Path(path), MOST_VOCABULARY_BYTES)
+        except UserError as error:
+            raise UserError(f"{error}, or give the path of a tokenizer.json") from None
         try:
             return cls.from_json(text)
         except ValueError as error:
@@ -129,11 +134,9 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
         """The inverse of `to_json`; ValueError where `text` is something else."""
-        try:
-            library = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library has no exception class of its own
-            raise ValueError(str(error)) from None
-        return cls(library)
+        check_structure(parse_json(text))
+        with library_errors():
+            return cls(tokenizers.Tokenizer.from_str(text))
 
     def with_ids(
         self, *, bos_id: int | None = None, eos_id: int | None = None, pad_id: int | None = None
@@ -346,7 +349,11 @@ class _CharacterTable:
 
 
 def _encode(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
-    encodings = library.encode_batch_fast(list(texts), add_special_tokens=False)
+    try:
+        with library_errors():
+            encodings = library.encode_batch_fast(list(texts), add_special_tokens=False)
+    except ValueError as error:
+        raise UserError(f"the tokenizer cannot cut this text: {error}; take another tokenizer.json") from None
     return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
 

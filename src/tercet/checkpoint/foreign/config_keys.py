@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from tercet.config import UserError, suggest
+from tercet.messages import shorten
 from tercet.models import AnySpec, EncoderDecoderSpec
 from tercet.nn.feedforward import Activation
 
@@ -36,7 +37,7 @@ def read_value(config: Mapping[str, Any], key: str, kind: type[Value], default: 
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
-        verb = "has no" if value is None else f"has {value!r} as"
+        verb = "has no" if value is None else f"has {shorten(repr(value))} as"
         raise UserError(f"config.json {verb} {key}; put back the {kind.__name__} that the weights were trained with")
     return value
 
@@ -44,7 +45,9 @@ def read_value(config: Mapping[str, Any], key: str, kind: type[Value], default: 
 def read_bool(config: Mapping[str, Any], key: str, default: bool) -> bool:
     value = default if config.get(key) is None else config[key]
     if not isinstance(value, bool):
-        raise UserError(f"config.json has {value!r} as {key}; put back the true or false of the trained model")
+        raise UserError(
+            f"config.json has {shorten(repr(value))} as {key}; put back the true or false of the trained model"
+        )
     return value
 
 

@@ -23,12 +23,14 @@ import torch
 from torch import Tensor
 
 from tercet.config import Plain, UserError
+from tercet.limits import MOST_GGUF_HEADER_BYTES, MOST_GGUF_ITEMS, MOST_TENSORS
+from tercet.messages import shorten
+from tercet.reading.files import check_regular_file
 from tercet.storage import write_atomically
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # the first had shorter lengths, for a few weeks in 2023
 ALIGNMENT, KEY = 32, "general.alignment"
-MOST_HEADER = 64 << 20  # settings and names; the largest vocabularies take a quarter of it
 MOST_SIZES = 4  # of a tensor
 NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -69,6 +71,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_regular_file(path)
         with _raise_file_errors(path):
             self._bytes: Bytes = (
                 np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.zeros(0, "u1")
@@ -126,7 +129,8 @@ class _Header:
     def __init__(self, data: Bytes) -> None:
         self.size = len(data)
         self.place = 0
-        self._data = data[:MOST_HEADER].data
+        self._items = 0  # of all lists
+        self._data = data[:MOST_GGUF_HEADER_BYTES].data
 
     def number(self, form: str) -> Any:
         """One number, `form` as in `struct`."""
@@ -150,11 +154,18 @@ class _Header:
 
     def skip(self, n: int) -> None:
         if n > len(self._data) - self.place:
-            cut = "the file ends" if self.size == len(self._data) else f"{MOST_HEADER} bytes of settings are passed"
+            cut = (
+                "the file ends"
+                if self.size == len(self._data)
+                else f"{MOST_GGUF_HEADER_BYTES} bytes of settings are passed"
+            )
             raise ValueError(f"{cut} inside a value of {n} bytes at byte {self.place}")
         self.place += n
 
     def _list(self, kind: int, n: int) -> list[Any]:
+        self._items += n
+        if self._items > MOST_GGUF_ITEMS:
+            raise ValueError(f"its lists claim {self._items} items, and {MOST_GGUF_ITEMS} is the most")
         if kind != TEXT:
             return self._numbers(kind, n)
         if 8 * n > len(self._data) - self.place:
@@ -178,6 +189,8 @@ def _read(header: _Header) -> tuple[Plain, dict[str, Stored]]:
         reason = "its numbers are big-endian" if turned else f"its version is {version}"
         raise ValueError(f"{reason}; Tercet reads the little-endian versions {' and '.join(map(str, VERSIONS))}")
     n_tensors, n_settings = header.number("Q"), header.number("Q")
+    if max(n_tensors, n_settings) > MOST_TENSORS:
+        raise ValueError(f"it claims {n_tensors} tensors and {n_settings} settings, and {MOST_TENSORS} is the most")
     settings: Plain = {}
     for _ in range(n_settings):
         key = header.text()
@@ -256,7 +269,7 @@ def _raise_file_errors(path: Path) -> Generator[None]:
             f"{path} is not a GGUF file that Tercet reads: a text in it is not UTF-8; copy it again"
         ) from None
     except (ValueError, struct.error) as error:
-        raise UserError(f"{path} is not a GGUF file that Tercet reads: {error}; copy it again") from None
+        raise UserError(f"{path} is not a GGUF file that Tercet reads: {shorten(error)}; copy it again") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; copy it again") from None
 

@@ -5,21 +5,21 @@ the number of a block in both. What a table does not name is refused. The same t
 inverse of `build_model`.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import raise_config_errors
-from tercet.checkpoint.weights import first_names, read_tensors, shape_of, tied_names
+from tercet.checkpoint.foreign.pickled_weights import read_pickled_weights
+from tercet.checkpoint.weights import first_names, own_tensors, read_tensors, shape_of
 from tercet.config import UserError
-from tercet.models import AnyModel, AnySpec
+from tercet.models import AnyModel, AnySpec, build_meta
+from tercet.reading.bounded_json import read_json_file
 
 Model = TypeVar("Model", bound=AnyModel)
 Spec = TypeVar("Spec", bound=AnySpec)
@@ -111,11 +111,10 @@ def build_model(
         UserError: naming what is missing, what is unknown, and what has another shape.
     """
     with raise_config_errors(kind):
-        model = model_class(spec)
+        model = build_meta(spec, n_tensors=len(state))
     if tied is not None and spec.tie_embeddings:
         merge_tied(state, *tied, kind)
-    second = tied_names(model)
-    own = {name: tensor for name, tensor in model.state_dict().items() if name not in second}
+    own = own_tensors(model)
     sources = {name: source(name) for name in own}
     shapes = {theirs.name: theirs.shape(own[name]) for name, theirs in sources.items()}
     missing = [name for name in shapes if name not in state]
@@ -131,7 +130,9 @@ def build_model(
     ]
     if mistakes:
         raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(mistakes)}")
-    for name, tensor in own.items():
+    with raise_config_errors(kind):  # only now: it takes memory, which the weights are known to fill
+        model = model_class(spec)
+    for name, tensor in own_tensors(model).items():
         tensor.copy_(sources[name].read(state[sources[name].name]))
     return cast("Model", model.eval())
 
@@ -163,33 +164,22 @@ def read_state_dict(folder: Path) -> Mapping[str, Tensor]:
     whole, index, pickled = (folder / name for name in WEIGHTS)
     if whole.is_file():
         return read_tensors(whole)
-    return _read_shards(index) if index.is_file() else _read_pickle(pickled)
+    return _read_shards(index) if index.is_file() else read_pickled_weights(pickled)
 
 
 def _read_shards(index: Path) -> Mapping[str, Tensor]:
-    try:
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted(set(files.values()))
-        inside = all(Path(name).name == name for name in names)
-    except (ValueError, OSError, LookupError, TypeError, AttributeError):
-        inside, names = False, []
-    if not inside or not names:
+    files = read_json_file(index).get("weight_map")
+    names: set[Any] = set(files.values()) if isinstance(files, dict) and _all_texts(files) else set()
+    if not names or not all(Path(name).name == name and name.endswith(".safetensors") for name in names):
         raise UserError(f"{index} does not say which file has which weights; copy it again")
     state: dict[str, Tensor] = {}
-    for name in names:
-        state |= read_tensors(index.parent / name)
+    for name in sorted(names):
+        tensors = read_tensors(index.parent / name)
+        if repeated := [tensor for tensor in tensors if tensor in state]:
+            raise UserError(f"{index}: {first_names(repeated)} stands in two files; copy the folder again")
+        state |= tensors
     return state
 
 
-def _read_pickle(path: Path) -> Mapping[str, Tensor]:
-    try:
-        # What is not asked for is not read; the oldest files are no archives, and are read whole.
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
-    except Exception as error:  # torch's reader raises whatever a broken pickle leads to: KeyError, IndexError, ...
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} is not a whole file of weights ({reason}); copy it again") from None
-    if not isinstance(state, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in cast("dict[Any, Any]", state).items()
-    ):
-        raise UserError(f"{path} holds more than weights by name; save the model's state_dict alone")
-    return cast("Mapping[str, Tensor]", state)
+def _all_texts(files: dict[Any, Any]) -> bool:
+    return all(isinstance(name, str) for name in files.values())

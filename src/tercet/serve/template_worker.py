@@ -1,0 +1,73 @@
+"""The program that renders chat templates, run as a process of its own: it may be ended at any step.
+
+A template is a program of the model's maker. A sandbox keeps it from Python's own parts, not from loops and long texts,
+so this process has little memory and an alarm clock, which ends it whatever it is doing. The clock counts the
+processor's time: a busy machine is no mistake of a template.
+
+    line in    {"source": ...} | {"messages": ..., "bos_token": ...}        line out    {"text": ...} | {"error": ...}
+"""
+
+import json
+import signal
+import sys
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+def serve(seconds: float, memory: int, most_bytes: int) -> None:
+    """Answer the requests on standard input one by one; what takes more than `seconds` or `memory` ends the process."""
+    _limit_memory(memory)
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    template = jinja2.Template("")
+    for line in sys.stdin.buffer:
+        request: dict[str, Any] = json.loads(line)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            if "source" in request:
+                helpers = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+                template, text = environment.from_string(request["source"], helpers), ""
+            else:
+                text = template.render(request)
+            answer = json.dumps({"text": text}).encode()
+            if len(answer) > most_bytes:
+                answer = json.dumps({"error": f"its text is longer than {most_bytes} bytes"}).encode()
+        except MemoryError:
+            return
+        except Exception as error:  # a template's mistake is of any kind
+            answer = json.dumps({"error": (str(error) or type(error).__name__)[:300]}).encode()
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.buffer.write(answer + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _limit_memory(memory: int) -> None:
+    with suppress(ImportError, ValueError, OSError):  # no such limit on this system: then time alone is bounded
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Without the escapes for HTML that Jinja's own filter writes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+
+
+if __name__ == "__main__":
+    serve(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

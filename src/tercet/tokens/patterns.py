@@ -1,0 +1,76 @@
+"""Which regular expressions a tokenizer may cut and replace by: those that take time in proportion to the text.
+
+The library's engine goes back and tries again where a match fails, so `(a+)+$` takes 2^n attempts at n letters and
+`a*b` their square; a text that someone sends, or one long line, would never be done. A pattern is taken if each of its
+alternatives is one of these:
+
+    '(?:[sdmt]|ll|ve|re)      no repetition
+     ?[^\\s\\p{L}]+[\\r\\n]*      a repetition, and behind it nothing that could fail
+    \\s+(?!\\S)                 over white space, where a `\\s+` behind it takes the run that it went back over
+    those of `KNOWN`
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+
+from tercet.messages import shorten
+
+MOST_CHARACTERS = 4096  # of a pattern; those that list the letters of all alphabets have hundreds
+
+CLASS = r"\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\\[])*\]"
+ATOM = rf"(?:\\[pP]\{{\^?\w+\}}|\\x\{{[0-9A-Fa-f]+\}}|\\[^\dkgKXRG]|{CLASS}|[^\\\[\](){{}}|*+?^$])"
+WORDS = r"\((?:\?i:|\?:)(?:[\w'’|]|\[\w+\])+\)"  # (?i:'s|'t|'re)
+OPTIONAL = rf"(?:{WORDS}\?|{ATOM}[?*]\+?)"
+FIXED = rf"(?:{WORDS}\??|{ATOM}(?:\?\+?|\{{\d\}})?)"
+REPEATED = rf"{ATOM}(?:[*+]\+?|\{{\d,\d?\}})"
+LINEAR = re.compile(rf"(?:\^|\\b)?{FIXED}{{0,8}}(?:\$|\\b|{REPEATED}{OPTIONAL}{{0,3}})?")
+
+BEFORE_LAST = r"\s+(?!\S)"  # all of a run but its last
+BEFORE_SPACES = (BEFORE_LAST, r"\s*[\r\n]+", r"\s*[\r\n]", r"\s*\r?\n", r"\s++$", r"\s+$")
+SPACES, SPACE = (r"\s+", r"\s++"), r"\s"
+
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CAPITALS = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
+KNOWN: dict[str, Sequence[str]] = {  # with what must follow and take the run that it goes back over
+    r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*": (),  # our kind words; it goes back over a hyphen
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}": [_CAPITALS],  # GPT-4o
+}
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises ValueError for one that could take longer than in proportion to the text."""
+    if not 1 <= len(pattern) <= MOST_CHARACTERS:
+        raise ValueError(f"it has a pattern of {len(pattern)} characters; 1 to {MOST_CHARACTERS} are taken")
+    alternatives = _split_alternatives(pattern)
+    for number, alternative in enumerate(alternatives):
+        following = alternatives[number:]
+        if not (
+            LINEAR.fullmatch(alternative)
+            or (alternative in KNOWN and [*KNOWN[alternative]] == following[1 : 1 + len(KNOWN[alternative])])
+            or (alternative in BEFORE_SPACES and _take_spaces(following))
+        ):
+            raise ValueError(
+                f"its pattern {shorten(pattern)!r} may take for ever on some texts; Tercet takes those whose "
+                r"alternatives end where they repeat, such as ' ?\p{L}+|\s+'"
+            )
+
+
+def _take_spaces(alternatives: Sequence[str]) -> bool:
+    """Whether a run of white space is taken as a whole by what follows the first of these."""
+    before = [*takewhile(lambda alternative: alternative in BEFORE_SPACES, alternatives)]
+    after = alternatives[len(before) : len(before) + 1]
+    return bool(after) and (after[0] in SPACES or (after[0] == SPACE and BEFORE_LAST in before))
+
+
+def _split_alternatives(pattern: str) -> list[str]:
+    """The parts between `|` that stand in no group and no class."""
+    parts, depth = [""], 0
+    for token in re.findall(rf"\\.|{CLASS}|.", pattern, flags=re.DOTALL):
+        if token == "|" and not depth:
+            parts.append("")
+            continue
+        depth += (token == "(") - (token == ")")
+        parts[-1] += token
+    return parts

@@ -1,0 +1,48 @@
+"""Small model folders of every kind, made once, their copies, and what changes to a copy must lead to."""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from attack import attack_function
+from hurt_folders import make_folders
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError
+
+
+@cache
+def whole_folders() -> dict[str, Path]:
+    root = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return make_folders(root)
+
+
+def copy_folder(kind: str, root: Path) -> Path:
+    """A copy to be hurt, in the place of an earlier one."""
+    source, target = whole_folders()[kind], root / "copy"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source if source.is_dir() else source.parent, target)
+    return target if source.is_dir() else target / source.name
+
+
+def refuse_all(changes: dict[str, Callable[[], None]], folder: Path, *, memory: int = 300 << 20) -> None:
+    """After each change the folder is refused, soon, in one line; all of them in one child."""
+
+    def work() -> int:
+        for name, change in changes.items():
+            print(name, flush=True)
+            change()
+            with pytest.raises(UserError) as told:
+                load_model(folder)
+            assert "\n" not in str(told.value)
+            assert len(str(told.value)) < 1500
+        return 0
+
+    outcome = attack_function(work, seconds=10.0 + len(changes))
+    assert outcome.code == 0, outcome.stdout[-300:] + outcome.stderr[-3000:]
+    assert outcome.memory < memory

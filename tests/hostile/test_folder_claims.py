@@ -1,0 +1,221 @@
+"""Sizes, files and headers of which a model folder lies: each refused in one line before it costs anything."""
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from attack import attack, attack_function
+from folder_copies import copy_folder, refuse_all
+from hurt_folders import safe_header, write_safe_header
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError
+
+HUGE = (10**6, 10**9, 10**12, 2**63, 10**100)
+NONE = (0, -1, float("nan"), float("inf"), float("-inf"), True, "x", "", None, [], {})
+SIZES = {
+    "ours decoder": ("stack.d_model", "stack.n_layers", "stack.n_heads", "stack.d_ff", "max_len", "vocab_size"),
+    "bert": (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+    ),
+    "gpt2": ("n_embd", "n_layer", "n_head", "vocab_size", "n_positions"),
+    "llama sharded": (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+        "num_key_value_heads",
+    ),
+    "marian": ("d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_ffn_dim"),
+}
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str], Path]:
+    return lambda kind: copy_folder(kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_config_that_claims_more_than_its_weights_hold(kind: str, copied: Callable[[str], Path]) -> None:
+    folder = copied(kind)
+    path = folder / "config.json"
+    before = json.loads(path.read_text())
+
+    def claim(key: str, value: Any) -> None:
+        config = json.loads(json.dumps(before))
+        *above, last = key.split(".")
+        inner = config
+        for name in above:
+            inner = inner[name]
+        inner[last] = value
+        path.write_text(json.dumps(config))
+
+    changes = {
+        f"{key} = {value}": lambda key=key, value=value: claim(key, value)
+        for key in SIZES[kind]
+        for value in (*HUGE, *NONE)
+        if not (value in (None, 10**6, 10**9, True) and key in ("max_len", "num_key_value_heads"))
+        and not (value in (None, 1) and "heads" in key + "heads")
+    }
+    refuse_all(changes, folder)
+
+
+def test_a_refusal_takes_no_time_and_no_memory_from_the_command_line(copied: Callable[[str], Path]) -> None:
+    folder = copied("ours decoder")
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in (("n_layers", 10**6), ("d_model", 10**9), ("n_layers", 1000), ("d_ff", 2**19)):
+        (folder / "config.json").write_text(json.dumps({**config, "stack": {**config["stack"], key: value}}))
+        outcome = attack(["generate", str(folder), "--prompt", "a"])
+        assert outcome.refused_in_one_line(), outcome.stderr
+        assert outcome.memory < 200 << 20
+    (folder / "config.json").write_text(json.dumps({**config, "pad_vocab_to": 2**20}))
+    assert attack(["generate", str(folder), "--prompt", "a"]).refused_in_one_line()
+
+
+TEXTS = {
+    "a gigabyte": b" " * (65 << 20),
+    "deep": b"[" * 10**6,
+    "deep objects": b'{"a":' * 10**6,
+    "deep and whole": b'{"a":' * 100 + b"1" + b"}" * 100,
+    "a key twice": b'{"model": {}, "model": {}}',
+    "digits": b'{"a": ' + b"1" * 10**5 + b"}",
+    "digits behind a point": b'{"a": 1e999}',
+    "NaN": b'{"a": NaN}',
+    "no UTF-8": b'{"a": "\xff"}',
+    "UTF-16": '{"a": 1}'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "card.json", "generation_config.json"])
+def test_json_that_no_one_wrote(name: str, copied: Callable[[str], Path]) -> None:
+    folder = copied("ours decoder")
+    changes = {case: lambda data=data: (folder / name).write_bytes(data) and None for case, data in TEXTS.items()}
+    refuse_all(changes, folder)
+
+
+@pytest.mark.parametrize("kind", ["ours decoder", "gpt2", "llama sharded", "marian", "bert pickled", "gguf llama"])
+def test_a_pipe_a_device_a_folder_or_a_link_out_in_place_of_any_file(kind: str, copied: Callable[[str], Path]) -> None:
+    opened = copied(kind)
+    folder = opened if opened.is_dir() else opened.parent
+
+    def work() -> int:
+        for path in sorted(folder.iterdir()):
+            kept = path.read_bytes()
+            for what in ("pipe", "device", "folder", "link"):
+                print(path.name, what, flush=True)
+                path.unlink()
+                match what:
+                    case "pipe":
+                        os.mkfifo(path)
+                    case "device":
+                        path.symlink_to("/dev/zero")
+                    case "folder":
+                        path.mkdir()
+                    case _:
+                        path.symlink_to("/etc/hostname")
+                with suppress(UserError):
+                    load_model(folder).readme()
+                    assert what in ("pipe", "folder")  # what is no file is not there
+                path.rmdir() if what == "folder" else path.unlink()
+                path.write_bytes(kept)
+        return 0
+
+    outcome = attack_function(work, seconds=60)
+    assert outcome.code == 0, outcome.stdout[-300:] + outcome.stderr[-3000:]
+
+
+def test_a_link_out_of_the_folder_is_no_way_to_a_secret(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copied("ours decoder")
+    (tmp_path / "secret").write_text("s3cret")
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to(tmp_path / "secret")
+    outcome = attack(["convert", str(folder), str(tmp_path / "out"), "--to", "hf"])
+    assert outcome.refused_in_one_line(), outcome.stderr
+    assert "is a link out of its folder" in outcome.stderr
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to("card.json")
+    assert load_model(folder).readme() == (folder / "card.json").read_text()
+
+
+def test_safetensors_headers_that_lie(copied: Callable[[str], Path]) -> None:
+    folder = copied("ours decoder")
+    path = folder / "model.safetensors"
+    header, numbers = safe_header(path)
+    first = next(name for name in header if name != "__metadata__")
+
+    def entry(**change: Any) -> Callable[[], None]:
+        return lambda: write_safe_header(path, {**header, first: {**header[first], **change}}, numbers)
+
+    text = json.dumps(header)
+    twice = text[:-1] + f", {json.dumps(first)}: {json.dumps(header[first])}" + "}"
+    many = json.dumps({f"a{n}": header[first] for n in range(300_000)}).encode()
+    changes: dict[str, Callable[[], None]] = {
+        **{
+            f"length {n}": lambda n=n: write_safe_header(path, header, numbers, length=n)
+            for n in (0, 7, 2**24, 2**40, 2**63, 2**64 - 1)
+        },
+        "a long header": lambda: path.write_bytes(struct.pack("<Q", len(many)) + many + numbers) and None,
+        "a name twice": lambda: path.write_bytes(struct.pack("<Q", len(twice)) + twice.encode() + numbers) and None,
+        "overlapping": entry(data_offsets=[4, 4 + header[first]["data_offsets"][1]]),
+        "backwards": entry(data_offsets=list(reversed(header[first]["data_offsets"]))),
+        "negative": entry(data_offsets=[-8, 0]),
+        "far": entry(data_offsets=[2**62, 2**63 - 1]),
+        "empty and long": lambda: write_safe_header(
+            path, {**header, "b": {"dtype": "F32", "shape": [2**40, 0], "data_offsets": [0, 0]}}, numbers
+        ),
+        "another type": entry(dtype="F64"),
+        "no type": entry(dtype="X"),
+        "a type that is a list": entry(dtype=["F32"]),
+        "shape": entry(shape=[2**63, 2]),
+        "negative shape": entry(shape=[-1]),
+        "deep": lambda: path.write_bytes(struct.pack("<Q", 10**6) + b"[" * 10**6) and None,
+        "an unknown tensor of a long name": lambda: write_safe_header(
+            path,
+            {**header, "b" * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [len(numbers), len(numbers) + 4]}},
+            numbers + bytes(4),
+        ),
+    }
+    refuse_all(changes, folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.safetensors",
+        "/dev/zero",
+        "..",
+        "",
+        "a/b.safetensors",
+        "\0",
+        "pipe.safetensors",
+        "A" * 5000,
+        5,
+        None,
+        ["a"],
+        {},
+    ],
+)
+def test_an_index_names_files_of_its_own_folder(name: Any, copied: Callable[[str], Path]) -> None:
+    folder = copied("llama sharded")
+    (folder.parent / "secret.safetensors").write_bytes((folder / "model-00001.safetensors").read_bytes())
+    os.mkfifo(folder / "pipe.safetensors")
+    index = folder / "model.safetensors.index.json"
+    refuse_all(
+        {"index": lambda: index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}})) and None}, folder
+    )

@@ -1,0 +1,182 @@
+"""Tokenizers that claim too much, take for ever or make the library panic."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import Regex, models, pre_tokenizers
+
+sys.path.append(str(Path(__file__).parent))
+
+from attack import attack_function
+from folder_copies import copy_folder, refuse_all
+from hurt_folders import BYTES
+
+from tercet.config import UserError
+from tercet.tokens import Tokenizer, gguf, gpt2, trainers
+from tercet.tokens.patterns import check_pattern
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str], Path]:
+    return lambda kind: copy_folder(kind, tmp_path)
+
+
+EVIL = (
+    r"(a+)+$",
+    r"(a|aa)+$",
+    r"a*a*a*b",
+    r"a*b",
+    r"(a?){50}a{50}",
+    r"\s+$",
+    r"(?=(a+)+b)a",
+    r"(?<=a*)b",
+    r"((a*)*)*b",
+    r"(\p{L}+\s?)+!",
+    r"\1(a)",
+    r"(?R)",
+    "",
+    "a" * 10_000,
+    r"\s*[\r\n]+| |\s+",
+    r"[a-z&&[^aeiou]]+x",
+    r"a{1,9}a{1,9}a{1,9}b",
+    r"(x+x+)+y",
+)
+
+
+@pytest.mark.parametrize("pattern", EVIL)
+def test_a_pattern_that_could_take_for_ever_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        check_pattern(pattern)
+
+
+def test_patterns_that_are_taken_are_fast_on_every_text() -> None:
+    patterns = [
+        gpt2.PATTERN,
+        trainers.WORD,
+        trainers.CLASS_RUN,
+        gguf.LLAMA_SPLIT,
+        gguf.GPT2_SPLIT,
+        " {2,}",
+        r"\w+|[^\w\s]+",
+    ]
+    texts = [
+        "a" * 10**5,
+        " " * 10**5 + "a",
+        "\n" * 10**5 + "a",
+        "a-" * 10**5,
+        "'s" * 10**5,
+        "1" * 10**5,
+        "! " * 10**5,
+        "A" * 10**5,
+    ]
+
+    def work() -> int:
+        for pattern in patterns:
+            check_pattern(pattern)
+            library = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+            library.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+            for text in texts:
+                library.encode_batch_fast([text])
+        return 0
+
+    outcome = attack_function(work, seconds=40)
+    assert outcome.code == 0, outcome.stderr[-2000:]
+
+
+def test_tokenizers_that_claim_too_much(copied: Callable[[str], Path]) -> None:
+    folder = copied("ours steps")
+    path = folder / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    model = whole["model"]
+    token = whole["added_tokens"][0]
+    grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"}
+    template = whole["post_processor"]
+
+    def change(**parts: Any) -> Callable[[], None]:
+        return lambda: path.write_text(json.dumps({**whole, **parts})) and None
+
+    changes = {
+        **{
+            f"id {n}": change(model={**model, "vocab": {**model["vocab"], "x": n}})
+            for n in (-1, 2**20, 2**32 - 1, 2**40)
+        },
+        **{f"added id {n}": change(added_tokens=[{**token, "id": n}]) for n in (-1, 2**32 - 1, 2**40, "x", None)},
+        "merges of nothing": change(model={**model, "merges": [["zz", "qq"]]}),
+        "merges of one": change(model={**model, "merges": [["a"]]}),
+        "no model": change(model={"type": "X"}),
+        "a long token": change(model={**model, "vocab": {**model["vocab"], "a" * 5000: 4}}),
+        "a normalizer that grows": change(normalizer={"type": "Sequence", "normalizers": [grows] * 5}),
+        "a step that writes a page": change(normalizer={**grows, "content": "a" * 10**5}),
+        "many steps": change(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}),
+        "steps in steps": change(
+            pre_tokenizer={
+                "type": "Sequence",
+                "pretokenizers": [
+                    {
+                        "type": "Sequence",
+                        "pretokenizers": [{"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"}] * 20,
+                    }
+                ],
+            }
+        ),
+        "nothing replaced": change(normalizer={**grows, "pattern": {"String": ""}}),
+        "a table": change(
+            normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}, model={**model, "vocab": {}}
+        ),
+        "opening": change(
+            post_processor={**template, "special_tokens": {"<s>": {"id": "<s>", "ids": [10**6], "tokens": ["<s>"]}}}
+        ),
+        "no such special token": change(post_processor={**template, "special_tokens": {}}),
+        **{
+            f"split {n}": change(
+                pre_tokenizer={"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+            )
+            for n, regex in enumerate(EVIL)
+        },
+        **{
+            f"replace {n}": change(normalizer={**grows, "pattern": {"Regex": regex}, "content": "b"})
+            for n, regex in enumerate(EVIL)
+        },
+        **{
+            f"decoder {n}": change(decoder={**grows, "pattern": {"Regex": regex}, "content": "b"})
+            for n, regex in enumerate(EVIL)
+        },
+    }
+    refuse_all(changes, folder)
+
+
+def test_a_word_of_wordpiece_has_an_end(copied: Callable[[str], Path]) -> None:
+    folder = copied("ours encoder")
+    path = folder / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    model = {**whole["model"], "max_input_chars_per_word": 10**9}
+    refuse_all({"long words": lambda: path.write_text(json.dumps({**whole, "model": model})) and None}, folder)
+
+
+def test_a_panic_of_the_library_is_a_mistake_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        pass
+
+    tokenizer = Tokenizer.from_json(BYTES.to_json())
+
+    class Panics:
+        def encode_batch_fast(self, *_: Any, **__: Any) -> Any:
+            raise PanicException("called `Option::unwrap()` on a `None` value\nmore")
+
+    tokenizer._library = Panics()  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"cannot cut this text: .*Option::unwrap.*; take another"):
+        tokenizer.encode("a")
+
+
+def test_label_names_are_counted_once(copied: Callable[[str], Path]) -> None:
+    folder = copied("ours encoder")
+    config = json.loads((folder / "config.json").read_text())
+    labels = [str(number) for number in range(300_000)]
+    classifier = {"labels": labels, "over": "texts", "pooling": "mean", "dropout": 0.0}
+    claim = json.dumps({**config, "classifier": classifier})
+    refuse_all({"labels": lambda: (folder / "config.json").write_text(claim) and None}, folder)

@@ -1,0 +1,94 @@
+"""Whatever a model folder says of itself, to open it ends soon: in a model, or in one line."""
+
+import os
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from attack import Outcome, attack_function
+from folder_copies import whole_folders
+from hurt_folders import MAKERS, hurt
+
+from tercet.checkpoint import load_model, read_spec
+from tercet.cli.main import main
+from tercet.config import UserError
+
+INPUTS = 72 * int(os.environ.get("TERCET_HOSTILE", "1"))
+BATCH = 12  # inputs of one child
+SECONDS = 10.0  # of the processor for one input; a child that waits is ended after BATCH times as long
+MEMORY = 1 << 30
+PROMPT = "the cat  sat on <s> the mat, naïve\n\t 1984!" * 3
+
+
+def open_folder(path: Path) -> str:
+    """What becomes of it in a word; a mistake of ours is raised."""
+    try:
+        trained = load_model(path)
+        for tokenizer in (trained.tokenizer, trained.source_tokenizer):
+            tokenizer.decode(tokenizer.encode(PROMPT))
+        trained.readme()
+    except UserError as error:
+        check_message(error)
+        return "refused"
+    return "read"
+
+
+def open_spec(path: Path) -> None:
+    try:
+        read_spec(path)
+    except UserError as error:
+        check_message(error)
+
+
+def check_message(error: UserError) -> None:
+    assert "\n" not in str(error)
+    assert len(str(error)) < 2000
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_whole_folder_opens(kind: str) -> None:
+    assert open_folder(whole_folders()[kind]) == "read"
+
+
+@pytest.mark.parametrize("first", range(0, INPUTS, BATCH))
+def test_a_hurt_folder_is_read_or_refused(first: int, tmp_path: Path) -> None:
+    """One child for some inputs; its output is a line for each, of which the last tells where it stopped."""
+
+    folders = whole_folders()
+
+    def work() -> int:
+        for seed in range(first, first + BATCH):
+            kind = list(MAKERS)[seed % len(MAKERS)]
+            path, what = hurt(folders[kind], tmp_path / str(seed), seed)
+            print(seed, kind, what.encode("ascii", "backslashreplace").decode(), end=" -> ", flush=True)
+            start = time.process_time()
+            open_spec(path)
+            result = open_folder(path)
+            if seed % 8 == 0:
+                assert main(["inspect", str(path)]) in (0, 2)
+            print(f"{result} {time.process_time() - start:.2f}", file=sys.stderr, flush=True)
+            assert time.process_time() - start < SECONDS
+            print(result, flush=True)
+            shutil.rmtree(tmp_path / str(seed))
+        return 0
+
+    outcome = attack_function(work, seconds=BATCH * SECONDS)
+    assert outcome.code == 0, outcome.stdout[-500:] + outcome.stderr[-3000:]
+    assert outcome.memory < MEMORY
+    if (table := os.environ.get("TERCET_HOSTILE_TABLE")) is not None:
+        write_row(Path(table), first, outcome)
+
+
+def write_row(table: Path, first: int, outcome: Outcome) -> None:
+    """How many were read and refused, the longest in seconds, and the child's memory."""
+    rows = [line.split() for line in outcome.stderr.splitlines()]
+    took = [(row[0], float(row[1])) for row in rows if len(row) == 2 and row[0] in ("read", "refused")]
+    counts = Counter(word for word, _ in took)
+    with table.open("a") as file:
+        print(first, counts["read"], counts["refused"], max(seconds for _, seconds in took), outcome.memory, file=file)

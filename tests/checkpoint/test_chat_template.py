@@ -93,6 +93,7 @@ def test_none_where_there_is_none_and_none_of_an_earlier_model(tmp_path: Path) -
 
 def test_what_is_no_template_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = ours(tmp_path / "ours", TEMPLATE)
+    (folder / "manifest.json").unlink()  # which would name any other template as damaged
     for data, message in (
         (b"\xff\xfe", r"cannot read .*chat_template\.jinja: it is not UTF-8 text"),
         (b"x" * (2 << 20), r"chat_template\.jinja: it has 2097152 bytes, and may have 1048576"),

@@ -254,7 +254,7 @@ def test_encoders_have_the_same_states(kind: str, seed: int, tmp_path: Path) -> 
 def test_two_vocabularies_or_one(tmp_path: Path) -> None:
     one = Path(taken_out(tmp_path / "one", translator()))
     assert {path.name for path in one.iterdir()} == {
-        "README.md", "config.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"
+        "README.md", "config.json", "manifest.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"
     }  # fmt: skip
     two = Path(taken_out(tmp_path / "two", translator(share_embeddings=False, source_vocab_size=29), 29))
     assert len(json.loads((two / "source_vocabulary.json").read_text())) == 29
@@ -341,7 +341,7 @@ def test_an_old_folder_is_written_over_whole(tmp_path: Path) -> None:
     folder = Path(taken_out(tmp_path / "a", translator(share_embeddings=False, source_vocab_size=29), 29))
     convert(saved(tmp_path / "b", generator()), folder, "ctranslate2", force=True)
     assert {path.name for path in folder.iterdir()} == {
-        "README.md", "config.json", "model.bin", "vocabulary.json", "tokenizer.json"
+        "README.md", "config.json", "manifest.json", "model.bin", "vocabulary.json", "tokenizer.json"
     }  # fmt: skip
     hf = convert(tmp_path / "b", folder, "hf", force=True)
     assert not {"model.bin", "vocabulary.json"} & {path.name for path in hf.iterdir()}

@@ -245,15 +245,17 @@ class TestTwoTokenizers:
 class TestRunFolders:
     def test_best_comes_before_last(self, tmp_path: Path) -> None:
         save_model(tmp_path / "last", model_of(seed=1), TOKENIZER, CARD)
-        assert load_model(tmp_path).folder == tmp_path / "last"
+        with pytest.raises(UserError, match=r"no whole model in .*best: model\.safetensors missing"):
+            load_model(tmp_path)
         save_model(tmp_path / "best", model_of(seed=2), TOKENIZER, CARD)
         assert load_model(str(tmp_path)).folder == tmp_path / "best"
 
-    def test_a_best_that_was_only_begun_is_passed_over(self, tmp_path: Path) -> None:
+    def test_the_last_does_not_take_the_place_of_a_broken_best(self, tmp_path: Path) -> None:
         save_model(tmp_path / "last", model_of(), TOKENIZER, CARD)
         save_model(tmp_path / "best", model_of(), TOKENIZER, CARD)
         (tmp_path / "best" / "model.safetensors").unlink()
-        assert load_model(tmp_path).folder == tmp_path / "last"
+        with pytest.raises(UserError, match=r"no whole model in .*best: model\.safetensors missing"):
+            load_model(tmp_path)
 
 
 class TestWords:

@@ -256,6 +256,6 @@ def test_a_conversion_never_writes_over_its_own_file(tmp_path: Path) -> None:
         convert(file, file.parent, force=True)
     assert file.read_bytes() == before
     convert(file, tmp_path / "ours", "gguf", force=True)
-    assert {path.name for path in (tmp_path / "ours").iterdir()} == {"README.md", "model.gguf"}
+    assert {path.name for path in (tmp_path / "ours").iterdir()} == {"README.md", "manifest.json", "model.gguf"}
     told = (tmp_path / "ours" / "README.md").read_text()
     assert told.count("## Open it with llama.cpp") == 1

@@ -214,6 +214,7 @@ def test_one_vocabulary_may_be_cut_in_two_ways(tmp_path: Path) -> None:
     again = load_model(tmp_path / "ours")
     assert again.source_tokenizer.encode("W5") == source.encode("W5")
     assert again.tokenizer.bos_id == 0
+    (tmp_path / "ours" / "manifest.json").unlink()
     Tokenizer(words(24)).save(tmp_path / "ours" / "source_tokenizer.json")
     with pytest.raises(UserError, match=r"source_tokenizer\.json has 24 ids"):
         load_model(tmp_path / "ours")

@@ -225,7 +225,11 @@ FILES = {
 def test_sizes_are_open_and_named(family: str, exported: dict[str, tuple[AnyModel, Path]]) -> None:
     model, folder = exported[family]
     own = {"source_tokenizer.json"} if getattr(model.spec, "source_vocab_size", None) else set()
-    assert {path.name for path in folder.iterdir()} == FILES[family] | own | {"tokenizer.json", "README.md"}
+    assert {path.name for path in folder.iterdir()} == FILES[family] | own | {
+        "tokenizer.json",
+        "README.md",
+        "manifest.json",
+    }
     for name in FILES[family]:
         graph = onnx.load(folder / name)
         onnx.checker.check_model(graph, full_check=True)

@@ -18,7 +18,7 @@ import tercet
 from tercet.api import recipe_with
 from tercet.cli.main import main
 from tercet.config import UserError, parse, to_plain
-from tercet.messages import LONGEST, one_line, show
+from tercet.messages import LONGEST, one_line
 from tercet.models import DecoderOnlySpec, EncoderOnlySpec
 from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_yaml
 from tercet.training.grid import VariedKey
@@ -573,7 +573,7 @@ def test_command_lines(
         {"recipe": None},
         {"recipe": "a\0.yaml"},
     ],
-    ids=show,
+    ids=lambda arguments: "-".join(arguments),
 )
 def test_python(arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

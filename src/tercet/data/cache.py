@@ -24,7 +24,7 @@ from tercet.storage import DamagedFile, read_manifest, write_folder
 from tercet.tokens import Characters, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
 
-FORMAT = 2  # counts up when the same settings give other files
+FORMAT = 1  # counts up when the same settings give other files
 TRAINING_BYTES = 256 << 20  # of text, from which a vocabulary is learnt
 CHUNK_CHARACTERS = (1 << 20) * min(
     16, max(2, os.cpu_count() or 1)

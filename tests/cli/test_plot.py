@@ -169,7 +169,7 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
         ("schedule --stack encoder", "--stack is for positions and attention and neighbours, and schedule has"),
         ("attention", "attention is that of a text; give one: --prompt"),
         ("attention --prompt the --layer 2", "--layer 2: "),
-        ("attention --prompt the --layer -1", "has no such block; its blocks are 0 to 1"),
+        ("attention --prompt the --layer -1", "argument --layer: -1 must be at least 0"),
         ("attention --prompt the --layer one", "argument --layer: invalid int value: 'one'"),
         ("attention --prompt the --stack encoder", "--stack encoder: "),
         ("attention --prompt the --target a", "a target is for translators"),

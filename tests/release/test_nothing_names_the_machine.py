@@ -181,7 +181,7 @@ def test_a_converted_model(
 def test_a_model_of_an_earlier_version_that_is_given_away(to: str | None, language: Path, tmp_path: Path) -> None:
     """Whose card has the folders in it still."""
     old = tmp_path / "old"
-    shutil.copytree(language / "best", old)
+    shutil.copytree(language / "best", old, ignore=shutil.ignore_patterns("manifest.json"))
     (old / "card.json").write_text((old / "card.json").read_text().replace('"./', f'"/home/{SECRET}/'))
     (old / "README.md").write_text((old / "README.md").read_text().replace(": ./", f": /home/{SECRET}/"))
     assert len(telling(old)) == 2
@@ -213,7 +213,7 @@ def test_vectors(suffix: str, place: Path, classifier: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_comparison(place: Path, tmp_path: Path) -> None:
+def test_a_comparison(language: Path, place: Path) -> None:  # whose fixture writes the recipe
     recipe, out = place / "language.yaml", place / "compared"
     assert main(["compare", str(recipe), "--seeds", "1,2", "--out", str(out), "--quiet"]) == 0
     assert telling(out, besides=("recipe.yaml", "settings.json")) == []  # what it is resumed by

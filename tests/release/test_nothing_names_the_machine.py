@@ -213,10 +213,11 @@ def test_vectors(suffix: str, place: Path, classifier: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_comparison(language: Path, place: Path) -> None:  # whose fixture writes the recipe
-    recipe, out = place / "language.yaml", place / "compared"
-    assert main(["compare", str(recipe), "--seeds", "1,2", "--out", str(out), "--quiet"]) == 0
-    assert telling(out, besides=("recipe.yaml", "settings.json")) == []  # what it is resumed by
+def test_a_comparison(language: Path, place: Path) -> None:
+    """It names the folders of its runs as they were given, here from where the command was called."""
+    assert (place / "language.yaml").exists()  # the fixture's
+    assert main(["compare", "language.yaml", "--seeds", "1,2", "--out", "compared", "--quiet"]) == 0
+    assert telling(place / "compared", besides=("recipe.yaml", "settings.json")) == []  # what it is resumed by
 
 
 def test_the_search_sees_what_is_packed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rich.progress import track
 from tercet.checkpoint import Translator
 from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairFiles, PairsSpec, pairs_of, prepare_pairs
+from tercet.data.pair_datasets import languages
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol
 from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, check_present, check_unchanged, digest
@@ -72,8 +73,8 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             spec = trained_on
             check_present(trained, spec, "--source and --target")
         else:
-            languages = ("source_language", "target_language")
-            known = {} if trained_on is None else {name: getattr(trained_on, name) for name in languages}
+            keys = ("source_language", "target_language")
+            known = {} if trained_on is None else {name: getattr(trained_on, name) for name in keys}
             files = {"source": str(source), "target": None if target is None else str(target)}
             spec = parse(PairsSpec, {**files, **known, "encoding": encoding or "utf-8"})
         named = spec.target is None and spec.source in PAIR_DATASETS

@@ -249,6 +249,17 @@ def test_the_folder_of_one_file_opens_and_of_two_does_not(tmp_path: Path) -> Non
         load_model(file.with_name("README.md"))
 
 
+def test_a_file_of_ours_is_checked_however_it_is_opened(tmp_path: Path) -> None:
+    folder = convert(taken_out(tmp_path, llama()), tmp_path / "again", "gguf")
+    path = folder / "model.gguf"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for given in (path, folder):
+        with pytest.raises(UserError, match=r"model\.gguf is damaged"):
+            load_model(given)
+
+
 def test_a_conversion_never_writes_over_its_own_file(tmp_path: Path) -> None:
     file = taken_out(tmp_path, llama())
     before = file.read_bytes()

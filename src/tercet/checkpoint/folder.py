@@ -27,28 +27,32 @@ from torch import Tensor
 
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
+from tercet.checkpoint.find_model import find_model
 from tercet.checkpoint.foreign.bert import bert_spec, from_bert
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
-from tercet.checkpoint.foreign.state_dict import WEIGHTS, read_state_dict
+from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build, build_meta
 from tercet.reading.bounded_json import read_json_file
-from tercet.reading.files import check_links
-from tercet.storage import MANIFEST, Manifest, read_whole, report_write_errors, write_atomically, write_folder
+from tercet.storage import (
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    read_whole,
+    report_write_errors,
+    write_atomically,
+    write_folder,
+)
 from tercet.tokens import Tokenizer
-from tercet.tokens.foreign import FORMS, tokenizers_of
+from tercet.tokens.foreign import tokenizers_of
 from tercet.tokens.gguf import TEMPLATE, from_settings
-
-NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
-INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
-
 
 # What a folder of any kind may hold of a model: it makes way for a new one, with which it would be read together.
 PARTS = {
@@ -73,7 +77,6 @@ READERS = {  # by their model_type
     "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
     "llama": Reader(llama_spec, from_llama), "marian": Reader(marian_spec, from_marian),
 }  # fmt: skip
-GGUF = ".gguf"
 MAX_NEW_TOKENS = 200
 
 
@@ -263,6 +266,7 @@ def _load_foreign(folder: Path, config: Plain) -> Trained:
 
 
 def _load_gguf(path: Path, given: Path) -> Trained:
+    _check(path.parent, read_manifest(path.parent), [path.name])
     file = GgufFile(path)
     template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")
     with _name_in_errors(path):
@@ -297,35 +301,6 @@ def _with_own_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
     """What a card says of a model's tokenizer, or of both."""
     return " ".join(dict.fromkeys((tokenizer.hash, source_tokenizer.hash)))
-
-
-def find_model(path: Path) -> Path:
-    """The model folder that `path` means: itself, or `best`, else `last`, in a run folder; or else its one GGUF file.
-
-    Raises:
-        UserError: where there is none, with the nearest name.
-    """
-    if path.is_file():
-        if path.suffix.lower() == GGUF:
-            return path
-        raise UserError(f"{path} is a file; give the folder that it is in, or a {GGUF} file")
-    if not path.is_dir():
-        raise UserError(f"no such folder: {path}{_did_you_mean(path)}")
-    folders = (path, path / "best", path / "last")
-    whole = [folder for folder in folders if not _missing(folder)]
-    begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
-    if whole and whole[0] in (path, *begun[:1]):  # the last does not take the place of a broken best in silence
-        check_links(whole[0])
-        return whole[0]
-    if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
-        if len(files) == 1:
-            check_links(path)
-            return files[0]
-        raise UserError(f"{path} has {len(files)} {GGUF} files; give one of them, such as {files[0]}")
-    if begun:
-        names = " and ".join(_missing(begun[0]))
-        raise UserError(f"no whole model in {begun[0]}: {names} missing; copy the whole folder, or train again")
-    raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
 
 
 def _spec(config: Plain, path: Path) -> AnySpec:
@@ -369,21 +344,6 @@ def _sizes(spec: AnySpec, *, cut_apart: bool = False) -> dict[str, int]:
 def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dict[str, Tokenizer]:
     own = {} if source_tokenizer is None else {"source_tokenizer.json": source_tokenizer}
     return {"tokenizer.json": tokenizer, **own}
-
-
-def _missing(folder: Path) -> list[str]:
-    def has_files(*names: str) -> bool:
-        return all((folder / name).is_file() for name in names)
-
-    return [name for name in NEEDED if not any(has_files(*names) for names in INSTEAD.get(name, [(name,)]))]
-
-
-def _did_you_mean(path: Path) -> str:
-    if not path.parent.is_dir():
-        return ""
-    folders = {str(other): other.name for other in path.parent.iterdir() if other.is_dir()}
-    guess = suggest(str(path), folders)
-    return guess if guess.startswith("; did you mean") else ""
 
 
 def _generation(tokenizer: Tokenizer) -> Plain:

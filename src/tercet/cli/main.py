@@ -43,6 +43,11 @@ OUT_OF_MEMORY = (
     "out of memory; lower task.micro_batch_size (of pairs task.micro_batch_tokens) or the model's sizes, "
     "generate fewer samples at once, or lower --batch-tokens"
 )
+# Which path it was may be any flag's: what no reader or writer has told in words of its own.
+OF_THE_SYSTEM = {
+    errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
+}  # fmt: skip
 VERBS: dict[str, ModuleType] = {
     "train": train,
     "generate": generate,
@@ -98,8 +103,10 @@ def main(arguments: Sequence[str]) -> int:
 
         if isinstance(error, UserError):
             return _fail(error, 2)
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # whichever flag the path came with
-            return _fail(f"{error.filename}: the name is too long for a file or folder", 2)
+        if isinstance(error, OSError) and error.errno in OF_THE_SYSTEM and error.filename is not None:
+            return _fail(
+                f"{error.filename}: {error.strerror}; see whether the path, its rights and its disk are right", 2
+            )
         if _out_of_memory(error):
             return _fail(OUT_OF_MEMORY, 1)
         traceback.print_exc()

@@ -85,7 +85,7 @@ def train(
     if from_weights and (restart or exact):
         raise UserError(f"--from-weights and {'--restart' if restart else '--exact'} exclude each other; leave one out")
     if not restart:
-        check_same_run(out, recipe)
+        check_same_run(out, recipe, find_record(out, from_weights=from_weights))
     keep_memory()
     with ExitStack() as stack:
         primary, begun = _is_primary(recipe), (out / RECIPE).exists() or (out / RECORD).exists()
@@ -94,13 +94,15 @@ def train(
         if primary and restart:
             remove_run(out, recipe)
         record, checkpoints = find_record(out, from_weights=from_weights), Checkpoints(out, recipe.training.keep)
+        if primary and record is None:
+            (out / RECORD).unlink(missing_ok=True)  # a damaged one, where the weights are to do
         finished = record is not None and record.finished
         start = Start() if finished else find_start(out, record, checkpoints, from_weights=from_weights)
         task, model, old = _build(recipe, out, quiet)
         if primary and not begun:
             _make_folder(out)
             stack.enter_context(lock_folder(out))
-            check_same_run(out, recipe)  # another process may have been here meanwhile
+            check_same_run(out, recipe, read_record(out))  # another process may have been here meanwhile
         record = _settle(out, task, model, old, quiet, arithmetic)
         if record.finished:
             check_models(out)

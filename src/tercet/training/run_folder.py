@@ -13,7 +13,7 @@ from tercet.checkpoint import Trained, load_model
 from tercet.checkpoint.run_record import RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
 from tercet.settings_yaml import read_yaml
-from tercet.storage import DamagedFile, read_manifest, write_atomically
+from tercet.storage import DamagedFile, read_manifest, report_write_errors, write_atomically
 from tercet.training.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
 from tercet.training.pretrained import PRETRAINED_COPY
 from tercet.training.recipe import Recipe, parse_recipe
@@ -43,15 +43,21 @@ def read_recipe(run: Path | str) -> Recipe:
     Raises:
         UserError: where the folder holds none, or it is damaged.
     """
-    path = Path(run) / RECIPE
-    record = read_record(Path(run))
+    return _read_recipe(Path(run), read_record(Path(run)))
+
+
+def _read_recipe(run: Path, record: RunRecord | None) -> Recipe:
+    path = run / RECIPE
     if record is not None:
         record.check_file(path)
-    return parse_recipe(read_yaml(path), name=str(path), run=Path(run))
+    return parse_recipe(read_yaml(path), name=str(path), run=run)
 
 
-def check_same_run(out: Path, recipe: Recipe) -> None:
+def check_same_run(out: Path, recipe: Recipe, record: RunRecord | None) -> None:
     """A folder holds one run. Where figures are logged to may change; nothing that changes the model may.
+
+    Args:
+        record: what the run noted of itself, as of its recipe.
 
     Raises:
         UserError: where `out` holds another run, or something else.
@@ -65,7 +71,7 @@ def check_same_run(out: Path, recipe: Recipe) -> None:
         if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return
-    old, new = to_plain(read_recipe(out)), to_plain(recipe)
+    old, new = to_plain(_read_recipe(out, record)), to_plain(recipe)
     for settings in (old, new):
         for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
             settings["model"].pop(size, None)
@@ -100,16 +106,16 @@ def remove_run(out: Path, recipe: Recipe) -> None:
     """
     if not any((out / name).exists() for name in (RECIPE, RECORD)):
         if out.exists():
-            check_same_run(out, recipe)
+            check_same_run(out, recipe, None)
         return
     if recipe.pretrained is not None and Path(recipe.pretrained).resolve().is_relative_to(out.resolve()):
         raise UserError(f"--restart would delete {recipe.pretrained}, which the run begins with; give another --out")
-    for name in PARTS:
-        path = out / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    for path in (out / name for name in PARTS):
+        with report_write_errors(path):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
@@ -127,7 +133,7 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
         record = read_record(out)
     except DamagedFile as error:
         raise UserError(f"{error}; or: {CHOICES}") from None
-    if record is None and any((out / name).exists() for name in (*MODELS, FOLDER)):
+    if record is None and (out / RECIPE).exists() and any((out / name).exists() for name in (*MODELS, FOLDER)):
         raise UserError(f"{out / RECORD} is missing; put it back, or: {CHOICES}")
     return record
 

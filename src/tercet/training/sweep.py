@@ -135,7 +135,7 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
         if run.recipe is None:
             check_scorable(load_model(run.folder))
             continue
-        check_same_run(run.folder, run.recipe)
+        check_same_run(run.folder, run.recipe, read_record(run.folder))
         if run.variant in seen or is_finished(run.folder):
             continue
         seen.add(run.variant)

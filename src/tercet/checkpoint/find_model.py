@@ -1,0 +1,56 @@
+"""Which model a path means: a model folder, the best one of a run, or a file that holds one."""
+
+from pathlib import Path
+
+from tercet.checkpoint.foreign.state_dict import WEIGHTS
+from tercet.config import UserError, suggest
+from tercet.reading.files import check_links
+from tercet.tokens.foreign import FORMS
+
+NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
+INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
+GGUF = ".gguf"
+
+
+def find_model(path: Path) -> Path:
+    """The model folder that `path` means: itself, or `best`, else `last`, in a run folder; or else its one GGUF file.
+
+    Raises:
+        UserError: where there is none, with the nearest name.
+    """
+    if path.is_file():
+        if path.suffix.lower() == GGUF:
+            return path
+        raise UserError(f"{path} is a file; give the folder that it is in, or a {GGUF} file")
+    if not path.is_dir():
+        raise UserError(f"no such folder: {path}{_did_you_mean(path)}")
+    folders = (path, path / "best", path / "last")
+    whole = [folder for folder in folders if not _missing(folder)]
+    begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
+    if whole and whole[0] in (path, *begun[:1]):  # the last does not take the place of a broken best in silence
+        check_links(whole[0])
+        return whole[0]
+    if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
+        if len(files) == 1:
+            check_links(path)
+            return files[0]
+        raise UserError(f"{path} has {len(files)} {GGUF} files; give one of them, such as {files[0]}")
+    if begun:
+        names = " and ".join(_missing(begun[0]))
+        raise UserError(f"no whole model in {begun[0]}: {names} missing; copy the whole folder, or train again")
+    raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
+
+
+def _missing(folder: Path) -> list[str]:
+    def has_files(*names: str) -> bool:
+        return all((folder / name).is_file() for name in names)
+
+    return [name for name in NEEDED if not any(has_files(*names) for names in INSTEAD.get(name, [(name,)]))]
+
+
+def _did_you_mean(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    folders = {str(other): other.name for other in path.parent.iterdir() if other.is_dir()}
+    guess = suggest(str(path), folders)
+    return guess if guess.startswith("; did you mean") else ""

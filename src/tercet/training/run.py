@@ -93,16 +93,16 @@ def train(
             stack.enter_context(lock_folder(out))
         if primary and restart:
             remove_run(out, recipe)
-        record, checkpoints = find_record(out, from_weights=from_weights), Checkpoints(out, recipe.training.keep)
-        if primary and record is None:
-            (out / RECORD).unlink(missing_ok=True)  # a damaged one, where the weights are to do
-        finished = record is not None and record.finished
-        start = Start() if finished else find_start(out, record, checkpoints, from_weights=from_weights)
+        checkpoints = Checkpoints(out, recipe.training.keep)
+        start = find_start(out, checkpoints, from_weights=from_weights)
+        if primary and start.weights is not None and find_record(out, from_weights=True) is None:
+            (out / RECORD).unlink(missing_ok=True)  # a damaged one; what it said is settled anew
         task, model, old = _build(recipe, out, quiet)
         if primary and not begun:
             _make_folder(out)
             stack.enter_context(lock_folder(out))
             check_same_run(out, recipe, read_record(out))  # another process may have been here meanwhile
+            start = find_start(out, checkpoints, from_weights=from_weights)
         record = _settle(out, task, model, old, quiet, arithmetic)
         if record.finished:
             check_models(out)

@@ -138,12 +138,15 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
     return record
 
 
-def find_start(out: Path, record: RunRecord | None, checkpoints: Checkpoints, *, from_weights: bool) -> Start:
-    """The newest whole checkpoint, or what was chosen in its place.
+def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool) -> Start:
+    """The newest whole checkpoint, or what was chosen in its place; nothing of a run at its end.
 
     Raises:
         UserError: where a run that has trained has nothing to go on from, with the choices.
     """
+    record = find_record(out, from_weights=from_weights)
+    if record is not None and record.finished:
+        return Start()
     checkpoint = checkpoints.newest()
     if from_weights:
         if checkpoint is not None:

@@ -12,7 +12,7 @@ from tercet import plots
 from tercet.training import train
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -20,7 +20,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[None]:
     """No pictures, and no checks of shape annotations, which take half of a run; others have both."""
     with pytest.MonkeyPatch.context() as patch:

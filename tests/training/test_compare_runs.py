@@ -326,7 +326,8 @@ def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable
 def test_a_model_that_says_nothing_of_its_data_is_refused(compared: ComparedRuns, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     shutil.copytree(compared.folder / "placement=pre,seed=1" / "best", bare)
-    (bare / "card.json").unlink()
+    for name in ("card.json", "manifest.json"):
+        (bare / name).unlink()
     sweep = plan([str(bare), str(compared.folder / "placement=pre,seed=1")], tmp_path / "out")
     assert "does not say what it was trained on" in refused(lambda: check_sweep(sweep, quiet=True))
 

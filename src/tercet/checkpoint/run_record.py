@@ -65,7 +65,8 @@ class RunRecord:
         Raises:
             DamagedFile: where it is missing or another.
         """
-        self.files.check(path.parent, [path.name], grown=path.name == GROWING and not self.finished)
+        grown = path.name == GROWING and not self.finished
+        self.files.check(path.parent, [path.name], grown=grown, said_by=RECORD)
 
 
 def read_record(out: Path) -> RunRecord | None:

@@ -76,24 +76,28 @@ class Manifest:
     def to_plain(self) -> dict[str, list[int | str]]:
         return {name: [file.size, file.xxh3] for name, file in self.files.items()}
 
-    def check(self, folder: Path, names: Iterable[str] | None = None, *, grown: bool = False) -> None:
+    def check(
+        self, folder: Path, names: Iterable[str] | None = None, *, grown: bool = False, said_by: str = MANIFEST
+    ) -> None:
         """Compare files with what was written.
 
         Args:
             names: which; all by default. Those that the manifest does not have are not looked at.
             grown: whether a file may have become longer since.
+            said_by: the file that holds these hashes.
 
         Raises:
             DamagedFile: for the first that is missing or another, with its path.
         """
         for name in self.files if names is None else [name for name in names if name in self.files]:
             path, expected = folder / name, self.files[name]
-            remedy = f"put back the file that was written, or, where you changed it, remove {folder / MANIFEST}"
+            own = f", or, where you changed it, remove {folder / MANIFEST}" if said_by == MANIFEST else ""
+            remedy = f"put back the file that was written{own}"
             try:
                 size = path.stat().st_size
                 right_size = path.is_file() and (size >= expected.size if grown else size == expected.size)
                 if not right_size or FileHash.of(path, expected.size) != expected:
-                    raise DamagedFile(f"{path} is damaged: not what was written there; {remedy}")
+                    raise DamagedFile(f"{path} is damaged: not what {said_by} says of it; {remedy}")
             except FileNotFoundError:
                 raise DamagedFile(f"{path} is missing; put back the file that was written") from None
             except OSError as error:

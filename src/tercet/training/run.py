@@ -26,7 +26,7 @@ from tercet.training.recipe import Recipe
 from tercet.training.run_folder import (
     RECIPE,
     Start,
-    check_models,
+    check_finished,
     check_same_run,
     find_record,
     find_start,
@@ -105,7 +105,7 @@ def train(
             start = find_start(out, checkpoints, from_weights=from_weights)
         record = _settle(out, task, model, old, quiet, arithmetic)
         if record.finished:
-            check_models(out)
+            check_finished(out, record)
             _log(f"{out} is already finished; give another --out to train again, or --restart to begin anew", quiet)
             return out
         _train(task, model, out, record, start, checkpoints, exact=exact, quiet=quiet)
@@ -180,6 +180,7 @@ def _train(
     except OSError as error:
         raise refusal(Path(error.filename or out), error) from None
     if primary:
+        checkpoints.remove_old()  # also of one that was killed before it could
         with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one
             if (out / METRICS).exists():
                 save(plot_loss(out / METRICS, title=out.name), out / "loss.png")

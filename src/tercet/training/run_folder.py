@@ -87,8 +87,8 @@ def check_same_run(out: Path, recipe: Recipe, record: RunRecord | None) -> None:
         )
 
 
-def check_models(out: Path) -> None:
-    """Compare the models of a finished run with what was written.
+def check_finished(out: Path, record: RunRecord) -> None:
+    """Compare the models and the figures of a finished run with what was written.
 
     Raises:
         UserError: where one is damaged.
@@ -96,6 +96,7 @@ def check_models(out: Path) -> None:
     for folder in (out / name for name in MODELS):
         if (manifest := read_manifest(folder)) is not None:
             manifest.check(folder)
+    record.check_file(out / METRICS)
 
 
 def remove_run(out: Path, recipe: Recipe) -> None:

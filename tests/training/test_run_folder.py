@@ -9,7 +9,7 @@ import matplotlib.axes
 import matplotlib.image
 import pytest
 import torch
-from tiny_runs import TEXT, figures, resume_state, tiny_recipe, weights
+from tiny_runs import RUN_FILES, TEXT, figures, resume_state, tiny_recipe, weights
 
 from tercet.checkpoint.metrics import COLUMNS, read_metrics
 from tercet.config import UserError
@@ -31,16 +31,7 @@ def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     out = train(recipe, tmp_path / "deep" / "run")
     assert "12 steps" in capsys.readouterr().err
     names = {path.name for path in out.iterdir() if path.name != ".lock"}
-    assert names == {
-        "recipe.yaml",
-        "run.json",
-        "metrics.csv",
-        "loss.png",
-        "samples",
-        "best",
-        "last",
-        "checkpoints",
-    }
+    assert names == RUN_FILES
     assert sorted(path.name for path in (out / "samples").iterdir()) == [f"step-{n:06d}.txt" for n in (3, 6, 9, 12)]
     assert matplotlib.image.imread(out / "loss.png").shape == (600, 960, 4)
     columns = read_metrics(out / "metrics.csv")

@@ -10,7 +10,7 @@ import sacrebleu
 import torch
 import torch.nn.functional as F
 from by_hand import Step, steps_by_hand
-from tiny_runs import UNDROPPED, figures, resume_state, tiny_pairs_recipe
+from tiny_runs import RUN_FILES, UNDROPPED, figures, resume_state, tiny_pairs_recipe
 from torch import Tensor
 
 from tercet.checkpoint import Trained, load_model
@@ -131,16 +131,7 @@ def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "94 training pairs, 3.3% padding, 3 steps; fp32, not compiled (as asked)" in told
     assert "bleu " in told
     names = {path.name for path in out.iterdir() if path.name != ".lock"}
-    assert names == {
-        "recipe.yaml",
-        "run.json",
-        "metrics.csv",
-        "loss.png",
-        "samples",
-        "best",
-        "last",
-        "checkpoints",
-    }
+    assert names == RUN_FILES
     sample = (out / "samples" / "step-000003.txt").read_text().split("\n\n")
     texts = corpus_of(out).validation_texts
     assert len(sample) == 5

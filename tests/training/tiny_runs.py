@@ -18,6 +18,8 @@ from tercet.storage import atomic
 from tercet.training import Interrupted, Recipe, parse_recipe
 from tercet.training.recipe import RECIPES
 
+# What a run of text or pairs leaves in its folder, beside its lock.
+RUN_FILES = {"recipe.yaml", "run.json", "metrics.csv", "loss.png", "samples", "best", "last", "checkpoints"}
 CHECKPOINT = "step-??????"  # the name of a checkpoint's folder
 TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8))
 

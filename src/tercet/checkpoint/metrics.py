@@ -28,7 +28,7 @@ def read_metrics(path: Path) -> Columns:
     """
     record = read_record(path.parent)
     if record is not None:
-        record.check_file(path)
+        record.check_file(path.parent, path.name)
     columns: Columns = {name: [] for name in COLUMNS[1:]}
     line = 1
     try:

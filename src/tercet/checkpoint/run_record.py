@@ -59,14 +59,13 @@ class RunRecord:
         new = {path.relative_to(out).as_posix(): FileHash.of(path) for path in paths}
         return replace(self, saved=step, files=Manifest({**known, **new}))
 
-    def check_file(self, path: Path) -> None:
-        """Compare a file of the run's folder with what was written.
+    def check_file(self, out: Path, name: str) -> None:
+        """Compare the file `name` of the run in `out` with what was written.
 
         Raises:
             DamagedFile: where it is missing or another.
         """
-        grown = path.name == GROWING and not self.finished
-        self.files.check(path.parent, [path.name], grown=grown, said_by=RECORD)
+        self.files.check(out, [name], grown=name == GROWING and not self.finished, said_by=RECORD)
 
 
 def read_record(out: Path) -> RunRecord | None:

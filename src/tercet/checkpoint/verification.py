@@ -1,6 +1,9 @@
 """Every file of a run or a model against the hash that was written with it."""
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tercet.checkpoint.run_record import RECORD, read_record
@@ -31,32 +34,31 @@ def verify(path: Path | str) -> Verification:
     if not path.is_dir():
         raise UserError(f"no such folder: {path}")
     damaged: list[str] = []
-    manifests: list[tuple[Path, Manifest, bool]] = []
-    try:
-        record = read_record(path)
-        if record is not None:
-            manifests.append((path, record.files, not record.finished))
-    except UserError as error:
-        damaged.append(_finding(error))
+    manifests: list[Manifest] = []
+
+    def check_all(manifest: Manifest, check: Callable[[str], None]) -> None:
+        manifests.append(manifest)
+        for name in manifest.files:
+            with _collect(damaged):
+                check(name)
+
+    with _collect(damaged):
+        if (record := read_record(path)) is not None:
+            check_all(record.files, partial(record.check_file, path))
     for folder in sorted({file.parent for file in path.rglob(MANIFEST)}):
-        try:
-            manifest = read_manifest(folder)
-            assert manifest is not None
-            manifests.append((folder, manifest, False))
-        except UserError as error:
-            damaged.append(_finding(error))
+        with _collect(damaged):
+            if (manifest := read_manifest(folder)) is not None:
+                check_all(manifest, lambda name, folder=folder, manifest=manifest: manifest.check(folder, [name]))
     if not manifests and not damaged:
         raise UserError(f"{path} has no {RECORD} and no {MANIFEST}: nothing to compare its files with")
-    for folder, manifest, grows in manifests:
-        for name in manifest.files:
-            try:
-                manifest.check(folder, [name], grown=grows and name == "metrics.csv")
-            except UserError as error:
-                damaged.append(_finding(error))
-    files = [file for _, manifest, _ in manifests for file in manifest.files.values()]
+    files = [file for manifest in manifests for file in manifest.files.values()]
     return Verification(files=len(files), bytes=sum(file.size for file in files), damaged=tuple(damaged))
 
 
-def _finding(error: UserError) -> str:
+@contextmanager
+def _collect(damaged: list[str]) -> Generator[None]:
     """What is wrong, without the remedy, which is the same for all."""
-    return str(error).partition(";")[0]
+    try:
+        yield
+    except UserError as error:
+        damaged.append(str(error).partition(";")[0])

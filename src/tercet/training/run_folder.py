@@ -49,7 +49,7 @@ def read_recipe(run: Path | str) -> Recipe:
 def _read_recipe(run: Path, record: RunRecord | None) -> Recipe:
     path = run / RECIPE
     if record is not None:
-        record.check_file(path)
+        record.check_file(run, RECIPE)
     return parse_recipe(read_yaml(path), name=str(path), run=run)
 
 
@@ -96,7 +96,7 @@ def check_finished(out: Path, record: RunRecord) -> None:
     for folder in (out / name for name in MODELS):
         if (manifest := read_manifest(folder)) is not None:
             manifest.check(folder)
-    record.check_file(out / METRICS)
+    record.check_file(out, METRICS)
 
 
 def remove_run(out: Path, recipe: Recipe) -> None:

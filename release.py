@@ -1,6 +1,7 @@
-"""Make a release in dist/: wheel, sdist, SBOM and their hashes: `make release`; see docs/releasing.md.
+"""Make a release in dist/: wheels, sdist, SBOM and their hashes: `make release`; see docs/releasing.md.
 
-The same commit gives the same wheel and sdist, byte for byte, wherever, whenever and by whom they are built.
+The same commit gives the same sdist and the same wheel for any machine, byte for byte, wherever, whenever and by whom
+they are built; and with the same compiler the same wheel for this kind of machine, which has the kernels in it.
 """
 
 import argparse
@@ -19,8 +20,18 @@ TOOLS = Path(sys.executable).parent  # of the virtual environment that requireme
 
 def build(source: Path, dist: Path, *, epoch: int) -> None:
     """Build sdist and wheel from the files in `source`, every one of them dated `epoch`, in seconds since 1970."""
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(dist)]
-    subprocess.run(command, cwd=source, env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}, check=True)
+    _run_hatchling(source, dist, epoch=epoch)
+
+
+def build_with_kernels(source: Path, dist: Path, *, epoch: int) -> None:
+    """Build the wheel for machines like this one, with kernels for each of their levels; CXX names the compiler."""
+    _run_hatchling(source, dist, "-t", "wheel", epoch=epoch, HATCH_BUILD_HOOKS_ENABLE="1")
+
+
+def _run_hatchling(source: Path, dist: Path, *arguments: str, epoch: int, **environment: str) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(dist), *arguments]
+    variables = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), **environment}
+    subprocess.run(command, cwd=source, env=variables, check=True)
 
 
 def write_sbom(environment: Path, path: Path, *, epoch: int) -> None:
@@ -66,6 +77,7 @@ def main() -> int:
     shutil.rmtree(dist, ignore_errors=True)
     build(ROOT, dist, epoch=epoch)
     [wheel] = dist.glob("*.whl")
+    build_with_kernels(ROOT, dist, epoch=epoch)
     write_sbom(ROOT / ".venv", dist / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json", epoch=epoch)
     hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(dist.iterdir())}
     lines = "".join(f"{digest}  {name}\n" for name, digest in hashes.items())

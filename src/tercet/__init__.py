@@ -18,6 +18,7 @@
 
     tercet.convert("runs/mine", "mine-for-transformers", to="hf")
     print(tercet.verify("runs/mine").damaged)
+    print(tercet.doctor().kernel_reason)
 
 The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/settings.md.
 """
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from tercet.api import Run as Run
     from tercet.api import compare as compare
     from tercet.api import convert as convert
+    from tercet.api import doctor as doctor
     from tercet.api import load as load
     from tercet.api import train as train
     from tercet.api import verify as verify
 
-__all__ = ["Engine", "Run", "compare", "convert", "load", "train", "verify"]
+__all__ = ["Engine", "Run", "compare", "convert", "doctor", "load", "train", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from tercet.checkpoint import convert as convert
 from tercet.checkpoint import load_model
 from tercet.checkpoint import verify as verify
 from tercet.config import Plain, UserError, merge, nest
+from tercet.diagnosis import doctor as doctor
 from tercet.messages import show
 from tercet.run import Run as Run
 from tercet.serve.engine import Engine as Engine

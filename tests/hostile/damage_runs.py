@@ -166,7 +166,7 @@ def call(
     def work() -> int:
         os.chdir(place)
         os.environ.update(TERCET_CACHE=str(cache), TERCET_KERNEL="off")
-        importlib.import_module("tercet.kernel.build").library.cache_clear()
+        importlib.import_module("tercet.kernel.build").choose_kernels.cache_clear()
         jaxtyping.config.update("jaxtyping_disable", True)
         warnings.simplefilter("default")
         torch.set_num_threads(1)

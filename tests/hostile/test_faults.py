@@ -88,7 +88,7 @@ class Scene:
     def call(self, before: Callable[[], None] = lambda: None, *, full: bool = False) -> Outcome:
         def prepare_child() -> None:
             if self.action.kernels:
-                os.environ.update(TERCET_KERNEL="on", CXX=str(self.place / "compiler"))
+                os.environ.update(TERCET_KERNEL="auto", CXX=str(self.place / "compiler"))
             before()
 
         verb, *arguments = self.action.arguments
@@ -196,7 +196,7 @@ def test_a_disk_that_fails(clean: Callable[[str], Clean], name: str) -> None:
 def names_of(place: Path, path: str) -> list[str]:
     """What a line about a change may name: the file, or a folder that it is in, by their names in the end."""
     parts = Path(path).relative_to(place.resolve()).parts
-    names = [re.sub(r"^\.(.+)\.\d+\.new$", r"\1", part) for part in parts]
+    names = [re.sub(r"^\.(.+)\.\w+-\d+-\d+\.new$", r"\1", part) for part in parts]
     return ["/".join(names[: end + 1]) for end in range(len(names))]
 
 
@@ -223,6 +223,8 @@ def judge(own: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
     if names := [name for name in own.result if result.get(name) != own.result[name]]:
         return f"in the end {', '.join(names)} differ (exit code {outcome.code})"
     stray = own.scene.files() - own.files
+    if outcome.code == 0 and change.operation in ("remove", "rmdir"):  # what a disk does not remove stays, out of sight
+        stray = {name for name in stray if "/." not in f"/{name}"}
     return f"left {sorted(stray)}" if stray else ""
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from attack import Outcome, attack_function
 
-from tercet.kernel.build import kernels, library
+from tercet.kernel.build import choose_kernels, kernels, library
 from tercet.nn.linear import Linear
 
 OTHER = 65534  # a user that is not this one
@@ -39,7 +39,7 @@ def load(cache: Path, umask: int = 0o022) -> Outcome:
     def ask() -> int:
         os.umask(umask)
         os.environ["TERCET_CACHE"] = str(cache)
-        library.cache_clear()
+        choose_kernels.cache_clear()
         return 0 if library() is not None else PLAIN
 
     return attack_function(ask)
@@ -172,7 +172,7 @@ def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None
 
     def multiply() -> int:
         os.environ["TERCET_CACHE"] = str(cache)
-        library.cache_clear()
+        choose_kernels.cache_clear()
         layer, x = Linear(256, 256).requires_grad_(False), torch.randn(1, 256)
         right = torch.allclose(layer(x), x @ layer.weight.T + layer.bias, atol=1e-4)
         return 0 if right and library() is None else 1
@@ -185,7 +185,7 @@ def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None
 def test_looking_takes_no_time(cache: Path) -> None:
     """Less than 10 ms at each start; measured, a third of one."""
     from tercet.cache_dir import check_own
-    from tercet.kernel.build import _is_whole  # pyright: ignore[reportPrivateUsage]
+    from tercet.kernel.library_cache import _is_whole  # pyright: ignore[reportPrivateUsage]
 
     path = file_in(cache)
 

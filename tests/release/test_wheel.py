@@ -1,20 +1,34 @@
-"""The wheel is the same wherever it is built, and works where there is nothing but what it asks for."""
+"""The wheels, one for any machine and one with kernels for this kind of it, are the same wherever they are built, and
+work where there is nothing but what they ask for."""
 
 import hashlib
 import importlib.util
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from zipfile import ZipFile
 
 import pytest
 
+from tercet.kernel import build_id, choose_kernels
+from tercet.kernel.levels import Level, cpu_instructions, find_compiler, levels_of, missing_instructions
+
 ROOT = Path(__file__).parents[2]
+Built = Callable[[str], list[Path]]
+SDIST, ANY, MACHINE = "sdist", "any machine", "this kind of machine"
+LEVELS = levels_of(platform.machine()) if platform.libc_ver()[0] == "glibc" and find_compiler() else ()
+RUNNABLE = [level for level in LEVELS if not missing_instructions(level, cpu_instructions())]
+needs_levels = pytest.mark.skipif(not RUNNABLE, reason="no C++ compiler, or this CPU has no level")
+WITH_KERNELS = pytest.param(MACHINE, marks=[needs_levels, pytest.mark.slow])
 
 
 @pytest.fixture(scope="module")
@@ -44,47 +58,56 @@ def copied(target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Path]]:
-    """By kind, from two folders of other names, umasks and times."""
-    results = list[dict[str, Path]]()
-    for name, umask, time in (("a", 0o022, 1_500_000_000), ("another-folder", 0o077, 1_700_000_000)):
-        folder = tmp_path_factory.mktemp("built") / name
-        before = os.umask(umask)
-        try:
-            source = copied(folder / "source")
-            for path in source.rglob("*"):
-                os.utime(path, (time, time))
-            release.build(source, folder / "dist", epoch=1_600_000_000)
-        finally:
-            os.umask(before)
-        results.append({path.suffix: path for path in (folder / "dist").iterdir()})
-    return results
+def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Each kind, from two folders of other names, umasks and times."""
+
+    @cache
+    def build(kind: str) -> list[Path]:
+        results = list[Path]()
+        for name, umask, time in (("a", 0o022, 1_500_000_000), ("another-folder", 0o077, 1_700_000_000)):
+            folder = tmp_path_factory.mktemp("built") / name
+            before = os.umask(umask)
+            try:
+                source = copied(folder / "source")
+                for path in source.rglob("*"):
+                    os.utime(path, (time, time))
+                make = release.build_with_kernels if kind == MACHINE else release.build
+                make(source, folder / "dist", epoch=1_600_000_000)
+            finally:
+                os.umask(before)
+            results += (folder / "dist").glob("*.tar.gz" if kind == SDIST else "*.whl")
+        return results
+
+    return build
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("kind", [".whl", ".gz"])
-def test_two_builds_give_the_same_bytes(built: list[dict[str, Path]], kind: str) -> None:
-    first, second = (files[kind] for files in built)
+@pytest.mark.parametrize("kind", [SDIST, ANY, WITH_KERNELS])
+def test_two_builds_give_the_same_bytes(built: Built, kind: str) -> None:
+    first, second = built(kind)
     assert first.name == second.name
     assert digest(first) == digest(second)
 
 
 def test_other_sources_give_another_wheel(
-    release: ModuleType, built: list[dict[str, Path]], tmp_path: Path
+    release: ModuleType, built: Built, tmp_path: Path
 ) -> None:  # fmt: skip
     source = copied(tmp_path / "source")
     with (source / "src" / "tercet" / "cache_dir.py").open("a") as file:
         file.write("\n")
     release.build(source, tmp_path / "dist", epoch=1_600_000_000)
     [wheel] = (tmp_path / "dist").glob("*.whl")
-    assert digest(wheel) != digest(built[0][".whl"])
+    assert digest(wheel) != digest(built(ANY)[0])
 
 
-def test_the_wheel_holds_the_package_alone(built: list[dict[str, Path]]) -> None:
-    path = built[0][".whl"]
+@pytest.mark.parametrize("kind", [ANY, WITH_KERNELS])
+def test_a_wheel_holds_the_package_alone_and_the_kernels_that_it_is_for(
+    built: Built, kind: str
+) -> None:  # fmt: skip
+    path = built(kind)[0]
     with ZipFile(path) as wheel:
         names = wheel.namelist()
     about = "-".join(path.name.split("-")[:2]) + ".dist-info"
@@ -94,7 +117,32 @@ def test_the_wheel_holds_the_package_alone(built: list[dict[str, Path]]) -> None
         for path in (ROOT / "src").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if name.startswith("tercet/")} == here
+    kernels = {f"tercet/kernel/prebuilt/{level.name}.so" for level in LEVELS if kind == MACHINE}
+    assert {name for name in names if name.startswith("tercet/")} == here | kernels
+
+
+@pytest.mark.slow
+@needs_levels
+def test_the_wheel_with_kernels_says_on_which_machines_it_runs(built: Built, tmp_path: Path) -> None:
+    """By the youngest glibc that a function is asked of, and by nothing that PyTorch does not bring along."""
+    path = built(MACHINE)[0]
+    with ZipFile(path) as wheel:
+        wheel.extractall(tmp_path)
+    described = [file.read_text() for file in tmp_path.glob("*.dist-info/WHEEL")]
+    tag = path.name.removesuffix(".whl").split("-", 2)[2]
+    assert [line.split(": ")[1] for line in described[0].splitlines() if line.startswith("Tag")] == [tag]
+    assert "Root-Is-Purelib: false" in described[0]
+    libraries = sorted(tmp_path.rglob("*.so"))
+    assert len(libraries) == len(LEVELS)
+    asked = "".join(
+        subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
+        for library in libraries
+    )
+    glibc = max(int(number) for number in re.findall(r" GLIBC_2\.(\d+)", asked))
+    assert tag == f"py3-none-manylinux_2_{glibc}_{platform.machine()}"
+    assert max((int(number) for number in re.findall(r" GLIBCXX_3\.4\.(\d+)", asked)), default=0) <= 24
+    loader = ("ld-linux", "libc.so", "libm.so", "libgcc_s.so", "libstdc++.so")
+    assert [name for name in re.findall(r"NEEDED +(\S+)", asked) if not name.startswith(loader)] == []
 
 
 @pytest.mark.parametrize(
@@ -132,13 +180,21 @@ def test_that_nobody_answered_is_no_answer(
 
 
 @pytest.fixture(scope="module")
-def installed(built: list[dict[str, Path]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(built(ANY)[0], tmp_path_factory.mktemp("installed") / "environment")
+
+
+@pytest.fixture(scope="module")
+def installed_with_kernels(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(built(MACHINE)[0], tmp_path_factory.mktemp("installed-with-kernels") / "environment")
+
+
+def install(wheel: Path, environment: Path) -> Path:
     """A virtual environment with the wheel alone. PyTorch and the others are those of the tests, by a line in a .pth
     file: downloading them again would show nothing that `make setup` does not."""
-    environment = tmp_path_factory.mktemp("installed") / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
-    subprocess.run([environment / "bin" / "python", *install, built[0][".whl"]], check=True)
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    subprocess.run([environment / "bin" / "python", *pip, wheel], check=True)
     [own] = environment.glob("lib/python*/site-packages")
     libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     others = [path for path in sys.path if path.endswith("site-packages") and path not in libraries]
@@ -146,7 +202,7 @@ def installed(built: list[dict[str, Path]], tmp_path_factory: pytest.TempPathFac
     return environment
 
 
-def tercet(installed: Path, *arguments: str, folder: Path) -> str:
+def tercet(installed: Path, *arguments: str, folder: Path, **variables: str) -> str:
     """In an environment of its own, where no compiler is found."""
     environment = {
         "PATH": str(installed / "bin"),
@@ -154,10 +210,12 @@ def tercet(installed: Path, *arguments: str, folder: Path) -> str:
         "TERCET_CACHE": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
         "TERCET_OFFLINE": "1",
+        **variables,
     }
     command = [installed / "bin" / "tercet", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "compil" not in done.stderr
     return done.stdout
 
 
@@ -172,7 +230,58 @@ def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> No
     assert not list(tmp_path.rglob("*.so"))
 
 
+@pytest.mark.slow
+@needs_levels
+def test_with_kernels_in_the_wheel_the_first_command_compiles_nothing_and_uses_them(
+    installed_with_kernels: Path, tmp_path: Path
+) -> None:
+    """Where there is no compiler."""
+    found = json.loads(tercet(installed_with_kernels, "doctor", "--json", folder=tmp_path))
+    assert found["compiler"] is None
+    assert (found["kernel_level"], found["kernel_origin"]) == (RUNNABLE[0].name, "prebuilt")
+    train_and_write(installed_with_kernels, tmp_path)
+    [state] = tmp_path.glob("run/checkpoints/*/state.ckpt")
+    assert found["kernel_build"].encode() in state.read_bytes()  # the arithmetic that a run is exactly resumed by
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.slow
+@needs_levels
+def test_each_level_of_the_wheel_is_taken_by_its_name(installed_with_kernels: Path, tmp_path: Path) -> None:
+    builds = {level.name: kernels_of(installed_with_kernels, level, tmp_path) for level in RUNNABLE}
+    assert len(set(builds.values())) == len(builds)
+
+
+@pytest.mark.slow
+@needs_levels
+@pytest.mark.skipif(choose_kernels().origin != "compiled", reason="no kernels were compiled here")
+def test_what_is_compiled_here_is_the_code_of_the_wheel(installed_with_kernels: Path, tmp_path: Path) -> None:
+    """So a run that was begun with one goes on with the other to the last bit, and neither is the faster."""
+    level = next((level for level in RUNNABLE if level.name == choose_kernels().level), None)
+    if level is None:
+        pytest.skip("the compiler here knows none of the levels")
+    assert kernels_of(installed_with_kernels, level, tmp_path) == build_id()
+
+
+def kernels_of(installed: Path, level: Level, folder: Path) -> str:
+    """The name of the kernels that a process takes which is told the level."""
+    code = (
+        "from tercet.kernel import build_id, choose_kernels as k; print(build_id(), k().level, k().origin, k().reason)"
+    )
+    done = subprocess.run(
+        [installed / "bin" / "python", "-c", code], env={"PATH": "", "TERCET_KERNEL": level.name}, cwd=folder,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    build, *choice = done.stdout.split()
+    assert choice == [level.name, "prebuilt", f"TERCET_KERNEL={level.name}"]
+    return build
+
+
 def test_without_a_compiler_a_model_is_trained_and_writes(installed: Path, tmp_path: Path) -> None:
+    train_and_write(installed, tmp_path)
+
+
+def train_and_write(installed: Path, tmp_path: Path) -> None:
     assert "tercet" in tercet(installed, "--help", folder=tmp_path)
     settings = (
         "training.max_steps=20",

@@ -21,6 +21,7 @@ from tercet.cli import (
     convert,
     data,
     demo,
+    doctor,
     draw,
     embed,
     evaluate,
@@ -65,6 +66,7 @@ VERBS: dict[str, ModuleType] = {
     "draw": draw,
     "convert": convert,
     "verify": verify,
+    "doctor": doctor,
     "recipes": recipes,
     "data": data,
     "demo": demo,
@@ -105,7 +107,8 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(error, 2)
         if isinstance(error, OSError) and error.errno in OF_THE_SYSTEM and error.filename is not None:
             return _fail(
-                f"{error.filename}: {error.strerror}; see whether the path, its rights and its disk are right", 2
+                f"{error.filename}: {error.strerror}; see whether it is the right path, may be used, and has room",
+                2,
             )
         if _out_of_memory(error):
             return _fail(OUT_OF_MEMORY, 1)

@@ -1,4 +1,4 @@
-"""Work at which PyTorch is slow, in C++ that is compiled where it runs; each part has a plain way beside it."""
+"""Work at which PyTorch is slow, in C++, compiled before or where it runs; each part has a plain way beside it."""
 
 from tercet.kernel.adam import adam_ as adam_
 from tercet.kernel.adam import gradient_norm as gradient_norm
@@ -6,7 +6,9 @@ from tercet.kernel.adam import supports_gradients as supports_gradients
 from tercet.kernel.bf16_linear import linear_backward as linear_backward
 from tercet.kernel.bf16_linear import linear_forward as linear_forward
 from tercet.kernel.bf16_linear import supports_bf16_linear as supports_bf16_linear
+from tercet.kernel.build import KernelChoice as KernelChoice
 from tercet.kernel.build import build_id as build_id
+from tercet.kernel.build import choose_kernels as choose_kernels
 from tercet.kernel.build import library as library
 from tercet.kernel.build import warm_up as warm_up
 from tercet.kernel.cross_entropy import cross_entropy_ as cross_entropy_

@@ -1,35 +1,58 @@
-"""The kernels, compiled once on a machine, in seconds, and kept. Where there is no compiler, or TERCET_KERNEL=off is
-set, there are none, and everything goes the plain way: the same results, up to rounding.
+"""Which kernels a process has: those that came with the wheel for a CPU like this one, else those that this machine
+compiled. Where neither can be had, or TERCET_KERNEL=off is set, there are none, and everything goes the plain way: the
+same results, up to rounding.
 
-What is kept is code that runs at the next start: a library that others could have written is not loaded, and one that
-is not whole is compiled anew.
-
-    <sha256 of sources, flags, compiler, PyTorch and CPU>.so:    the library | sha256 of its bytes
+Which instructions a kernel uses decides how it rounds. So the choice is made once, before the first result, and whoever
+comes first waits for the compiler, at most a minute on a machine where it never ends. To go on plainly meanwhile and
+change when it is done would make what is computed depend on how long that took.
 """
 
 import ctypes
 import hashlib
 import os
-import shutil
-import subprocess
+import platform
 import sys
-import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import torch
 
-from tercet.cache_dir import ForeignFile, cache_dir, check_own
+from tercet.cache_dir import ForeignFile
+from tercet.kernel.levels import (
+    NATIVE,
+    PREBUILT,
+    CompilerFailed,
+    Level,
+    best_level,
+    cpu_instructions,
+    levels_of,
+    missing_instructions,
+)
+from tercet.kernel.library_cache import find_or_compile, read_code
 from tercet.kernel.signatures import SIGNATURES
+from tercet.messages import show
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-CPP = Path(__file__).parent / "cpp"
-SOURCE = CPP / "kernels.cpp"  # the headers beside it are its parts
-# OpenMP is compiled in and not linked: its calls then find the threads that PyTorch has, where a second library would
-# start as many again.
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """Which kernels this process has.
+
+    Args:
+        level: their instructions, as `TERCET_KERNEL` names them; "none" where there are no kernels.
+        origin: "prebuilt" came with the wheel, "compiled" was made on this machine.
+        reason: why it is these, in a line.
+        library: the kernels; None where there are none.
+    """
+
+    level: str
+    origin: Literal["prebuilt", "compiled", "none"]
+    reason: str
+    library: ctypes.CDLL | None = None
 
 
 def constant_when_compiled(function: Function) -> Function:
@@ -39,25 +62,44 @@ def constant_when_compiled(function: Function) -> Function:
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The compiled kernels; None where this machine can't have them."""
-    if os.environ.get("TERCET_KERNEL") == "off":
-        return None
+def choose_kernels() -> KernelChoice:
+    """The kernels of this process: the highest level that the CPU runs, or the one that TERCET_KERNEL names.
+
+    Raises:
+        UserError: where TERCET_KERNEL names none, or one that this CPU would die of.
+    """
+    named = os.environ.get("TERCET_KERNEL") or "auto"
+    if named == "off":
+        return KernelChoice("none", "none", "TERCET_KERNEL=off")
+    level, reason = _choose_level(named)
+    prebuilt, missing = PREBUILT / f"{level.name}.so", "the installed package has no kernels for it"
+    if prebuilt.exists():
+        try:
+            return KernelChoice(level.name, "prebuilt", reason, _load(prebuilt))
+        except (OSError, AttributeError) as error:
+            missing = f"those of the installed package cannot be loaded ({error})"
+    if level != NATIVE:
+        reason = f"{reason}; {missing}"
     try:
-        loaded = ctypes.CDLL(str(_compile()))
+        compiled, path = find_or_compile([level] if named == level.name or level == NATIVE else [level, NATIVE])
+        if compiled != level:
+            reason = f"{reason}; the compiler cannot make {level.name}"
+        return KernelChoice(compiled.name, "compiled", reason, _load(path))
     except ForeignFile as error:
         print(f"tercet: no compiled kernels are used: {error}", file=sys.stderr)
-        return None
-    except (OSError, subprocess.SubprocessError):
-        return None
-    for name, arguments in SIGNATURES.items():
-        function = getattr(loaded, name)
-        function.argtypes, function.restype = arguments, None
-    return loaded
+        failure = str(error)
+    except (CompilerFailed, OSError, AttributeError) as error:
+        failure = str(error)
+    return KernelChoice("none", "none", f"{reason}; {failure}")
+
+
+def library() -> ctypes.CDLL | None:
+    """The kernels; None where this machine can't have them."""
+    return choose_kernels().library
 
 
 def warm_up() -> bool:
-    """Compile the kernels where that has not been done on this machine, and load them: now, not within the first
+    """Load the kernels, and compile them before where there are none for this machine: now, not within the first
     operation that asks for one.
 
     Returns:
@@ -67,9 +109,10 @@ def warm_up() -> bool:
 
 
 def build_id() -> str | None:
-    """Which kernels these are: another name for other sources, compilers, flags and CPUs; None where there are none."""
-    loaded = library()
-    return None if loaded is None else Path(loaded._name).stem
+    """Which kernels these are: their level and the hash of their code, wherever they come from. None where there are
+    none."""
+    choice = choose_kernels()
+    return None if choice.library is None else f"{choice.level}-{_hash_code(Path(choice.library._name))}"
 
 
 def kernels() -> ctypes.CDLL:
@@ -110,53 +153,38 @@ def multiplies_bfloat16() -> bool:
     return loaded is not None and bool(ctypes.c_int.in_dll(loaded, "MULTIPLIES_BFLOAT16").value)
 
 
-def _compile() -> Path:
-    """The kernels for these sources, this compiler and this machine's CPU: the user's own, and whole.
-
-    Raises:
-        ForeignFile: where others could have written them.
-        OSError, SubprocessError: where there is no compiler, or it fails.
-    """
-    compiler = shutil.which(os.environ.get("CXX") or "c++")
-    if compiler is None:
-        raise FileNotFoundError("no C++ compiler")
-    sources = [path.read_text() for path in sorted([SOURCE, *CPP.glob("*.h")])]
-    identity = "\n".join([*sources, *FLAGS, compiler, torch.__version__, _cpu()])
-    folder = cache_dir() / "kernels"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = folder.resolve()  # from here on no link is followed
-    check_own(folder)
-    target = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.so"
-    if os.path.lexists(target):
-        check_own(target)
-        if _is_whole(target):
-            return target
-        print(f"tercet: {target} is damaged; the kernels are compiled anew", file=sys.stderr)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside its place: whole there, or not at all
-        compiled, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
-        for command in (
-            [*FLAGS, "-c", str(SOURCE), "-o", str(compiled)],
-            ["-shared", str(compiled), "-o", str(linked)],
-        ):
-            subprocess.run([compiler, *command], check=True, capture_output=True, timeout=120)
-        with linked.open("ab") as file:  # the loader reads no further than the library's own end
-            file.write(hashlib.sha256(linked.read_bytes()).digest())
-        linked.chmod(0o600)  # whatever the umask is
-        linked.replace(target)
-    return target
+def _choose_level(named: str) -> tuple[Level, str]:
+    """The level, and why this one."""
+    machine, cpu = platform.machine(), cpu_instructions()
+    levels = {level.name: level for level in (*levels_of(machine), NATIVE)}
+    if named in levels:
+        if missing := missing_instructions(levels[named], cpu):
+            _refuse(f"needs {', '.join(missing)}, which this CPU has not", levels)
+        return levels[named], f"TERCET_KERNEL={named}"
+    if named != "auto":
+        _refuse("is no level of this machine", levels)
+    level = best_level(machine, cpu)
+    if level != NATIVE:
+        return level, "the highest level whose instructions this CPU has"
+    return level, "this CPU has the instructions of no level"
 
 
-def _is_whole(library: Path) -> bool:
-    """Whether the bytes are those that were written: of a part of them, the loader would die by a signal."""
-    content = library.read_bytes()
-    end = len(content) - hashlib.sha256().digest_size
-    return end > 0 and hashlib.sha256(memoryview(content)[:end]).digest() == content[end:]
+def _refuse(why: str, levels: dict[str, Level]) -> NoReturn:
+    from tercet.config import UserError
+
+    raise UserError(
+        f"TERCET_KERNEL={show(os.environ['TERCET_KERNEL'])} {why}; set it to one of auto, off, {', '.join(levels)}"
+    )
 
 
-def _cpu() -> str:
-    """What the CPU can do, so that a folder shared by several machines holds kernels for each kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return torch.backends.cpu.get_cpu_capability()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+def _load(path: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(path))
+    for name, arguments in SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, None
+    return loaded
+
+
+@cache
+def _hash_code(path: Path) -> str:
+    return hashlib.sha256(read_code(path)).hexdigest()[:24]

@@ -1,0 +1,76 @@
+"""The wheel for one kind of machine: the package, and the kernels compiled for each of its levels.
+
+Hatchling does this where it is asked to, by HATCH_BUILD_HOOKS_ENABLE=1 (`release.py`). Otherwise it builds a wheel for
+any machine, whose kernels are compiled at their first use.
+"""
+
+import importlib.util
+import platform
+import re
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# How young a C++ library may be asked for: as manylinux_2_28 has it, on which PyTorch is built.
+LIBSTDCXX = {"GLIBCXX_3.4": 24, "CXXABI_1.3": 11}
+
+
+class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling gives the configuration's type
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":  # nothing of it would be found
+            return
+        levels = load_levels(Path(self.root))
+        machine, compiler = platform.machine(), levels.find_compiler()
+        if sys.platform != "linux" or not levels.levels_of(machine):
+            raise RuntimeError(f"there are no levels of kernels for {sys.platform} on {machine}")
+        if compiler is None:
+            raise RuntimeError("no C++ compiler is found; install one, or set CXX")
+        self.folder = tempfile.TemporaryDirectory()
+        minors = list[int]()
+        for level in levels.levels_of(machine):
+            library = Path(self.folder.name) / f"{level.name}.so"
+            levels.compile_kernels(compiler, level, library)
+            library.chmod(0o644)
+            minors.append(least_glibc(library))
+            place = levels.PREBUILT.relative_to(Path(self.root, "src")) / library.name
+            build_data["force_include"][str(library)] = place.as_posix()
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-manylinux_2_{max(minors)}_{machine}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+
+def load_levels(root: Path) -> ModuleType:
+    """`tercet.kernel.levels` alone: the package itself needs PyTorch."""
+    spec = importlib.util.spec_from_file_location("levels", root / "src" / "tercet" / "kernel" / "levels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def least_glibc(library: Path) -> int:
+    """The oldest glibc, 2.N, that has every function which the library asks for.
+
+    Raises:
+        RuntimeError: where it asks for no glibc, or for a younger C++ library than PyTorch does.
+    """
+    names = library.read_bytes()
+    if not (minors := versions_of("GLIBC_2", names)):
+        raise RuntimeError("the compiler is not one for glibc, and there is no tag for what it makes")
+    for prefix, most in LIBSTDCXX.items():
+        if max(versions_of(prefix, names), default=0) > most:
+            raise RuntimeError(f"the kernels would need more than {prefix}.{most} of libstdc++; use an older compiler")
+    return max(minors)
+
+
+def versions_of(prefix: str, names: bytes) -> list[int]:
+    """Each N of a symbol's version such as GLIBC_2.N among a library's strings."""
+    return [int(number) for number in re.findall(rb"\0" + re.escape(prefix.encode()) + rb"\.(\d+)(?=[.\0])", names)]

@@ -1,0 +1,135 @@
+"""What a run finds on this machine and what is chosen of it: the first question where one is slow, or fails."""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from tercet.cache_dir import ForeignFile, cache_dir, check_own
+from tercet.messages import shorten
+
+ANSWER_SECONDS = 5.0  # in which a compiler says its version
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A machine as Tercet sees it.
+
+    Args:
+        instructions: those of the CPU's that kernels or PyTorch's libraries are chosen by, as Linux calls them.
+        cores: that this process may use.
+        threads: that PyTorch uses for one operation.
+        memory_bytes: of the machine; None where the system does not say.
+        kernel_level: as `TERCET_KERNEL` names it, or none.
+        kernel_origin: prebuilt came with the wheel; compiled was made here; none.
+        kernel_reason: why it is these, in a line.
+        kernel_build: level and hash of the code, as a run notes them; None without kernels.
+        cache: the folder for what can be made or downloaded again.
+        cache_refusal: why it may not be written or believed, in a line; None where all is well.
+        cache_free_bytes, free_bytes: of the cache's disk and of the one that the current folder is on.
+        precision: what `training.precision: auto` comes to.
+        gpus: their names.
+        compiler: the C++ compiler's path and its version, each None where it is not there or does not answer.
+    """
+
+    tercet: str
+    python: str
+    torch: str
+    system: str
+    cpu: str
+    instructions: list[str]
+    cores: int
+    threads: int
+    memory_bytes: int | None
+    kernel_level: str
+    kernel_origin: str
+    kernel_reason: str
+    kernel_build: str | None
+    cache: str
+    cache_refusal: str | None
+    cache_free_bytes: int
+    free_bytes: int
+    precision: str
+    gpus: list[str]
+    compiler: str | None
+    compiler_version: str | None
+
+
+def doctor() -> Diagnosis:
+    """What this machine gives to a run and what is chosen of it. As any first command, it compiles the kernels where
+    there are none for this machine.
+
+    Raises:
+        UserError: where TERCET_KERNEL names no level of this machine.
+    """
+    import torch
+
+    from tercet.kernel import build_id, choose_kernels
+    from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
+    from tercet.training.auto_arithmetic import choose_precision
+    from tercet.training.specs import TrainingSpec
+
+    kernels, compiler, cache = choose_kernels(), find_compiler(), cache_dir().absolute()
+    telling = frozenset[str]().union(*(level.needs for level in LEVELS))
+    matter = [name for name in cpu_instructions() if name in telling or name.startswith(("amx_", "avx", "bf16", "sve"))]
+    return Diagnosis(
+        tercet=version("tercet"),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        system=platform.platform(),
+        cpu=cpu_model(),
+        instructions=sorted(matter),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        memory_bytes=_memory_bytes(),
+        kernel_level=kernels.level,
+        kernel_origin=kernels.origin,
+        kernel_reason=kernels.reason,
+        kernel_build=build_id(),
+        cache=str(cache),
+        cache_refusal=_refuse_cache(cache),
+        cache_free_bytes=shutil.disk_usage(_existing(cache)).free,
+        free_bytes=shutil.disk_usage(".").free,
+        precision=choose_precision(TrainingSpec(max_steps=1)),
+        gpus=[torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        or (["mps"] if torch.backends.mps.is_available() else []),
+        compiler=compiler,
+        compiler_version=None if compiler is None else _first_line([compiler, "--version"]),
+    )
+
+
+def _refuse_cache(folder: Path) -> str | None:
+    place = _existing(folder)
+    if not place.is_dir():
+        return f"{place} is no folder; remove it, or set TERCET_CACHE to a folder"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"{place} cannot be written; set TERCET_CACHE to a folder that can"
+    try:
+        check_own(place.resolve())
+    except ForeignFile as error:
+        return str(error)
+    return None
+
+
+def _existing(path: Path) -> Path:
+    """It, or the nearest folder above it that is there."""
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # another system, or one that does not know
+        return None
+
+
+def _first_line(command: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return shorten(done.stdout.decode(errors="replace")) or None

@@ -1,0 +1,138 @@
+"""The kernels that this machine compiled: once, in seconds, and kept. That its compiler failed is kept as well, so that
+the next process does not wait for it again.
+
+What is kept is code that runs at the next start: a library that others could have written is not loaded, and one that
+is not whole is compiled anew.
+
+    <sha256 of sources, flags, compiler and, for `native`, the CPU>.so:    the library | sha256 of its bytes
+    <the same>.failed:    why there is none, in a line
+"""
+
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from tercet.cache_dir import ForeignFile, cache_dir, check_own
+from tercet.kernel.levels import (
+    CPP,
+    FLAGS,
+    NATIVE,
+    SOURCE,
+    CompilerFailed,
+    CompilerHangs,
+    Level,
+    compile_kernels,
+    cpu_instructions,
+    find_compiler,
+)
+from tercet.messages import one_line
+
+FAILED_FOR = 24 * 3600.0  # seconds for which a failure is believed: what was missing may have been installed
+
+
+def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
+    """The first of these levels for which this machine has kernels, the user's own and whole, or can compile some.
+
+    Raises:
+        ForeignFile: where others could have written them.
+        CompilerFailed: where there is no compiler, or it fails, or failed before.
+        OSError: where they cannot be kept.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompilerFailed(f"no C++ compiler is found ({os.environ.get('CXX') or 'c++'})")
+    folder = cache_dir() / "kernels"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = folder.resolve()  # from here on no link is followed
+    check_own(folder)
+    announced, reason = False, ""
+    for place, level in enumerate(levels):
+        target = folder / f"{_identify(level, compiler)}.so"
+        line = "compiling kernels once, 15 s"
+        if os.path.lexists(target):
+            check_own(target)
+            if _is_whole(target):
+                return level, target
+            line = f"{target} is damaged; the kernels are compiled anew"
+        if remembered := _read_failure(target):
+            reason = f"{remembered} (tried again after a day, or when {_failure_of(target)} is removed)"
+            continue
+        if not announced:
+            print(f"tercet: {line}", file=sys.stderr, flush=True)
+            announced = True
+        try:
+            _compile(level, compiler, target)
+            return level, target
+        except CompilerFailed as error:
+            reason = one_line(str(error))
+            # It may be older than a level and know this CPU all the same; one that hangs would hang again.
+            for failed in levels[place:] if isinstance(error, CompilerHangs) else [level]:
+                with suppress(OSError):
+                    _failure_of(folder / f"{_identify(failed, compiler)}.so").write_text(reason, encoding="utf-8")
+    if announced:
+        print(f"tercet: no compiled kernels, PyTorch does the work: {reason}", file=sys.stderr)
+    raise CompilerFailed(reason)
+
+
+def read_code(path: Path) -> bytes:
+    """A library's bytes, without the hash that stands behind those that were compiled here."""
+    content = path.read_bytes()
+    end = _end_of_code(content)
+    return content if end is None else content[:end]
+
+
+def _compile(level: Level, compiler: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:  # beside its place: whole there, or not at all
+        made = Path(scratch) / "kernels.so"
+        compile_kernels(compiler, level, made)
+        with made.open("ab") as file:  # the loader reads no further than the library's own end
+            file.write(hashlib.sha256(made.read_bytes()).digest())
+        made.chmod(0o600)  # whatever the umask is
+        made.replace(target)
+
+
+def _identify(level: Level, compiler: str) -> str:
+    """A name for what the compiler would make: another one where sources, flags, the compiler or the CPU are others."""
+    program = Path(compiler).resolve()
+    status = program.stat()  # a compiler that is replaced has another size or time
+    cpu = sorted(cpu_instructions()) or [torch.backends.cpu.get_cpu_capability()] if level == NATIVE else []
+    sources = [path.read_text() for path in sorted([SOURCE, *CPP.glob("*.h")])]
+    return _hash(*sources, *FLAGS, *level.flags, str(program), str(status.st_size), str(status.st_mtime_ns), *cpu)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+def _failure_of(target: Path) -> Path:
+    return target.with_suffix(".failed")
+
+
+def _read_failure(target: Path) -> str | None:
+    """Why the compiler failed when it was last tried; None where it did not, or that is long ago."""
+    path = _failure_of(target)
+    try:
+        if not 0 <= time.time() - path.lstat().st_mtime < FAILED_FOR:
+            return None
+        check_own(path)
+        return one_line(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ForeignFile):
+        return None
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether the bytes are those that were written: of a part of them, the loader would die by a signal."""
+    return _end_of_code(library.read_bytes()) is not None
+
+
+def _end_of_code(content: bytes) -> int | None:
+    """Where the hash of what stands before it begins; None where there is no such hash."""
+    end = len(content) - hashlib.sha256().digest_size
+    return end if end > 0 and hashlib.sha256(memoryview(content)[:end]).digest() == content[end:] else None

@@ -1,0 +1,89 @@
+"""`tercet doctor` says of this machine what is so."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import tercet
+from tercet import diagnosis
+from tercet.cli.main import main
+from tercet.kernel import build_id
+from tercet.kernel.build import choose_kernels
+from tercet.training.machine import choose_precision
+from tercet.training.specs import TrainingSpec
+
+
+def test_it_says_what_this_process_has() -> None:
+    found, kernels = tercet.doctor(), choose_kernels()
+    assert (found.tercet, found.torch) == (tercet.__version__, torch.__version__)
+    assert sys.version.startswith(found.python)
+    assert (found.kernel_level, found.kernel_origin, found.kernel_reason) == (
+        kernels.level, kernels.origin, kernels.reason
+    )  # fmt: skip
+    assert found.kernel_build == build_id()
+    assert found.threads == torch.get_num_threads()
+    assert found.precision == choose_precision(TrainingSpec(max_steps=1))
+    assert found.memory_bytes is None or found.memory_bytes > 1 << 28
+    assert found.free_bytes > 0
+    assert len(found.gpus) == torch.cuda.device_count() or found.gpus == ["mps"]
+
+
+def test_people_read_lines_and_programs_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "no\033[31mwhere"))
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache\033[2J"))
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    names = ["tercet", "cpu", "threads", "memory", "kernels", "cache", "disk", "precision", "gpu", "compiler"]
+    assert [line.split()[0] for line in out.splitlines()] == names
+    assert "\033" not in out
+    assert "compiler   none" in out
+    assert "free: may be written" in out
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kernel_build"] == build_id()
+    assert found["compiler"] is None
+    assert found["cache"] == str(tmp_path / "cache\033[2J")
+
+
+def test_a_cache_that_is_no_use_is_said_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, open_to_all = tmp_path / "file", tmp_path / "open"
+    file.write_text("")
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    for place, words in ((file / "cache", f"{file} is no folder; remove it"), (open_to_all, "others may write to ")):
+        monkeypatch.setenv("TERCET_CACHE", str(place))
+        assert (tercet.doctor().cache_refusal or "").startswith(words)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    assert tercet.doctor().cache_refusal == f"{tmp_path} cannot be written; set TERCET_CACHE to a folder that can"
+
+
+def test_a_compiler_that_does_not_say_its_version_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "c++"
+    script.write_text("#!/bin/sh\nsleep 600\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setattr(diagnosis, "ANSWER_SECONDS", 0.2)
+    start = time.monotonic()
+    found = tercet.doctor()
+    assert (found.compiler, found.compiler_version) == (str(script), None)
+    assert time.monotonic() - start < 60
+
+
+def test_a_level_that_is_none_is_the_users_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tercet.kernel.choose_kernels", choose_kernels.__wrapped__)  # as in a new process
+    monkeypatch.setenv("TERCET_KERNEL", "x86-64-v9")
+    assert main(["doctor"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("tercet: error: TERCET_KERNEL='x86-64-v9' is no level of this machine; set it to one of ")

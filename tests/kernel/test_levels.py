@@ -1,0 +1,292 @@
+"""Which kernels a process takes: the wheel's, those of this machine's compiler, or none; and what it tells of that."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tercet.config import UserError
+from tercet.kernel import build, build_id, levels, library, library_cache
+from tercet.kernel.build import KernelChoice, choose_kernels, kernels
+from tercet.kernel.levels import (
+    LEVELS,
+    NATIVE,
+    Level,
+    best_level,
+    compile_kernels,
+    cpu_instructions,
+    levels_of,
+    missing_instructions,
+)
+from tercet.training.arithmetic import describe_arithmetic
+
+Compiler = Callable[[str], Path]
+needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+BY_NAME = {level.name: level for level in LEVELS}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A new one with an AVX-512 CPU, no wheel's kernels and an empty cache."""
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TERCET_KERNEL", raising=False)
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(build, "cpu_instructions", lambda: BY_NAME["x86-64-v4"].needs)
+    (tmp_path / "prebuilt").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def compiler(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """One that does as it is told, after it has noted down that it was called and with what."""
+
+    def make(does: str) -> Path:
+        script = machine / "c++"
+        script.write_text(f'#!/bin/sh\necho "$@" >> "{machine}/calls"\nfor last; do :; done\n{does}\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("CXX", str(script))
+        return script
+
+    return make
+
+
+def calls(machine: Path) -> list[str]:
+    path = machine / "calls"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def choose() -> KernelChoice:
+    """As a new process does."""
+    return choose_kernels.__wrapped__()
+
+
+def copied() -> str:
+    """What a compiler does that gives out the kernels of this process."""
+    return f'cp "{kernels()._name}" "$last"'
+
+
+@pytest.mark.parametrize(
+    ("machine", "lacks", "level"),
+    [
+        ("x86_64", (), "x86-64-v4-bf16"),
+        ("x86_64", ("avx512_bf16",), "x86-64-v4"),
+        ("x86_64", ("avx512vl", "avx512_bf16"), "x86-64-v3"),
+        ("x86_64", ("avx512bw",), "x86-64-v3"),  # one without the other is no level, and its half would be SIGILL
+        ("x86_64", ("fma",), "native"),
+        ("riscv64", (), "native"),
+    ],
+)
+def test_the_highest_level_that_a_cpu_has_all_of(machine: str, lacks: tuple[str, ...], level: str) -> None:
+    cpu = {*BY_NAME["x86-64-v4-bf16"].needs, "amx_tile", "sse"} - set(lacks)
+    assert best_level(machine, cpu).name == level
+    assert best_level("aarch64", {"fp", "asimd"}).name == "armv8-a"
+    assert best_level("aarch64", ()).name == "native"
+
+
+def test_a_higher_level_has_all_that_a_lower_one_has() -> None:
+    assert all(low.needs < high.needs for high, low in itertools.pairwise(levels_of("x86_64")))
+
+
+def test_the_levels_are_known_where_pytorch_is_not() -> None:
+    """Where a wheel is built."""
+    subprocess.run([sys.executable, "-S", "-W", "error", levels.__file__], env={}, check=True)
+
+
+@needs_kernels
+def test_what_came_with_the_wheel_is_taken_and_nothing_is_compiled(
+    machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler(copied())
+    shutil.copy(kernels()._name, machine / "prebuilt" / "x86-64-v4.so")
+    choice = choose()
+    assert (choice.level, choice.origin) == ("x86-64-v4", "prebuilt")
+    assert choice.reason == "the highest level whose instructions this CPU has"
+    assert choice.library is not None
+    assert calls(machine) == []
+    assert not (machine / "cache").exists()
+    assert capsys.readouterr().err == ""
+
+
+@needs_kernels
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_what_cannot_be_loaded_is_compiled(machine: Path, compiler: Compiler, content: bytes) -> None:
+    (machine / "prebuilt" / "x86-64-v4.so").write_bytes(content)
+    compiler(copied())
+    choice = choose()
+    assert (choice.level, choice.origin) == ("x86-64-v4", "compiled")
+    assert "those of the installed package cannot be loaded" in choice.reason
+
+
+@needs_kernels
+def test_what_is_missing_is_compiled_once_with_the_levels_flags_and_one_line(
+    machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler(copied())
+    choice = choose()
+    assert (choice.level, choice.origin) == ("x86-64-v4", "compiled")
+    assert capsys.readouterr().err == "tercet: compiling kernels once, 15 s\n"
+    compiled, linked = calls(machine)
+    assert "-march=x86-64-v4 -c " in compiled
+    assert linked.startswith("-shared ")
+    assert choose().origin == "compiled"
+    assert len(calls(machine)) == 2
+    assert capsys.readouterr().err == ""
+
+
+@needs_kernels
+def test_a_cpu_of_no_level_has_its_own(machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "cpu_instructions", lambda: frozenset({"sse2"}))
+    compiler(copied())
+    choice = choose()
+    assert (choice.level, choice.origin) == ("native", "compiled")
+    assert choice.reason == "this CPU has the instructions of no level"
+    assert "-march=native" in calls(machine)[0]
+
+
+@needs_kernels
+def test_a_compiler_that_is_older_than_the_level_compiles_for_this_cpu(machine: Path, compiler: Compiler) -> None:
+    compiler(f'case "$*" in *x86-64-v4*) echo "error: bad value" >&2; exit 1;; esac\n{copied()}')
+    for _ in range(2):
+        choice = choose()
+        assert (choice.level, choice.origin) == ("native", "compiled")
+        assert "the compiler cannot make x86-64-v4" in choice.reason
+    assert len(calls(machine)) == 3  # the refusal is remembered
+
+
+def test_a_compiler_that_fails_is_called_once(
+    machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = compiler('echo "kernels.cpp:1: error: no \033[31mheader" >&2; exit 1')
+    choice = choose()
+    why = f"{script} ended with exit code 1: kernels.cpp:1: error: no \\x1b[31mheader"
+    announced, told = capsys.readouterr().err.splitlines()
+    assert announced == "tercet: compiling kernels once, 15 s"
+    assert told == f"tercet: no compiled kernels, PyTorch does the work: {why}"
+    assert (choice.level, choice.origin, choice.library) == ("none", "none", None)
+    before = len(calls(machine))
+    again = choose()
+    assert why in again.reason
+    assert "tried again after a day, or when " in again.reason
+    assert (len(calls(machine)), capsys.readouterr().err) == (before, "")
+    # whatever could help is a reason to try again: another compiler, a day, a file removed
+    os.utime(script, ns=(1, 1))
+    choose()
+    assert len(calls(machine)) == 2 * before
+    failures = list((machine / "cache" / "kernels").glob("*.failed"))
+    yesterday = time.time() - library_cache.FAILED_FOR - 1
+    for path in failures:
+        os.utime(path, (yesterday, yesterday))
+    choose()
+    assert len(calls(machine)) == 3 * before
+    for path in failures:
+        path.unlink()
+    choose()
+    assert len(calls(machine)) == 4 * before
+
+
+def test_a_compiler_that_hangs_is_ended_with_its_children_and_called_once(
+    machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tercet.kernel.levels.SECONDS", 0.5)
+    compiler(f'sleep 600 & echo $! > "{machine}/child"; wait')
+    start = time.monotonic()
+    assert "had not ended after " in choose().reason
+    assert choose().origin == "none"
+    assert time.monotonic() - start < 30  # of ten minutes
+    assert len(calls(machine)) == 1
+    child = Path("/proc", (machine / "child").read_text().strip(), "stat")
+    for _ in range(100):
+        if not child.exists() or child.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("what the compiler began goes on")
+
+
+def test_who_leaves_a_server_behind_is_not_waited_for(machine: Path, compiler: Compiler) -> None:
+    """As caches of compilers do: it holds whatever the compiler's output was."""
+    script = compiler('sleep 5 & echo > "$last"')
+    start = time.monotonic()
+    compile_kernels(str(script), NATIVE, machine / "kernels.so")
+    assert time.monotonic() - start < 4
+
+
+def test_without_a_compiler_there_are_none_and_the_reason_is_kept(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    choice = choose()
+    assert choice.origin == "none"
+    assert "no C++ compiler is found (/nowhere/c++)" in choice.reason
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v4", "TERCET_KERNEL='v4' is no level of this machine; set it to one of auto, off, x86-64-v4-bf16, "),
+        ("armv8-a", "TERCET_KERNEL='armv8-a' is no level of this machine"),
+        ("x86-64-v4-bf16", "TERCET_KERNEL='x86-64-v4-bf16' needs avx512_bf16, which this CPU has not"),
+    ],
+)
+def test_a_level_that_does_not_run_here_is_refused(
+    machine: Path, name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERCET_KERNEL", name)
+    with pytest.raises(UserError) as refusal:
+        choose()
+    assert str(refusal.value).startswith(words)
+    assert "\n" not in str(refusal.value)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "native"])
+def test_a_level_can_be_named(machine: Path, compiler: Compiler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(copied())
+    monkeypatch.setenv("TERCET_KERNEL", name)
+    choice = choose()
+    assert (choice.level, choice.origin) == (name, "compiled")
+    assert choice.reason.startswith(f"TERCET_KERNEL={name}")
+
+
+def test_a_level_that_is_named_has_no_other_in_its_place(
+    machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler("exit 1")
+    monkeypatch.setenv("TERCET_KERNEL", "x86-64-v3")
+    assert choose().origin == "none"
+    assert len(calls(machine)) == 1
+
+
+@needs_kernels
+def test_arithmetic_is_told_apart_by_level_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted() -> str:
+        return describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)["kernels"]
+
+    here = noted()
+    assert here == build_id()
+    assert here.startswith(f"{choose_kernels().level}-")
+    other = KernelChoice("x86-64-v1", "prebuilt", "", kernels())
+    monkeypatch.setattr(build, "choose_kernels", lambda: other)
+    assert noted() not in (here, "none")
+    monkeypatch.setattr(build, "choose_kernels", lambda: KernelChoice("none", "none", ""))
+    assert noted() == "none"
+
+
+@pytest.mark.slow
+@needs_kernels
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != LEVELS[0]], ids=lambda level: level.name)
+def test_the_kernels_pass_their_tests_at_each_level(level: Level) -> None:
+    """The highest that this CPU has is what all the other tests run with."""
+    runnable = [one for one in levels_of(os.uname().machine) if not missing_instructions(one, cpu_instructions())]
+    if level not in runnable[1:]:
+        pytest.skip("this CPU does not run it, or runs it anyway")
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-m", "not slow", str(Path(__file__).parent)]
+    done = subprocess.run(command, env={**os.environ, "TERCET_KERNEL": level.name}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]

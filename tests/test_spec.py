@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
+from tercet.explorer.queries import QUERIES
+from tercet.generation import Beam, Draft, Lookup, Sampling
 from tercet.models import Classifier
 from tercet.nn import Rotary
 from tercet.objectives import Masking
@@ -35,7 +37,12 @@ def specs(annotation: Any) -> Iterator[type]:
                 yield from specs(hint)
 
 
-SPECS = sorted({spec for root in (*RECIPES.values(), Limits) for spec in specs(root)}, key=lambda spec: spec.__name__)
+def all_specs(*roots: type) -> list[type]:
+    return sorted({spec for root in roots for spec in specs(root)}, key=lambda spec: spec.__name__)
+
+
+ON_THE_PAGE = all_specs(*RECIPES.values(), Limits, Sampling, Beam, Lookup)
+SPECS = all_specs(*ON_THE_PAGE, Draft, *QUERIES.values())
 
 
 def numeric(annotation: Any) -> bool:

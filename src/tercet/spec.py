@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar, Union, dataclass_transform, get_args
 from annotated_types import Interval as Interval
 from annotated_types import Len as Len
 
+from tercet import limits
 from tercet.messages import show
 
 Class = TypeVar("Class")
@@ -46,6 +47,24 @@ LearningRate = Annotated[float, Interval(ge=0, le=1000)]
 WeightDecay = Annotated[float, Interval(ge=0, le=100)]
 Epsilon = Annotated[float, Interval(ge=0, le=1)]
 Deviation = Annotated[float, Interval(ge=0, le=1000)]  # of weights when they begin
+
+# What is asked of a trained model.
+NewTokens = Annotated[int, Interval(ge=0, le=limits.NEW_TOKENS)]
+PromptSamples = Annotated[int, Interval(ge=1, le=limits.SAMPLES)]
+Temperature = Annotated[float, Interval(ge=0, le=1000)]
+TopK = Annotated[int, Interval(ge=1, le=1 << 24)]
+RepetitionPenalty = Annotated[float, Interval(ge=0.01, le=100)]  # beyond, scores of a float32 overflow
+DraftTokens = Annotated[int, Interval(ge=1, le=limits.DRAFT_TOKENS)]
+NGram = Annotated[int, Interval(ge=1, le=limits.NEW_TOKENS)]
+Candidates = Annotated[int, Interval(ge=1, le=limits.CANDIDATES)]
+BeamSize = Annotated[int, Interval(ge=1, le=limits.BEAM)]
+LengthPenaltyPower = Annotated[float, Interval(ge=0, le=limits.MAX_LENGTH_PENALTY_POWER)]
+CoverageWeight = Annotated[float, Interval(ge=0, le=1000)]
+LengthRatio = Annotated[float, Interval(ge=0, le=1000)]
+BatchTokens = Annotated[int, Interval(ge=1, le=limits.BATCH_TOKENS)]
+BodyBytes = Annotated[int, Interval(ge=1, le=1 << 40)]
+Seconds = Annotated[float, Interval(ge=0, le=86_400)]
+PoolLines = Annotated[int, Interval(ge=1, le=limits.POOL_LINES)]
 
 # A path, or the name of a file's column, an encoding, a project: what the system takes, and no NUL or line break.
 Name = Annotated[str, Len(1, 4096)]

@@ -253,7 +253,7 @@ def test_evaluate_tells_how_often_a_classifier_is_right(
         ("fill texts [MASK]", "is a classifier, which fills no masks: use `tercet classify"),
         ("fill bare [MASK]", "is an encoder, which fills no masks: use `tercet embed"),
         ("fill bert cat", "no mask in 'cat'; write [MASK]"),
-        ("fill bert [MASK] --top 0", "--top 0 must be at least 1"),
+        ("fill bert [MASK] --top 0", "argument --top: 0 must be at least 1"),
         ("fill bert [MASK] --only ,", "--only has no word"),
         ("fill bert [MASK] --only жук", "the vocabulary has no 'жук'"),
         ("classify bert", "is a masked language model, no classifier: use `tercet fill"),
@@ -271,7 +271,7 @@ def test_evaluate_tells_how_often_a_classifier_is_right(
         ("evaluate texts", "does not say what it was trained on; give --data"),
         ("evaluate bert --beam 3", "which is a masked language model; for those there are --data, --mask-rate"),
         ("evaluate gpt --mask-rate 0.3", "which is a language model; for those there are --data, --stride"),
-        ("evaluate bert --data x --mask-rate 2", "--mask-rate 2 must be above 0 and at most 1"),
+        ("evaluate bert --data x --mask-rate 2", "argument --mask-rate: 2.0 must be above 0 and at most 1"),
     ],
 )
 def test_a_mistake_is_told_with_the_right_verb(

@@ -186,7 +186,7 @@ def test_evaluation_as_json_for_people_and_from_python(run: Path, capsys: pytest
     assert main(["evaluate", str(run), "--json", "--stride", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["stride"] == 4
     assert main(["evaluate", str(run), "--stride", "17"]) == 2
-    assert "--stride 17 must be between 1 and the context, 16" in capsys.readouterr().err
+    assert "--stride 17 must be at most the context, 16" in capsys.readouterr().err
 
 
 def test_evaluation_on_other_text_takes_all_of_it(

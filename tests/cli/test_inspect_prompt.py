@@ -147,7 +147,7 @@ def test_a_narrow_terminal_shows_the_last_blocks_and_says_so(runs: dict[str, str
         ("gpt3 --prompt a", "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
         ("animals --heads", "animals has no weights to look into"),
         ("GPT --top 3", '--top is about the path of a text; give one with --prompt "TEXT"'),
-        ("GPT --prompt a --top 0", "--top 0 must be at least 1"),
+        ("GPT --prompt a --top 0", "argument --top: 0 must be at least 1"),
         ("GPT --prompt a --at 0", "--at is the row that --attribution looks at; give both"),
         ("GPT --prompt a --attribution --at 1", "there is no row 1; the 1 tokens are rows 0 to 0"),
         ("GPT --prompt a --attribution ab", "'ab' is 2 tokens: 'a', 'b'; give one token"),

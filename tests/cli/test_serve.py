@@ -157,8 +157,8 @@ def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> s
         (["--timeout", "0"], "seconds=0.0 must be above 0"),
         (["--max-tokens", "0"], "max_new_tokens=0 must be at least 1"),
         (["--queue", "-1"], "waiting=-1 must be at least 0"),
-        (["--max-body", "0"], "--max-body is not as it should be: max_body=0 must be 1 byte or more"),
-        (["--grace", "-1"], "--grace -1 must be 0 or more seconds"),
+        (["--max-body", "0"], "argument --max-body: 0 must be at least 1"),
+        (["--grace", "-1"], "argument --grace: -1.0 must be at least 0"),
         (
             ["--host", "0.0.0.0"],
             "0.0.0.0 is more than this machine: whoever reaches it could use the models; set TERCET",

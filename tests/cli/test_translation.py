@@ -426,7 +426,7 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
         ("--part test", "has no test part of its own"),
         ("--output {none}/out", "there is no folder"),
         ("--protocol lc-tok", "needs the language of the translations, such as --language de"),
-        ("--batch-tokens 0", "--batch-tokens 0 must be at least 1"),
+        ("--batch-tokens 0", "argument --batch-tokens: 0 must be at least 1"),
         ("--n-best 2", "unknown argument '--n-best'"),
     ],
 )

@@ -118,7 +118,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
     (GPT, "look", {"ask": {"ids": [1] * 24}}, "24 ids do not fit into the context of 23 tokens; give fewer"),
     (GPT, "look", {"ask": {"text": "Ü"}}, "the vocabulary has no 'Ü'"),
     (GPT, "look", {"ask": {"text": "ab"}, "at": 2}, "at=2: there is no such row; there are 2, 0 to 1"),
-    (GPT, "look", {"ask": {"text": "ab"}, "at": -1}, "at=-1: there is no such row"),
+    (GPT, "look", {"ask": {"text": "ab"}, "at": -1}, "at=-1 must be at least 0"),
     (GPT, "look", {"ask": {"text": "ab", "target": "c"}}, "a target is for translators"),
     (GPT, "look", {"ask": {"text": "ab", "original_ids": [1, 2]}}, "this model reads no masks; leave them out"),
     (BERT, "look", {"ask": {"text": "ab", "original_ids": [1]}}, "1 original_ids for 4 ids; give one for each"),
@@ -141,7 +141,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
     (GPT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 99}, "there is no id 99"),
     (BERT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 9}, "transform is not linear"),
     (GPT, "beams", {"ask": {"text": "a"}}, "beams are for translators"),
-    (TRANSLATOR, "beams", {"ask": {"text": "a"}, "size": 0}, "size=0: a search keeps 1 to 20 hypotheses"),
+    (TRANSLATOR, "beams", {"ask": {"text": "a"}, "size": 0}, "size=0 must be at least 1"),
     (
         TRANSLATOR, "beams", {"ask": {"text": "a", "edits": [{"name": "decoder.blocks.0", "positions": [0]}]}},
         "a search reads one token at a time",

@@ -465,11 +465,11 @@ def test_arguments_that_do_not_fit_are_refused(case: dict[str, Any], words: str)
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ({"size": 0}, "size=0 must be 1 or more; 1 is greedy search"),
-        ({"size": 3, "n_best": 4}, "n_best=4 must be between 1 and size=3; try size=4"),
+        ({"size": 0}, "size=0 must be at least 1"),
+        ({"size": 3, "n_best": 4}, "n_best=4 must be at most size=3; try size=4"),
         ({"n_best": 0}, "n_best=0"),
         ({"length_penalty": "wu"}, "length_penalty='wu' must be average, gnmt or none"),
-        ({"alpha": -0.5}, "alpha=-0.5 must be 0 or more"),
+        ({"alpha": -0.5}, "alpha=-0.5 must be at least 0"),
         ({"alpha": math.nan}, "alpha=nan"),
         ({"coverage": -1.0}, "coverage=-1.0"),
         ({"max_ratio": 0.0, "max_extra": 0}, "leave no room for an answer"),

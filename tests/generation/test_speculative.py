@@ -438,10 +438,10 @@ def test_wrong_arguments_are_told() -> None:
         speculate(model, [[1], []], Sampling(), guesses=Lookup())
     with pytest.raises(ValueError, match="2 prompts need as many seeds, got 1"):
         speculate(model, [[1], [2]], Sampling(), guesses=Lookup(), seeds=[0])
-    with pytest.raises(ValueError, match="ngram=0 must be 1 or more"):
+    with pytest.raises(ValueError, match="ngram=0 must be at least 1"):
         Lookup(ngram=0)
     for wrong in (lambda: Lookup(tokens=0), lambda: Draft(model=model, tokens=0)):
-        with pytest.raises(ValueError, match="tokens=0 must be 1 or more"):
+        with pytest.raises(ValueError, match="tokens=0 must be at least 1"):
             wrong()
     with pytest.raises(UserError, match=r"the draft has 5 ids, the model 11: .* trained with the model's tokenizer"):
         speculate(model, [[1]], Sampling(), guesses=Draft(model=AheadDecoder(random_rule(5, 9), 9, vocab_size=5)))

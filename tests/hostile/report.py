@@ -47,6 +47,12 @@ def record(subject: str, outcome: _Measured) -> None:
     )
 
 
+def count_inputs(*, taken: int = 0, refused: int = 0) -> None:
+    """Count malformed inputs that were not commands of their own: requests, or files that one child has read."""
+    if subject := current_subject():
+        note(subject=subject, taken=taken, refused=refused)
+
+
 def note(**facts: Any) -> None:
     """Write a line of facts, whole even where several processes write."""
     if path := os.environ.get(VARIABLE):
@@ -62,15 +68,26 @@ def current_subject() -> str | None:
 
 
 def attacks_table(lines: Sequence[dict[str, Any]]) -> str:
-    """A row a subject: how many attacks, what came of them, the slowest, and the most memory."""
+    """A row a subject: how many commands in children, what came of them, the slowest, and the most memory; and how many
+    malformed inputs were given within."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         if "code" in line:
             rows.setdefault(line["subject"], []).append(line)
-    table = [["subject", "attacks", "done", "refused", "killed", "tracebacks", "hangs", "slowest (s)", "memory (MiB)"]]
+    within: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        if "taken" in line:
+            within.setdefault(line["subject"], []).append(line)
+    table = [[
+        "subject", "commands", "done", "refused", "killed", "tracebacks", "hangs", "slowest (s)", "memory (MiB)",
+        "inputs within", "taken", "refused",
+    ]]  # fmt: skip
     every = [line for own in rows.values() for line in own]
-    for subject, own in [*sorted(rows.items()), ("all", every)]:
-        if own:
+    within["all"] = [line for own in within.values() for line in own]
+    for subject in [*sorted({*rows, *within} - {"all"}), "all"]:
+        own = every if subject == "all" else rows.get(subject, [])
+        taken, refused = (sum(line[word] for line in within.get(subject, [])) for word in ("taken", "refused"))
+        if own or taken + refused:
             table.append([
                 subject,
                 f"{len(own):,}",
@@ -78,8 +95,9 @@ def attacks_table(lines: Sequence[dict[str, Any]]) -> str:
                 f"{sum(line['code'] == KILLED and line['seconds'] < HANGS for line in own):,}",
                 f"{sum(line['traceback'] for line in own):,}",
                 f"{sum(line['code'] == KILLED and line['seconds'] >= HANGS for line in own):,}",
-                f"{max(line['seconds'] for line in own):.1f}",
-                f"{max(line['memory'] for line in own) >> 20:,}",
+                f"{max((line['seconds'] for line in own), default=0):.1f}",
+                f"{max((line['memory'] for line in own), default=0) >> 20:,}",
+                *(f"{number:,}" for number in (taken + refused, taken, refused)),
             ])  # fmt: skip
     return _markdown(table)
 

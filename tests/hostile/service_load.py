@@ -1,11 +1,16 @@
 """A service under attack: what do honest clients notice? Many requests, some of them faulty in every way, and a table.
 
-    python -m tests.hostile.service_load --requests 20000 --faults 0.1 --connections 9000
+    python -m tests.hostile.service_load --requests 20000 --faults 0.1 --rate 40 --connections 9000
 
 The server is a child process with the tiny models of the service's tests. As many honest requests are sent without
-faults and with them, by as many clients in all; each answer must be the one that the model gives alone. Of all
-requests a share of `faults` is of each of these kinds, sent from a process of their own; where they ask for work at
-all, it is as much as the honest ones ask for.
+faults and with them; each answer must be the one that the model gives alone. Of all requests a share of `faults` is of
+each of these kinds, sent from a process of their own; where they ask for work at all, it is as much as the honest ones
+ask for.
+
+With `--rate` requests come at random times (a Poisson process), whether or not those before them are answered, and
+their seconds count from when they were due; faults come at the rate that their share asks for. Without it each of a few
+clients asks again as soon as it is answered, so that the service is always busy: what is measured then is how its time
+is shared, for faults that wait for no answer come without bound.
 """
 
 import argparse
@@ -20,9 +25,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -208,42 +214,58 @@ class Figures:
         return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
 
-async def ask_honestly(port: int, numbers: Iterator[int], pause: float, figures: Figures) -> None:
-    """A client with one connection, as libraries keep them."""
-    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-    for number in numbers:
-        request = HONEST[number % len(HONEST)]
-        await asyncio.sleep(pause)
-        began = time.perf_counter()
-        if streams is None:
-            streams = await asyncio.open_connection("127.0.0.1", port)
-        reader, writer = streams
-        writer.write(request.data)
-        try:
-            async with asyncio.timeout(SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().partition(b"content-length: ")[2].split()[0])
-                body = await reader.readexactly(length)
-        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError):
-            figures.statuses["honest", 0] += 1
-            streams = None
-            continue
-        status = int(head.split()[1])
-        figures.seconds.append(time.perf_counter() - began)
-        figures.statuses["honest", status] += 1
-        figures.wrong += status == 200 and request.read(json.loads(body)) != request.expected
-    if streams is not None:
-        streams[1].close()
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def ask_faultily(port: int, plan: Iterator[tuple[str, int]], pause: float, figures: Figures) -> None:
-    for name, number in plan:
-        await asyncio.sleep(pause)
-        try:
-            status = await FAULTS[name](port, random.Random(number))
-        except OSError:
-            status = 0
-        figures.statuses[name, status] += 1
+async def ask_honestly(port: int, number: int, due: float, kept: list[Streams], figures: Figures) -> None:
+    """One request, on a connection that was kept if one is free, as libraries do."""
+    request = HONEST[number % len(HONEST)]
+    streams = kept.pop() if kept else await asyncio.open_connection("127.0.0.1", port)
+    while streams[0].at_eof():  # the server has closed what was idle for long
+        streams = kept.pop() if kept else await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = streams
+    writer.write(request.data)
+    try:
+        async with asyncio.timeout(SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            body = await reader.readexactly(length)
+    except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError):
+        figures.statuses["honest", 0] += 1
+        return
+    kept.append(streams)
+    status = int(head.split()[1])
+    figures.seconds.append(time.perf_counter() - due)
+    figures.statuses["honest", status] += 1
+    figures.wrong += status == 200 and request.read(json.loads(body)) != request.expected
+
+
+async def ask_faultily(port: int, name: str, number: int, figures: Figures) -> None:
+    try:
+        status = await FAULTS[name](port, random.Random(number))
+    except OSError:
+        status = 0
+    figures.statuses[name, status] += 1
+
+
+async def send_all(requests: Iterable[Callable[[float], Awaitable[None]]], clients: int, rate: float | None) -> None:
+    """Each is called with the time at which it is due: at `rate` a second, or when one of the clients is free."""
+    if rate is None:
+        shared = iter(requests)
+
+        async def ask_on() -> None:
+            for request in shared:
+                await request(time.perf_counter())
+
+        await asyncio.gather(*(ask_on() for _ in range(clients)))
+        return
+    chance, due, running = random.Random(0), time.perf_counter(), set[asyncio.Task[None]]()
+    for request in requests:
+        due += chance.expovariate(rate)
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        running.add(task := asyncio.create_task(request(due)))
+        task.add_done_callback(running.discard)
+    await asyncio.gather(*running)
 
 
 async def watch_memory(server: psutil.Process, figures: Figures) -> None:
@@ -252,30 +274,39 @@ async def watch_memory(server: psutil.Process, figures: Figures) -> None:
         await asyncio.sleep(1)
 
 
-async def load(port: int, server: psutil.Process, honest: int, faults: list[tuple[str, int]], pause: float) -> Figures:
-    figures = Figures()
-    numbers = iter(range(honest))
+async def load(
+    port: int, server: psutil.Process, honest: int, faults: list[tuple[str, int]], rate: float | None
+) -> Figures:
+    figures, kept = Figures(), list[Streams]()
     watching = asyncio.create_task(watch_memory(server, figures))
-    pause_of_faults = pause * honest * FAULTY_CLIENTS / (HONEST_CLIENTS * max(1, len(faults)))  # both take as long
     clients = HONEST_CLIENTS if faults else HONEST_CLIENTS + FAULTY_CLIENTS
-    asking = [ask_honestly(port, numbers, pause, figures) for _ in range(clients)]
+    requests = (
+        partial(lambda number, due: ask_honestly(port, number, due, kept, figures), number) for number in range(honest)
+    )
+    rate_of_faults = None if rate is None else rate * len(faults) / honest
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        sending = asyncio.get_running_loop().run_in_executor(pool, send_faults, port, faults, pause_of_faults)
-        await asyncio.gather(*asking)
+        sending = asyncio.get_running_loop().run_in_executor(pool, send_faults, port, faults, rate_of_faults)
+        await send_all(requests, clients, rate)
         figures.statuses.update(await sending)
     watching.cancel()
+    for _, writer in kept:
+        writer.close()
     return figures
 
 
-def send_faults(port: int, faults: list[tuple[str, int]], pause: float) -> Counter[tuple[str, int]]:
-    async def send_all() -> Counter[tuple[str, int]]:
-        figures, plan = Figures(), iter(faults)
-        await asyncio.gather(*(ask_faultily(port, plan, pause, figures) for _ in range(FAULTY_CLIENTS)))
+def send_faults(port: int, faults: list[tuple[str, int]], rate: float | None) -> Counter[tuple[str, int]]:
+    figures = Figures()
+
+    async def send() -> None:
+        requests = (
+            partial(lambda name, number, due: ask_faultily(port, name, number, figures), *fault) for fault in faults
+        )
+        await send_all(requests, FAULTY_CLIENTS, rate)
         while SLOW:
             SLOW.pop().transport.abort()
-        return figures.statuses
 
-    return asyncio.run(send_all())
+    asyncio.run(send())
+    return figures.statuses
 
 
 async def crowd(port: int, size: int) -> tuple[int, Counter[int]]:
@@ -310,7 +341,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--faults", type=float, default=0.1, help="the share of each kind (default: 0.1)")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds of a client between requests (default: 0)")
+    parser.add_argument("--rate", type=float, help="honest requests a second (default: as fast as they are answered)")
     parser.add_argument("--connections", type=int, default=0, help="at once, at the end")
     args = parser.parse_args()
     HONEST.extend(honest_requests())
@@ -326,10 +357,10 @@ def main() -> None:
         faults = [(name, number) for name in FAULTS for number in range(count)]
         random.Random(0).shuffle(faults)
         honest = args.requests - len(faults)
-        asyncio.run(load(port, server, honest // 8, faults[: len(faults) // 8], args.pause))  # warms up
+        asyncio.run(load(port, server, honest // 8, faults[: len(faults) // 8], args.rate))  # warms up
         runs = {
-            "without faults": asyncio.run(load(port, server, honest, [], args.pause)),
-            "with faults": asyncio.run(load(port, server, honest, faults, args.pause)),
+            "without faults": asyncio.run(load(port, server, honest, [], args.rate)),
+            "with faults": asyncio.run(load(port, server, honest, faults, args.rate)),
         }
         for name, figures in runs.items():
             statuses = {status: count for (kind, status), count in figures.statuses.items() if kind == "honest"}

@@ -17,6 +17,7 @@ from data_files import refuse, write_hostile_file
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
+from report import count_inputs
 from tokenizers import pre_tokenizers
 
 import tercet.checkpoint
@@ -47,6 +48,7 @@ def test_any_file_is_read_or_refused(batch: int, tmp_path: Path) -> None:
         for path, arguments in drawn:
             began = time.process_time()
             code = main(arguments)
+            count_inputs(taken=code == 0, refused=code == 2)
             if code not in (0, 2) or time.process_time() - began > SECONDS:
                 print(f"{path.name}: exit code {code}, {time.process_time() - began:.1f} s")
                 return 1
@@ -71,6 +73,9 @@ def test_any_text_becomes_ids(seed: int, tmp_path: Path, monkeypatch: pytest.Mon
                 prepare(TextSpec(source=str(path), tokenizer=draw.choice(specs)))
             except UserError as error:
                 print(error)
+                count_inputs(refused=1)
+            else:
+                count_inputs(taken=1)
         return 0
 
     outcome = attack_function(prepare_all, seconds=SECONDS * 10)

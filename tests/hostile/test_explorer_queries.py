@@ -11,6 +11,7 @@ import pytest
 from explored import BERTS, TRANSLATORS, trained
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from report import count_inputs
 from starlette.testclient import TestClient
 
 from tercet.explorer import Answers, Query
@@ -51,6 +52,7 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def check(answer: Any) -> None:
+    count_inputs(taken=answer.status_code == 200, refused=answer.status_code != 200)
     if answer.status_code == 200:
         return
     assert 400 <= answer.status_code < 500, answer.text

@@ -11,6 +11,7 @@ import pytest
 from http_served import LIMITS, client
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from report import count_inputs
 from starlette.testclient import TestClient
 
 from tercet.limits import MAX_BODY_BYTES, MAX_ERROR_CHARACTERS
@@ -74,6 +75,7 @@ def asking() -> Iterator[TestClient]:
 def check(answer: Any) -> int:
     """That it is an answer, or an error in one line of OpenAI's shape."""
     body = answer.content
+    count_inputs(taken=answer.status_code == 200, refused=answer.status_code != 200)
     if answer.status_code == 200:
         if answer.headers["content-type"].startswith(JSON):
             json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from http_served import LIMITS, Paced, on_a_socket, registry
 from raw_http import RawAnswer, RawConnection, ask, post
+from report import count_inputs
 
 from tercet.generation import Sampling, generate
 from tercet.limits import MAX_HEAD_BYTES
@@ -84,6 +85,7 @@ def test_a_request_that_is_cut_at_any_byte(address: str) -> None:
     for end in range(0, len(GOOD), step):
         connection = RawConnection(address).send(GOOD[:end])
         connection.reset() if end % 2 else connection.socket.close()
+        count_inputs(taken=1)
 
 
 def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None:

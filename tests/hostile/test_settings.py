@@ -13,6 +13,7 @@ import yaml
 from attack import MEMORY, attack, attack_function
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from report import count_inputs
 
 import tercet
 from tercet.api import recipe_with
@@ -113,7 +114,9 @@ def refusal(work: Any) -> UserError | None:
         work()
     except UserError as error:
         refused(error)
+        count_inputs(refused=1)
         return error
+    count_inputs(taken=1)
     return None
 
 

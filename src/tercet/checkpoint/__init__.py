@@ -5,6 +5,7 @@ from tercet.checkpoint.card import current_versions as current_versions
 from tercet.checkpoint.card import git_commit as git_commit
 from tercet.checkpoint.conversion import convert as convert
 from tercet.checkpoint.folder import load_model as load_model
+from tercet.checkpoint.folder import read_card as read_card
 from tercet.checkpoint.folder import read_spec as read_spec
 from tercet.checkpoint.folder import save_model as save_model
 from tercet.checkpoint.folder import save_trained as save_trained

@@ -179,9 +179,7 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
     _check_sizes(folder, spec, tokenizers)
     tokenizer = _with_own_ids(tokenizers["tokenizer.json"], folder)
     source_tokenizer = tokenizers.get("source_tokenizer.json", tokenizer)
-    card = Card(name=folder.name)
-    if (folder / "card.json").is_file():
-        card = parse(Card, read_json_file(folder / "card.json"), name=str(folder / "card.json"))
+    card = _read_card(folder)
     if card.tokenizer_hash and card.tokenizer_hash != tokenizer_hash(tokenizer, source_tokenizer):
         raise UserError(
             f"{folder}: tokenizer.json is not the one that the model was trained with; "
@@ -215,6 +213,26 @@ def read_spec(path: Path | str) -> AnySpec:
         with _name_in_errors(folder):
             return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
     return read_whole(folder, lambda manifest: _read_spec(folder, manifest))
+
+
+def read_card(path: Path | str) -> Card:
+    """The card of the model that `load_model` would load; nothing else of it is read.
+
+    Raises:
+        UserError: where there is no model, or its card is damaged.
+    """
+
+    def read(manifest: Manifest | None) -> Card:
+        _check(folder, manifest, ["card.json"])
+        return _read_card(folder)
+
+    folder = find_model(Path(path))
+    return Card(name=folder.stem) if folder.is_file() else read_whole(folder, read)
+
+
+def _read_card(folder: Path) -> Card:
+    path = folder / "card.json"
+    return parse(Card, read_json_file(path), name=str(path)) if path.is_file() else Card(name=folder.name)
 
 
 def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:

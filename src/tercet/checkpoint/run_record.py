@@ -14,10 +14,11 @@ from tercet.config import UserError
 from tercet.storage import FileHash, Manifest, read_sealed_json, write_sealed_json
 
 RECORD = "run.json"
+RECIPE = "recipe.yaml"
 Matmul = Literal["highest", "medium"]  # PyTorch's words; "medium" lets oneDNN in on a CPU
 
 GROWING = "metrics.csv"  # lines are added after the save that hashed it
-HASHED = ("recipe.yaml", GROWING, "loss.png")  # as they are at each save, beside the samples
+HASHED = (RECIPE, GROWING, "loss.png")  # as they are at each save, beside the samples
 
 
 @dataclass(frozen=True, kw_only=True)

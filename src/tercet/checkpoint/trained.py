@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, overload
 
 from tercet.checkpoint.card import Card, data_settings, without_folders
+from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.config import UserError, parse
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
 from tercet.limits import MOST_CARD_BYTES
@@ -140,13 +141,18 @@ class Trained(ABC):
         A card names no folders. Within its run the model's data are where the run's recipe says.
 
         Raises:
-            UserError: where they are not of this kind.
+            UserError: where they are not of this kind, or the run's recipe is damaged.
         """
         settings = self.card.data_settings
         if settings is None:
             return None
+        run, record = self.folder.parent, None
         with suppress(UserError):  # what stands beside a folder may be no run's
-            given = data_settings(read_yaml(self.folder.parent / "recipe.yaml"))
+            record = read_record(run)
+        if record is not None:
+            record.check_file(run, RECIPE)
+        with suppress(UserError):
+            given = data_settings(read_yaml(run / RECIPE))
             if given is not None and without_folders(given) == without_folders(settings):
                 settings = given
         return parse(spec, settings, name=f"the recipe in {self.folder / 'card.json'}")

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, pick
-from tercet.cli.lines import one_line, take_pool
+from tercet.cli.lines import replace_line_ends, take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches, check_batches
+from tercet.cli.search import add_batches
 from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    check_batches(args)
     with ExitStack() as files:
         texts = read_texts(args, files)
         device = pick(args.device)
@@ -81,7 +80,7 @@ def _label_line(args: argparse.Namespace, text: str, classified: "Classified") -
         scores = {"scores": classified.scores} if args.scores else {}
         return json.dumps({**fields, **scores, "truncated": classified.truncated}, ensure_ascii=False)
     shown = classified.scores if args.scores else {classified.label: classified.probability}
-    return "\t".join(f"{one_line(label)}\t{probability:.4f}" for label, probability in shown.items())
+    return "\t".join(f"{replace_line_ends(label)}\t{probability:.4f}" for label, probability in shown.items())
 
 
 def _tag_line(args: argparse.Namespace, text: str, tagged: "Tagged") -> str:
@@ -97,6 +96,8 @@ def _tag_line(args: argparse.Namespace, text: str, tagged: "Tagged") -> str:
         ]
         return json.dumps({"text": text, "words": words, "truncated": tagged.truncated}, ensure_ascii=False)
     return " ".join(
-        NO_LABEL if label is None else one_line(label.label) + (f"/{label.probability:.4f}" if args.scores else "")
+        NO_LABEL
+        if label is None
+        else replace_line_ends(label.label) + (f"/{label.probability:.4f}" if args.scores else "")
         for label in tagged.tags
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tercet.cli.parser import Parser, Verbs, number, out_path
+from tercet.cli.parser import Parser, Verbs, out_path, parse_number
 from tercet.spec import Context, Index, Interval, Layers, LearningRate, Rows, Seed, ShareBelowOne, StepsOrNone
 
 if TYPE_CHECKING:
@@ -56,18 +56,20 @@ def _register_ideas(pictures: Verbs) -> None:
         help="a kind, or one with settings such as '{kind: rotary, base: 500000}' (default: all four kinds)",
     )  # fmt: skip
     positions.add_argument(
-        "--d-model", metavar="N", type=number(DrawnWidth), default=512, help="width of the model (default: 512)"
+        "--d-model", metavar="N", type=parse_number(DrawnWidth), default=512, help="width of the model (default: 512)"
     )
     positions.add_argument(
-        "--n-heads", metavar="N", type=number(Layers), default=8, help="heads that share it (default: 8)"
+        "--n-heads", metavar="N", type=parse_number(Layers), default=8, help="heads that share it (default: 8)"
     )
     positions.add_argument(
-        "--length", metavar="N", type=number(DrawnLength), default=100, help="positions (default: 100)"
+        "--length", metavar="N", type=parse_number(DrawnLength), default=100, help="positions (default: 100)"
     )
     positions.add_argument(
-        "--base", metavar="X", type=number(Base), help="of the sinusoidal and rotary ones (default: 10000)"
+        "--base", metavar="X", type=parse_number(Base), help="of the sinusoidal and rotary ones (default: 10000)"
     )
-    positions.add_argument("--seed", metavar="N", type=number(Seed), default=0, help="of what is learnt (default: 0)")
+    positions.add_argument(
+        "--seed", metavar="N", type=parse_number(Seed), default=0, help="of what is learnt (default: 0)"
+    )
     schedules = pictures.add_parser("schedules", help="learning-rate schedules beside each other")
     schedules.add_argument(
         "pair", metavar="D_MODEL:WARMUP", nargs="*",
@@ -78,13 +80,17 @@ def _register_ideas(pictures: Verbs) -> None:
         help="a schedule as in a recipe, such as '{kind: cosine, final: 0.1}'; may be given several times",
     )  # fmt: skip
     schedules.add_argument(
-        "--lr", metavar="X", type=number(LearningRate), default=1.0, help="the optimizer's rate (default: 1)"
+        "--lr", metavar="X", type=parse_number(LearningRate), default=1.0, help="the optimizer's rate (default: 1)"
     )
     schedules.add_argument(
-        "--warmup", metavar="N", type=number(StepsOrNone), default=0, help="warm-up steps of --schedule (default: 0)"
+        "--warmup",
+        metavar="N",
+        type=parse_number(StepsOrNone),
+        default=0,
+        help="warm-up steps of --schedule (default: 0)",
     )
     schedules.add_argument(
-        "--steps", metavar="N", type=number(DrawnSteps), default=20_000, help="of the run (default: 20000)"
+        "--steps", metavar="N", type=parse_number(DrawnSteps), default=20_000, help="of the run (default: 20000)"
     )
     masks = pictures.add_parser("masks", help="who may see whom, in your own sentences")
     masks.add_argument(
@@ -95,13 +101,13 @@ def _register_ideas(pictures: Verbs) -> None:
     masks.add_argument("--target", metavar="TEXT", nargs="+", help="and what it writes: all three masks of each pair")
     smoothing = pictures.add_parser("smoothing", help="what label smoothing makes of a target")
     smoothing.add_argument(
-        "--vocabulary", metavar="V", type=number(DrawnVocabulary), default=10, help="tokens (default: 10)"
+        "--vocabulary", metavar="V", type=parse_number(DrawnVocabulary), default=10, help="tokens (default: 10)"
     )
     smoothing.add_argument(
-        "--target", metavar="TOKEN", type=number(Index), default=3, help="the right one, from 0 (default: 3)"
+        "--target", metavar="TOKEN", type=parse_number(Index), default=3, help="the right one, from 0 (default: 3)"
     )
     smoothing.add_argument(
-        "--epsilon", metavar="X", type=number(ShareBelowOne), default=0.1, help="the share spread (default: 0.1)"
+        "--epsilon", metavar="X", type=parse_number(ShareBelowOne), default=0.1, help="the share spread (default: 0.1)"
     )
 
 
@@ -110,10 +116,10 @@ def _register_diagrams(pictures: Verbs) -> None:
     attention = pictures.add_parser("attention", help="one multi-head attention, and the shapes in it")
     for picture in (model, attention):
         picture.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a folder, a preset, or a recipe")
-        picture.add_argument("--batch", metavar="B", type=number(Rows), help="a number for B in the shapes")
-        picture.add_argument("--length", metavar="T", type=number(Context), help="a number for T")
+        picture.add_argument("--batch", metavar="B", type=parse_number(Rows), help="a number for B in the shapes")
+        picture.add_argument("--length", metavar="T", type=parse_number(Context), help="a number for T")
         picture.add_argument(
-            "--source-length", metavar="S", type=number(Context), help="a number for S (default: as --length)"
+            "--source-length", metavar="S", type=parse_number(Context), help="a number for S (default: as --length)"
         )
     attention.add_argument(
         "--which", metavar="NAME", help="of a translator: encoder, decoder or cross (default: encoder)"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches, check_batches
+from tercet.cli.search import add_batches
 from tercet.cli.texts import POOL, Text, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    check_batches(args)
     _check_output(args.output)
     with ExitStack() as files:
         texts = read_texts(args, files)

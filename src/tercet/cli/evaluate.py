@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.device import add_device, add_quantize, pick
-from tercet.cli.lines import one_line
-from tercet.cli.parser import Verbs
+from tercet.cli.lines import replace_line_ends
+from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.search import add_batches, add_beam, search_of
 from tercet.cli.show import show
 from tercet.cli.texts import tell_cut
+from tercet.spec import Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:
     from tercet.evaluate import (
@@ -61,16 +62,27 @@ def register(verbs: Verbs) -> None:
     text.add_argument(
         "--stride",
         metavar="N",
-        type=int,
+        type=parse_number(Context),
         help="tokens from window to window; less is slower and sees more (default: the context)",
     )
     masked = parser.add_argument_group("masked language models")
-    masked.add_argument("--mask-rate", metavar="P", type=float, help="share of the tokens to hide (default: 0.15)")
     masked.add_argument(
-        "--mask-seed", metavar="N", type=int, help="of the masks, which are the same each time (default: 0)"
+        "--mask-rate",
+        metavar="P",
+        type=parse_number(ShareAboveZero),
+        help="share of the tokens to hide (default: 0.15)",
     )
     masked.add_argument(
-        "--pseudo-perplexity", metavar="N", type=int, help="also of N texts, each token hidden by itself: slow"
+        "--mask-seed",
+        metavar="N",
+        type=parse_number(Seed),
+        help="of the masks, which are the same each time (default: 0)",
+    )
+    masked.add_argument(
+        "--pseudo-perplexity",
+        metavar="N",
+        type=parse_number(Rows),
+        help="also of N texts, each token hidden by itself: slow",
     )
     masked.add_argument(
         "--within-word", action="store_true", default=None, help="in that, with the rest of its word to the right"
@@ -141,8 +153,8 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     from tercet.evaluate import as_dict, as_table
 
     max_len = evaluation.trained.model.max_len
-    if args.stride is not None and not 1 <= args.stride <= max_len:
-        raise UserError(f"--stride {args.stride} must be between 1 and the context, {max_len}")
+    if args.stride is not None and args.stride > max_len:
+        raise UserError(f"--stride {args.stride} must be at most the context, {max_len}")
     corpus = evaluation.load(args.data, encoding=args.encoding)
     scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
     baselines = evaluation.baselines(corpus)
@@ -159,11 +171,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     from tercet.evaluate import masked_dict, masked_table
 
     rate = 0.15 if args.mask_rate is None else args.mask_rate
-    if not 0 < rate <= 1:
-        raise UserError(f"--mask-rate {rate:g} must be above 0 and at most 1")
     texts = args.pseudo_perplexity
-    if texts is not None and texts < 1:
-        raise UserError(f"--pseudo-perplexity {texts} must be at least 1 text")
     if args.within_word and texts is None:
         raise UserError("--within-word is for --pseudo-perplexity; give it a number of texts")
     corpus = evaluation.load(args.data, encoding=args.encoding)
@@ -212,7 +220,7 @@ def _evaluate_translator(
     )
     result = translation_dict(translated.scores)
     if args.output is not None:
-        lines = "".join(one_line(text) + "\n" for text in translated.written).encode()
+        lines = "".join(replace_line_ends(text) + "\n" for text in translated.written).encode()
         write_atomically(args.output, lines)
         result |= {"output": str(args.output.resolve()), "output_sha256": hashlib.sha256(lines).hexdigest()}
     for note in translated.scores.notes:

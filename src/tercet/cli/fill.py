@@ -6,9 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, pick
-from tercet.cli.lines import one_line, read_lines
-from tercet.cli.parser import Verbs
+from tercet.cli.lines import read_lines, replace_line_ends
+from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import tell_cut
+from tercet.spec import Candidates
 
 if TYPE_CHECKING:
     from tercet.encoding import Filled
@@ -24,18 +25,17 @@ def register(verbs: Verbs) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument("text", metavar="TEXT", help="with [MASK] where a word is missing; - reads texts, a line each")
-    parser.add_argument("--top", metavar="N", type=int, help="at most N for each mask (default: 5)")
+    parser.add_argument(
+        "--top", metavar="N", type=parse_number(Candidates), help="at most N for each mask (default: 5)"
+    )
     parser.add_argument("--only", metavar="WORD,WORD", help="choose among these words (default: the whole vocabulary)")
     parser.add_argument("--json", action="store_true", help="print a JSON object a text: text, masks")
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet import limits
-    from tercet.cli.parser import check_number
     from tercet.config import UserError
 
-    check_number("--top", args.top, most=limits.CANDIDATES)
     only = None if args.only is None else [word.strip() for word in args.only.split(",") if word.strip()]
     if only == []:
         raise UserError("--only has no word; give some with commas between them, such as --only cat,dog")
@@ -76,7 +76,7 @@ def _lines(filled: "Filled") -> str:
     """A line a candidate; before each list, where there are several, which mask it is for."""
     lists = [
         [
-            f"{candidate.probability:.4f}\t{one_line(candidate.word)}\t{one_line(candidate.text)}"
+            f"{candidate.probability:.4f}\t{replace_line_ends(candidate.word)}\t{replace_line_ends(candidate.text)}"
             for candidate in candidates
         ]
         for candidates in filled.masks

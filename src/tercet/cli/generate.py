@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, add_quantize, pick
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, parse_number
+from tercet.spec import (
+    DraftTokens,
+    NewTokens,
+    NGram,
+    PromptSamples,
+    RepetitionPenalty,
+    Seed,
+    Share,
+    ShareAboveZero,
+    Temperature,
+    TopK,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import torch
@@ -35,24 +47,49 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--prompt", metavar="TEXT", action="append", help="a text, FILE:path, or - for stdin; may be repeated"
     )
-    parser.add_argument("--max-new-tokens", metavar="N", type=int, help="write so many tokens at most (default: 200)")
     parser.add_argument(
-        "--temperature", metavar="X", type=float, help="0: the likeliest token; above 1: wilder (default: 1)"
-    )
-    parser.add_argument("--top-k", metavar="N", type=int, help="draw among the N likeliest tokens")
-    parser.add_argument(
-        "--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach probability P"
+        "--max-new-tokens",
+        metavar="N",
+        type=parse_number(NewTokens),
+        help="write so many tokens at most (default: 200)",
     )
     parser.add_argument(
-        "--min-p", metavar="P", type=float, help="draw among tokens at least P times as likely as the best"
+        "--temperature",
+        metavar="X",
+        type=parse_number(Temperature),
+        help="0: the likeliest token; above 1: wilder (default: 1)",
     )
-    parser.add_argument("--repetition-penalty", metavar="X", type=float, help="above 1: what is there gets less likely")
+    parser.add_argument("--top-k", metavar="N", type=parse_number(TopK), help="draw among the N likeliest tokens")
+    parser.add_argument(
+        "--top-p",
+        metavar="P",
+        type=parse_number(ShareAboveZero),
+        help="draw among the fewest tokens that reach probability P",
+    )
+    parser.add_argument(
+        "--min-p",
+        metavar="P",
+        type=parse_number(Share),
+        help="draw among tokens at least P times as likely as the best",
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        metavar="X",
+        type=parse_number(RepetitionPenalty),
+        help="above 1: what is there gets less likely",
+    )
     parser.add_argument(
         "--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated"
     )
-    parser.add_argument("--num-samples", metavar="N", type=int, default=1, help="texts for each prompt (default: 1)")
     parser.add_argument(
-        "--seed", metavar="N", type=int, help="of the first sample; the next ones count up (default: 0)"
+        "--num-samples",
+        metavar="N",
+        type=parse_number(PromptSamples),
+        default=1,
+        help="texts for each prompt (default: 1)",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=parse_number(Seed), help="of the first sample; the next ones count up (default: 0)"
     )
     parser.add_argument(
         "--draft", metavar="RUN", help="a smaller model with the same tokenizer guesses tokens, which RUN reads at once"
@@ -60,13 +97,16 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--lookup",
         metavar="N",
-        type=int,
+        type=parse_number(NGram),
         nargs="?",
         const=True,
         help="guess what followed the last N tokens when they last stood in the text (default: 3)",
     )
     parser.add_argument(
-        "--draft-tokens", metavar="K", type=int, help="guess so many at most (default: 4 by --draft, 10 by --lookup)"
+        "--draft-tokens",
+        metavar="K",
+        type=parse_number(DraftTokens),
+        help="guess so many at most (default: 4 by --draft, 10 by --lookup)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, seed, passes, ..."
@@ -76,8 +116,6 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet import limits
-    from tercet.cli.parser import check_number
     from tercet.config import UserError
     from tercet.generation.sampling import Sampling
 
@@ -86,7 +124,6 @@ def run(args: argparse.Namespace) -> int:
         sampling = Sampling(**options, stop=tuple(args.stop))
     except ValueError as error:
         raise UserError(str(error)) from None
-    check_number("--num-samples", args.num_samples, most=limits.SAMPLES)
     if sampling.seed + args.num_samples > 2**63:
         raise UserError(f"--seed {sampling.seed}: the seeds of {args.num_samples:,} samples must stay below 2**63")
     _check_guesses(args)
@@ -143,16 +180,12 @@ def _complete(
 
 
 def _check_guesses(args: argparse.Namespace) -> None:
-    from tercet import limits
-    from tercet.cli.parser import check_number
     from tercet.config import UserError
 
     if args.draft is not None and args.lookup is not None:
         raise UserError("--draft and --lookup both guess what comes next; give one of them")
     if args.draft_tokens is not None and args.draft is None and args.lookup is None:
         raise UserError("--draft-tokens is for --draft or --lookup; add one of them")
-    check_number("--draft-tokens", args.draft_tokens, most=limits.DRAFT_TOKENS)
-    check_number("--lookup", args.lookup, most=limits.NEW_TOKENS)
 
 
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":

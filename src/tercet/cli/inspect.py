@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.show import WIDTH, show
+from tercet.spec import Candidates, Index
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +31,9 @@ def register(verbs: Verbs) -> None:
     parser.add_argument("model", metavar="RUN|PRESET|RECIPE", help="a run's or model's folder, a preset, or a recipe")
     parser.add_argument("--prompt", metavar="TEXT", help="show the path of this text; it may have masks")
     parser.add_argument("--target", metavar="TEXT", help="what a translator writes (default: its own translation)")
-    parser.add_argument("--top", metavar="N", type=int, help="tokens shown for each block (default: 1)")
+    parser.add_argument(
+        "--top", metavar="N", type=parse_number(Candidates), help="tokens shown for each block (default: 1)"
+    )
     parser.add_argument(
         "--ablate", metavar="NAME[:HEADS]", action="append",
         help="set this to zero, a tensor's name or BLOCK.HEAD, and show what changes; may be given several times",
@@ -41,7 +44,10 @@ def register(verbs: Verbs) -> None:
         help="show which parts speak for a token (default: the likeliest)",
     )  # fmt: skip
     parser.add_argument(
-        "--at", metavar="ROW", type=int, help="the row for --attribution (default: the last, or the mask)"
+        "--at",
+        metavar="ROW",
+        type=parse_number(Index),
+        help="the row for --attribution (default: the last, or the mask)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -88,8 +94,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f'{flags[0]} is about the path of a text; give one with --prompt "TEXT"')
     if args.at is not None and args.attribution is None:
         raise UserError("--at is the row that --attribution looks at; give both")
-    if args.top is not None and args.top < 1:
-        raise UserError(f"--top {args.top} must be at least 1")
 
 
 def _trained(name: str) -> "Trained":

@@ -58,6 +58,6 @@ def take_pool(items: Iterator[Item], lines: int, text: Callable[[Item], str]) ->
     return pool
 
 
-def one_line(text: str) -> str:
-    """The text without line ends in it, which some programs see in a carriage return as well."""
+def replace_line_ends(text: str) -> str:
+    """The text with spaces for the line ends in it, which some programs see in a carriage return as well."""
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")

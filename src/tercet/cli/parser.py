@@ -34,25 +34,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
 
-def check_number(flag: str, value: float | None, *, least: int = 1, most: int) -> None:
-    """Raises `Mistake` for a number that is out of range; None was not given."""
-    if value is not None and not least <= value <= most:
-        bound = f"at least {least}" if value < least else f"at most {most:,}"
-        raise Mistake(f"{flag} {str(value)[:40]} must be {bound}")
-
-
-class AtLeastOne(argparse.Action):
-    """Stores a number and refuses one below 1."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
-    ) -> None:
-        if values < 1:
-            parser.error(f"{option_string} {values} must be at least 1")
-        setattr(namespace, self.dest, values)
-
-
-def number(annotation: Any) -> Callable[[str], Any]:
+def parse_number(annotation: Any) -> Callable[[str], Any]:
     """What argparse takes for a type, of an annotation such as `spec.Width`: its range holds for flags too."""
     kind = annotation.__origin__
 

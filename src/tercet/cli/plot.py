@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.cli.parser import Verbs, did_you_mean, number, out_path
+from tercet.cli.parser import Verbs, did_you_mean, out_path, parse_number
 from tercet.spec import Index
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--layer",
         metavar="N",
-        type=number(Index),
+        type=parse_number(Index),
         help="attention: the heads of block N, from 0, large (default: all, small)",
     )
     parser.add_argument(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches, check_batches
+from tercet.cli.search import add_batches
 from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    check_batches(args)
     if args.source is None and args.target is None:
         return _texts(args)
     if args.source is None:

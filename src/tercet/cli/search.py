@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.parser import AtLeastOne
+from tercet.cli.parser import parse_number
+from tercet.spec import BatchTokens, BeamSize, LengthPenaltyPower, Seed, Share, ShareAboveZero, Temperature, TopK
 
 if TYPE_CHECKING:
     from tercet.generation import Beam, Sampling
@@ -18,37 +19,38 @@ Add = Callable[..., Any]  # `add_argument` of a parser, or of a group of its fla
 
 def add_beam(add: Add) -> None:
     """The flags that decide the outcome most."""
-    add("--beam", metavar="N", type=int, help="hypotheses kept; 1 is greedy (default: 5)")
+    add("--beam", metavar="N", type=parse_number(BeamSize), help="hypotheses kept; 1 is greedy (default: 5)")
     add("--length-penalty", choices=("average", "gnmt", "none"), help="default: average")
-    add("--alpha", metavar="X", type=float, help="the penalty's power (default: 1)")
+    add("--alpha", metavar="X", type=parse_number(LengthPenaltyPower), help="the penalty's power (default: 1)")
 
 
 def add_sampling(add: Add) -> None:
     add("--sample", action="store_true", help="draw a translation instead of searching for the best")
-    add("--temperature", metavar="X", type=float, help="0: the likeliest token (default: 1)")
-    add("--top-k", metavar="N", type=int, help="draw among the N likeliest tokens")
-    add("--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach probability P")
-    add("--min-p", metavar="P", type=float, help="draw among tokens at least P times as likely as the best")
-    add("--seed", metavar="N", type=int, help="default: 0")
+    add("--temperature", metavar="X", type=parse_number(Temperature), help="0: the likeliest token (default: 1)")
+    add("--top-k", metavar="N", type=parse_number(TopK), help="draw among the N likeliest tokens")
+    add(
+        "--top-p",
+        metavar="P",
+        type=parse_number(ShareAboveZero),
+        help="draw among the fewest tokens that reach probability P",
+    )
+    add(
+        "--min-p",
+        metavar="P",
+        type=parse_number(Share),
+        help="draw among tokens at least P times as likely as the best",
+    )
+    add("--seed", metavar="N", type=parse_number(Seed), help="default: 0")
 
 
 def add_batches(add: Add) -> None:
     add(
         "--batch-tokens",
         metavar="N",
-        type=int,
-        action=AtLeastOne,
+        type=parse_number(BatchTokens),
         default=16_384,
         help="of a batch; fewer need less memory (default: 16384)",
     )
-
-
-def check_batches(args: argparse.Namespace) -> None:
-    """Refuses what `add_batches`'s flag cannot be."""
-    from tercet import limits
-    from tercet.cli.parser import check_number
-
-    check_number("--batch-tokens", args.batch_tokens, most=limits.BATCH_TOKENS)
 
 
 def search_of(args: argparse.Namespace) -> "Beam | Sampling":
@@ -61,7 +63,6 @@ def search_of(args: argparse.Namespace) -> "Beam | Sampling":
     from tercet.config import UserError
     from tercet.generation import Beam, Sampling
 
-    check_batches(args)
     flags = {flag: value for flag, value in vars(args).items() if value is not None}
     beam = {name: flags[flag] for flag, name in BEAM.items() if flag in flags}
     sampling = {name: flags[name] for name in SAMPLING if name in flags}

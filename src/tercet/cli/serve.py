@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tercet.cli.device import add_device, add_quantize, pick
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, parse_number
+from tercet.spec import BodyBytes, Seconds
 
 LIMITS = {"slots": "slots", "queue": "waiting", "max_tokens": "max_new_tokens", "timeout": "seconds"}
 SETTINGS = ("host", "port", "max_body", "grace")
@@ -38,8 +39,12 @@ def register(verbs: Verbs) -> None:
     limits.add_argument("--queue", metavar="N", type=int, help="texts that may wait; more get 429 (default: 64)")
     limits.add_argument("--max-tokens", metavar="N", type=int, help="the most of an answer (default: 1024)")
     limits.add_argument("--timeout", metavar="SECONDS", type=float, help="the most of a request (default: 120)")
-    limits.add_argument("--max-body", metavar="BYTES", type=int, help="of a request (default: 1048576)")
-    limits.add_argument("--grace", metavar="SECONDS", type=float, help="to finish what runs, at the end (default: 30)")
+    limits.add_argument(
+        "--max-body", metavar="BYTES", type=parse_number(BodyBytes), help="of a request (default: 1048576)"
+    )
+    limits.add_argument(
+        "--grace", metavar="SECONDS", type=parse_number(Seconds), help="to finish what runs, at the end (default: 30)"
+    )
     log = parser.add_argument_group("log")
     log.add_argument("--json-log", action="store_true", help="a JSON object a line on stderr")
     log.add_argument("--quiet", action="store_true", help="no line for each request")

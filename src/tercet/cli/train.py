@@ -89,12 +89,12 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(folder: Path) -> str:
     """Where the run is, how good its best model is, and what to do with it."""
-    from tercet.checkpoint import load_model
+    from tercet.checkpoint import read_card
 
-    trained = load_model(folder)
-    metrics = trained.card.metrics
+    card = read_card(folder)
+    metrics, task = card.metrics, card.recipe["task"]["kind"]
     best = [
-        f"best validation loss {metrics['val/loss']:.4f} nats per {UNIT.get(trained.task, 'token')}",
+        f"best validation loss {metrics['val/loss']:.4f} nats per {UNIT.get(task, 'token')}",
         f"{metrics['val/unigram_entropy']:.4f} by counting words" if "val/unigram_entropy" in metrics else "",
         f"BLEU {metrics['val/bleu']:.2f} (greedy, cased, detokenised)" if "val/bleu" in metrics else "",
         f"accuracy {metrics['val/accuracy']:.1%}" if "val/accuracy" in metrics else "",
@@ -102,5 +102,5 @@ def summary(folder: Path) -> str:
     ] if "val/loss" in metrics else []  # fmt: skip
     figures = ", ".join(part for part in best if part)
     name = shlex.quote(str(folder))
-    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in (*NEXT[trained.task], "evaluate", "inspect"))
+    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in (*NEXT[task], "evaluate", "inspect"))
     return "\n".join([f"The run is in {name}{f'; {figures}' if figures else ''}.", "Next:", *verbs])

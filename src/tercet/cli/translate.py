@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.device import add_device, add_quantize, pick
-from tercet.cli.lines import one_line, open_lines, read_lines, take_pool
-from tercet.cli.parser import AtLeastOne, Verbs
+from tercet.cli.lines import open_lines, read_lines, replace_line_ends, take_pool
+from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
+from tercet.spec import BeamSize, CoverageWeight, LengthRatio, NewTokens, PoolLines
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Translator
@@ -37,15 +38,25 @@ def register(verbs: Verbs) -> None:
     search = parser.add_argument_group("search")
     add_beam(search.add_argument)
     search.add_argument(
-        "--n-best", metavar="N", type=int, help="up to N translations a line: number ||| text ||| score"
+        "--n-best",
+        metavar="N",
+        type=parse_number(BeamSize),
+        help="up to N translations a line: number ||| text ||| score",
     )
     search.add_argument(
-        "--coverage", metavar="X", type=float, help="above 0: unattended source tokens cost (default: 0)"
+        "--coverage",
+        metavar="X",
+        type=parse_number(CoverageWeight),
+        help="above 0: unattended source tokens cost (default: 0)",
     )
-    search.add_argument("--max-ratio", metavar="X", type=float, help="at most X tokens a source token (default: 2)")
-    search.add_argument("--max-extra", metavar="N", type=int, help="and N more (default: 10)")
-    search.add_argument("--min-ratio", metavar="X", type=float, help="at least X tokens a source token (default: 0)")
-    search.add_argument("--min-extra", metavar="N", type=int, help="and N more (default: 0)")
+    search.add_argument(
+        "--max-ratio", metavar="X", type=parse_number(LengthRatio), help="at most X tokens a source token (default: 2)"
+    )
+    search.add_argument("--max-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 10)")
+    search.add_argument(
+        "--min-ratio", metavar="X", type=parse_number(LengthRatio), help="at least X tokens a source token (default: 0)"
+    )
+    search.add_argument("--min-extra", metavar="N", type=parse_number(NewTokens), help="and N more (default: 0)")
     search.add_argument("--prefix", metavar="FILE", type=Path, help="how each translation begins, line by line")
     search.add_argument("--prefix-text", metavar="TEXT", help="how every translation begins")
     search.add_argument(
@@ -64,8 +75,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--pool",
         metavar="N",
-        type=int,
-        action=AtLeastOne,
+        type=parse_number(PoolLines),
         help=f"lines read at once (default: {POOL}; 1 on a terminal)",
     )
     add_quantize(parser.add_argument)
@@ -99,11 +109,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from tercet import limits
-    from tercet.cli.parser import check_number
     from tercet.config import UserError
 
-    check_number("--pool", args.pool, most=limits.POOL_LINES)
     if args.combine is not None and len(args.runs) == 1:
         raise UserError("--combine is for several runs; give more of them, or leave it out")
     if args.prefix is not None and args.prefix_text is not None:
@@ -239,7 +246,7 @@ class _Writer:
                 "truncated": translation.truncated,
             }
             return json.dumps({**fields, **({} if aligned is None else {"alignment": aligned})}, ensure_ascii=False)
-        text = one_line(translation.text)
+        text = replace_line_ends(translation.text)
         beside = [] if aligned is None else [aligned]
         if self.args.n_best:
             return " ||| ".join([str(number), text, score, *beside])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -33,7 +33,36 @@ CHUNK_CHARACTERS = (1 << 20) * min(
 Item = TypeVar("Item")
 
 
-def load_or_train_tokenizer(spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str) -> Tokenizer:
+class TextSource(Protocol):
+    """Files, or texts in memory, that something is made of."""
+
+    @property
+    def name(self) -> str: ...
+
+    def hash(self) -> str: ...
+
+    def size(self) -> int | None: ...
+
+
+class Snapshot:
+    """A source as it was when it was hashed.
+
+    Attributes:
+        hash: sha256 of what it held.
+    """
+
+    def __init__(self, source: TextSource) -> None:
+        self._source, self.hash = source, source.hash()
+
+    def check(self) -> None:
+        """Raises UserError where it holds something else now."""
+        if self._source.hash() != self.hash:
+            raise UserError(f"{self._source.name} was changed while it was read; try again when it is whole")
+
+
+def load_or_train_tokenizer(
+    spec: TokenizerSpec, texts: Callable[[], Iterable[str]], content: str, made_of: Iterable[Snapshot]
+) -> Tokenizer:
     """The tokenizer learnt from `texts`, which `content` stands for; kept in the cache."""
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
@@ -41,9 +70,8 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Callable[[], Iterable[st
     folder = cache_dir() / "tokenizers" / digest(FORMAT, content, to_plain(spec), *pattern)[:32]
     if not is_complete(folder):
         max_bytes = None if isinstance(spec, Characters) else TRAINING_BYTES
-        tokenizer = Tokenizer.train(spec, _take_bytes(max_bytes, texts()))
-        with create_atomically(folder) as new:
-            tokenizer.save(new / "tokenizer.json")
+        with create_atomically(folder, made_of) as new:
+            Tokenizer.train(spec, _take_bytes(max_bytes, texts())).save(new / "tokenizer.json")
     return Tokenizer.load(folder / "tokenizer.json")
 
 
@@ -69,10 +97,16 @@ def write_meta(folder: Path, meta: dict[str, Any]) -> None:
 
 
 @contextmanager
-def create_atomically(folder: Path) -> Generator[Path]:
-    """A temporary folder that becomes `folder` at the end, with a manifest."""
+def create_atomically(folder: Path, made_of: Iterable[Snapshot] = ()) -> Generator[Path]:
+    """A temporary folder that becomes `folder` at the end, with a manifest.
+
+    Raises:
+        UserError: where what it is made of has changed meanwhile: the name would promise what is not in it.
+    """
     with write_folder(folder) as new:
         yield new
+        for snapshot in made_of:
+            snapshot.check()
 
 
 @contextmanager

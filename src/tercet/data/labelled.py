@@ -121,7 +121,7 @@ def prepare_labelled(spec: LabelsSpec, *, tokenizer: Tokenizer | None = None, pr
         folder = cache_dir() / "labelled" / key[:32]
         if not is_complete(folder):
             split.read_through()
-            with create_atomically(folder) as new, progress_bar(shown=progress) as bar:
+            with create_atomically(folder, split.snapshots) as new, progress_bar(shown=progress) as bar:
                 _write(new, split, tokenizer, bar)
     return _load(folder, spec=spec, content=split.content_hash, tokenizer=tokenizer)
 
@@ -214,7 +214,7 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
         spec = self.spec.tokenizer
         if isinstance(spec, Characters | Words | BPE | Unigram):
             spec = replace(spec, pad=True, bos=True, eos=True)
-        return load_or_train_tokenizer(spec, texts, self.training_hash)
+        return load_or_train_tokenizer(spec, texts, self.training_hash, self.snapshots[:1])
 
     def read_through(self) -> None:
         _ = self.labels

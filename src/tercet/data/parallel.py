@@ -118,7 +118,7 @@ def prepare_pairs(
         folder = cache_dir() / "pairs" / key[:32]
         if not is_complete(folder):
             split.read_through()
-            with create_atomically(folder) as new, progress_bar(shown=progress) as bar:
+            with create_atomically(folder, split.snapshots) as new, progress_bar(shown=progress) as bar:
                 _write(new, split, source, target, bar)
     return _load(folder, name=spec.source, content=split.content_hash, source_tokenizer=source, tokenizer=target)
 
@@ -161,7 +161,9 @@ class _PairSplit(TextSplit[PairSource, Pair]):
             spec, GPT2 | TokenizerFile | WordPiece
         )  # these have their special tokens already
         with_special_tokens = spec if has_special_tokens else replace(spec, pad=True, bos=True, eos=True)
-        return load_or_train_tokenizer(with_special_tokens, texts, digest(self.training_hash, sides))
+        return load_or_train_tokenizer(
+            with_special_tokens, texts, digest(self.training_hash, sides), self.snapshots[:1]
+        )
 
     def _read_all(self, source: PairSource) -> Iterator[Pair]:
         return source.pairs()

@@ -13,6 +13,7 @@ from tercet.config import UserError, to_plain
 from tercet.data.cache import (
     CHUNK_CHARACTERS,
     FORMAT,
+    Snapshot,
     chunk_items,
     create_atomically,
     digest,
@@ -66,12 +67,16 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
     held_out = None
     if isinstance(spec.validation, HeldOut):
         held_out = find_documents(spec.validation.source, encoding=spec.encoding, text_field=spec.text_field)
-    hashes = [documents.hash() for documents in (source, held_out) if documents]
+    snapshots = [Snapshot(documents) for documents in (source, held_out) if documents]
+    hashes = [snapshot.hash for snapshot in snapshots]
     content = hashes[0] if len(hashes) == 1 else digest(*hashes)
     settings = [spec.encoding, spec.text_field]
     with report_disk_errors():
         tokenizer = tokenizer or load_or_train_tokenizer(
-            spec.tokenizer, lambda: (piece.text for piece in source.pieces()), digest(FORMAT, hashes[0], settings)
+            spec.tokenizer,
+            lambda: (piece.text for piece in source.pieces()),
+            digest(FORMAT, hashes[0], settings),
+            snapshots[:1],
         )
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
@@ -79,7 +84,7 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
         key = digest(FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key)
         folder = cache_dir() / "corpora" / key[:32]
         if not is_complete(folder):
-            with create_atomically(folder) as new, progress_bar(shown=progress) as bar:
+            with create_atomically(folder, snapshots) as new, progress_bar(shown=progress) as bar:
                 _write(new, spec, source, held_out, tokenizer, bar)
     return _load(folder, name=spec.source, content=content, tokenizer=tokenizer)
 

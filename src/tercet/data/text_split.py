@@ -7,24 +7,15 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from tercet.config import UserError, to_plain
-from tercet.data.cache import FORMAT, digest
+from tercet.data.cache import FORMAT, Snapshot, TextSource, digest
 from tercet.data.specs import Drawn
 from tercet.data.splitting import draw_validation, hash_text
 from tercet.tokens import Tokenizer
 
 Side = Literal["train", "validation"]
-
-
-class TextSource(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def hash(self) -> str: ...
-
-    def size(self) -> int | None: ...
 
 
 SourceType = TypeVar("SourceType", bound=TextSource)
@@ -37,6 +28,7 @@ class TextSplit(ABC, Generic[SourceType, Item]):
     Attributes:
         content_hash: sha256 of all that the items and their division depend on.
         training_hash: the same of the training part alone.
+        snapshots: of the sources, that of the training part first.
     """
 
     singular: str  # what may not be the only one, and what there should be more of, in messages
@@ -49,8 +41,9 @@ class TextSplit(ABC, Generic[SourceType, Item]):
         self._name, self._train, self._held_out = name, train, held_out
         self._drawn = validation if isinstance(validation, Drawn) else None if held_out else Drawn()
         # What validation is drawn from training is gone from what a vocabulary is learnt on.
-        self.training_hash = digest(FORMAT, train.hash(), settings, to_plain(self._drawn))
-        self.content_hash = digest(self.training_hash, held_out and held_out.hash())
+        self.snapshots = [Snapshot(source) for source in (train, held_out) if source]
+        self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._drawn))
+        self.content_hash = digest(self.training_hash, self.snapshots[1].hash if held_out else None)
 
     @abstractmethod
     def _read_all(self, source: SourceType) -> Iterator[Item]: ...

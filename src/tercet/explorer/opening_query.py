@@ -15,6 +15,7 @@ from tercet.data import (
     prepare_pairs,
 )
 from tercet.explorer.queries import Query
+from tercet.storage import DamagedFile
 from tercet.tokens import Tokenizer
 
 SENTENCE = "The cat sat on the mat."
@@ -79,25 +80,29 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
 def _read_held_out_line(trained: Trained) -> str:
     """The first line of the validation part, if it is on this machine and can still be read; else nothing."""
     tokenizer = trained.tokenizer
-    with suppress(UserError), _offline():
-        match trained.task:
-            case "translation":
-                if (pairs_spec := trained.trained_on(PairsSpec)) is None:
-                    return ""
-                pairs = prepare_pairs(pairs_spec, tokenizer=tokenizer, source_tokenizer=trained.source_tokenizer)
-                return next((source for source, _ in pairs.validation_texts), "")
-            case "labels":
-                if (labels_spec := trained.trained_on(LabelsSpec)) is None:
-                    return ""
-                labelled = prepare_labelled(labels_spec, tokenizer=tokenizer).validation
-                ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
-            case _:
-                if (text_spec := trained.trained_on(TextSpec)) is None:
-                    return ""
-                ids = prepare(text_spec, tokenizer=tokenizer).validation[: 50 * MOST]
-        lines = trained.tokenizer.decode(ids.tolist()).splitlines()
-        return next((line.strip() for line in lines if len(line.split()) > 1), "")
-    return ""
+    try:
+        with _offline():
+            match trained.task:
+                case "translation":
+                    if (pairs_spec := trained.trained_on(PairsSpec)) is None:
+                        return ""
+                    pairs = prepare_pairs(pairs_spec, tokenizer=tokenizer, source_tokenizer=trained.source_tokenizer)
+                    return next((source for source, _ in pairs.validation_texts), "")
+                case "labels":
+                    if (labels_spec := trained.trained_on(LabelsSpec)) is None:
+                        return ""
+                    labelled = prepare_labelled(labels_spec, tokenizer=tokenizer).validation
+                    ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
+                case _:
+                    if (text_spec := trained.trained_on(TextSpec)) is None:
+                        return ""
+                    ids = prepare(text_spec, tokenizer=tokenizer).validation[: 50 * MOST]
+    except DamagedFile:
+        raise
+    except UserError:
+        return ""
+    lines = trained.tokenizer.decode(ids.tolist()).splitlines()
+    return next((line.strip() for line in lines if len(line.split()) > 1), "")
 
 
 @contextmanager

@@ -4,28 +4,29 @@ A `Query` says which text is read, and with what switched off; the others say wh
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from tercet.config import Plain, UserError, parse, to_plain
 from tercet.generation import Sampling
 from tercet.models import Edit
+from tercet.spec import BeamSize, Index, Seed, Share, ShareAboveZero, Temperature, TopK, spec
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Ablation:
     """A tensor of the pass that is set to zero: all of it, or only these heads and positions, counted from 0."""
 
     name: str
-    heads: tuple[int, ...] | None = None
-    positions: tuple[int, ...] | None = None
+    heads: tuple[Index, ...] | None = None
+    positions: tuple[Index, ...] | None = None
 
     @property
     def edit(self) -> Edit:
         return Edit(name=self.name, heads=self.heads, positions=self.positions)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Query:
     """What is read.
 
@@ -39,24 +40,21 @@ class Query:
 
     text: str = ""
     target: str | None = None
-    ids: tuple[int, ...] | None = None
-    target_ids: tuple[int, ...] | None = None
-    original_ids: tuple[int, ...] | None = None
+    ids: tuple[Index, ...] | None = None
+    target_ids: tuple[Index, ...] | None = None
+    original_ids: tuple[Index, ...] | None = None
     edits: tuple[Ablation, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class SampleSettings:
     """How a token is drawn: the part of `Sampling` that the page has controls for."""
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self.sampling  # noqa: B018 - refuses what it does not take
+    temperature: Temperature = 1.0
+    top_k: TopK | None = None
+    top_p: ShareAboveZero | None = None
+    min_p: Share | None = None
+    seed: Seed = 0
 
     @property
     def sampling(self) -> Sampling:
@@ -65,20 +63,20 @@ class SampleSettings:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class ModelQuery:
     """What the model is."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class OverviewQuery:
     """An overview of the pass, with the logits of row `at`."""
 
     ask: Query
-    at: int | None = None
+    at: Index | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class BlockQuery:
     """All tensors of one block, or of what stands around the blocks of a stack; with its weights, if wanted."""
 
@@ -87,43 +85,43 @@ class BlockQuery:
     parameters: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class LogitsQuery:
     ask: Query
-    at: int
+    at: Index
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class SampleQuery:
     """A token drawn after row `at`."""
 
     ask: Query
-    at: int
+    at: Index
     sampling: SampleSettings = field(default_factory=SampleSettings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class AttributionQuery:
     """Which part of the model gave how much to the logit of `id` at row `at`."""
 
     ask: Query
-    at: int
-    id: int
+    at: Index
+    id: Index
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class HeadsQuery:
     """What each head does, and what is lost without it."""
 
     ask: Query
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class BeamsQuery:
     """The translations that a beam search of this size ends with."""
 
     ask: Query
-    size: int = 5
+    size: BeamSize = 5
 
 
 AnyQuery = (

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tercet import limits
 from tercet.config import UserError
 from tercet.generation.alignment import coverage_penalties
 from tercet.generation.best_continuations import best_continuations
@@ -29,42 +28,35 @@ from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
 from tercet.generation.sampling import DIVERGED
 from tercet.kernel import supports_scores, top_tokens
-from tercet.limits import MAX_LENGTH_PENALTY_POWER
 from tercet.models.inference import inference_mode
+from tercet.spec import BeamSize, CoverageWeight, LengthPenaltyPower, LengthRatio, NewTokens, spec
 
 LengthPenalty = Literal["average", "gnmt", "none"]
 
 GROWTH = 8  # columns by which the cache grows: a step costs as much as the cache is wide
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Beam:
     """How to search. Size 1 is greedy search."""
 
-    size: int = 5
-    n_best: int = 1  # hypotheses returned
+    size: BeamSize = 5
+    n_best: BeamSize = 1  # hypotheses returned
     length_penalty: LengthPenalty = "average"
-    alpha: float = 1.0  # the penalty's power; 0 compares plain log-probabilities
-    coverage: float = 0.0  # above 0, endings that leave source tokens unattended rank lower (Wu et al.'s beta)
-    max_ratio: float = 2.0  # an answer has at most max_ratio * its source's tokens + max_extra tokens, ends included
-    max_extra: int = 10
-    min_ratio: float = 0.0  # and at least min_ratio * its source's tokens + min_extra before its end
-    min_extra: int = 0
+    alpha: LengthPenaltyPower = 1.0  # 0 compares plain log-probabilities
+    coverage: CoverageWeight = 0.0  # above 0, endings that leave source tokens unattended rank lower (Wu et al.'s beta)
+    max_ratio: LengthRatio = (
+        2.0  # an answer has at most max_ratio * its source's tokens + max_extra tokens, ends included
+    )
+    max_extra: NewTokens = 10
+    min_ratio: LengthRatio = 0.0  # and at least min_ratio * its source's tokens + min_extra before its end
+    min_extra: NewTokens = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size={self.size} must be 1 or more; 1 is greedy search")
-        if self.size > limits.BEAM:
-            raise ValueError(f"size={self.size} must be at most {limits.BEAM:,}")
-        if not 1 <= self.n_best <= self.size:
-            raise ValueError(f"n_best={self.n_best} must be between 1 and size={self.size}; try size={self.n_best}")
+        if self.n_best > self.size:
+            raise ValueError(f"n_best={self.n_best} must be at most size={self.size}; try size={self.n_best}")
         if self.length_penalty not in ("average", "gnmt", "none"):
             raise ValueError(f"length_penalty={self.length_penalty!r} must be average, gnmt or none")
-        for name in ("alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra"):
-            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
-        if self.alpha > MAX_LENGTH_PENALTY_POWER:
-            raise ValueError(f"alpha={self.alpha:g} must be {MAX_LENGTH_PENALTY_POWER:g} or less; usual are 0.6 to 2")
         if self.max_ratio == self.max_extra == 0:
             raise ValueError("max_ratio=0 and max_extra=0 leave no room for an answer; try max_ratio=2.0")
         if self.min_ratio > self.max_ratio or self.min_extra > self.max_extra:

@@ -5,52 +5,34 @@
 Each row draws from a generator of its own, so what it draws depends on its seed and never on its neighbours.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tercet import limits
 from tercet.config import UserError
 from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+from tercet.spec import NewTokens, RepetitionPenalty, Seed, Share, ShareAboveZero, Temperature, TopK, spec
 
 DIVERGED = "the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint"
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Sampling:
     """How to draw, and when to stop. The defaults draw from the model's own distribution."""
 
-    max_new_tokens: int = 200
-    temperature: float = 1.0  # 0 takes the most likely token; below 1 is safer, above 1 wilder
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float = 1.0  # over the whole row so far, prompt included
-    seed: int = 0
+    max_new_tokens: NewTokens = 200
+    temperature: Temperature = 1.0  # 0 takes the most likely token; below 1 is safer, above 1 wilder
+    top_k: TopK | None = None
+    top_p: ShareAboveZero | None = None
+    min_p: Share | None = None
+    repetition_penalty: RepetitionPenalty = 1.0  # over the whole row so far, prompt included
+    seed: Seed = 0
     stop: tuple[str, ...] = ()  # texts that end the completion and are cut off it
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 0:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be 0 or more")
-        if self.max_new_tokens > limits.NEW_TOKENS:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at most {limits.NEW_TOKENS:,}")
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
-            raise ValueError(f"temperature={self.temperature} must be 0 or more; 0 takes the most likely token")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k={self.top_k} must be 1 or more; leave it out to keep all tokens")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1; leave it out to keep all tokens")
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p={self.min_p} must be between 0 and 1; leave it out to keep all tokens")
-        if not (self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)):
-            raise ValueError(f"repetition_penalty={self.repetition_penalty} must be above 0; 1 changes nothing")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1")
         if isinstance(self.stop, str) or "" in self.stop:
             raise ValueError(f"stop={self.stop!r} must be a tuple of texts of at least one character, such as ('END',)")
 

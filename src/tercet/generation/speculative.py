@@ -29,11 +29,12 @@ from tercet.generation.sampling import Sampling, distribution, draw
 from tercet.generation.stream import Token, check_seeds, mark_seen, window_start
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
+from tercet.spec import DraftTokens, NGram, spec
 
 Pass = list[list[Token]]  # for each row the tokens that a pass brought it, none once it has ended
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Draft:
     """A small model guesses: it writes on as `Sampling` says, and the large one reads what it wrote.
 
@@ -43,14 +44,10 @@ class Draft:
     """
 
     model: SpeculativeDecoder[Any]
-    tokens: int = 4
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise ValueError(f"tokens={self.tokens} must be 1 or more: so many are guessed a pass")
+    tokens: DraftTokens = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@spec
 class Lookup:
     """The row guesses itself: what followed its last `ngram` tokens when they last stood in it.
 
@@ -58,14 +55,8 @@ class Lookup:
     Decoding").
     """
 
-    ngram: int = 3
-    tokens: int = 10  # the most guesses a pass
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise ValueError(f"tokens={self.tokens} must be 1 or more: so many are guessed a pass")
-        if self.ngram < 1:
-            raise ValueError(f"ngram={self.ngram} must be 1 or more: so many tokens have to be the same")
+    ngram: NGram = 3
+    tokens: DraftTokens = 10  # the most guesses a pass
 
 
 def speculate(

@@ -27,10 +27,8 @@ def read_regular_file(path: Path, most: int) -> bytes:
         UserError: as `check_regular_file`.
     """
     try:
-        # a pipe that nobody writes to opens at once
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        with open(path, "rb", opener=open_without_waiting) as file:
+            status = os.fstat(file.fileno())
             _check_status(path, status, most)
             return file.read(status.st_size)
     except (OSError, ValueError) as error:
@@ -43,6 +41,11 @@ def read_text_file(path: Path, most: int) -> str:
         return read_regular_file(path, most).decode()
     except UnicodeDecodeError:
         raise UserError(f"cannot read {path}: it is not UTF-8 text; copy it again") from None
+
+
+def open_without_waiting(path: str, flags: int) -> int:
+    """For `open`: a pipe that nobody writes to opens at once, so that it can be refused."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def check_links(folder: Path) -> None:

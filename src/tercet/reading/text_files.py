@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tercet.config import UserError
 from tercet.limits import FILE_BYTES, UNPACKED_BYTES, UNPACKED_RATIO
+from tercet.reading.files import open_without_waiting
 
 
 def open_regular_file(path: Path) -> io.BufferedReader:
@@ -34,8 +35,7 @@ def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
 
 class _RegularFile(io.FileIO):
     def __init__(self, path: Path) -> None:
-        # without waiting, as a pipe would for someone who writes
-        super().__init__(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
+        super().__init__(path, "rb", opener=open_without_waiting)
         self._path, status = path, os.fstat(self.fileno())
         self._size = status.st_size
         try:

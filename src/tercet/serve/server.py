@@ -19,6 +19,7 @@ from tercet.serve.http.app import application
 from tercet.serve.http.guard import AccessRules
 from tercet.serve.http.log import ServerLog
 from tercet.serve.registry import LoadedModel, ModelRegistry
+from tercet.spec import Seconds, check_range
 from tercet.web.access import AllowedNames
 from tercet.web.server import BoundedServer, open_socket
 
@@ -49,7 +50,7 @@ def serve(
         host: a name or an address of this machine; one that others can reach needs a key.
         port: 0 takes any that is free.
         max_body: bytes of a request.
-        grace: seconds in which what runs may be finished, once a signal came.
+        grace: seconds, a day at most, in which what runs may be finished, once a signal came.
         hosts: names under which it may be asked, beside this machine's own; "*" is any.
         origins: of pages in browsers that may ask, and read the answers; "*" is any.
         open_to_all: no key is needed, though others can reach it.
@@ -60,8 +61,10 @@ def serve(
         UserError: where it cannot be opened there, or would be open to others without a key.
     """
     rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, open_to_all)
-    if not grace >= 0:
-        raise UserError(f"--grace {grace:g} must be 0 or more seconds")
+    try:
+        check_range("grace", grace, Seconds)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     limits = Limits() if limits is None else limits
     listening = open_socket(host, port, patience=limits.seconds)
     warm_up()  # whoever asks meanwhile waits for it

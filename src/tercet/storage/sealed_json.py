@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from tercet.config import UserError
+from tercet.limits import MOST_SETTINGS_BYTES
+from tercet.reading.bounded_json import parse_json
+from tercet.reading.files import read_regular_file
 from tercet.storage.atomic import write_atomically
 
 CHECKSUM = "checksum"
@@ -39,13 +41,12 @@ def read_sealed_json(path: Path, *, since: str | None = None) -> dict[str, Any]:
         DamagedFile: where the file can't be read, or was changed since it was written.
     """
     data: Any = None
-    with suppress(ValueError, RecursionError):
-        try:
-            if not path.is_file():  # a pipe or a device would be read for ever
-                raise DamagedFile(f"{path} is no file; put back the file that was written")
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise DamagedFile(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        data = parse_json(read_regular_file(path, MOST_SETTINGS_BYTES))
+    except UserError as error:
+        raise DamagedFile(str(error)) from None
+    except ValueError:
+        pass
     if not isinstance(data, dict):
         data = {CHECKSUM: None}
     if since is not None and since not in data and CHECKSUM not in data:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from tercet.checkpoint.run_record import RECIPE
 from tercet.config import UserError
 from tercet.storage import FileHash, read_manifest
 
@@ -73,7 +74,7 @@ class Checkpoints:
 
     def recipe_hash(self) -> str:
         """Which run it is: what was worked out by another recipe is no state of this one."""
-        return FileHash.of(self.out / "recipe.yaml").xxh3
+        return FileHash.of(self.out / RECIPE).xxh3
 
     def remove_old(self) -> None:
         """All but the newest `keep` whole ones."""

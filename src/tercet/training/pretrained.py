@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tercet.checkpoint import Trained, read_spec, save_trained
+from tercet.checkpoint.run_record import RECIPE
 from tercet.config import UserError, merge, parse, to_plain
 from tercet.messages import show
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderOnlySpec
@@ -82,7 +83,7 @@ def save_copy(trained: Trained, out: Path) -> None:
 def pretrained_folder(given: str, out: Path) -> Path:
     """Where to read the pretrained model: in the run's folder once it has been begun, else where the recipe says."""
     copy = out / PRETRAINED_COPY
-    begun = (out / "recipe.yaml").exists() and (copy / "model.safetensors").exists()
+    begun = (out / RECIPE).exists() and (copy / "model.safetensors").exists()
     return copy if begun else Path(given)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.checkpoint import Trained, load_model
-from tercet.checkpoint.run_record import RECORD, RunRecord, read_record
+from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
 from tercet.settings_yaml import read_yaml
 from tercet.storage import DamagedFile, read_manifest, report_write_errors, write_atomically
@@ -18,7 +18,6 @@ from tercet.training.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
 from tercet.training.pretrained import PRETRAINED_COPY
 from tercet.training.recipe import Recipe, parse_recipe
 
-RECIPE = "recipe.yaml"
 MODELS = ("last", "best")  # the newest first
 OF_BEFORE = "resume.ckpt"  # where an earlier version kept its state, without hashes
 # The recipe last: after a kill in between, what is left is still known as a run.

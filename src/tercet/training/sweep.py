@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tercet.checkpoint import load_model
-from tercet.checkpoint.run_record import RECORD, read_record
+from tercet.checkpoint.run_record import RECIPE, RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
 from tercet.evaluate.held_out import check_scorable
 from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.grid import VariedKey, folder_names, grid_points
 from tercet.training.recipe import Recipe, load_recipe, recipe_names
 from tercet.training.run import RunDiverged, check_same_run, train
-from tercet.training.run_folder import RECIPE
 
 if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
@@ -200,7 +199,7 @@ def is_finished(folder: Path) -> bool:
 def _finished(folder: Path, name: str) -> SweepRun:
     begun = any((folder / name).exists() for name in (RECORD, RECIPE))  # a model without them is as it is
     if begun and not is_finished(folder):
-        raise UserError(f"{folder} is not finished; train it to its end first, or leave it out")
+        raise UserError(f"{folder} is not finished, says its {RECORD}; train it to its end first, or leave it out")
     return SweepRun(variant=name, folder=folder, settings={"recipe": name})
 
 
@@ -257,7 +256,7 @@ def _check_out(out: Path, asked: Plain) -> None:
 def _settle(sweep: Sweep) -> dict[str, Any]:
     """Write down what was asked for; and, for recipes that leave it open, in what numbers all of them are trained:
     measured anew for each, two could differ by more than their variants do."""
-    from tercet.training.machine import choose_arithmetic
+    from tercet.training.auto_arithmetic import choose_arithmetic
 
     path = sweep.out / SETTINGS
     if path.exists():

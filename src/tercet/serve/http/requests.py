@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tercet.config import suggest
+from tercet.spec import LengthPenaltyPower, RepetitionPenalty, Share, ShareAboveZero, Temperature, TopK
 
 MAX_TEXTS_WRITTEN = 128  # texts that one request may have written
 MAX_TEXTS_READ = 2048  # texts that one request may have read
@@ -56,8 +57,6 @@ NeutralPenalty = Annotated[
     Annotated[float, Field(ge=0, le=0)] | None,
     one_of("0 or left out: tokens are drawn without it; see repetition_penalty"),
 ]
-Penalty = Annotated[float, Field(ge=0.01, le=100)]  # beyond, scores of a float32 overflow
-Probability = Annotated[float, Field(ge=0, le=1)]
 TopCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
@@ -98,13 +97,11 @@ class StreamOptions(BaseModel):
 class SamplingRequest(RequestBody):
     """How tokens are sampled, and when to stop."""
 
-    temperature: Annotated[
-        Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, Field(description="0 takes the likeliest token")
-    ] = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    min_p: Probability | None = None
-    repetition_penalty: Penalty | None = None
+    temperature: Annotated[Temperature | None, Field(description="0 takes the likeliest token")] = None
+    top_p: ShareAboveZero | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     seed: Annotated[
         Annotated[int, Field(ge=0, lt=1 << 62)] | None,
         Field(description="of the first sample, the next ones count up; a fresh one where it is left out"),
@@ -200,12 +197,12 @@ class TranslateRequest(RequestBody):
     beam: Annotated[int, Field(ge=1, le=64)] | None = None
     n_best: Annotated[int, Field(ge=1, le=64)] | None = None
     length_penalty: Literal["average", "gnmt", "none"] | None = None
-    alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    alpha: LengthPenaltyPower | None = None
     sample: Annotated[bool, Field(description="draw a translation instead of searching for the best")] = False
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    min_p: Probability | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: ShareAboveZero | None = None
+    min_p: Share | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 62)] | None = None
 
 

@@ -1,0 +1,44 @@
+"""A file that is changed between its hash and its last line leaves nothing in the cache under the old hash."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.config import UserError
+from tercet.data import LabelsSpec, PairsSpec, TextSpec, prepare, prepare_labelled, prepare_pairs
+from tercet.tokens import Characters, Tokenizer
+
+FILES = {"a.txt": "a text\n" * 50, "a.tsv": "".join(f"text {n}\tTEXT {n}\n" for n in range(50)),
+         "a.csv": "text,label\n" + "".join(f"text {n},{n % 2}\n" for n in range(50))}  # fmt: skip
+TOKENIZER = Characters(eos=False)
+PREPARED: dict[str, Callable[[str], Any]] = {
+    "a.txt": lambda path: prepare(TextSpec(source=path, tokenizer=TOKENIZER)),
+    "a.tsv": lambda path: prepare_pairs(PairsSpec(source=path, tokenizer=TOKENIZER)),
+    "a.csv": lambda path: prepare_labelled(LabelsSpec(source=path, tokenizer=TOKENIZER)),
+}
+
+
+@pytest.mark.parametrize("method", ["train", "encode_batch"])
+@pytest.mark.parametrize("name", FILES)
+def test_what_changes_while_it_is_read_is_refused(
+    name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a vocabulary is learnt from it, and while it is encoded."""
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    path, plain = tmp_path / name, getattr(Tokenizer, method)
+    path.write_text(FILES[name])
+
+    def change_first(*args: Any, **options: Any) -> Any:
+        path.write_text(FILES[name].replace(" ", "_"))
+        return plain(*args, **options)
+
+    with monkeypatch.context() as changing:
+        changing.setattr(Tokenizer, method, change_first)
+        with pytest.raises(UserError, match=rf"{name}.* was changed while it was read; try again"):
+            PREPARED[name](str(path))
+    path.write_text(FILES[name])
+    again = PREPARED[name](str(path))
+    assert " " in again.tokenizer.decode(range(again.tokenizer.vocab_size))
+    assert len(list((tmp_path / "cache").rglob("manifest.json"))) == 2  # a tokenizer and its ids

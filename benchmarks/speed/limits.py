@@ -10,6 +10,7 @@ import torch
 from benchmarks.speed.contender import Settings
 
 TIMES = 5
+BEYOND = 1.1  # of a limit that is not memory's, which caches exceed: no figure, but a mistake
 
 
 def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, float]:
@@ -38,11 +39,20 @@ def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, f
 def share(
     limits: dict[str, float], *, precision: str, gflops: float | None, gbytes: float | None
 ) -> tuple[str, float] | None:
-    """Which limit a contender comes nearest to reach, and the share of it that it does; None where neither is known."""
+    """Which limit a contender comes nearest to reach, and the share of it that it does; None where neither is known.
+
+    Raises:
+        ValueError: where it does more products than this machine can: its precision is not the one that is told, or the
+            machine was slower when its limit was measured.
+    """
     if gflops is not None:
         paths = [value for name, value in limits.items() if name.split()[0] == precision]
         # int8 here is of the weights alone: products are still in fp32.
         top = max(paths or [value for name, value in limits.items() if name.startswith("fp32")])
+        if gflops > BEYOND * top:
+            raise ValueError(
+                f"{gflops:.0f} GFLOP/s in {precision}, of which this machine does {top:.0f}; measure again"
+            )
         return "matmul", gflops / top
     if gbytes is not None:
         return "memory", gbytes / limits["memory"]

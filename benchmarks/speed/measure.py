@@ -117,8 +117,12 @@ def measure(
         result.failed |= failed
         ready = {name: one for name, one in ready.items() if name not in failed}
     speeds = {name: [one.speeds[name] for one in result.rounds] for name in ready}
-    for name, one in ready.items():
-        result.figures[name] = _figure(one, speeds[name], result.limits, ready_in[name], units[name])
+    for name, one in list(ready.items()):
+        try:
+            result.figures[name] = _figure(one, speeds[name], result.limits, ready_in[name], units[name])
+        except ValueError as error:
+            result.failed[name] = reason(error)
+            del ready[name], speeds[name]
     result.ratios = ratios(
         speeds,
         {name: one.side for name, one in ready.items()},

@@ -11,7 +11,8 @@ from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
 from tercet.training.adamw import clip_gradients
-from tercet.training.machine import choose_matmul, choose_precision, compile_in_place
+from tercet.training.auto_arithmetic import choose_matmul, choose_precision
+from tercet.training.machine import compile_in_place
 from tercet.training.optimizers import AdamW
 from tercet.training.specs import TrainingSpec
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.speed.contender import Contender
+from benchmarks.speed.contender import Contender, Settings
 from benchmarks.speed.row import Asked, Row
 from torch import Tensor
 
@@ -24,7 +24,7 @@ class OwnProcess(Contender):
 
     def __init__(self, one: Contender, row: str, asked: Asked) -> None:
         super().__init__(one.name, one.side, one.settings, flops=one.flops_per_token, bytes=one.bytes_per_token)
-        self._told, self._given = one.told(), (row, asked, one.name, torch.get_num_threads())
+        self._told, self._given = one.told(), (row, asked, one.name, one.settings, torch.get_num_threads())
         if hasattr(one, "quality"):
             self.quality = lambda: self._ask("quality")
 
@@ -73,12 +73,13 @@ def found(row: Row, asked: Asked, name: str) -> Contender:
     return one
 
 
-def _open(row: str, asked: Asked, name: str, threads: int) -> None:
+def _open(row: str, asked: Asked, name: str, settings: Settings, threads: int) -> None:
     global _one
     from benchmarks.speed.rows import ROWS
 
     torch.set_num_threads(threads)
     _one = found(ROWS[row], asked, name)
+    _one.settings = settings  # what `auto` came to is what the label says, whatever it would come to here
 
 
 def _answer(what: str, *given: Any) -> Any:

@@ -62,6 +62,8 @@ def test_a_share_is_of_the_best_path_of_the_precision() -> None:
     assert share(machine, precision="bf16", gflops=450, gbytes=None) == ("matmul", 0.5)
     assert share(machine, precision="int8", gflops=None, gbytes=30) == ("memory", 0.75)
     assert share(machine, precision="fp32", gflops=None, gbytes=None) is None
+    with pytest.raises(ValueError, match="1000 GFLOP/s in bf16, of which this machine does 900; measure again"):
+        share(machine, precision="bf16", gflops=1000, gbytes=None)
 
 
 def test_limits_are_measured() -> None:

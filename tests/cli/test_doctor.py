@@ -13,7 +13,7 @@ from tercet import diagnosis
 from tercet.cli.main import main
 from tercet.kernel import build_id
 from tercet.kernel.build import choose_kernels
-from tercet.training.machine import choose_precision
+from tercet.training.auto_arithmetic import choose_precision
 from tercet.training.specs import TrainingSpec
 
 

@@ -135,10 +135,10 @@ def test_a_signal_stops_it_after_saving(
 def test_what_auto_comes_to_is_settled_once(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tercet.training import machine
+    from tercet.training import auto_arithmetic
 
     answers = iter(["bf16", "fp32", "fp32"])
-    monkeypatch.setattr(machine, "choose_precision", lambda spec: next(answers))
+    monkeypatch.setattr(auto_arithmetic, "choose_precision", lambda spec: next(answers))
     result = compare_runs(
         [recipes("text")], varied=TWO, changes={"training": {"precision": "auto"}}, out=tmp_path / "out", quiet=True
     )
@@ -336,7 +336,7 @@ def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) ->
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
-    assert "is not finished; train it to its end first" in refused(lambda: plan([str(begun)], tmp_path / "out"))
+    assert "is not finished, says its run.json; train it to its end first" in refused(lambda: plan([str(begun)], tmp_path / "out"))
 
 
 def test_a_run_whose_data_is_gone_is_refused_before_training(

@@ -1,20 +1,18 @@
-"""What `auto` means on this machine: precision and compilation, measured rather than guessed."""
+"""What this machine is and does: its devices, whether compiling pays, how fast it trains."""
 
 import copy
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-from tercet.checkpoint.run_record import Matmul
 from tercet.config import UserError
 from tercet.models import AnyModel, stacks_of
 from tercet.training.plan import Plan
@@ -23,8 +21,6 @@ from tercet.training.tasks.task import Task
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 PRECISIONS: dict[str, Precision] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-MATMULS: tuple[Matmul, ...] = ("highest", "medium")
-AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
 Result = TypeVar("Result")
 MEASURED = 5.0  # seconds for which steps are timed, at least
 FIRST = 2  # passes that do not count
@@ -61,54 +57,6 @@ def wait_for_file(path: Path, seconds: float = 1800.0) -> None:
         if time.monotonic() > end:
             raise UserError(f"the first process has not written {path}; all nodes must share the folder of --out")
         time.sleep(0.1)
-
-
-def choose_precision(spec: TrainingSpec) -> str:
-    """fp32, bf16 or fp16: the fastest that the hardware really has."""
-    if spec.precision != "auto":
-        return spec.precision
-    device = accelerator(spec)
-    if device == "cuda":
-        return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp16"
-    if device == "cpu" and _matmul_seconds(torch.bfloat16) < 0.7 * _matmul_seconds(torch.float32):
-        return "bf16"
-    return "fp32"
-
-
-def choose_matmul(spec: TrainingSpec) -> Matmul:
-    """By what matrices of fp32 are multiplied on a CPU: the faster, where both are as exact as fp32 is. In mixed
-    precision those are an optimizer's.
-
-    PyTorch's default library takes twice oneDNN's time on some AMD CPUs; on others there is nothing in it. On CPUs with
-    AMX oneDNN would round to bf16 on the way, which "fp32" does not mean.
-    """
-    if spec.precision != "auto" or accelerator(spec) != "cpu":
-        return "highest"
-    generator = torch.Generator().manual_seed(0)
-    a, b = torch.randn(256, 256, generator=generator), torch.randn(256, 512, generator=generator)
-    exact, took = a.double() @ b.double(), dict[Matmul, float]()
-    for matmul in MATMULS:
-        with matmul_precision(matmul):
-            if float((a @ b - exact).abs().max() / exact.abs().max()) < AS_EXACT_AS_FP32:
-                took[matmul] = _seconds(lambda: a @ b, warmup=3, repeats=15)
-    never = float("inf")
-    return "medium" if took.get("medium", never) < 0.8 * took.get("highest", never) else "highest"
-
-
-def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
-    """Both of the above, which decide in what numbers a run is worked out."""
-    return {"precision": choose_precision(spec), "matmul": choose_matmul(spec)}
-
-
-@contextmanager
-def matmul_precision(matmul: Matmul) -> Generator[None]:
-    """With PyTorch's setting of that name, which belongs to the whole process, in force."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(matmul)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, str]:
@@ -228,11 +176,6 @@ def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
         small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)
         for part in [stack] if small and len(stack.blocks) <= FEW and not sharded else stack.blocks:
             part.compile()
-
-
-def _matmul_seconds(dtype: torch.dtype) -> float:
-    a, b = torch.ones(256, 256, dtype=dtype), torch.ones(256, 512, dtype=dtype)
-    return _seconds(lambda: a @ b, warmup=1, repeats=3)
 
 
 def _seconds(work: Callable[[], object], *, warmup: int, repeats: int) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model
-from tercet.checkpoint.run_record import RECORD, RunRecord, read_record
+from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, to_plain
 from tercet.kernel import warm_up
 from tercet.memory import keep_memory
@@ -24,7 +24,6 @@ from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy
 from tercet.training.recipe import Recipe
 from tercet.training.run_folder import (
-    RECIPE,
     Start,
     check_finished,
     check_same_run,
@@ -144,8 +143,9 @@ def _train(
     from tercet.checkpoint.metrics import read_metrics
     from tercet.plots import NothingToDraw, plot_loss, save
     from tercet.training.arithmetic import describe_arithmetic
+    from tercet.training.auto_arithmetic import matmul_precision
     from tercet.training.fit import fit
-    from tercet.training.machine import accelerator, matmul_precision
+    from tercet.training.machine import accelerator
     from tercet.training.module import NonFiniteLoss
 
     recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
@@ -222,7 +222,8 @@ def _settle(
     out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool, arithmetic: Mapping[str, Any] | None
 ) -> RunRecord:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
-    from tercet.training.machine import choose_arithmetic, choose_compile, matmul_precision, speed, wait_for_file
+    from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
+    from tercet.training.machine import choose_compile, speed, wait_for_file
 
     spec = task.recipe.training
     if not _is_primary(task.recipe):

@@ -1,0 +1,113 @@
+"""In what numbers `auto` trains on this machine: by the instructions that its CPU has, then by times that are measured
+once and kept in the cache. Measured anew, two runs of one recipe could differ in arithmetic: on a busy machine bf16's
+products seem to take 0.2 of fp32's time now and 40 times as much a second later.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from tercet.cache_dir import cache_dir
+from tercet.checkpoint.run_record import Matmul
+from tercet.config import UserError
+from tercet.data.cache import digest
+from tercet.kernel.levels import cpu_instructions, cpu_model
+from tercet.storage import read_sealed_json, write_sealed_json
+from tercet.training.machine import accelerator
+from tercet.training.specs import TrainingSpec
+
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # products of it in one instruction, on x86-64 and on ARM
+WORTH_BF16, WORTH_ONEDNN = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
+AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
+SIZE = 512
+WARMUP, PAIRS = 3, 21
+
+
+def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
+    """Precision and matmul, which decide in what numbers a run is worked out."""
+    return {"precision": choose_precision(spec), "matmul": choose_matmul(spec)}
+
+
+def choose_precision(spec: TrainingSpec) -> str:
+    """fp32, bf16 or fp16: the fastest that the hardware really has."""
+    if spec.precision != "auto":
+        return spec.precision
+    device = accelerator(spec)
+    if device == "cuda":
+        return "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp16"
+    instructions = cpu_instructions()
+    may_have_it = not instructions or instructions & BF16  # not every system tells
+    return "bf16" if device == "cpu" and may_have_it and product_times()["bf16"] < WORTH_BF16 else "fp32"
+
+
+def choose_matmul(spec: TrainingSpec) -> Matmul:
+    """By what matrices of fp32 are multiplied on a CPU: the faster, where both are as exact as fp32 is. In mixed
+    precision those are an optimizer's.
+
+    PyTorch's default library takes twice oneDNN's time on some AMD CPUs; on others there is nothing in it. On CPUs with
+    AMX oneDNN would round to bf16 on the way, which "fp32" does not mean.
+    """
+    if spec.precision != "auto" or accelerator(spec) != "cpu":
+        return "highest"
+    return "medium" if product_times()["medium"] < WORTH_ONEDNN else "highest"
+
+
+@contextmanager
+def matmul_precision(matmul: Matmul) -> Generator[None]:
+    """With PyTorch's setting of that name, which belongs to the whole process, in force."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(matmul)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def product_times() -> dict[str, float]:
+    """How long products in bf16, and in fp32 by oneDNN ("medium"), take, as shares of fp32's time by default; infinite
+    where they are not fp32. As they were measured when this machine was first asked."""
+    machine = {"cpu": cpu_model(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    path = cache_dir() / "arithmetic" / f"{digest(machine, sorted(cpu_instructions()))[:32]}.json"
+    with suppress(UserError, KeyError, TypeError, ValueError):
+        kept = read_sealed_json(path)
+        return {name: float(kept[name]) for name in ("bf16", "medium")}
+    times = measure_products()
+    with suppress(UserError, OSError):  # a cache that cannot be written to makes the next run measure again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_sealed_json(path, {**machine, **{name: str(share) for name, share in times.items()}})
+    return times
+
+
+def measure_products() -> dict[str, float]:
+    """`product_times`, now. Each pair is timed in turn, so that what else the machine does falls on both."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
+    c, d = a.bfloat16(), b.bfloat16()
+
+    def by_onednn() -> torch.Tensor:
+        with matmul_precision("medium"):
+            return a @ b
+
+    with matmul_precision("highest"):
+        exact = a.double() @ b.double()
+        is_fp32 = float((by_onednn() - exact).abs().max() / exact.abs().max()) < AS_EXACT_AS_FP32
+        return {
+            "bf16": _median_share(lambda: c @ d, lambda: a @ b),
+            "medium": _median_share(by_onednn, lambda: a @ b) if is_fp32 else float("inf"),
+        }
+
+
+def _median_share(work: Callable[[], object], of: Callable[[], object]) -> float:
+    """How long `work` takes beside `of`: the median over pairs."""
+    pairs = [(_seconds(work), _seconds(of)) for _ in range(WARMUP + PAIRS)]
+    return statistics.median(own / other for own, other in pairs[WARMUP:])
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,132 @@
+"""What `auto` comes to: by instructions, then by times that are measured once for a machine; a run keeps to it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import tiny_recipe
+
+from tercet.checkpoint.run_record import read_record
+from tercet.training import auto_arithmetic, train
+from tercet.training.auto_arithmetic import (
+    choose_matmul,
+    choose_precision,
+    matmul_precision,
+    measure_products,
+    product_times,
+)
+from tercet.training.specs import TrainingSpec
+from tercet.training.tasks import language
+
+SPEC = TrainingSpec(max_steps=1, accelerator="cpu")
+
+
+def take(monkeypatch: pytest.MonkeyPatch, *, bf16: float = 1.0, medium: float = 1.0) -> None:
+    monkeypatch.setattr(auto_arithmetic, "product_times", lambda: {"bf16": bf16, "medium": medium})
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, "medium"), (0.9, "highest"), (2.0, "highest")])
+def test_the_faster_library_is_taken_where_it_is_worth_it(
+    share: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(monkeypatch, medium=share)
+    assert choose_matmul(SPEC) == expected
+    assert choose_matmul(replace(SPEC, precision="fp32")) == "highest"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "share", "expected"),
+    [
+        ({"avx2", "avx512_bf16"}, 0.5, "bf16"),
+        ({"avx2", "avx512_bf16"}, 0.9, "fp32"),
+        ({"asimd", "bf16"}, 0.5, "bf16"),
+        ({"avx2"}, 0.1, "fp32"),  # what has no such instruction is not faster, whatever a disturbed look says
+        (set(), 0.5, "bf16"),  # a system that tells nothing
+    ],
+)
+def test_bf16_is_taken_where_the_cpu_has_it_and_it_is_worth_it(
+    instructions: set[str], share: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(monkeypatch, bf16=share)
+    monkeypatch.setattr(auto_arithmetic, "cpu_instructions", lambda: frozenset(instructions))
+    assert choose_precision(SPEC) == expected
+    assert choose_precision(replace(SPEC, precision="bf16")) == "bf16"
+
+
+def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two fresh runs have the same arithmetic, even where the second look would come to another end."""
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
+    looks = iter([{"bf16": 0.5, "medium": float("inf")}, {"bf16": 0.9, "medium": 0.5}])
+    monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(looks))
+    first = product_times()
+    assert product_times() == first == {"bf16": 0.5, "medium": float("inf")}
+    (kept,) = (tmp_path / "arithmetic").glob("*.json")
+    kept.write_text(kept.read_text().replace("0.5", "0.4"))
+    assert product_times()["bf16"] == 0.9  # what is damaged is measured anew
+    monkeypatch.setattr(auto_arithmetic, "cpu_model", lambda: "another")
+    with pytest.raises(StopIteration):
+        product_times()
+
+
+def test_a_cache_that_cannot_be_written_to_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "arithmetic").write_text("a file")
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
+    monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: {"bf16": 0.5, "medium": 0.5})
+    assert product_times() == {"bf16": 0.5, "medium": 0.5}
+
+
+def test_a_disturbance_of_one_look_is_in_no_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = times([1.0, 2.0] * 30, disturbed={7: 900.0, 10: 900.0, 12: 900.0})
+    monkeypatch.setattr(auto_arithmetic, "_seconds", lambda _: next(clock))
+    assert auto_arithmetic._median_share(lambda: None, lambda: None) == 0.5
+
+
+def times(seconds: list[float], disturbed: dict[int, float]) -> Iterator[float]:
+    return (disturbed.get(number, time) for number, time in enumerate(seconds))
+
+
+def test_what_rounds_on_the_way_is_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_arithmetic, "SIZE", 32)
+    multiply = torch.Tensor.__matmul__
+
+    def exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return multiply(a.double(), b.double()).to(a.dtype)
+
+    def rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        rounds = torch.get_float32_matmul_precision() == "medium" and a.dtype == torch.float32
+        return multiply(a.bfloat16(), b.bfloat16()).float() if rounds else exact(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", exact)
+    assert measure_products()["medium"] < 1000
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
+    assert measure_products()["medium"] == float("inf")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_it_is_put_back_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), matmul_precision("medium"):
+        _ = 1 / (torch.get_float32_matmul_precision() != "medium")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_run_keeps_to_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_force = set[str]()
+    loss = language.causal_loss
+
+    def noted(*given, **how):
+        in_force.add(torch.get_float32_matmul_precision())
+        return loss(*given, **how)
+
+    monkeypatch.setattr(language, "causal_loss", noted)
+    monkeypatch.setattr(auto_arithmetic, "choose_matmul", lambda *_: "medium")
+    out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
+    assert in_force == {"medium"}
+    assert torch.get_float32_matmul_precision() == "highest"
+    record = read_record(out)
+    assert record is not None
+    assert record.matmul == "medium"
+    replace(record, finished=False).write(out)
+    monkeypatch.setattr(auto_arithmetic, "choose_matmul", lambda *_: pytest.fail("measured again"))
+    train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)

@@ -90,7 +90,7 @@ def choose_kernels() -> KernelChoice:
         failure = str(error)
     except (CompilerFailed, OSError, AttributeError) as error:
         failure = str(error)
-    return KernelChoice("none", "none", f"{reason}; {failure}")
+    return KernelChoice("none", "none", f"{level.name}, {reason}; {failure}")
 
 
 def library() -> ctypes.CDLL | None:

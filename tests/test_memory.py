@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,32 @@ def test_freed_memory_comes_back_without_being_cleared() -> None:
     said, pages = steps("kept")
     assert said == "True"
     assert 4 * pages < steps("as it comes")[1]  # 16 steps x 44 MB in pages, of 4 KiB as a rule
+
+
+@glibc
+@pytest.mark.parametrize("name", ["trim_threshold", "mmap_threshold"])
+def test_what_the_environment_says_to_glibc_itself_is_left_alone(name: str) -> None:
+    said, pages = steps("kept", GLIBC_TUNABLES=f"glibc.malloc.{name}=131072")
+    assert said == "False"
+    assert pages > 4 * steps("kept")[1]
+
+
+@glibc
+def test_tunables_of_something_else_change_nothing() -> None:
+    assert steps("kept", GLIBC_TUNABLES="glibc.malloc.tcache_count=7")[0] == "True"
+
+
+@glibc
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_another_allocator_is_noticed(tmp_path: Path) -> None:
+    """One that has a malloc, and glibc's `mallopt` behind it."""
+    source = tmp_path / "own.c"
+    source.write_text(
+        "#include <stddef.h>\nvoid *__libc_malloc(size_t);\nvoid *malloc(size_t size) { return __libc_malloc(size); }\n"
+    )
+    library = tmp_path / "own.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    assert steps("kept", LD_PRELOAD=str(library))[0] == "False"
 
 
 @glibc

@@ -105,8 +105,8 @@ def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
     taken: list[bool] = []
 
-    def spy(q: Tensor, k: Tensor, v: Tensor) -> bool:
-        taken.append(supports_flash_attention(q, k, v))
+    def spy(*tensors: Tensor, causal: bool) -> bool:
+        taken.append(supports_flash_attention(*tensors, causal=causal))
         return taken[-1]
 
     monkeypatch.setattr(dispatch, "supports_flash_attention", spy)

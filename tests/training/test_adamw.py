@@ -112,3 +112,52 @@ def test_a_parameter_without_a_gradient_stays() -> None:
     optimizer.step()
     assert torch.equal(model.bias, bias)
     assert model.bias not in optimizer.state
+
+
+@pytest.mark.parametrize("option", [{"maximize": True}, {"amsgrad": True}, {"maximize": True, "amsgrad": True}])
+def test_options_of_pytorchs_are_heeded(option: dict[str, bool]) -> None:
+    ours, theirs = two_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
+    mine = FusedAdamW(ours.parameters(), lr=0.03, fused=True, **option)
+    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False, **option)
+    for seed in range(5):
+        for model, optimizer in ((ours, mine), (theirs, torchs)):
+            learn(model, seed)
+            clip_gradients(model.parameters(), optimizer, 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool) -> None:
+    ours, theirs = two_of(nn.Linear(8, 3))
+    mine = FusedAdamW(ours.parameters(), lr=0.03, fused=fused)
+    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for seed, bad in ((0, False), (1, True), (2, False)):
+        torch.manual_seed(seed)
+        x = torch.randn(5, 8)
+        scaler.scale(ours(x).square().sum() * (torch.inf if bad else 1.0)).backward()
+        scaler.step(mine)
+        scaler.update()
+        mine.zero_grad()
+        if not bad:
+            theirs(x).square().sum().backward()
+            torchs.step()
+            torchs.zero_grad()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_a_scale_is_not_lost_where_the_step_turns_out_to_be_pytorchs() -> None:
+    ours, theirs = two_of(nn.Linear(8, 3))
+    mine, torchs = FusedAdamW(ours.parameters(), eps=1.0), torch.optim.AdamW(theirs.parameters(), eps=1.0)
+    for model, optimizer in ((ours, mine), (theirs, torchs)):
+        learn(model, 0, size=10.0)
+        clip_gradients(model.parameters(), optimizer, 0.5)
+    mine.param_groups[0]["maximize"] = torchs.param_groups[0]["maximize"] = True  # between clipping and stepping
+    mine.step()
+    torchs.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import has_kernels, kernels
+from tercet.kernel.checked import Contract
 from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 18  # numbers from which it is worth having the kernel compiled
+NUMBERS = Contract("activate", x="bfloat16[*]")
+GRADIENTS = Contract("activate_backward", x="bfloat16[*]", grad_output="bfloat16|float32[*] strided")
 
 
 @cache
@@ -23,14 +26,7 @@ def activation_numbers() -> dict[str, int]:
 
 def supports_activation(x: Tensor) -> bool:
     """Whether these numbers are ones for the kernel."""
-    return (
-        not torch.compiler.is_exporting()
-        and x.dtype == torch.bfloat16
-        and x.device.type == "cpu"
-        and x.is_contiguous()
-        and x.numel() >= WORTH
-        and has_kernels()
-    )
+    return not torch.compiler.is_exporting() and x.numel() >= WORTH and NUMBERS.fits(x) and has_kernels()
 
 
 def activate(x: Tensor, name: str) -> Tensor:
@@ -48,6 +44,7 @@ def _fake(x: Tensor, name: str) -> Tensor:
 
 @operator("activate", _fake)
 def _forward(x: Tensor, name: str) -> Tensor:
+    NUMBERS.sizes(x)
     return _call(x, None, name)
 
 
@@ -57,6 +54,7 @@ def _fake_backward(grad_output: Tensor, x: Tensor, name: str) -> Tensor:
 
 @operator("activate_backward", _fake_backward)
 def _backward(grad_output: Tensor, x: Tensor, name: str) -> Tensor:
+    GRADIENTS.sizes(x, grad_output)
     return _call(x, grad_output.to(x.dtype).contiguous(), name)
 
 
@@ -74,6 +72,9 @@ _differentiable = differentiable(_forward, _setup_context, _gradients)
 
 
 def _call(x: Tensor, grad_output: Tensor | None, name: str) -> Tensor:
+    numbers = activation_numbers()
+    if name not in numbers:
+        raise ValueError(f"there is no activation {name!r}; there are {', '.join(numbers)}")
     y = torch.empty_like(x)
-    kernels().activate(x, grad_output, y, x.numel(), activation_numbers()[name], torch.get_num_threads())
+    kernels().activate(x, grad_output, y, x.numel(), numbers[name], torch.get_num_threads())
     return y

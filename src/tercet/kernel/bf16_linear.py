@@ -13,34 +13,35 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, multiplies_bfloat16
+from tercet.kernel.checked import Contract, count_rows
 from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 20  # multiplications from which it is worth having the kernel compiled
 FEW = 16  # rows from which weights are worth packing
 STEP = 16  # in_features is a multiple of it, and so is the width of what the kernel gives
+INPUT = Contract("linear", weight="float32[N K%16]", x="float32|bfloat16[* K] strided", bias="float32[N]?")
+FORWARD = Contract("linear", weight="float32[N K%16]", x="bfloat16[* K]", bias="float32[N%16]?")
+BACKWARD = Contract("linear_backward", weight="float32[N K%16]", x="bfloat16[* K]", grad_output="bfloat16[* P] strided")
 
 
-def supports_bf16_linear(x: Tensor, weight: Tensor, *, padded: bool = False) -> bool:
+def supports_bf16_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padded: bool = False) -> bool:
     """Whether this product is one for the kernel: of a float32 weight, to be multiplied in bfloat16, on such a CPU.
 
     Args:
         x: (..., K).
         weight: (N, K).
+        bias: (N).
         padded: whether zeros after the N numbers of a row will do.
     """
-    rows = x.numel() // x.shape[-1]
+    rows = count_rows(x)
     return (
         torch.is_autocast_enabled("cpu")
         and torch.get_autocast_dtype("cpu") == torch.bfloat16
         and not torch.compiler.is_exporting()
-        and x.device.type == weight.device.type == "cpu"
-        and weight.dtype == torch.float32
-        and x.dtype in (torch.float32, torch.bfloat16)
         and rows >= FEW
         and rows * weight.numel() >= WORTH
-        and weight.shape[1] % STEP == 0
         and (padded or weight.shape[0] % STEP == 0)
-        and weight.is_contiguous()
+        and INPUT.fits(weight, x, bias)
         and multiplies_bfloat16()
     )
 
@@ -66,8 +67,9 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @operator("linear", _fake)
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x wT + b, and zeros up to a width of whole sixteens. x is bfloat16 without gaps, a bias is for such N alone."""
+    sizes = FORWARD.sizes(weight, x, bias)
+    out_features, in_features = sizes["N"], sizes["K"]
     y = _fake(x, weight, bias)
-    out_features, in_features = weight.shape
     kernels().linear_forward(
         x, weight, bias, y, x.numel() // in_features, in_features, out_features, torch.get_num_threads()
     )
@@ -89,8 +91,15 @@ def linear_backward(
     grad_output: Tensor, x: Tensor, weight: Tensor, needs_grad: Sequence[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, weight and bias from that of what `linear_forward` gave; empty where they are not needed."""
+    sizes = BACKWARD.sizes(weight, x, grad_output)
+    out_features, in_features = sizes["N"], sizes["K"]
+    if sizes["P"] != -(-out_features // STEP) * STEP:
+        raise ValueError(f"linear_backward: a gradient of N={out_features} is not {sizes['P']} wide")
+    if len(needs_grad) != 3 or (needs_grad[2] and out_features % STEP):
+        raise ValueError(f"linear_backward: three inputs, a bias where N={out_features} is a multiple of {STEP}")
     gradients = _fake_backward(grad_output, x, weight, needs_grad)
-    out_features, in_features = weight.shape
+    if not x.numel():  # no rows to add up
+        return gradients[0], gradients[1].zero_(), gradients[2].zero_()
     kernels().linear_backward(
         grad_output.contiguous(), x, weight, *gradients, x.numel() // in_features, in_features, out_features,
         torch.get_num_threads(),

@@ -2,17 +2,24 @@
 is read three times while it is in the cache. PyTorch's operations read and write all rows a dozen times.
 """
 
+import ctypes
+
 import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, supports_numbers
+from tercet.kernel.checked import Contract
+from tercet.kernel.operators import operator
 
 WORTH = 1 << 15  # scores from which it is worth having the kernel compiled
+SCORES = "float32|bfloat16[N V%1] rows"
+INPUT = Contract("cross_entropy", scores=SCORES)
+ROWS = Contract("cross_entropy", scores=SCORES, targets="int64[N]")
 
 
 def supports_logits(scores: Tensor) -> bool:
     """Whether these scores are ones for the kernel."""
-    return scores.stride(-1) == 1 and not scores.requires_grad and supports_numbers(scores, WORTH)
+    return not scores.requires_grad and supports_numbers(scores, WORTH) and INPUT.fits(scores) and not _overlaps(scores)
 
 
 def cross_entropy_(
@@ -22,18 +29,51 @@ def cross_entropy_(
 
     Args:
         scores: (N, V) float32 or bfloat16, before any cap. Where `learns` they become the gradient of the loss.
-        targets: (N) int64 in 0..V-1; below zero: the row costs nothing.
+        targets: (N) int64 in 0..V-1; -100, PyTorch's `ignore_index`: the row costs nothing.
         smoothing: the share of a target that is spread over the vocabulary.
         softcap: scores are capped at +-softcap by tanh.
 
     Returns:
         (N) float32 each.
+
+    Raises:
+        IndexError: where a target is no token. No score has changed then.
     """
-    rows, vocabulary = scores.shape
+    return _forward(scores, targets.contiguous(), smoothing, softcap, learns)
+
+
+def _fake(
+    scores: Tensor, targets: Tensor, smoothing: float, softcap: float | None, learns: bool
+) -> tuple[Tensor, Tensor]:
+    return (
+        scores.new_empty(scores.shape[0], dtype=torch.float32),
+        scores.new_empty(scores.shape[0], dtype=torch.float32),
+    )
+
+
+@operator("cross_entropy_", _fake, mutates=("scores",))
+def _forward(
+    scores: Tensor, targets: Tensor, smoothing: float, softcap: float | None, learns: bool
+) -> tuple[Tensor, Tensor]:
+    sizes = ROWS.sizes(scores, targets)
+    rows, vocabulary = sizes["N"], sizes["V"]
+    if learns and _overlaps(scores):
+        raise ValueError(f"cross_entropy writes its gradient over the scores, whose rows overlap: {scores.stride()}")
+    if not 0 <= smoothing <= 1 or (softcap is not None and not softcap > 0):
+        raise ValueError(f"cross_entropy: smoothing={smoothing} must be between 0 and 1, softcap={softcap} above 0")
     totals, plains = (torch.empty(rows, dtype=torch.float32) for _ in range(2))
     function = kernels().cross_entropy_float32 if scores.dtype == torch.float32 else kernels().cross_entropy_bfloat16
+    wrong = ctypes.c_int64(-1)
     function(
-        scores, rows, vocabulary, scores.stride(0), targets.contiguous(), smoothing, softcap or 0.0, learns, totals,
-        plains, torch.get_num_threads(),
+        scores, rows, vocabulary, scores.stride(0), targets, smoothing, softcap or 0.0, learns, totals, plains,
+        ctypes.byref(wrong), torch.get_num_threads(),
     )  # fmt: skip
+    if wrong.value >= 0:
+        raise IndexError(
+            f"target {int(targets[wrong.value])} of row {wrong.value} is not in a vocabulary of {vocabulary}"
+        )
     return totals, plains
+
+
+def _overlaps(scores: Tensor) -> bool:
+    return len(scores) > 1 and scores.stride(0) < scores.shape[1]

@@ -8,27 +8,29 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, library, mask_strides
-from tercet.kernel.fused_step import LANES, kv_table
+from tercet.kernel.checked import Contract
+from tercet.kernel.fused_step import kv_table
+from tercet.kernel.operators import operator
 
 FEW = 8  # queries of a row up to which it is the faster way
+TABLES = {"k": "float32[B G S K] rows", "v": "float32[B G S K] rows"}
+INPUT = Contract("decode_attention", q="float32[B H%G T K%8] strided", **TABLES, mask="bool[#B 1 #T S]? strided")
+FORWARD = Contract("decode_attention", q="float32[B T H%G K%8]", **TABLES, mask="bool[#B 1 #T S]?")
 
 
-def supports_decode_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def supports_decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> bool:
     """Whether this attention is one for the kernel: without gradients, on a CPU, few queries.
 
     Args:
         q: (B, H, T, K).
         k, v: (B, G, S, K).
+        mask: (B or 1, 1, T or 1, S).
     """
     return (
         not torch.compiler.is_compiling()
         and 0 < q.shape[2] <= FEW
-        and q.device.type == "cpu"
-        and q.dtype == k.dtype == v.dtype == torch.float32
-        and q.shape[-1] % LANES == 0
-        and q.shape[-1] == v.shape[-1]
-        and k.stride(-1) == v.stride(-1) == 1
         and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        and INPUT.fits(q, k, v, mask)
         and library() is not None
     )
 
@@ -44,10 +46,20 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Te
     Returns:
         (B, H, T, K), in memory (B, T, H, K).
     """
-    batch, heads, queries, d_head = q.shape
-    q = q.transpose(1, 2).contiguous()
-    y = torch.empty_like(q)  # (B, T, H, K)
     mask = None if mask is None else mask.contiguous()
-    sizes = (batch * queries, heads, k.shape[1], d_head, queries, k.shape[2], *mask_strides(mask))
-    kernels().decode_attention(q, kv_table(k, v), mask, y, sizes, torch.get_num_threads())
-    return y.transpose(1, 2)
+    return _forward(q.transpose(1, 2).contiguous(), k, v, mask).transpose(1, 2)
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    return torch.empty_like(q)
+
+
+@operator("decode_attention", _fake)
+def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Queries and what they take are (B, T, H, K) here."""
+    sizes = FORWARD.sizes(q, k, v, mask)
+    batch, queries, heads, groups, keys, d_head = (sizes[axis] for axis in "BTHGSK")
+    y = torch.empty_like(q)
+    integers = (batch * queries, heads, groups, d_head, queries, keys, *mask_strides(mask))
+    kernels().decode_attention(q, kv_table(k, v), mask, y, integers, torch.get_num_threads())
+    return y

@@ -36,10 +36,14 @@ def attention(
     Returns:
         (B, H, T, K).
     """
+    if not all(x is None or x.is_cpu for x in (q, k, v, mask, bias)) or not q.ndim == k.ndim == v.ndim == 4:
+        return None
+    if k.shape[:-1] != v.shape[:-1] or not k.shape[1]:
+        return None
     if bias is None and not dropout:
-        if not causal and supports_decode_attention(q, k, v):
+        if not causal and supports_decode_attention(q, k, v, mask):
             return decode_attention(q, k, v, mask)
-        if supports_flash_attention(q, k, v):
+        if supports_flash_attention(q, k, v, mask, causal=causal):
             return flash_attention(q, k, v, mask=mask, causal=causal)
     if supports_short_attention(q, k):
         return short_attention(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
@@ -58,9 +62,9 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
     Returns:
         (..., N).
     """
-    if supports_inference_linear(x, weight):
+    if supports_inference_linear(x, weight, scale, bias):
         return inference_linear(x, weight, scale, bias)
-    if supports_bf16_linear(x, weight):
+    if supports_bf16_linear(x, weight, bias):
         return bf16_linear(x, weight, bias)
     return None
 

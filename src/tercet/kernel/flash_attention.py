@@ -11,28 +11,43 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import constant_when_compiled, kernels, mask_strides, multiplies_bfloat16
+from tercet.kernel.checked import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
-STEP = 16  # the width of a head is a multiple of it
+FLOATS = "float32|bfloat16|float16"
+INPUT = Contract(
+    "flash_attention", q=f"{FLOATS}[B H%G T K%16] strided", k=f"{FLOATS}[B G S K] strided",
+    v=f"{FLOATS}[B G S K] strided", mask="bool[#B 1 #T S]? strided",
+)  # fmt: skip
+HEADS = {"q": "bfloat16[B H%G T K%16] rows", "k": "bfloat16[B G S K] rows", "v": "bfloat16[B G S K] rows"}
+MASK = "bool[#B 1 #T S]?"
+FORWARD = Contract("flash_attention", **HEADS, mask=MASK)
+BACKWARD = Contract(
+    "flash_attention_backward", **HEADS, y="bfloat16[B H T K] rows", grad_output="bfloat16[B H T K] strided",
+    logsumexp="float32[B H T]", mask=MASK,
+)  # fmt: skip
 
 
-def supports_flash_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def supports_flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False
+) -> bool:
     """Whether this attention is one for the kernel: bfloat16, or what is to be multiplied in it, on such a CPU.
 
     Args:
         q: (B, H, T, K).
         k, v: (B, G, S, K).
+        mask, causal: as `flash_attention` takes them.
     """
-    batch, heads, queries, d_head = q.shape
+    batch, heads, queries, _ = q.shape
     return (
         not torch.compiler.is_exporting()
-        and q.device.type == "cpu"
         and batch * heads * queries * k.shape[2] >= WORTH
         and _product_dtype(q) == torch.bfloat16
-        and d_head % STEP == 0
-        and d_head == v.shape[-1]
         and batch * k.shape[1] >= _threads()
+        and (q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled("cpu"))
+        and not (causal and (mask is not None or queries != k.shape[2]))
+        and INPUT.fits(q, k, v, mask)
         and multiplies_bfloat16()
     )
 
@@ -60,8 +75,9 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) ->
 @operator("flash_attention", _fake)
 def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
     """What the queries take, and the logarithms of their softmax's sums."""
+    sizes = FORWARD.sizes(q, k, v, mask)
     y, logsumexp = _fake(q, k, v, mask, causal)
-    _call("flash_attention_forward", (q, k, v, y), mask, logsumexp, causal)
+    _call("flash_attention_forward", (q, k, v, y), mask, logsumexp, causal, sizes)
     return y, logsumexp
 
 
@@ -77,9 +93,10 @@ def _backward(
     grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, logsumexp: Tensor, mask: Tensor | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    sizes = BACKWARD.sizes(q, k, v, y, grad_output, logsumexp, mask)
     grad_output = _contiguous_rows(grad_output)
     gradients = _empty_by_tokens(q), _empty_by_tokens(k), _empty_by_tokens(v)
-    _call("flash_attention_backward", (q, k, v, y, grad_output, *gradients), mask, logsumexp, causal)
+    _call("flash_attention_backward", (q, k, v, y, grad_output, *gradients), mask, logsumexp, causal, sizes)
     return gradients
 
 
@@ -117,9 +134,12 @@ def _empty_by_tokens(like: Tensor) -> Tensor:
     return like.new_empty_strided(like.shape, (tokens * heads * d_head, d_head, heads * d_head, 1))
 
 
-def _call(name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logsumexp: Tensor, causal: bool) -> None:
-    q, k = tensors[:2]
-    batch, heads, queries, d_head = q.shape
-    sizes = (batch, heads, k.shape[1], queries, k.shape[2], d_head, int(causal), *mask_strides(mask))
+def _call(
+    name: str, tensors: tuple[Tensor, ...], mask: Tensor | None, logsumexp: Tensor, causal: bool, sizes: Sizes
+) -> None:
+    batch, heads, groups, queries, keys, d_head = (sizes[axis] for axis in "BHGTSK")
+    if causal and (mask is not None or queries != keys):
+        raise ValueError(f"{name}: causal is for no mask and as many queries as keys, not T={queries} and S={keys}")
+    integers = (batch, heads, groups, queries, keys, d_head, int(causal), *mask_strides(mask))
     addresses = [number for x in tensors for number in (x.data_ptr(), *x.stride())]
-    getattr(kernels(), name)(addresses, mask, logsumexp, sizes, torch.get_num_threads())
+    getattr(kernels(), name)(addresses, mask, logsumexp, integers, torch.get_num_threads())

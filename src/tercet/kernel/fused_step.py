@@ -4,6 +4,7 @@ A decode step passes through some twenty operations a layer, each of them short;
 longer to call than to do.
 """
 
+import ctypes
 import struct
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from tercet.kernel.activations import activation_numbers
 from tercet.kernel.build import kernels
+from tercet.kernel.checked import Contract, is_plain
 from tercet.kernel.signatures import pack_integers
 
 # As `fused_step.h` counts them.
@@ -24,6 +26,10 @@ WORTH_SHARING = 1 << 20  # multiplications from which threads are worth their me
 
 Step = tuple[int, ...]
 NO_TABLE = (0,) * 8
+TOKENS = Contract(
+    "fused_step", x="float32[B T D]", columns="int64[B T]", cosines="float32[B T R]?", sines="float32[B T R]?",
+    source_mask="bool[Q C]?",
+)  # fmt: skip
 
 
 def norm(
@@ -92,14 +98,16 @@ def kv_table(keys: Tensor, values: Tensor) -> tuple[int, ...]:
 class Program:
     """A list of steps, and the numbers that a token has in its buffers beside the stream."""
 
-    def __init__(self, steps: Sequence[Step], scratch: int) -> None:
-        self.count, self.scratch = len(steps), scratch
+    def __init__(self, steps: Sequence[Step], *, d_model: int, scratch: int) -> None:
+        self.count, self.d_model, self.scratch = len(steps), d_model, scratch
         self.steps = pack_integers([number for step in steps for number in step])
         self.weights = sum(rows * width for kind, _, _, _, rows, width, *_ in steps if kind == LINEAR)
+        self.rotated = max((width for kind, _, _, _, _, width, *_ in steps if kind == ROTATE), default=0)
 
-    def supports(self, rows: int, tokens: int) -> bool:
-        """Whether so many tokens of so many rows go through it, and sooner than one layer after the other."""
-        return rows > 0 and 0 < tokens <= MAX_TOKENS
+    def supports(self, x: Tensor) -> bool:
+        """Whether these tokens, (B, T, D), go through it, and sooner than one layer after the other."""
+        rows, tokens, width = x.shape
+        return rows > 0 and 0 < tokens <= MAX_TOKENS and width == self.d_model and is_plain(x, torch.float32)
 
     def run(
         self,
@@ -122,18 +130,37 @@ class Program:
             tables: two for each layer: of self-attention's keys and values, and of cross-attention's.
             sources, source_columns: how many there are for cross-attention, and the columns of each.
             source_mask: (sources, source_columns) bool: which of them are real tokens.
+
+        Raises:
+            ValueError: where the tensors do not agree with each other.
+            IndexError: where a token would go to a column that is not there. Nothing has changed then.
         """
         rows, each, _ = x.shape
         tokens = rows * each
+        shape = rows, each, -1  # one rotation may serve all rows
+        columns = columns.contiguous()
         threads = torch.get_num_threads() if tokens * self.weights >= WORTH_SHARING else 1
-        cosines, sines = (None, None) if rotation is None else (table.contiguous() for table in rotation)
-        rotated = 0 if cosines is None else cosines.shape[-1]
+        cosines, sines = (None, None) if rotation is None else (table.expand(shape).contiguous() for table in rotation)
+        source_mask = None if source_mask is None else source_mask.contiguous()
+        sizes = TOKENS.sizes(x, columns, cosines, sines, source_mask)
+        rotated = sizes.get("R", 0)
+        if rows % sources or sizes.get("Q", sources) != sources or sizes.get("C", source_columns) != source_columns:
+            raise ValueError(
+                f"{rows} rows can't share {sources} sources of {source_columns} columns, "
+                f"with a mask of {None if source_mask is None else list(source_mask.shape)}"
+            )
+        if 2 * rotated > self.rotated:
+            raise ValueError(f"{rotated} angles turn pairs of a head's {self.rotated} numbers: at most half as many")
+        wrong = ctypes.c_int64(-1)
         kernels().fused_step(
-            self.steps, self.count, x, x.new_empty(self.scratch * tokens), columns.contiguous(), cosines, sines,
-            None if source_mask is None else source_mask.contiguous(),
+            self.steps, self.count, x, x.new_empty(self.scratch * tokens), columns, cosines, sines, source_mask,
             (rows, each, capacity, rotated, sources, source_columns, len(tables) // 2),
-            [number for table in tables for number in table], threads,
+            [number for table in tables for number in table],
+            ctypes.byref(wrong), threads,
         )  # fmt: skip
+        if wrong.value >= 0:
+            column = int(columns.flatten()[wrong.value])
+            raise IndexError(f"a token would go to column {column} of a cache of {capacity} and a spare one")
 
 
 def _step(kind: int, source: int, target: int, rows: int, width: int, *more: int, wait: bool = True) -> Step:

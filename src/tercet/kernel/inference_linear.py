@@ -10,26 +10,31 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, library
+from tercet.kernel.checked import Contract, count_rows
+from tercet.kernel.operators import operator
 
 FEW = 16  # rows up to which weights are read but once
 LARGE = 1 << 18  # weights from which it pays for few rows
 MUCH = 1 << 22  # multiplications from which it pays for many
 NAMES = {torch.float32: "linear_float32", torch.bfloat16: "linear_bfloat16", torch.int8: "linear_int8"}
+VECTORS = {"scale": "float32[N]?", "bias": "float32[N]?"}
+WEIGHT = "float32|bfloat16|int8[N K%1]"
+INPUT = Contract("inference_linear", weight=WEIGHT, x="float32[* K] strided", **VECTORS)
+FORWARD = Contract("inference_linear", weight=WEIGHT, x="float32[* K]", **VECTORS)
 
 
-def supports_inference_linear(x: Tensor, weight: Tensor) -> bool:
+def supports_inference_linear(
+    x: Tensor, weight: Tensor, scale: Tensor | None = None, bias: Tensor | None = None
+) -> bool:
     """Whether this product is one for the kernel: without gradients, on a CPU, enough to do."""
-    rows = x.numel() // x.shape[-1]
+    rows = count_rows(x)
     return (
         not torch.compiler.is_compiling()
         and (weight.numel() >= LARGE if rows <= FEW else rows * weight.numel() >= MUCH)
         and rows > 0
-        and x.device.type == weight.device.type == "cpu"
-        and x.dtype == torch.float32
-        and weight.dtype in NAMES
-        and weight.is_contiguous()
-        and not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
+        and not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, scale, bias)))
         and not torch.is_autocast_enabled("cpu")
+        and INPUT.fits(weight, x, scale, bias)
         and library() is not None
     )
 
@@ -42,9 +47,18 @@ def inference_linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tens
         weight: (N, K) float32, bfloat16 or int8.
         scale, bias: (N) float32.
     """
-    x = x.contiguous()
-    out_features, in_features = weight.shape
-    y = x.new_empty(*x.shape[:-1], out_features)
+    return _forward(x.contiguous(), weight, scale, bias)
+
+
+def _fake(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@operator("inference_linear", _fake)
+def _forward(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    sizes = FORWARD.sizes(weight, x, scale, bias)
+    out_features, in_features = sizes["N"], sizes["K"]
+    y = _fake(x, weight, scale, bias)
     getattr(kernels(), NAMES[weight.dtype])(
         x, weight, scale, bias, y, x.numel() // in_features, in_features, out_features, torch.get_num_threads()
     )

@@ -6,12 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from tercet.kernel.build import kernels, mask_strides, supports_numbers
+from tercet.kernel.checked import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
 
 WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
+SCORES = "float32|bfloat16[B H T S]"
+INPUT = Contract("masked_softmax", scores=f"{SCORES} strided", mask="bool[#B 1 #T S]? strided")
+FORWARD = Contract("masked_softmax", scores=SCORES, mask="bool[#B 1 #T S]?")
+BACKWARD = Contract("masked_softmax_backward", weights=SCORES, grad_output=f"{SCORES} strided")
 
 
 def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
@@ -25,7 +29,7 @@ def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tens
     Returns:
         (B, H, T, S), of the scores' type.
     """
-    if supports_numbers(scores, WORTH):
+    if supports_numbers(scores, WORTH) and _is_possible(scores, mask, causal) and INPUT.fits(scores, mask):
         return _differentiable(scores.contiguous(), None if mask is None else mask.contiguous(), causal)
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -44,8 +48,9 @@ def _fake(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
 
 @operator("masked_softmax", _fake)
 def _forward(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    sizes = FORWARD.sizes(scores, mask)
     weights = torch.empty_like(scores)
-    _call("softmax", scores, weights, mask, sizes=_sizes(scores, mask, causal))
+    _call("softmax", scores, weights, mask, sizes=_integers(sizes, mask, causal))
     return weights
 
 
@@ -55,9 +60,10 @@ def _fake_backward(grad_output: Tensor, weights: Tensor, causal: bool) -> Tensor
 
 @operator("masked_softmax_backward", _fake_backward)
 def _backward(grad_output: Tensor, weights: Tensor, causal: bool) -> Tensor:
-    grad_scores = torch.empty_like(weights)
+    sizes = BACKWARD.sizes(weights, grad_output)
     grad_output = grad_output.to(weights.dtype).contiguous()
-    _call("softmax_backward", weights, grad_output, grad_scores, sizes=_sizes(weights, None, causal))
+    grad_scores = torch.empty_like(weights)
+    _call("softmax_backward", weights, grad_output, grad_scores, sizes=_integers(sizes, None, causal))
     return grad_scores
 
 
@@ -66,7 +72,6 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(output)
 
 
-@once_differentiable
 def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
     (weights,) = ctx.saved_tensors
     return _backward(grad_output, weights, ctx.causal), None, None
@@ -75,8 +80,14 @@ def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
 _differentiable = differentiable(_forward, _setup_context, _gradients)
 
 
-def _sizes(scores: Tensor, mask: Tensor | None, causal: bool) -> tuple[int, ...]:
-    batch, heads, queries, keys = scores.shape
+def _is_possible(scores: Tensor, mask: Tensor | None, causal: bool) -> bool:
+    return not causal or (mask is None and scores.shape[-2] <= scores.shape[-1])
+
+
+def _integers(sizes: Sizes, mask: Tensor | None, causal: bool) -> tuple[int, ...]:
+    batch, heads, queries, keys = (sizes[axis] for axis in "BHTS")
+    if causal and (mask is not None or queries > keys):
+        raise ValueError(f"masked_softmax: causal is for no mask and T <= S, not T={queries} and S={keys}")
     return (batch * heads * queries, heads, queries, keys, int(causal), *mask_strides(mask))
 
 

@@ -20,7 +20,7 @@ def supports_short_attention(q: Tensor, k: Tensor) -> bool:
     compiling = torch.compiler.is_compiling()
     as_it_comes = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
     is_short = k.shape[-2] <= (SHORT if as_it_comes else SHORT_BY_ONEDNN) or q.shape[-2] == 1
-    return q.device.type == "cpu" and is_short and not torch.compiler.is_exporting()
+    return q.is_cpu and is_short and not torch.compiler.is_exporting()
 
 
 def short_attention(

@@ -30,7 +30,7 @@ def pack_integers(numbers: Sequence[int]) -> bytes:
 
 POINTER, SIZE, FLOAT, FLAG, THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int, ctypes.c_int
 LINEAR = [*[Address] * 5, *[SIZE] * 3, THREADS]
-CROSS_ENTROPY = [Address, *[SIZE] * 3, Address, *[FLOAT] * 2, FLAG, *[Address] * 2, THREADS]
+CROSS_ENTROPY = [Address, *[SIZE] * 3, Address, *[FLOAT] * 2, FLAG, *[Address] * 2, POINTER, THREADS]
 SOFTMAX = [*[Address] * 3, Integers, THREADS]
 FLASH_ATTENTION = [Integers, *[Address] * 2, Integers, THREADS]
 SIGNATURES: dict[str, list[Any]] = {
@@ -45,12 +45,12 @@ SIGNATURES: dict[str, list[Any]] = {
     "flash_attention_backward": FLASH_ATTENTION,
     "linear_forward": [*[Address] * 4, *[SIZE] * 3, THREADS],
     "linear_backward": [*[Address] * 6, *[SIZE] * 3, THREADS],
-    "adam": [*[Integers] * 2, SIZE, POINTER, FLOAT, THREADS],
+    "adam": [*[Integers] * 2, SIZE, POINTER, FLOAT, POINTER, THREADS],
     "gradient_norm": [*[Integers] * 2, SIZE, POINTER, THREADS],
     "activate": [*[Address] * 3, SIZE, SIZE, THREADS],
     "softmax_float32": SOFTMAX,
     "softmax_bfloat16": SOFTMAX,
     "softmax_backward_float32": SOFTMAX,
     "softmax_backward_bfloat16": SOFTMAX,
-    "fused_step": [POINTER, SIZE, *[Address] * 6, *[Integers] * 2, THREADS],
+    "fused_step": [POINTER, SIZE, *[Address] * 6, *[Integers] * 2, POINTER, THREADS],
 }

@@ -4,17 +4,21 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import kernels, library
+from tercet.kernel.checked import Contract
+from tercet.kernel.operators import operator
+
+SCORES = "float32[R V%1] rows"
+INPUT = Contract("top_tokens", scores=SCORES)
+SENTENCES = Contract("top_tokens", scores=SCORES, totals="float32[N H%1]", never="int64[I]", early="bool[N]")
 
 
 def supports_scores(scores: Tensor) -> bool:
     """Whether these scores are ones for the kernel."""
     return (
         not torch.compiler.is_compiling()
-        and scores.device.type == "cpu"
-        and scores.dtype == torch.float32
-        and scores.stride(-1) == 1
         and scores.numel() > 0
         and not scores.requires_grad
+        and INPUT.fits(scores)
         and library() is not None
     )
 
@@ -34,11 +38,31 @@ def top_tokens(
         (N, count) each, the largest first and of equals the lowest (h, v): their sums, their h and their v. -inf where
         there are fewer; NaN where one of the sentence's scores is no number.
     """
-    sentences, hypotheses = totals.shape
-    values = scores.new_empty(sentences, count)
-    parents, tokens = (torch.empty(sentences, count, dtype=torch.long) for _ in range(2))
+    return _forward(scores, totals.contiguous(), count, never.contiguous(), end, early.contiguous())
+
+
+def _fake(
+    scores: Tensor, totals: Tensor, count: int, never: Tensor, end: int, early: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    shape = len(totals), count
+    return (
+        scores.new_empty(shape),
+        scores.new_empty(shape, dtype=torch.long),
+        scores.new_empty(shape, dtype=torch.long),
+    )
+
+
+@operator("top_tokens", _fake)
+def _forward(
+    scores: Tensor, totals: Tensor, count: int, never: Tensor, end: int, early: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    sizes = SENTENCES.sizes(scores, totals, never, early)
+    sentences, hypotheses = sizes["N"], sizes["H"]
+    if sizes["R"] != sentences * hypotheses or count < 1:
+        raise ValueError(f"top_tokens: {count} of {sizes['R']} rows of scores for totals {list(totals.shape)}")
+    values, parents, tokens = results = _fake(scores, totals, count, never, end, early)
     kernels().top_tokens(
-        scores, totals.contiguous(), sentences, hypotheses, scores.shape[1], scores.stride(0), count,
-        never.contiguous(), len(never), end, early.contiguous(), values, parents, tokens, torch.get_num_threads(),
+        scores, totals, sentences, hypotheses, sizes["V"], scores.stride(0), count, never, sizes["I"], end, early,
+        values, parents, tokens, torch.get_num_threads(),
     )  # fmt: skip
-    return values, parents, tokens
+    return results

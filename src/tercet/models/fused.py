@@ -1,19 +1,21 @@
 """A stack's layers as one call, for the few tokens of a decoding step on a CPU; `Stack.forward` has them one by one.
 
 What is worked out is the same, up to rounding. The list of steps is written from the modules as they are, and written
-anew when they change, for it holds addresses. Whoever listens to a module, or put another kind in its place, gets the
-plain way.
+anew when they change, for it holds addresses: before each step it is asked whether all that it was written from is as
+it was. Whoever listens to a module, or put another kind or method in its place, gets the plain way.
 """
 
+import logging
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
+from operator import attrgetter
+from typing import Any, Protocol, cast, runtime_checkable
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from tercet.kernel import library
+from tercet.kernel import has_memory, is_transforming, library
 from tercet.kernel.fused_step import (
     LANES,
     NO_TABLE,
@@ -41,6 +43,13 @@ from tercet.nn.residual import Residual
 
 KINDS = {Block, Residual, Attention, FeedForward, Linear, nn.LayerNorm, RMSNorm, nn.Identity, nn.Dropout, nn.ModuleList}
 NAMES = {function: name for name, function in ACTIVATIONS.items()}
+# What a list of steps was written from beside tensors and modules: methods, and what a part's numbers are called.
+METHODS = [(kind, name) for kind in KINDS for name in ("forward", "attend", "keys_values") if hasattr(kind, name)]
+AS_WRITTEN = [getattr(kind, name) for kind, name in METHODS]
+NUMBERS = ("eps", "n_heads", "n_kv_heads", "d_head", "activation", "parallel", "spec")
+
+_DTYPE, _KIND = attrgetter("dtype"), attrgetter("__class__", "dtype", "is_cpu")
+log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -61,26 +70,37 @@ class Layers(Protocol):
 
 def fused(stack: Layers, x: Tensor, cache: StackCache) -> "Fused | None":
     """The layers of this stack as one call; None where that can't be, or does not pay."""
-    first = cache.layers[0]
+    if torch.compiler.is_compiling():
+        return None
+    if not x.is_cpu:
+        _written.pop(stack, None)  # weights that moved away are not kept here
+        return None
     if (
-        torch.compiler.is_compiling()
-        or x.device.type != "cpu"
-        or not x.dtype == first.self_kv.keys.dtype == torch.float32
-        or torch.is_grad_enabled()
+        torch.is_grad_enabled()
+        or x.dtype != torch.float32
         or torch.is_autocast_enabled("cpu")
         or stack.training
         or library() is None
+        or is_transforming()
     ):
         return None
     layers = _written.get(stack)
+    if layers is not None and layers.has_hooks():
+        return None
     if layers is None or layers.is_outdated():
+        could = layers is not None and layers.program is not None
         layers = _written[stack] = Fused(stack)
-    if (
-        layers.program is None
-        or not layers.program.supports(*x.shape[:2])
-        or layers.has_hooks()
-        or (layers.has_cross and first.cross_kv.pair is None)
-    ):
+        if layers.has_hooks():
+            return None
+        if could and layers.program is None:
+            _tell(stack, "a part is no longer of a kind or size that there is a step for")
+    if layers.program is None or not layers.program.supports(x):
+        return None
+    first = cache.layers[0]
+    if first.self_kv.keys.dtype != torch.float32 or (layers.has_cross and first.cross_kv.pair is None):
+        return None
+    if not layers.matches(cache, x):
+        _tell(stack, "the cache's tables are not those of these layers")
         return None
     return layers
 
@@ -95,31 +115,46 @@ class Fused:
 
     def __init__(self, stack: Layers) -> None:
         parts = [*stack.blocks.modules(), stack.final_norm]
-        self._attentions = [part for part in parts if isinstance(part, Attention)]
-        self._children = [(vars(part)["_modules"], list(vars(part)["_modules"].values())) for part in parts]
-        self._activations = [(part, part.activation) for part in parts if isinstance(part, FeedForward)]
+        watched = [cast(nn.Module, stack), stack.position, *parts]
+        attributes = [vars(part) for part in watched]
+        self._attentions = [vars(part) for part in parts if isinstance(part, Attention)]
+        # Live dictionaries, and what is in them now: compared as wholes, for they are at each step.
+        self._parts, self._attributes = parts, attributes
+        self._children = [names["_modules"] for names in attributes if names["_modules"]]
+        self._numbers = [(names, name) for names in attributes for name in NUMBERS if name in names]
         self._hooks = [vars(part)[kind] for part in parts for kind in ("_forward_hooks", "_forward_pre_hooks")]
-        self._tensors = [
-            (tensors, name)
-            for part in parts
-            for tensors in (vars(part)["_parameters"], vars(part)["_buffers"])
-            for name in tensors
-        ]
-        self._addresses = self._read_addresses()
+        self._holders = [vars(part)[kind] for part in parts for kind in ("_parameters", "_buffers") if vars(part)[kind]]
+        self._tensors = [x for holder in self._holders for x in holder.values() if x is not None]
+        self._memory = [x.detach() for x in self._tensors]  # is there for as long as addresses of it are
+        self._known = [dict(children) for children in self._children], *self._read_modules(), *self._read_tensors()
         self.has_cross = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
-        self.program = _write(stack) if _is_possible(stack, parts) else None
+        self._table = (len(stack.blocks), stack.spec.kv_heads, stack.spec.head_width)
+        self.program = _write(stack) if _is_possible(stack, parts) and not _is_patched(watched) else None
 
     def is_outdated(self) -> bool:
-        """Whether a part has been exchanged, or its weights lie elsewhere."""
-        return (
-            any(list(now.values()) != then for now, then in self._children)
-            or any(part.activation is not then for part, then in self._activations)
-            or self._read_addresses() != self._addresses
-        )
+        """Whether a part has been exchanged or patched, or its weights lie elsewhere or otherwise."""
+        return (self._children, *self._read_modules(), *self._read_tensors()) != self._known
 
     def has_hooks(self) -> bool:
         """Whether somebody hooked a part, or put another attention in its place, who would see nothing."""
-        return any(self._hooks) or any("attend" in vars(part) for part in self._attentions)
+        return any(self._hooks) or any("attend" in names for names in self._attentions)
+
+    def matches(self, cache: StackCache, x: Tensor) -> bool:
+        """Whether the cache's tables are for these layers and rows."""
+        n_layers, groups, width = self._table
+        shape = (len(x), groups, cache.capacity + 1, width)
+        tables = [table for layer in cache.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
+        if len(cache.layers) != n_layers or not _are_tables(tables, shape):
+            return False
+        if not self.has_cross:
+            return True
+        tables = [table for layer in cache.layers for table in layer.cross_kv.pair or ()]
+        sources, _, columns, _ = tables[0].shape
+        return (
+            len(x) % sources == 0
+            and len(tables) == 2 * n_layers
+            and _are_tables(tables, (sources, groups, columns, width))
+        )
 
     def __call__(
         self, x: Tensor, rotation: Rotation | None, cache: StackCache, memory_token_mask: Tensor | None
@@ -136,16 +171,56 @@ class Fused:
             list(chain.from_iterable(map(_tables, cache.layers))),
             sources=1 if pair is None else pair[0].shape[0],
             source_columns=0 if pair is None else pair[0].shape[2],
-            source_mask=memory_token_mask,
+            source_mask=None if pair is None else memory_token_mask,
         )
         return x
 
-    def _read_addresses(self) -> list[int]:
-        tensors = (tensors.get(name) for tensors, name in self._tensors)
-        return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    def _read_modules(self) -> tuple[list[Any], ...]:
+        """Of each part its kind and how many attributes it has, one more of which may be a method; and its numbers."""
+        return (
+            list(map(type, self._parts)),
+            list(map(len, self._attributes)),
+            [names.get(name) for names, name in self._numbers],
+            [getattr(kind, name) for kind, name in METHODS],
+        )
+
+    def _read_tensors(self) -> tuple[list[Any], ...]:
+        """Which tensors the parts have; where those are that they had, and how they lie there."""
+        return (
+            list(map(id, chain.from_iterable(map(dict.values, self._holders)))),
+            list(map(Tensor.data_ptr, self._tensors)),
+            list(map(Tensor.stride, self._tensors)),
+            list(map(Tensor.numel, self._tensors)),
+            list(map(_DTYPE, self._tensors)),
+        )
 
 
 _written: "WeakKeyDictionary[Layers, Fused]" = WeakKeyDictionary()
+_told: "WeakSet[Layers]" = WeakSet()
+
+
+def _tell(stack: Layers, why: str) -> None:
+    """That steps take longer from now on, once for each stack."""
+    if stack not in _told:
+        _told.add(stack)
+        log.warning("decode steps go layer by layer from here on: %s", why)
+
+
+def _is_patched(parts: Iterable[nn.Module]) -> bool:
+    """Whether a part has a method of its own, which a step would not call."""
+    names_own = any(callable(getattr(type(part), name, None)) for part in parts for name in vars(part))
+    return names_own or [getattr(kind, name) for kind, name in METHODS] != AS_WRITTEN
+
+
+def _are_tables(tables: list[Tensor], shape: tuple[int, ...]) -> bool:
+    """Whether all are of this shape, and what the kernel reads; asked at each step, so without a loop of Python's."""
+    return (
+        list(map(Tensor.size, tables)) == [shape] * len(tables)
+        and {strides[-1] for strides in map(Tensor.stride, tables)} == {1}
+        and set(map(_KIND, tables)) == {(Tensor, torch.float32, True)}
+        and 0 not in map(Tensor.data_ptr, tables)
+        and not any(map(Tensor.is_neg, tables))
+    )
 
 
 def _tables(layer: LayerCache) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -163,7 +238,7 @@ def _is_possible(stack: Layers, parts: Iterable[nn.Module]) -> bool:
         # Parallel sublayers read one vector, which must lie apart from the stream and stay.
         and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0
-        and all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors)
+        and all(tensor.is_contiguous() and has_memory(tensor) for tensor in tensors)
     )
 
 
@@ -203,7 +278,8 @@ def _product_fits(part: Linear, rows: int, width: int) -> bool:
 
 
 def _norm_fits(part: nn.Module, width: int) -> bool:
-    return all(_is_vector(vector, width) for vector in part.parameters())
+    has_weight = isinstance(part.weight, Tensor) and isinstance(part.eps, float)
+    return has_weight and all(_is_vector(vector, width) for vector in part.parameters())
 
 
 def _is_vector(tensor: Tensor, width: int) -> bool:
@@ -282,4 +358,4 @@ def _write(stack: Layers) -> Program:
             residual(block.cross_residual, layer, block.cross_attention, cross=True)
         residual(block.feedforward_residual, layer, block.feedforward)
     normalise(stack.final_norm, STREAM, STREAM)
-    return Program(steps, scratch=gated + d_ff)
+    return Program(steps, d_model=d_model, scratch=gated + d_ff)

@@ -47,9 +47,9 @@ def attend(
         dropout: the share of attention weights set to zero.
 
     Raises:
-        ValueError: on a mask that is not bool: a float one would be *added*, silently.
+        ValueError: on a mask that is not bool: a float one would be *added*, silently; on unlike keys and values.
     """
-    _check(q.shape[-2], k.shape[-2], mask, causal)
+    _check(q, k, v, mask, causal)
     out = kernels.attention(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
     return attend_fused(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout) if out is None else out
 
@@ -65,7 +65,7 @@ def attend_fused(
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
     """`attend` by PyTorch's fused kernels, which never write the (T, S) scores to memory."""
-    _check(q.shape[-2], k.shape[-2], mask, causal)
+    _check(q, k, v, mask, causal)
     if bias is not None:
         mask = _as_bias(bias, mask, causal, q.dtype)
         causal = False
@@ -91,7 +91,7 @@ def attend_by_hand(
     Args:
         note: is shown each tensor under its name, and gives what the pass goes on with in its place.
     """
-    _check(q.shape[-2], k.shape[-2], mask, causal)
+    _check(q, k, v, mask, causal)
     q, k, v = note("q", q), note("k", k), note("v", v)
     scores = note("scores", attention_scores(q, k, bias=bias))  # (B, H, T, S)
     mask = causal_mask(scores) if causal else mask
@@ -245,7 +245,10 @@ def _as_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dtype
     return bias.to(dtype) if mask is None else bias.to(dtype).masked_fill(~mask, -math.inf)
 
 
-def _check(queries: int, keys: int, mask: Tensor | None, causal: bool) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> None:
+    if k.shape[:-1] != v.shape[:-1]:  # PyTorch's kernel would read beyond the shorter ones
+        raise ValueError(f"each key has a value: keys {list(k.shape)} need as many values, got {list(v.shape)}")
+    queries, keys = q.shape[-2], k.shape[-2]
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"a mask is bool, True where a query may see a key; got {mask.dtype}; try mask.bool()")
     if causal and (mask is not None or queries != keys):

@@ -7,7 +7,6 @@ In training, dropout may act on what `down` reads.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
@@ -25,21 +24,30 @@ def relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-def _by_kernel(plain: Callable[[Tensor], Tensor], name: Activation) -> Callable[[Tensor], Tensor]:
-    """The same function, by a kernel where there is one for these numbers."""
+# By a kernel where there is one for these numbers. Functions of the module, so that models can be pickled.
+def gelu(x: Tensor) -> Tensor:
+    """Hendrycks and Gimpel (2016), the exact one, by erf: BERT."""
+    y = kernels.activation(x, "gelu")
+    return F.gelu(x) if y is None else y
 
-    def activate(x: Tensor) -> Tensor:
-        y = kernels.activation(x, name)
-        return plain(x) if y is None else y
 
-    return activate
+def gelu_tanh(x: Tensor) -> Tensor:
+    """As GPT-2 has it."""
+    y = kernels.activation(x, "gelu_tanh")
+    return F.gelu(x, approximate="tanh") if y is None else y
+
+
+def silu(x: Tensor) -> Tensor:
+    """Gated, it is SwiGLU."""
+    y = kernels.activation(x, "silu")
+    return F.silu(x) if y is None else y
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "gelu": _by_kernel(F.gelu, "gelu"),  # the exact one, by erf: BERT
-    "gelu_tanh": _by_kernel(partial(F.gelu, approximate="tanh"), "gelu_tanh"),  # GPT-2
-    "silu": _by_kernel(F.silu, "silu"),  # gated: SwiGLU
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
     "relu_squared": relu_squared,
 }
 

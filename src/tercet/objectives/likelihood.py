@@ -15,7 +15,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tercet.kernel import cross_entropy_, linear_backward, linear_forward, supports_bf16_linear, supports_logits
+from tercet.kernel import (
+    cross_entropy_,
+    linear_backward,
+    linear_forward,
+    refuse_second_derivative,
+    supports_bf16_linear,
+    supports_logits,
+)
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives.loss import IGNORED, Loss
 
@@ -59,6 +66,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,  # of what is multiplied
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(hidden, weight, bias)
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         few = bias is None and len(hidden) <= n_rows and len(hidden) * weight.numel() <= FEW
@@ -97,10 +105,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
             raise RuntimeError("the gradient of this loss was handed out already; work out the loss anew")
         # They are scaled in place, which saves a copy as large as the unembedding, and so serve once.
         gradients, ctx.gradients = zip(ctx.gradients, ctx.dtypes, strict=True), None
-        return (
-            *(None if gradient is None else gradient.to(dtype).mul_(grad_outputs[0]) for gradient, dtype in gradients),
-            *[None] * 6,
-        )
+        with torch.no_grad():
+            scaled = [
+                None if gradient is None else gradient.to(dtype).mul_(grad_outputs[0]) for gradient, dtype in gradients
+            ]
+        if torch.is_grad_enabled():  # as it is for second derivatives alone
+            scaled = refuse_second_derivative("the likelihood", scaled, (*ctx.saved_tensors, grad_outputs[0]))
+        return (*scaled, *[None] * 6)
 
 
 def _add_product(total: Tensor | None, gradient: Float[Tensor, "N V"], hidden: Float[Tensor, "N D"]) -> Tensor:

@@ -13,9 +13,12 @@ from torch.optim import Optimizer
 
 from tercet.kernel import adam_, gradient_norm, supports_gradients
 
+UNKNOWN = ("amsgrad", "maximize", "capturable", "differentiable")  # options that the kernel does not know
+
 
 class FusedAdamW(torch.optim.AdamW):
-    """PyTorch's, by the kernel wherever that takes the gradients."""
+    """PyTorch's, by the kernel wherever that takes the gradients, and where no group asks for what it does not know:
+    `amsgrad`, `maximize`, `capturable`, `differentiable`, or gradients that a GradScaler has scaled."""
 
     scale = 1.0  # what the next step multiplies gradients by
 
@@ -24,7 +27,10 @@ class FusedAdamW(torch.optim.AdamW):
         loss = evaluate_closure(closure)
         scale, self.scale = self.scale, 1.0
         parameters = self.updated_parameters()
-        if not supports_gradients(parameters):
+        if not self.uses_kernel(parameters):
+            if scale != 1.0:
+                for p in parameters:
+                    cast(Tensor, p.grad).mul_(scale)
             super().step()
             return loss
         adam_(
@@ -35,6 +41,13 @@ class FusedAdamW(torch.optim.AdamW):
             scale=scale,
         )
         return loss
+
+    def uses_kernel(self, parameters: list[Tensor]) -> bool:
+        """Whether a step of these is one for the kernel."""
+        is_plain = not any(group[option] for group in self.param_groups for option in UNKNOWN)
+        # A scaler leaves these to the step of whoever multiplies by them as PyTorch's fused kernel does.
+        is_scaled = getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None
+        return is_plain and not is_scaled and supports_gradients(parameters)
 
     def updated_parameters(self) -> list[Tensor]:
         """The parameters that the next step updates: those that have gradients."""
@@ -72,7 +85,7 @@ def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: fl
     Returns:
         (): their norm before.
     """
-    if not isinstance(optimizer, FusedAdamW) or not supports_gradients(optimizer.updated_parameters()):
+    if not isinstance(optimizer, FusedAdamW) or not optimizer.uses_kernel(optimizer.updated_parameters()):
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
     norm = gradient_norm([p.grad for p in parameters if p.grad is not None])
     optimizer.scale = min(1.0, limit / (float(norm) + 1e-6))

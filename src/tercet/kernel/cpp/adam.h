@@ -2,6 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "vectors.h"
 
@@ -31,6 +33,22 @@ struct Pieces {
         }
     }
 };
+
+// Whether something that is written overlaps with anything else. tensors: parameters, gradients, both moments and steps.
+inline bool overlap(const Index* tensors, const Index* counts, Index count) {
+    std::vector<std::pair<Index, Index>> places;  // where each begins, and what it is
+    for (Index i = 0; i < 5 * count; i++) places.push_back({tensors[i], i});
+    std::sort(places.begin(), places.end());
+    Index end = 0, end_written = 0;
+    for (const auto& [begin, i] : places) {
+        const Index kind = i / count, numbers = kind == 4 ? 1 : counts[i % count];
+        const bool is_written = kind != 1;
+        if (numbers && (begin < end_written || (is_written && begin < end))) return true;
+        end = std::max(end, Index(begin + numbers * sizeof(float)));
+        if (is_written) end_written = end;
+    }
+    return false;
+}
 
 // Kingma and Ba (2015), algorithm 1, of gradients times `scale`; the weights decay as Loshchilov and Hutter (2019) have it.
 struct Adam {

@@ -12,9 +12,11 @@ namespace {
 
 template <typename T>
 struct CrossEntropy {
+    static constexpr Index IGNORED = -100;  // PyTorch's `ignore_index`
+
     T* scores;  // (N, V), rows `stride` apart
     Index V, stride;
-    const Index* targets;  // (N); below zero: costs nothing
+    const Index* targets;  // (N); IGNORED: costs nothing
     float smoothing, cap;  // no cap where it is 0
     bool learns;           // whether the gradient is wanted
     float *totals, *plains;  // (N): the loss, and what it is without smoothing
@@ -32,10 +34,12 @@ struct CrossEntropy {
         return score < all(0) ? -bounded : bounded;
     }
 
+    bool is_possible(Index n) const { return targets[n] == IGNORED || (targets[n] >= 0 && targets[n] < V); }
+
     void row(Index n) const {
         T* row = scores + n * stride;
         totals[n] = plains[n] = 0.0f;
-        if (targets[n] < 0) {
+        if (targets[n] == IGNORED) {
             if (learns) memset((void*)row, 0, V * sizeof(T));
             return;
         }

@@ -42,7 +42,12 @@ void linear(const float* x, const W* w, const float* scale, const float* bias, f
 }
 
 template <typename T>
-void cross_entropy(Index N, const CrossEntropy<T>& rows, int threads) {
+void cross_entropy(Index N, const CrossEntropy<T>& rows, Index* wrong, int threads) {
+    for (Index n = 0; n < N; n++)
+        if (!rows.is_possible(n)) {
+            *wrong = n;
+            return;
+        }
     constexpr Index EXPONENTIAL = 16;  // multiplications, two of them for each score
     parallel_for(N > 1 && 2 * EXPONENTIAL * N * rows.V > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
         const auto [first, last] = range.of(N);
@@ -128,13 +133,14 @@ void top_tokens(const float* scores, const float* totals, Index N, Index H, Inde
     });
 }
 
+// wrong: becomes the first row whose target is no token; nothing else is written then.
 void cross_entropy_float32(float* scores, Index N, Index V, Index stride, const Index* targets, float smoothing, float cap,
-                           int learns, float* totals, float* plains, int threads) {
-    cross_entropy<float>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
+                           int learns, float* totals, float* plains, Index* wrong, int threads) {
+    cross_entropy<float>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, wrong, threads);
 }
 void cross_entropy_bfloat16(uint16_t* scores, Index N, Index V, Index stride, const Index* targets, float smoothing,
-                            float cap, int learns, float* totals, float* plains, int threads) {
-    cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, threads);
+                            float cap, int learns, float* totals, float* plains, Index* wrong, int threads) {
+    cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, wrong, threads);
 }
 
 #ifdef __AVX512BF16__
@@ -222,7 +228,10 @@ void softmax_backward_bfloat16(const uint16_t* weights, const uint16_t* grad_wei
 }
 
 // tensors: parameters, gradients, both moments and steps, so many addresses of each. settings: each parameter's.
-void adam(const Index* tensors, const Index* counts, Index count, const Adam* settings, float scale, int threads) {
+// overlaps: becomes 1 where they can't be told apart; nothing else is written then.
+void adam(const Index* tensors, const Index* counts, Index count, const Adam* settings, float scale, Index* overlaps,
+          int threads) {
+    if ((*overlaps = overlap(tensors, counts, count))) return;
     const Pieces pieces{counts, count};
     const auto of = [&](int kind, Index i) { return (float*)tensors[kind * count + i]; };
     for (Index i = 0; i < count; i++) *of(4, i) += 1;
@@ -246,9 +255,15 @@ void gradient_norm(const Index* tensors, const Index* counts, Index count, doubl
     *norm = std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
-// tables: for each layer self-attention's and cross-attention's.
+// tables: for each layer self-attention's and cross-attention's. wrong: becomes the first token whose column is not there;
+// nothing else is written then.
 void fused_step(const Step* steps, Index count, float* x, float* scratch, const Index* columns, const float* cosines,
-                const float* sines, const uint8_t* source_mask, const Index* sizes, const Index* tables, int threads) {
+                const float* sines, const uint8_t* source_mask, const Index* sizes, const Index* tables, Index* wrong, int threads) {
+    for (Index m = 0; m < sizes[0] * sizes[1]; m++)
+        if (columns[m] < 0 || columns[m] > sizes[2]) {
+            *wrong = m;
+            return;
+        }
     const Tokens tokens{sizes[0], sizes[1], columns, sizes[2], cosines, sines, sizes[3], sizes[4], sizes[5], source_mask};
     std::vector<Layer> layers;
     for (Index i = 0; i < sizes[6]; i++) layers.push_back({kv_table(tables + 16 * i), kv_table(tables + 16 * i + 8)});

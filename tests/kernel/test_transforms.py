@@ -1,0 +1,222 @@
+"""Who follows operations sees them: fake tensors, tracers, `torch.func`, forward mode, second derivatives."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tercet.kernel import activations, bf16_linear, flash_attention, library, masked_softmax
+from tercet.kernel.build import multiplies_bfloat16
+from tercet.nn import Linear
+from tercet.nn.attention import attend, attend_by_hand
+from tercet.nn.feedforward import ACTIVATIONS
+from tercet.objectives.likelihood import negative_log_likelihood
+
+pytestmark = [
+    pytest.mark.skipif(library() is None, reason="no C++ compiler here"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # which PyTorch's forward mode is written in
+]
+needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def _for_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (activations, bf16_linear, flash_attention, masked_softmax):
+        monkeypatch.setattr(module, "WORTH", 1)
+
+
+def frozen_linear() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
+    made = Linear(512, 1024).requires_grad_(False)
+    return made, lambda x: F.linear(x, made.weight, made.bias), torch.randn(4, 512)
+
+
+def decoding() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
+    k, v = torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
+    return lambda q: attend(q, k, v), lambda q: attend_by_hand(q, k, v), torch.randn(2, 4, 1, 16)
+
+
+def short() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
+    k, v = torch.randn(2, 2, 12, 16), torch.randn(2, 2, 12, 16)
+    return (
+        lambda q: attend(q, k, v, causal=True),
+        lambda q: attend_by_hand(q, k, v, causal=True),
+        torch.randn(2, 4, 12, 16),
+    )
+
+
+def bent() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
+    return ACTIVATIONS["gelu"], F.gelu, torch.randn(4, 64).bfloat16()
+
+
+KINDS = {made.__name__: made for made in (frozen_linear, decoding, short, bent)}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
+    return KINDS[request.param]()
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    atol = 0.02 if expected.dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found, expected, atol=atol, rtol=1e-2 if atol > 1e-3 else 1e-5)
+
+
+def test_fake_tensors_have_shapes_and_no_memory(kind: Any) -> None:
+    ours, plain, x = kind
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        found = ours(mode.from_tensor(x))
+    assert isinstance(found, FakeTensor)
+    assert found.shape == plain(x).shape
+
+
+def test_a_model_of_fake_tensors_gives_fake_tensors() -> None:
+    with FakeTensorMode(), torch.no_grad():
+        assert isinstance(Linear(512, 1024)(torch.randn(4, 512)), FakeTensor)
+
+
+@pytest.mark.parametrize("tracing", ["real", "fake", "symbolic"])
+def test_make_fx_sees_what_is_worked_out(kind: Any, tracing: str) -> None:
+    ours, plain, x = kind
+    graph = make_fx(ours, tracing_mode=tracing, _allow_non_fake_inputs=True)(x)
+    other = torch.randn(x.shape).to(x.dtype)
+    same(graph(other), plain(other))
+
+
+def test_a_traced_function_answers_to_other_numbers(kind: Any) -> None:
+    ours, plain, x = kind
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a tracer warns of every question to a shape
+        traced = torch.jit.trace(ours, x, check_trace=False)
+    other = torch.randn(x.shape).to(x.dtype)
+    same(traced(other), plain(other))
+
+
+def test_vmap(kind: Any) -> None:
+    ours, plain, x = kind
+    many = torch.stack([x, 2 * x, -x])
+    same(torch.vmap(ours)(many), torch.stack([plain(one) for one in many]))
+    same(torch.vmap(torch.vmap(ours))(many[None])[0], torch.stack([plain(one) for one in many]))
+
+
+def test_jvp_and_forward_mode(kind: Any) -> None:
+    ours, plain, x = kind
+    tangent = torch.randn_like(x)
+    expected = torch.func.jvp(plain, (x,), (tangent,))
+    for found, wanted in zip(torch.func.jvp(ours, (x,), (tangent,)), expected, strict=True):
+        same(found, wanted)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(ours(forward_ad.make_dual(x, tangent)))
+        same(found.primal, expected[0])
+        assert found.tangent is not None
+        same(found.tangent, expected[1])
+
+
+def test_grad_and_jacobians_of_functions(kind: Any) -> None:
+    ours, plain, x = kind
+    found, expected = (torch.func.grad(lambda x, f=f: f(x).float().square().sum())(x) for f in (ours, plain))
+    same(found, expected)
+    found, expected = (torch.func.jacrev(lambda x, f=f: f(x).float().sum(-1))(x) for f in (ours, plain))
+    same(found, expected)
+
+
+def test_an_escaped_wrapper_is_not_read() -> None:
+    made, kept = Linear(512, 1024).requires_grad_(False), list[Tensor]()
+    torch.vmap(lambda x: kept.append(x) or x)(torch.randn(3, 4, 512))
+    with pytest.raises(Exception, match=r".+"):  # in PyTorch's words, whatever they are
+        made(kept[0]).sum().item()
+
+
+def test_a_mode_that_dispatches_sees_pytorchs_operations(kind: Any) -> None:
+    ours, plain, x = kind
+    seen: list[str] = []
+
+    class Logging(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Logging():
+        same(ours(x), plain(x))
+    assert seen
+    assert not any("tercet" in name for name in seen)
+
+
+def test_a_copy_on_the_meta_device_has_shapes() -> None:
+    made = copy.deepcopy(Linear(512, 1024)).to("meta")
+    assert made(torch.zeros(4, 512, device="meta")).shape == (4, 1024)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("what", ["linear", "attention", "activation", "softmax"])
+def test_a_second_derivative_is_refused_by_name(what: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, 64, requires_grad=True)
+    made = Linear(64, 64)
+
+    def ours() -> Tensor:
+        if what == "linear":
+            return made(x)
+        if what == "activation":
+            return ACTIVATIONS["gelu"](x.bfloat16())
+        q = x.view(2, 16, 4, 16).transpose(1, 2)
+        if what == "softmax":
+            return masked_softmax.masked_softmax(q @ q.mT, mask=None, causal=True)
+        return attend(q, q, q)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=what != "softmax"):
+        y = ours()
+    assert "tercet" in type(y.grad_fn).__name__ or what != "softmax"
+    # Beside what has a second derivative, of which the kernel's part would be missing in silence.
+    loss = y.float().square().sum() + x.pow(3).sum()
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(NotImplementedError, match=r"tercet::\w+ has no second derivative .*TERCET_KERNEL=off"):
+        torch.autograd.grad(gradient.sum(), x)
+
+
+@needs_bfloat16
+def test_a_first_derivative_is_the_same_where_a_second_might_be_wanted() -> None:
+    made, x = Linear(64, 64), torch.randn(40, 64, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = made(x).float().square().sum()
+    gradients = [
+        torch.autograd.grad(y, (x, *made.parameters()), retain_graph=True, create_graph=c) for c in (False, True)
+    ]
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    assert all(one.requires_grad for one in gradients[1])
+
+
+def test_the_likelihoods_second_derivative_is_refused_by_name() -> None:
+    hidden = torch.randn(5, 8, requires_grad=True)
+    unembedding: Any = SimpleNamespace(weight=nn.Parameter(torch.randn(9, 8)), bias=None, vocab_size=9, softcap=None)
+    loss = negative_log_likelihood(hidden, unembedding, torch.tensor([0, 1, 2, 3, -100])).total
+    (gradient,) = torch.autograd.grad(loss + hidden.pow(3).sum(), hidden, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        torch.autograd.grad(gradient.sum(), hidden)
+
+
+def test_an_operator_without_a_gradient_says_so() -> None:
+    x, weight = torch.randn(4, 64, requires_grad=True), torch.randn(32, 64)
+    with pytest.raises(NotImplementedError, match="tercet::inference_linear has no gradient"):
+        torch.ops.tercet.inference_linear(x, weight, None, None)
+    with torch.no_grad():
+        torch.ops.tercet.inference_linear(x, weight, None, None)
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(lambda x: torch.ops.tercet.inference_linear(x, weight, None, None), (x.detach(),), (x.detach(),))
+
+
+def test_a_raw_operator_under_vmap_is_worked_out_one_by_one() -> None:
+    x, weight = torch.randn(3, 4, 64), torch.randn(32, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is slow
+        found = torch.vmap(lambda x: torch.ops.tercet.inference_linear(x, weight, None, None))(x)
+    same(found, x @ weight.T)

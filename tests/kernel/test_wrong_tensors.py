@@ -1,0 +1,396 @@
+"""No tensor, however wrong, reaches C++: PyTorch answers or refuses it, or the kernel refuses it by its shapes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tercet.kernel import adam_, cross_entropy_, dispatch, gradient_norm, library, supports_logits, top_tokens
+from tercet.kernel import masked_softmax as softmax_module
+from tercet.kernel.activations import activate
+from tercet.kernel.bf16_linear import bf16_linear, linear_backward, linear_forward
+from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel.decode_attention import decode_attention
+from tercet.kernel.flash_attention import flash_attention
+from tercet.kernel.inference_linear import inference_linear
+from tercet.kernel.masked_softmax import masked_softmax
+from tercet.nn import Linear
+from tercet.nn.attention import attend, attend_by_hand
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def _without_annotations() -> Iterator[None]:
+    """Shapes are checked by annotations in tests alone; whoever uses the library has the kernels' own checks."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def heads(batch: int, n: int, tokens: int, width: int = 64) -> Tensor:
+    return torch.randn(batch, n, tokens, width)
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(shape, dtype=torch.bool)
+
+
+def many(*shape: int) -> Tensor:
+    """Numbers whose memory goes on behind them, so that reading too far is not noticed by itself."""
+    return torch.randn(2 * torch.Size(shape).numel())[: torch.Size(shape).numel()].view(shape)
+
+
+TAKES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "decode_attention": (
+        decode_attention,
+        {"q": heads(2, 4, 1), "k": heads(2, 2, 9), "v": heads(2, 2, 9), "mask": ones(2, 1, 1, 9)},
+    ),
+    "inference_linear": (
+        inference_linear,
+        {"x": many(4, 64), "weight": many(32, 64), "scale": many(32), "bias": many(32)},
+    ),
+    "masked_softmax": (masked_softmax, {"scores": heads(2, 4, 8, 8), "mask": ones(2, 1, 8, 8), "causal": False}),
+    "top_tokens": (
+        top_tokens,
+        {
+            "scores": many(6, 20), "totals": many(2, 3), "count": 4, "never": torch.tensor([5]), "end": 1,
+            "early": ones(2),
+        },
+    ),
+    "cross_entropy": (
+        cross_entropy_,
+        {
+            "scores": many(6, 20), "targets": torch.tensor([0, 19, -100, 3, 4, 5]), "smoothing": 0.1, "softcap": None,
+            "learns": True,
+        },
+    ),
+    "activate": (activate, {"x": torch.randn(6, 20).bfloat16(), "name": "gelu"}),
+    "linear": (
+        linear_forward,
+        {"x": torch.randn(20, 32).bfloat16(), "weight": many(48, 32), "bias": many(48)},
+    ),
+    "linear_backward": (
+        linear_backward,
+        {
+            "grad_output": torch.randn(20, 48).bfloat16(), "x": torch.randn(20, 32).bfloat16(),
+            "weight": many(48, 32), "needs_grad": (True, True, True),
+        },
+    ),
+    "flash_attention": (
+        flash_attention,
+        {
+            "q": heads(2, 4, 9).bfloat16(), "k": heads(2, 2, 9).bfloat16(), "v": heads(2, 2, 9).bfloat16(),
+            "mask": ones(2, 1, 9, 9), "causal": False,
+        },
+    ),
+    "gradient_norm": (gradient_norm, {"tensors": [many(9), many(3, 4)]}),
+    "adam": (
+        adam_,
+        {
+            **{name: [many(9), many(3, 4)] for name in ("parameters", "gradients", "means", "squares")},
+            "steps": [torch.zeros(()), torch.zeros(())], "settings": [(0.1, 0.9, 0.99, 1e-8, 0.1)] * 2,
+        },
+    ),
+}  # fmt: skip
+
+
+def copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    def copy(x: Any) -> Any:
+        return x.clone() if isinstance(x, Tensor) else [copy(y) for y in x] if isinstance(x, list) else x
+
+    return {name: copy(x) for name, x in arguments.items()}
+
+
+def takes(kernel: str, **wrong: Any) -> Any:
+    function, arguments = TAKES[kernel]
+    arguments = copied(arguments) | wrong
+    return function(*[arguments.pop(name) for name in list(arguments) if name in ("tensors", "scores")], **arguments)
+
+
+BF16_KERNELS = {"linear", "linear_backward", "flash_attention"}
+
+
+def kernel_cases(*cases: tuple[str, dict[str, Any]]) -> list[Any]:
+    return [
+        pytest.param(kernel, wrong, marks=needs_bfloat16 if kernel in BF16_KERNELS else (), id=f"{kernel}-{i}")
+        for i, (kernel, wrong) in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize(("kernel", "wrong"), kernel_cases(*[(name, {}) for name in TAKES]))
+def test_what_is_right_is_taken(kernel: str, wrong: dict[str, Any]) -> None:
+    takes(kernel, **wrong)
+
+
+WRONG = kernel_cases(
+    ("decode_attention", {"k": heads(2, 3, 9), "v": heads(2, 3, 9)}),  # 4 heads can't share 3
+    ("decode_attention", {"k": heads(2, 0, 9), "v": heads(2, 0, 9)}),
+    ("decode_attention", {"v": heads(2, 2, 5)}),  # fewer values than keys
+    ("decode_attention", {"v": heads(2, 2, 9, 32)}),
+    ("decode_attention", {"k": heads(1, 2, 9), "v": heads(1, 2, 9)}),
+    ("decode_attention", {"mask": ones(2, 1, 1, 4)}),
+    ("decode_attention", {"mask": ones(2, 4, 1, 9)}),
+    ("decode_attention", {"mask": torch.ones(2, 1, 1, 9)}),
+    ("decode_attention", {"q": heads(2, 4, 1).double()}),
+    ("decode_attention", {"q": heads(2, 4, 1, 12), "k": heads(2, 2, 9, 12), "v": heads(2, 2, 9, 12)}),
+    ("inference_linear", {"x": many(4, 32)}),
+    ("inference_linear", {"x": many(4, 128)}),
+    ("inference_linear", {"x": many(4, 64).double()}),
+    ("inference_linear", {"bias": many(31)}),
+    ("inference_linear", {"bias": many(32).bfloat16()}),
+    ("inference_linear", {"scale": many(1)}),
+    ("inference_linear", {"weight": many(64, 32).T}),
+    ("inference_linear", {"weight": many(32, 64).half()}),
+    ("inference_linear", {"x": many(4, 0), "weight": many(32, 0)}),
+    ("inference_linear", {"x": torch.tensor(1.0)}),
+    ("top_tokens", {"totals": many(2, 2)}),
+    ("top_tokens", {"totals": many(6)}),
+    ("top_tokens", {"totals": many(2, 3).double()}),
+    ("top_tokens", {"early": ones(1)}),
+    ("top_tokens", {"never": torch.tensor([5], dtype=torch.int32)}),
+    ("top_tokens", {"scores": many(6, 40)[:, ::2]}),
+    ("top_tokens", {"count": 0}),
+    ("cross_entropy", {"targets": torch.zeros(5, dtype=torch.long)}),
+    ("cross_entropy", {"targets": torch.zeros(6, dtype=torch.int32)}),
+    ("cross_entropy", {"targets": torch.zeros(6, 1, dtype=torch.long)}),
+    ("cross_entropy", {"scores": many(6, 20).half()}),
+    ("cross_entropy", {"scores": many(20, 6).T}),
+    ("cross_entropy", {"scores": many(1, 20).expand(6, 20)}),  # the rows' gradients would be written over each other
+    ("cross_entropy", {"smoothing": 1.5}),
+    ("cross_entropy", {"softcap": -1.0}),
+    ("activate", {"x": torch.randn(6, 20)}),
+    ("activate", {"x": torch.randn(6, 20).bfloat16().T}),
+    ("activate", {"name": "sine"}),
+    ("linear", {"x": torch.randn(20, 16).bfloat16()}),
+    ("linear", {"x": torch.randn(20, 32)}),
+    ("linear", {"x": torch.randn(20, 24).bfloat16(), "weight": many(48, 24)}),
+    ("linear", {"weight": many(47, 32), "bias": many(47)}),
+    ("linear", {"bias": many(16)}),
+    ("linear_backward", {"grad_output": torch.randn(20, 32).bfloat16()}),
+    ("linear_backward", {"grad_output": torch.randn(19, 48).bfloat16()}),
+    ("linear_backward", {"grad_output": torch.randn(20, 48)}),
+    ("linear_backward", {"needs_grad": (True,)}),
+    ("linear_backward", {"weight": many(47, 32)}),  # whose bias has no gradient
+    ("flash_attention", {"k": heads(2, 3, 9), "v": heads(2, 3, 9)}),
+    ("flash_attention", {"v": heads(2, 2, 5)}),
+    ("flash_attention", {"mask": ones(2, 1, 9, 4)}),
+    ("flash_attention", {"mask": ones(2, 4, 9, 9)}),
+    ("flash_attention", {"mask": None, "causal": True, "k": heads(2, 2, 4), "v": heads(2, 2, 4)}),
+    ("flash_attention", {"causal": True}),
+    ("flash_attention", {"q": heads(2, 4, 9, 24), "k": heads(2, 2, 9, 24), "v": heads(2, 2, 9, 24)}),
+    ("gradient_norm", {"tensors": [many(9).double()]}),
+    ("gradient_norm", {"tensors": [many(3, 4).T]}),
+    ("gradient_norm", {"tensors": [torch.zeros(3, device="meta")]}),
+    ("adam", {"gradients": [many(9), many(3, 3)]}),
+    ("adam", {"gradients": [many(9)]}),
+    ("adam", {"means": [many(9), many(3, 4).bfloat16()]}),
+    ("adam", {"squares": [many(9), many(4, 3).T]}),
+    ("adam", {"steps": [torch.zeros(()), torch.zeros((), dtype=torch.long)]}),
+    ("adam", {"steps": [torch.zeros(()), torch.zeros(2)]}),
+    ("adam", {"settings": [(0.1, 0.9, 0.99, 1e-8, 0.1)]}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "wrong"), WRONG)
+def test_a_kernel_refuses_what_is_wrong_and_says_what_it_got(kernel: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=kernel if "name" not in wrong else "sine"):
+        takes(kernel, **wrong)
+
+
+def test_the_words_name_what_is_taken_and_what_came() -> None:
+    with pytest.raises(ValueError, match=r"x float32\[\* K\].*x float32\[4, 128\] on cpu.*bias None"):
+        inference_linear(many(4, 128), many(32, 64), None, None)
+
+
+@pytest.mark.parametrize("target", [20, -1, -101, 2**62, -(2**62)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_target_that_is_no_token_is_named_before_anything_is_written(target: int, dtype: torch.dtype) -> None:
+    scores, targets = torch.randn(6, 20).to(dtype), torch.tensor([0, 19, -100, target, 4, 5])
+    before = scores.clone()
+    with pytest.raises(IndexError, match=f"target {target} of row 3 is not in a vocabulary of 20"):
+        cross_entropy_(scores, targets, smoothing=0.0, softcap=None, learns=True)
+    assert torch.equal(scores, before)
+
+
+def test_adam_refuses_tensors_that_share_memory() -> None:
+    whole = torch.zeros(12)
+    for name, wrong in (("parameters", [whole[:9], whole[6:9]]), ("means", [whole[:9], whole[8:11]])):
+        shapes = [torch.zeros(x.shape) for x in wrong]
+        arguments = {key: [x.clone() for x in shapes] for key in ("parameters", "gradients", "means", "squares")}
+        arguments[name] = wrong
+        with pytest.raises(ValueError, match="overlap"):
+            takes("adam", **arguments)
+    same = torch.ones(9)  # gradients are read only, and may be one
+    shapes = [torch.zeros(9), torch.zeros(9)]
+    arguments = {key: [x.clone() for x in shapes] for key in ("parameters", "means", "squares")}
+    takes("adam", **arguments, gradients=[same, same])
+    with pytest.raises(ValueError, match="overlap"):
+        takes("adam", **arguments, gradients=arguments["parameters"])
+
+
+def plain(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What PyTorch answers by itself, or how it refuses."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
+
+
+def layer(width: int, out: int, **changes: Any) -> Linear:
+    made = Linear(width, out)
+    with torch.no_grad():
+        for name, change in changes.items():
+            parameter = getattr(made, name)
+            parameter.data = change(parameter.data)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "x"),
+    [
+        (layer(512, 1024), many(4, 256)),
+        (layer(512, 1024), many(4, 1024)),
+        (layer(512, 1024), many(40, 256)),
+        (layer(512, 1024, bias=Tensor.bfloat16), many(4, 512)),
+        (layer(512, 1024, bias=lambda bias: bias[:1000].clone()), many(4, 512)),
+        (layer(512, 1024, bias=lambda bias: bias[:1].clone()), many(4, 512)),
+        (layer(512, 1024, weight=lambda weight: weight.flatten()), many(4, 512)),
+        (layer(512, 1024), torch.tensor(1.0)),
+        (layer(512, 1024, weight=lambda weight: weight[:, :0]), torch.zeros(4, 0)),
+        (layer(512, 1024), torch.zeros(0, 512)),
+        (layer(512, 1024), torch.imag(torch.randn(4, 512, dtype=torch.cfloat).conj())),
+        (layer(512, 1024), torch._efficientzerotensor(4, 512)),
+        (layer(512, 1024), torch.zeros(4, 512, device="meta")),
+        (layer(512, 1024), torch.zeros(4, 512).to_sparse()),
+    ],
+)
+@pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=needs_bfloat16)])
+def test_a_linear_layer_answers_or_refuses_as_pytorch_does(made: Linear, x: Tensor, autocast: bool) -> None:
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        expected = plain(F.linear, x, made.weight, made.bias)
+        if isinstance(expected, Exception):
+            with pytest.raises(type(expected)):
+                made(x)
+        else:
+            found = made(x)
+            assert (found.shape, found.dtype, found.device) == (expected.shape, expected.dtype, expected.device)
+            if expected.device.type == "cpu":
+                torch.testing.assert_close(found, expected, atol=1e-2 if autocast else 1e-5, rtol=1e-2)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_width_is_compared_in_mixed_precision(learns: bool) -> None:
+    made, x = Linear(256, 256), torch.randn(4, 512, 128, requires_grad=learns)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        made(x)
+
+
+def test_a_bias_alone_is_trained() -> None:
+    made, x = layer(512, 1024), torch.randn(4, 512)
+    made.weight.requires_grad_(False)
+    made(x).sum().backward()
+    assert made.bias.grad is not None
+    assert torch.equal(made.bias.grad, torch.full((1024,), 4.0))
+
+
+ATTENTIONS = [
+    ((1, 4, 1, 64), (1, 3, 9, 64), (1, 3, 9, 64), None),
+    ((1, 4, 1, 64), (1, 8, 9, 64), (1, 8, 9, 64), None),
+    ((1, 4, 1, 64), (1, 4, 64, 64), (1, 4, 16, 64), None),
+    ((1, 4, 1, 64), (1, 4, 64, 64), (1, 4, 64, 64), (1, 1, 1, 16)),
+    ((1, 4, 1, 64), (1, 4, 64, 64), (1, 4, 64, 64), (1, 1, 3, 64)),
+    ((2, 4, 1, 64), (1, 4, 9, 64), (1, 4, 9, 64), None),
+    ((3, 4, 1, 64), (2, 4, 9, 64), (2, 4, 9, 64), None),
+    ((1, 4, 1, 64), (1, 4, 9, 32), (1, 4, 9, 32), None),
+    ((1, 4, 1, 64), (1, 4, 9, 64), (1, 4, 9, 32), None),
+    ((1, 4, 1, 64), (1, 4, 9, 64), (1, 2, 9, 64), None),
+    ((2, 4, 3, 64), (2, 4, 9, 64), (2, 4, 9, 64), (2, 4, 3, 9)),  # legal: a mask for each head
+    ((2, 4, 3, 64), (2, 4, 9, 64), (2, 4, 9, 64), (3, 9)),
+    ((4, 8, 256, 64), (4, 8, 256, 64), (4, 8, 256, 64), (1, 1, 1, 16)),
+    ((4, 8, 256, 64), (4, 8, 256, 64), (4, 8, 256, 64), (4, 8, 256, 256)),
+    ((4, 8, 256, 64), (4, 3, 256, 64), (4, 3, 256, 64), None),
+    ((4, 8, 256, 64), (4, 8, 256, 64), (4, 8, 128, 64), None),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("q", "k", "v", "mask"), ATTENTIONS)
+def test_attention_answers_or_refuses_as_the_formula_does(
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: tuple[int, ...] | None, dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(softmax_module, "WORTH", 1)
+    tensors = [torch.randn(shape).to(dtype) for shape in (q, k, v)]
+    seen = None if mask is None else torch.rand(mask) < 0.7
+
+    def by_hand() -> Tensor:
+        return attend_by_hand(*(x.double() for x in tensors), mask=seen)
+
+    expected = plain(by_hand)
+    found = plain(lambda: attend(*tensors, mask=seen))
+    if isinstance(expected, Exception):
+        assert isinstance(found, RuntimeError | ValueError)
+    elif not isinstance(found, Exception):  # what the formula broadcasts PyTorch's kernel may refuse
+        torch.testing.assert_close(found.double(), expected, atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=0.02)
+
+
+def test_the_softmax_of_a_mask_that_does_not_fit_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax_module, "WORTH", 1)
+    scores = torch.randn(2, 4, 8, 8)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        masked_softmax(scores, mask=ones(1, 1, 1, 3), causal=False)
+    each = torch.rand(2, 4, 8, 8) < 0.8
+    found = masked_softmax(scores, mask=each, causal=False)
+    expected = scores.masked_fill(~each, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~each, 0.0)
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(ValueError, match="T <= S"):
+        torch.ops.tercet.masked_softmax(torch.randn(1, 1, 9, 4), None, True)
+    with pytest.raises(ValueError, match="T <= S"):
+        torch.ops.tercet.masked_softmax_backward(torch.randn(1, 1, 9, 4), torch.randn(1, 1, 9, 4), True)
+
+
+def test_scores_whose_rows_overlap_are_pytorchs() -> None:
+    assert supports_logits(torch.zeros(64, 1024))
+    assert not supports_logits(torch.zeros(1, 1024).expand(64, 1024))
+
+
+@needs_bfloat16
+def test_no_rows_have_gradients_of_zero() -> None:
+    none, weight = torch.zeros(0, 32).bfloat16(), torch.randn(48, 32, requires_grad=True)
+    bias = torch.zeros(48, requires_grad=True)
+    torch.full((1 << 20,), 7.0)  # numbers in the memory that comes next
+    bf16_linear(none, weight, bias).sum().backward()
+    assert weight.grad is not None
+    assert bias.grad is not None
+    assert not weight.grad.any()
+    assert not bias.grad.any()
+
+
+def test_attention_of_other_ranks_is_not_for_a_kernel() -> None:
+    q = torch.randn(4, 9, 64)
+    assert dispatch.attention(q, q, q) is None
+
+
+def test_a_tensor_of_ones_own_class_meets_pytorchs_operations() -> None:
+    seen: list[Any] = []
+
+    class Logged(Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    made = layer(512, 1024)
+    with torch.no_grad():
+        found = made(torch.randn(4, 512).as_subclass(Logged))
+    assert type(found) is Logged
+    assert F.linear in seen or torch._C._nn.linear in seen
+    assert isinstance(made(nn.Parameter(torch.randn(4, 512))), Tensor)

@@ -1,0 +1,222 @@
+"""The layers as one call notice what changes of all that they were written from; models can be copied and pickled."""
+
+import copy
+import io
+import logging
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_fused import N, V, gpt, plain, translator, written
+from torch import Tensor, nn
+
+from tercet.kernel import library
+from tercet.models import DecoderOnly, stack
+from tercet.models.fused import Fused, fused
+from tercet.nn import Attention, Rotary, quantize
+from tercet.nn.norm import RMSNorm
+
+needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+
+
+def square(**more: Any) -> DecoderOnly:
+    """All matrices are square: transposed ones have the same shape."""
+    return gpt(**{"d_model": 64, "d_head": 16, "d_ff": 64} | more)
+
+
+@torch.inference_mode()
+def continued(model: DecoderOnly, change: Callable[[DecoderOnly, Any], None]) -> list[Tensor]:
+    """Logits of a step before and of two steps after the change."""
+    torch.manual_seed(5)
+    tokens = torch.randint(V, (3, 12))
+    _, cache = model.start(tokens[:, :4], torch.tensor([4, 2, 3]), capacity=N)
+    before = model.step(tokens[:, 5], cache)
+    change(model, cache)
+    return [before, model.step(tokens[:, 6], cache), model.step(tokens[:, 7], cache)]
+
+
+def blocks_cut(model: DecoderOnly, cache: Any) -> None:
+    del model.stack.blocks[1:]
+
+
+def final_norm_replaced(model: DecoderOnly, cache: Any) -> None:
+    model.stack.final_norm = nn.LayerNorm(64, eps=0.5)
+
+
+def blocks_replaced(model: DecoderOnly, cache: Any) -> None:
+    model.stack.blocks = nn.ModuleList(square().stack.blocks)
+    with torch.no_grad():
+        for parameter in model.stack.blocks.parameters():
+            parameter.mul_(0.7)
+
+
+def norm_replaced(model: DecoderOnly, cache: Any) -> None:
+    model.stack.blocks[0].self_residual.before = RMSNorm(64)
+
+
+def forward_patched(model: DecoderOnly, cache: Any) -> None:
+    model.stack.blocks[0].feedforward.forward = torch.zeros_like
+
+
+def projection_patched(model: DecoderOnly, cache: Any) -> None:
+    query = model.stack.blocks[1].self_attention.query
+    query.forward = lambda x: 2 * x
+
+
+def forward_of_the_class_patched(model: DecoderOnly, cache: Any) -> None:
+    model.stack.blocks[1].self_attention.__class__ = type("Mine", (Attention,), {"forward": lambda *a, **_: 0.1 * a[1]})
+
+
+def transposed(model: DecoderOnly, cache: Any) -> None:
+    up = model.stack.blocks[0].feedforward.up
+    up.weight.data = up.weight.data.T
+
+
+def eps_changed(model: DecoderOnly, cache: Any) -> None:
+    model.stack.blocks[0].self_residual.before.eps = 3.0
+
+
+def heads_changed(model: DecoderOnly, cache: Any) -> None:
+    attention = model.stack.blocks[0].self_attention
+    attention.n_heads, attention.n_kv_heads, attention.d_head = 4, 4, 16  # as it was
+    attention.value.bias = None
+
+
+def position_replaced(model: DecoderOnly, cache: Any) -> None:
+    model.stack.position = Rotary().build(d_model=64, d_head=16, n_heads=4, max_len=N)
+
+
+def activation_replaced(model: DecoderOnly, cache: Any) -> None:
+    model.stack.blocks[1].feedforward.activation = torch.sin
+
+
+def weights_in_fewer_bits(model: DecoderOnly, cache: Any) -> None:
+    quantize(model, "int8")
+
+
+def cache_of_other_memory(model: DecoderOnly, cache: Any) -> None:
+    for layer in cache.layers:
+        layer.self_kv.keys = layer.self_kv.keys.transpose(1, 2).contiguous().transpose(1, 2)
+        layer.self_kv.values = layer.self_kv.values.mT.contiguous().mT  # whose last axis has gaps
+
+
+def bias_dropped(model: DecoderOnly, cache: Any) -> None:
+    model.stack.blocks[0].feedforward.down.bias = None
+
+
+CHANGES = [
+    blocks_cut, final_norm_replaced, blocks_replaced, norm_replaced, forward_patched, projection_patched,
+    forward_of_the_class_patched, transposed, eps_changed, heads_changed, position_replaced, activation_replaced,
+    weights_in_fewer_bits, cache_of_other_memory, bias_dropped,
+]  # fmt: skip
+
+
+@needs_kernel
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_between_two_steps_is_heeded(change: Callable[[DecoderOnly, Any], None]) -> None:
+    model = square(n_kv_heads=None)
+    at_once = continued(copy.deepcopy(model), change)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack, "fused", plain)
+        one_by_one = continued(copy.deepcopy(model), change)
+        unchanged = continued(copy.deepcopy(model), lambda model, cache: None)
+    for found, expected in zip(at_once, one_by_one, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    if change is not cache_of_other_memory:
+        assert not torch.allclose(one_by_one[1], unchanged[1], atol=1e-2)
+
+
+@needs_kernel
+def test_what_no_longer_fits_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "tercet"):
+        continued(square(n_kv_heads=None), activation_replaced)
+        continued(square(n_kv_heads=None), weights_in_fewer_bits)
+        assert len(caplog.records) == 1
+        assert "layer by layer" in caplog.text
+        assert "\n" not in caplog.records[0].getMessage()
+        continued(square(n_kv_heads=None), cache_of_other_memory)
+    assert len(caplog.records) == 2
+    assert "cache" in caplog.records[1].getMessage()
+
+
+@needs_kernel
+@torch.inference_mode()
+def test_a_cache_that_is_not_these_layers_is_not_read() -> None:
+    model, x = square(), torch.zeros(3, 1, 64)
+    fits = model.stack.new_cache(3, capacity=5)
+    assert fused(model.stack, x, fits) is not None
+    assert fused(model.stack, x, model.stack.new_cache(2, capacity=5)) is None
+    assert fused(model.stack, x, square(n_layers=1).stack.new_cache(3, capacity=5)) is None
+    assert fused(model.stack, x, square(n_kv_heads=1).stack.new_cache(3, capacity=5)) is None
+    assert fused(model.stack, torch.zeros(3, 1, 40), fits) is None
+    assert fused(model.stack, x.double(), fits) is None
+    fits.capacity = 9  # more than there is
+    assert fused(model.stack, x, fits) is None
+
+
+@needs_kernel
+@torch.inference_mode()
+def test_a_column_that_is_not_there_is_refused_before_anything_is_written() -> None:
+    model = square()
+    cache = model.stack.new_cache(2, capacity=5)
+    cache.lengths = torch.tensor([1, -3])
+    layers = fused(model.stack, torch.zeros(2, 1, 64), cache)
+    assert layers is not None
+    with pytest.raises(IndexError, match="column -3 of a cache of 5"):
+        layers(torch.zeros(2, 1, 64), None, cache, None)
+    assert not any(layer.self_kv.keys.any() for layer in cache.layers)
+
+
+@needs_kernel
+@torch.inference_mode()
+def test_masks_and_rotations_of_other_sizes_are_refused() -> None:
+    model = square(position=Rotary())
+    cache = model.stack.new_cache(2, capacity=5)
+    layers = fused(model.stack, torch.zeros(2, 1, 64), cache)
+    assert layers is not None
+    for rotation in ((torch.zeros(2, 1, 16),) * 2, (torch.zeros(3, 1, 8),) * 2):
+        with pytest.raises((ValueError, RuntimeError)):
+            layers(torch.zeros(2, 1, 64), rotation, cache, None)
+    both = translator()
+    source, target = torch.randint(V, (2, 9)), torch.randint(V, (2, 3))
+    _, cache = both.start(
+        target, torch.tensor([3, 3]), source=source, source_token_mask=torch.ones(2, 9) > 0, capacity=N
+    )
+    with pytest.raises(ValueError, match="mask"):
+        both.decoder(torch.zeros(2, 1, 40), memory_token_mask=torch.ones(2, 4) > 0, cache=cache)
+
+
+@needs_kernel
+@torch.inference_mode()
+def test_memory_stays_while_its_address_is_known() -> None:
+    model = square()
+    program = fused(model.stack, torch.zeros(1, 1, 64), model.stack.new_cache(1, capacity=3))
+    assert isinstance(program, Fused)
+    weight = model.stack.blocks[0].feedforward.up.weight
+    address = weight.data_ptr()
+    weight.data = torch.zeros(64, 64)
+    assert any(x.data_ptr() == address for x in program._memory)
+    assert program.is_outdated()
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "relu_squared"])
+def test_models_can_be_pickled_saved_and_copied(activation: str) -> None:
+    tokens = torch.randint(V, (3, 12))
+    for model in (gpt(activation=activation), gpt(activation=activation, gated=True)):
+        expected = written(model, tokens)  # with a list of steps that holds addresses
+        buffer = io.BytesIO()
+        torch.save(model, buffer)
+        buffer.seek(0)
+        copies = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), torch.load(buffer, weights_only=False)]
+        for copied in copies:
+            assert torch.equal(written(copied, tokens), expected)
+            ours, theirs = (one.stack.blocks[0].feedforward.activation for one in (copied, model))
+            assert ours is theirs  # or no step would know it
+
+
+def test_a_translator_can_be_pickled() -> None:
+    model = translator(activation="silu")
+    copied = pickle.loads(pickle.dumps(model))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), copied.parameters(), strict=True))

@@ -9,8 +9,7 @@ import pytest
 import tercet
 from tercet.evaluate.tasks.evaluation import EvaluationOptions
 from tercet.generation import Beam, Sampling
-from tercet.generation.beam import BeamOptions
-from tercet.generation.sampling import SamplingOptions
+from tercet.generation.specs import BeamOptions, SamplingOptions
 from tercet.run import TranslationOptions
 from tercet.serve.serve_options import ServeOptions
 from tercet.serve.server import serve
@@ -39,8 +38,9 @@ def test_every_keyword_has_a_type(name: str, function: Any) -> None:
     ("options", "function"), [(SamplingOptions, Sampling), (BeamOptions, Beam), (ServeOptions, serve)]
 )
 def test_options_are_the_keywords_of_what_they_are_for(options: Any, function: Any) -> None:
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)  # without their ranges
     keywords = {
-        name: parameter.annotation
+        name: hints[name]
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }

@@ -25,31 +25,24 @@ The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and t
 
 from typing import TYPE_CHECKING, Any
 
+from tercet.lazy_exports import export_lazily
+
 if TYPE_CHECKING:
-    from tercet.api import Engine as Engine
-    from tercet.api import Run as Run
-    from tercet.api import compare as compare
-    from tercet.api import convert as convert
-    from tercet.api import doctor as doctor
     from tercet.api import load as load
     from tercet.api import train as train
-    from tercet.api import verify as verify
-
-__all__ = ["Engine", "Run", "compare", "convert", "doctor", "load", "train", "verify"]
+    from tercet.checkpoint import convert as convert
+    from tercet.checkpoint import verify as verify
+    from tercet.diagnosis import doctor as doctor
+    from tercet.run import Run as Run
+    from tercet.serve.engine import Engine as Engine
+    from tercet.training.compare_runs import compare as compare
+else:
+    export_lazily(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is asked for: importing torch takes a second."""
-    if name in __all__:
-        from tercet import api
-
-        return getattr(api, name)
     if name == "__version__":
         from importlib.metadata import version
 
         return version("tercet")
     raise AttributeError(f"module 'tercet' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

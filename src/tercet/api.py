@@ -1,18 +1,13 @@
-"""What `tercet` gives to Python beside `Run` and `Engine`: train, load, compare, convert."""
+"""`train` and `load`: from a recipe, or a folder, to a `Run`."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tercet.checkpoint import convert as convert
 from tercet.checkpoint import load_model
-from tercet.checkpoint import verify as verify
 from tercet.config import Plain, UserError, merge, nest
-from tercet.diagnosis import doctor as doctor
 from tercet.messages import show
 from tercet.run import Run as Run
-from tercet.serve.engine import Engine as Engine
-from tercet.training.compare_runs import compare as compare
 
 
 def train(
@@ -49,7 +44,8 @@ def train(
     Raises:
         UserError: where recipe, data or settings do not fit, or another process trains there.
     """
-    from tercet import training
+    from tercet.training import train as run_recipe
+    from tercet.training.changed_recipe import default_folder, recipe_with
 
     changes: Plain = {}
     for path, value in _check_changes(set).items():
@@ -62,7 +58,7 @@ def train(
     paths = {name: str(path) for name, path in files.items() if path is not None}
     out = default_folder(recipe) if out is None else Path(out)
     made = recipe_with(recipe, changes, out=out, **paths)
-    return load(training.train(made, out, quiet=quiet, restart=restart, from_weights=from_weights, exact=exact))
+    return load(run_recipe(made, out, quiet=quiet, restart=restart, from_weights=from_weights, exact=exact))
 
 
 def _check_changes(changes: object) -> Mapping[str, Any]:
@@ -74,56 +70,6 @@ def _check_changes(changes: object) -> Mapping[str, Any]:
     return changes
 
 
-def recipe_with(
-    name: str,
-    changes: Plain,
-    *,
-    out: Path,
-    data: str | None = None,
-    source: str | None = None,
-    target: str | None = None,
-    validation_source: str | None = None,
-    validation_target: str | None = None,
-    pretrained: str | None = None,
-) -> Any:
-    """The recipe with `changes`, other data and another beginning; arguments as in `train`.
-
-    Raises:
-        UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
-    """
-    from tercet.training.recipe import parse_recipe, read_settings, task_kind, with_pretrained_copy
-
-    if target is not None and source is None:
-        raise UserError(f"the target {target} needs its source: give --source F as well")
-    if validation_target is not None and validation_source is None:
-        raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
-    settings = read_settings(name, changes)
-    if pretrained is not None:
-        settings = merge(settings, {"pretrained": pretrained})
-    settings = with_pretrained_copy(settings, out)
-    translates = task_kind(settings, name=f"recipe {name}") == "translation"
-    if translates and data is not None:
-        raise UserError(
-            f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "
-            "in place of --data (a .tsv or .jsonl file or a named dataset of pairs needs no --target)"
-        )
-    if not translates and (source or validation_source) is not None:
-        raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")
-    if data is not None:
-        settings = merge(settings, {"data": {"source": data}})
-    if source is not None:
-        # The recipe's languages are those of its own data; files that need none to be read may be in any.
-        unknown = target is not None or source.endswith((".tsv", ".tsv.gz"))
-        languages = dict.fromkeys(("source_language", "target_language")) if unknown else {}
-        given = changes.get("data")
-        chosen = {key: given[key] for key in languages if key in given} if isinstance(given, Mapping) else {}
-        settings = merge(settings, {"data": {**languages, **chosen, "source": source, "target": target}})
-    if validation_source is not None:
-        held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}
-        settings = merge(settings, {"data": {"validation": held_out}})
-    return parse_recipe(settings, name=f"recipe {name}")
-
-
 def load(path: str | Path) -> Run:
     """The model in a run's folder (the best one) or in a model's.
 
@@ -131,7 +77,3 @@ def load(path: str | Path) -> Run:
         UserError: where there is none, or its files are broken.
     """
     return Run(trained=load_model(path))
-
-
-def default_folder(recipe: str) -> Path:
-    return Path("runs", Path(recipe).stem)

@@ -3,42 +3,25 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 import torch
 
 from tercet.checkpoint import Card, Trained
 from tercet.data.batching import BATCH_TOKENS
-from tercet.encoding import Classified, Filled, Tagged, classify, embed, fill, tag
-from tercet.evaluate import (
-    EvaluationOptions,
-    LabelScores,
-    LanguageScores,
-    MaskedScores,
-    TranslationScores,
-    evaluation_of,
-)
-from tercet.explorer import explore
-from tercet.generation import (
-    Beam,
-    Draft,
-    Lookup,
-    Sampling,
-    Translation,
-    draft_for,
-    generate,
-    stream_text,
-    translate,
-)
-from tercet.generation.beam import BeamOptions
-from tercet.generation.sampling import SamplingOptions
-from tercet.inspect.recording import Recording, read
+from tercet.generation import Beam, Draft, Lookup, Sampling, Translation
+from tercet.generation.specs import BeamOptions, SamplingOptions
 from tercet.models import AnyModel, Edit
 from tercet.nn.linear import WeightDtype, quantize
-from tercet.nn.pooling import Pooling
+from tercet.nn.specs import Pooling
 from tercet.serve.serve_options import ServeOptions
 from tercet.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from tercet.encoding import Classified, Filled, Tagged
+    from tercet.evaluate import EvaluationOptions, LabelScores, LanguageScores, MaskedScores, TranslationScores
+    from tercet.inspect import Recording
 
 
 class TranslationOptions(BeamOptions, total=False):
@@ -101,6 +84,8 @@ class Run:
         Raises:
             UserError: for a draft with another tokenizer.
         """
+        from tercet.generation import generate
+
         guesses = self._guesses(draft, lookup, draft_tokens)
         model = self.trained.require("generate").model
         return generate(model, self.tokenizer, [prompt], Sampling(**sampling), guesses=guesses)[0].text
@@ -115,11 +100,15 @@ class Run:
         **sampling: Unpack[SamplingOptions],
     ) -> Iterator[str]:
         """The text of `generate`, piece by piece as it is written."""
+        from tercet.generation import stream_text
+
         guesses = self._guesses(draft, lookup, draft_tokens)
         model = self.trained.require("generate").model
         return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), guesses=guesses)
 
     def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
+        from tercet.generation import draft_for
+
         tokens = {} if draft_tokens is None else {"tokens": draft_tokens}
         if draft is not None and lookup is not False:
             raise ValueError("draft and lookup both guess what comes next; give one of them")
@@ -158,6 +147,8 @@ class Run:
             prefixes: for each text how its translation begins.
             batch_tokens: source tokens at once, counted for each hypothesis.
         """
+        from tercet.generation import translate
+
         if search is not None and beam:
             raise ValueError(f"{', '.join(beam)}: settings of a beam, beside search={search}; give one or the other")
         return translate(
@@ -167,20 +158,22 @@ class Run:
         )  # fmt: skip
 
     @overload
-    def fill(self, texts: str, top: int | None = None, only: Sequence[str] | None = None) -> Filled: ...
+    def fill(self, texts: str, top: int | None = None, only: Sequence[str] | None = None) -> "Filled": ...
 
     @overload
-    def fill(self, texts: list[str], top: int | None = None, only: Sequence[str] | None = None) -> list[Filled]: ...
+    def fill(self, texts: list[str], top: int | None = None, only: Sequence[str] | None = None) -> "list[Filled]": ...
 
     def fill(
         self, texts: str | list[str], top: int | None = None, only: Sequence[str] | None = None
-    ) -> Filled | list[Filled]:
+    ) -> "Filled | list[Filled]":
         """What may stand where a text has [MASK], or each in a list: for each mask the likeliest tokens.
 
         Args:
             top: so many at most; 5 by default, or all the words of `only`.
             only: these words in place of the vocabulary.
         """
+        from tercet.encoding import fill
+
         every = [texts] if isinstance(texts, str) else texts
         filled = fill(self.trained.require("fill").model, self.tokenizer, every, top=top, only=only)
         return filled[0] if isinstance(texts, str) else filled
@@ -200,6 +193,8 @@ class Run:
             normalise: to length 1.
             batch_tokens: the most tokens of a batch, padding included.
         """
+        from tercet.encoding import embed
+
         model, every = self.trained.require("embed").model, [texts] if isinstance(texts, str) else texts
         vectors = embed(
             model, self.tokenizer, every, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
@@ -207,24 +202,28 @@ class Run:
         return vectors[0] if isinstance(texts, str) else vectors
 
     @overload
-    def classify(self, texts: str) -> Classified: ...
+    def classify(self, texts: str) -> "Classified": ...
 
     @overload
-    def classify(self, texts: list[str]) -> list[Classified]: ...
+    def classify(self, texts: list[str]) -> "list[Classified]": ...
 
-    def classify(self, texts: str | list[str]) -> Classified | list[Classified]:
+    def classify(self, texts: str | list[str]) -> "Classified | list[Classified]":
         """The label of a text, or of each in a list, with its probability; for labels of words there is `tag`."""
+        from tercet.encoding import classify
+
         every = [texts] if isinstance(texts, str) else texts
         classified = classify(self.trained.require("classify").require_labels("texts"), self.tokenizer, every)
         return classified[0] if isinstance(texts, str) else classified
 
-    def tag(self, sentences: Sequence[Sequence[str]]) -> list[Tagged]:
+    def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagged]":
         """The label of each word in each list of words, with its probability."""
+        from tercet.encoding import tag
+
         return tag(self.trained.require("classify").require_labels("tokens"), self.tokenizer, sentences)
 
     def evaluate(
-        self, data: str | Path | None = None, **settings: Unpack[EvaluationOptions]
-    ) -> LanguageScores | TranslationScores | MaskedScores | LabelScores:
+        self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]"
+    ) -> "LanguageScores | TranslationScores | MaskedScores | LabelScores":
         """How good the model is on text that it has not seen.
 
         A language model: on the validation part of the training's data, or on the whole of `data`; settings as in
@@ -233,6 +232,8 @@ class Run:
         classifier: on the validation part of its labelled texts, or on the whole file `data`; settings as in
         `score_labels`.
         """
+        from tercet.evaluate import evaluation_of
+
         return evaluation_of(self.trained).evaluate(data, **settings)
 
     def read(
@@ -244,7 +245,7 @@ class Run:
         target_ids: Sequence[int] | None = None,
         edits: Sequence[Edit] = (),
         only: Sequence[str] = ("*",),
-    ) -> Recording:
+    ) -> "Recording":
         """One text through the model, and every tensor on the way.
 
         Args:
@@ -253,6 +254,8 @@ class Run:
             edits: changes to tensors on the way, such as a head switched off.
             only: patterns of the names to note.
         """
+        from tercet.inspect import read
+
         return read(self.trained, text, target=target, ids=ids, target_ids=target_ids, edits=edits, only=only)
 
     def explore(
@@ -276,6 +279,8 @@ class Run:
         Raises:
             UserError: where the text cannot be read, the page would be too large, or starlette and uvicorn are missing.
         """
+        from tercet.explorer import explore
+
         explore(self.trained, prompt, target=target, export=export, host=host, port=port, browse=open)
 
     def serve(self, *beside: "Run", **options: Unpack[ServeOptions]) -> None:

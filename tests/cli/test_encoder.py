@@ -27,7 +27,7 @@ from tercet.models import (
     EncoderOnlySpec,
     StackSpec,
 )
-from tercet.nn.positions import Rotary
+from tercet.nn.specs import Rotary
 from tercet.tokens import Tokenizer, WordPiece
 
 LINES = ["the cat sat on the mat", "a dog ran", "", "the dog and the cats sat and sat and ran", "unbelievable mats"]

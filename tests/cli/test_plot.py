@@ -22,7 +22,7 @@ from tercet.models import (
     EncoderOnlySpec,
     StackSpec,
 )
-from tercet.nn.positions import ALiBi, NoPosition, Rotary
+from tercet.nn.specs import ALiBi, NoPosition, Rotary
 from tercet.tokens import Characters, Tokenizer, WordPiece
 
 pytestmark = pytest.mark.slow  # matplotlib takes its time

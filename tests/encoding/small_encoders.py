@@ -3,7 +3,7 @@
 import torch
 
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
-from tercet.nn.positions import Rotary
+from tercet.nn.specs import Rotary
 from tercet.tokens import BPE, Characters, Tokenizer, Unigram, WordPiece, Words
 
 TEXTS = [

@@ -7,7 +7,7 @@ import torch
 
 from tercet.generation import Sampling, distribution, draw, generate, stream, stream_text, window_start
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
-from tercet.nn.positions import Learned, Position, Rotary
+from tercet.nn.specs import Learned, Position, Rotary
 from tercet.tokens import BPE, Characters, Tokenizer
 
 TEXT = "one fish, two fish, né fish 🙂 blue fish\n" * 20

@@ -9,7 +9,7 @@ from toy_decoder import ToyDecoder, ToyTranslator
 from tercet.config import UserError
 from tercet.generation import Beam, Ensemble, Sampling, beam_search, translate, translate_stream
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
-from tercet.nn.positions import Position, Rotary, Sinusoidal
+from tercet.nn.specs import Position, Rotary, Sinusoidal
 from tercet.tokens import BPE, Tokenizer
 
 BOS, EOS, V, MAX_LEN = 1, 2, 17, 41

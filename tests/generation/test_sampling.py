@@ -173,7 +173,7 @@ def test_as_many_generators_as_rows() -> None:
         ({"top_p": 1.2}, "top_p=1.2 .* at most 1"),
         ({"min_p": -0.1}, "min_p=-0.1 must be at least 0 and at most 1"),
         ({"min_p": 1.1}, "min_p=1.1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be above 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be at least 0.01"),
         ({"seed": -1}, "seed=-1"),
         ({"stop": "END"}, "stop='END' must be a tuple"),
         ({"stop": ("a", "")}, "at least one character"),

@@ -32,7 +32,7 @@ from tercet.generation import (
     window_start,
 )
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
-from tercet.nn.positions import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
 from tercet.tokens import BPE, Characters, Tokenizer
 
 VOCAB, CONTEXT = 11, 7

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from report import count_inputs
 
 import tercet
-from tercet.api import recipe_with
 from tercet.cli.main import main
 from tercet.config import UserError, parse, to_plain
 from tercet.messages import LONGEST, one_line
 from tercet.models import DecoderOnlySpec, EncoderOnlySpec
 from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_yaml
+from tercet.training.changed_recipe import recipe_with
 from tercet.training.grid import VariedKey
 from tercet.training.recipe import Recipe, load_recipe, parse_recipe, recipe_names, recipe_text
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tercet.models import EncoderDecoder, EncoderDecoderSpec, StackSpec, record
 from tercet.nn import Sinusoidal
-from tercet.nn.init import Xavier
+from tercet.nn.specs import Xavier
 
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 19
 LONGEST = 10

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tercet.kernel import library
 from tercet.models import DecoderOnly, stack
+from tercet.models import fused as fused_module
 from tercet.models.fused import Fused, fused
 from tercet.nn import Attention, Rotary, quantize
 from tercet.nn.norm import RMSNorm
@@ -129,7 +130,10 @@ def test_a_change_between_two_steps_is_heeded(change: Callable[[DecoderOnly, Any
 
 
 @needs_kernel
-def test_what_no_longer_fits_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_no_longer_fits_is_told_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_module.log, "disabled", False)  # by whoever has configured logging in this process
     with caplog.at_level(logging.WARNING, "tercet"):
         continued(square(n_kv_heads=None), activation_replaced)
         continued(square(n_kv_heads=None), weights_in_fewer_bits)

@@ -15,8 +15,7 @@ from torch import nn
 
 from tercet.models import PRESETS, DecoderOnlySpec, Dropout, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
 from tercet.models.specs import Biases
-from tercet.nn.init import Normal, Xavier
-from tercet.nn.positions import Learned, Rotary, Sinusoidal
+from tercet.nn.specs import Learned, Normal, Rotary, Sinusoidal, Xavier
 
 ALL = Biases(qkv=True, out=True, feedforward=True)
 NONE = Biases(qkv=False, out=False, feedforward=False)

@@ -8,7 +8,7 @@ from small import MAX_LEN, STACK, V, translator
 
 from tercet.config import UserError
 from tercet.models import EncoderDecoder, EncoderDecoderSpec, model_spec
-from tercet.nn.init import Normal, Xavier, ZeroProjections
+from tercet.nn.specs import Normal, Xavier, ZeroProjections
 
 SOURCE_V = 29
 SEPARATE = {"share_embeddings": False, "source_vocab_size": SOURCE_V}

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tercet.nn import Attention, attend, attend_by_hand, attend_fused
 from tercet.nn.attention import attention_scores, attention_weights
-from tercet.nn.positions import ALiBi
+from tercet.nn.specs import ALiBi
 
 B, H, T, S, K = 2, 6, 5, 7, 3
 GROUPS = {"MHA": 6, "GQA": 2, "MQA": 1}

@@ -8,7 +8,8 @@ from torch import nn
 
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.nn import Rotary
-from tercet.nn.init import Normal, PyTorch, Xavier, ZeroProjections, initialise
+from tercet.nn.init import initialise
+from tercet.nn.specs import Normal, PyTorch, Xavier, ZeroProjections
 
 D, F, V, LAYERS = 96, 200, 301, 3
 LAST = ("self_attention.out.weight", "feedforward.down.weight")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.objectives import IGNORED
-from tercet.objectives.masking import MaskedRows, Masking, mask_rows
+from tercet.objectives import IGNORED, Masking
+from tercet.objectives.masking import MaskedRows, mask_rows
 
 SPECIAL, MASK, V = 5, 4, 211  # ids 0..4 are special
 RANDOM_IDS = np.arange(SPECIAL, V)

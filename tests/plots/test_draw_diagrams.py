@@ -31,8 +31,8 @@ from tercet.models import (
     build,
     record,
 )
-from tercet.nn.positions import ALiBi, Rotary
 from tercet.nn.residual import PLACEMENTS
+from tercet.nn.specs import ALiBi, Rotary
 from tercet.plots.diagrams import ModelDiagram, describe_attention, describe_model, plot_attention_shapes, plot_model
 from tercet.plots.diagrams.boxes import Box
 from tercet.plots.picture_file import save

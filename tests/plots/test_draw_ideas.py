@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tercet.nn.positions import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
 from tercet.plots import (
     NothingToDraw,
     plot_masks,

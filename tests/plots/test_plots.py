@@ -22,7 +22,7 @@ from tercet.checkpoint.metrics import COLUMNS, read_metrics
 from tercet.config import UserError
 from tercet.inspect.recording import read
 from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
-from tercet.nn.positions import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
 from tercet.plots import (
     NothingToDraw,
     plot_attention,

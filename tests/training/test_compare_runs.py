@@ -336,7 +336,9 @@ def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) ->
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
-    assert "is not finished, says its run.json; train it to its end first" in refused(lambda: plan([str(begun)], tmp_path / "out"))
+    assert "is not finished, says its run.json; train it to its end first" in refused(
+        lambda: plan([str(begun)], tmp_path / "out")
+    )
 
 
 def test_a_run_whose_data_is_gone_is_refused_before_training(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tercet.models import DecoderOnly, EncoderDecoder, StackSpec
-from tercet.nn.positions import Sinusoidal
+from tercet.nn.specs import Sinusoidal
 
 ATTENTION = {"query": 0, "key": 1, "value": 2}
 

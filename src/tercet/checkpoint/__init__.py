@@ -1,21 +1,28 @@
 """A trained model as one folder that anything can read: JSON for settings, safetensors for weights, never pickle."""
 
-from tercet.checkpoint.card import Card as Card
-from tercet.checkpoint.card import current_versions as current_versions
-from tercet.checkpoint.card import git_commit as git_commit
-from tercet.checkpoint.conversion import convert as convert
-from tercet.checkpoint.folder import load_model as load_model
-from tercet.checkpoint.folder import read_card as read_card
-from tercet.checkpoint.folder import read_spec as read_spec
-from tercet.checkpoint.folder import save_model as save_model
-from tercet.checkpoint.folder import save_trained as save_trained
-from tercet.checkpoint.folder import tokenizer_hash as tokenizer_hash
-from tercet.checkpoint.foreign.bert import from_bert as from_bert
-from tercet.checkpoint.trained import Encoder as Encoder
-from tercet.checkpoint.trained import LanguageModel as LanguageModel
-from tercet.checkpoint.trained import TaskKind as TaskKind
-from tercet.checkpoint.trained import Trained as Trained
-from tercet.checkpoint.trained import Translator as Translator
-from tercet.checkpoint.trained import Verb as Verb
-from tercet.checkpoint.verification import Verification as Verification
-from tercet.checkpoint.verification import verify as verify
+from typing import TYPE_CHECKING
+
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.checkpoint.card import Card as Card
+    from tercet.checkpoint.card import current_versions as current_versions
+    from tercet.checkpoint.card import git_commit as git_commit
+    from tercet.checkpoint.conversion import convert as convert
+    from tercet.checkpoint.folder import load_model as load_model
+    from tercet.checkpoint.folder import read_card as read_card
+    from tercet.checkpoint.folder import read_spec as read_spec
+    from tercet.checkpoint.folder import save_model as save_model
+    from tercet.checkpoint.folder import save_trained as save_trained
+    from tercet.checkpoint.folder import tokenizer_hash as tokenizer_hash
+    from tercet.checkpoint.foreign.bert import from_bert as from_bert
+    from tercet.checkpoint.trained import Encoder as Encoder
+    from tercet.checkpoint.trained import LanguageModel as LanguageModel
+    from tercet.checkpoint.trained import TaskKind as TaskKind
+    from tercet.checkpoint.trained import Trained as Trained
+    from tercet.checkpoint.trained import Translator as Translator
+    from tercet.checkpoint.trained import Verb as Verb
+    from tercet.checkpoint.verification import Verification as Verification
+    from tercet.checkpoint.verification import verify as verify
+else:
+    export_lazily(__name__)

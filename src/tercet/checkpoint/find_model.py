@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tercet.checkpoint.foreign.state_dict import WEIGHTS
 from tercet.config import UserError, suggest
 from tercet.reading.files import check_links
 from tercet.tokens.foreign import FORMS
 
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
 INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
 GGUF = ".gguf"

@@ -41,7 +41,7 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     with ExitStack() as files:
         texts = read_texts(args, files)
-        device = pick(args.device)
+        device = pick(args.device, models=[args.run])
 
         from tercet.checkpoint import load_model
 

@@ -1,6 +1,7 @@
 """`tercet convert`: a model's folder as another kind of folder."""
 
 import argparse
+from pathlib import Path
 
 from tercet.cli.parser import Verbs
 
@@ -27,6 +28,10 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tercet.checkpoint.find_model import find_model
+
+    find_model(Path(args.src))  # refused before torch is imported
+
     from tercet.checkpoint import convert
 
     print(convert(args.src, args.dst, args.to, force=args.force))

@@ -1,7 +1,8 @@
 """Where a trained model runs, and in how many bits its weights are kept."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,15 +22,26 @@ def add_quantize(add: Callable[..., Any]) -> None:
     )  # fmt: skip
 
 
-def pick(name: str) -> "torch.device":
+def pick(name: str, *, models: Iterable[str | Path] = ()) -> "torch.device":
     """The device called `name`; `auto` takes a GPU if there is one.
 
-    Raises:
-        UserError: where this machine does not have it.
-    """
-    import torch
+    Args:
+        models: folders and files that are to be opened. What is none of a model is refused before torch is imported.
 
+    Raises:
+        UserError: where this machine does not have the device, or something is no model.
+    """
+    from tercet.checkpoint.find_model import find_model
     from tercet.config import UserError, suggest
+    from tercet.lazy_exports import paused_collector
+
+    kinds = ("cpu", "cuda", "mps")
+    if name != "auto" and name.partition(":")[0] not in kinds:
+        raise UserError(f"--device {name} is unknown{suggest(name, ['auto', *kinds])}")
+    for path in models:
+        find_model(Path(path))
+    with paused_collector():
+        import torch
 
     devices = ["cpu", *(["mps"] if torch.backends.mps.is_available() else [])]
     if torch.cuda.is_available():
@@ -37,11 +49,5 @@ def pick(name: str) -> "torch.device":
     if name == "auto":
         return torch.device("cuda" if "cuda" in devices else devices[-1])
     if name not in devices:
-        kinds = ("cpu", "cuda", "mps")
-        why = (
-            "is not on this machine"
-            if name.partition(":")[0] in kinds
-            else f"is unknown{suggest(name, ['auto', *kinds])}"
-        )
-        raise UserError(f"--device {name} {why}; there is: {', '.join(devices)}")
+        raise UserError(f"--device {name} is not on this machine; there is: {', '.join(devices)}")
     return torch.device(name)

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     _check_output(args.output)
     with ExitStack() as files:
         texts = read_texts(args, files)
-        device = pick(args.device)
+        device = pick(args.device, models=[args.run])
 
         from tercet.checkpoint import load_model
         from tercet.encoding import embed

@@ -108,9 +108,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.encoding is not None and args.data is None and args.source is None:
         raise UserError("--encoding is that of the files in --data, or --source and --target; give both")
-    device = pick(args.device)
     earlier = None if args.compare is None else _read_result(args.compare)
     search_of(args)  # refuses what cannot be before anything is loaded
+    device = pick(args.device, models=[args.run])
 
     from tercet.api import load
     from tercet.evaluate import (

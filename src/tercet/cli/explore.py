@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     serving = [flag for flag in ("host", "port", "open") if getattr(args, flag) not in (None, False)]
     if args.export is not None and serving:
         raise UserError(f"--{serving[0]} is for serving, and --export serves nothing; leave one of them out")
-    device = pick(args.device)
+    device = pick(args.device, models=[args.run])
 
     from tercet.api import Run
     from tercet.checkpoint import load_model

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     only = None if args.only is None else [word.strip() for word in args.only.split(",") if word.strip()]
     if only == []:
         raise UserError("--only has no word; give some with commas between them, such as --only cat,dog")
-    device = pick(args.device)
+    device = pick(args.device, models=[args.run])
     texts = read_lines(sys.stdin.buffer, "stdin") if args.text == "-" else iter([args.text])
 
     from tercet.checkpoint import load_model

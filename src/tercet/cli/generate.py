@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tercet.checkpoint import LanguageModel
     from tercet.generation import Completion, Draft, Lookup
-    from tercet.generation.sampling import Sampling
+    from tercet.generation.specs import Sampling
     from tercet.tokens import Tokenizer
 
 ROWS = 64  # texts written together
@@ -117,7 +117,7 @@ def register(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.generation.sampling import Sampling
+    from tercet.generation import Sampling
 
     options = {flag: getattr(args, flag) for flag in FLAGS if getattr(args, flag) is not None}
     try:
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seed {sampling.seed}: the seeds of {args.num_samples:,} samples must stay below 2**63")
     _check_guesses(args)
     prompts = [_read(prompt) for prompt in args.prompt or []]
-    device = pick(args.device)
+    device = pick(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
     from tercet.generation import encode_prompt, start_ids, stream_text

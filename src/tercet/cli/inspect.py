@@ -54,11 +54,13 @@ def register(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.inspect import model_table, render_table, table_to_dict
 
     _check(args)
     trained = _trained(args.model) if args.prompt is not None or args.heads else None
     spec, vocabulary = find(args.model) if trained is None else (trained.model.spec, None)
+
+    from tercet.inspect import model_table, render_table, table_to_dict
+
     tables: list[RenderableType] = []
     answer: dict[str, Any] = {}
     if trained is not None:
@@ -165,7 +167,6 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
 
     from tercet.data import LabelsSpec
     from tercet.training.recipe import load_recipe, recipe_names
-    from tercet.training.tasks.task import task_of
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         raise UserError(f"no folder, preset or recipe is called {name!r}{suggest(name, {*PRESETS, *recipe_names()})}")
@@ -178,6 +179,8 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
     if size is None or (own is not None and source_size is None):
         size, source_size = 0, None
     if settle and (labelled or not size):  # the data decides
+        from tercet.training.tasks.task import task_of
+
         return task_of(recipe, progress=False).recipe.model, None
     spec = recipe.with_vocabulary(size, source_size=source_size).model
     learnt = {"source_vocab_size": own, "vocab_size": tokenizer}

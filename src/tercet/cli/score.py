@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
 def _pairs(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    device = pick(args.device)
     files = _pair_files(args)
     for _ in files.pairs():
         pass  # files that do not match are told before anything is written
+    device = pick(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
     from tercet.evaluate import score_pairs
@@ -103,7 +103,7 @@ def _pair_files(args: argparse.Namespace) -> "PairFiles":
 def _texts(args: argparse.Namespace) -> int:
     with ExitStack() as files:
         texts = read_texts(args, files)
-        device = pick(args.device)
+        device = pick(args.device, models=[args.run])
 
         from tercet.checkpoint import load_model
         from tercet.config import UserError

@@ -55,7 +55,7 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    device = pick(args.device)
+    device = pick(args.device, models=args.runs)
 
     from tercet.serve.required_packages import require_packages
 

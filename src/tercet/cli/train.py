@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     for text in args.set:
         changes = merge(changes, parse_assignment(text))
 
-    from tercet.api import default_folder, recipe_with
     from tercet.training import Interrupted, train
+    from tercet.training.changed_recipe import default_folder, recipe_with
 
     out = args.out or default_folder(args.recipe)
     recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})

@@ -162,7 +162,7 @@ class _Writer:
     @classmethod
     def load(cls, args: argparse.Namespace, search: "Beam | Sampling") -> "_Writer":
         """Raises UserError where a run cannot be loaded, is no translator, or its vocabulary is not the first one's."""
-        device = pick(args.device)
+        device = pick(args.device, models=args.runs)
 
         from tercet.checkpoint import load_model, tokenizer_hash
         from tercet.config import UserError

@@ -111,6 +111,7 @@ class LabelFile:
         return DocumentFiles(root=self.path).hash()
 
     def size(self) -> int | None:
+        self._check()
         return None  # a label is no text
 
     def _check(self) -> None:

@@ -1,24 +1,23 @@
 """What an encoder is used for: missing words, vectors, labels and likelihoods, whatever texts are beside it."""
 
-from tercet.encoding.batches import Encoded, encode_texts
-from tercet.encoding.classify import Classified, Tagged, classify, tag
-from tercet.encoding.embed import Embedded, embed
-from tercet.encoding.fill import Candidate, Filled, fill
-from tercet.encoding.pseudo import PseudoScore, pseudo_logprobs, pseudo_scores
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Candidate",
-    "Classified",
-    "Embedded",
-    "Encoded",
-    "Filled",
-    "PseudoScore",
-    "Tagged",
-    "classify",
-    "embed",
-    "encode_texts",
-    "fill",
-    "pseudo_logprobs",
-    "pseudo_scores",
-    "tag",
-]
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.encoding.batches import Encoded as Encoded
+    from tercet.encoding.batches import encode_texts as encode_texts
+    from tercet.encoding.classify import Classified as Classified
+    from tercet.encoding.classify import Tagged as Tagged
+    from tercet.encoding.classify import classify as classify
+    from tercet.encoding.classify import tag as tag
+    from tercet.encoding.embed import Embedded as Embedded
+    from tercet.encoding.embed import embed as embed
+    from tercet.encoding.fill import Candidate as Candidate
+    from tercet.encoding.fill import Filled as Filled
+    from tercet.encoding.fill import fill as fill
+    from tercet.encoding.pseudo import PseudoScore as PseudoScore
+    from tercet.encoding.pseudo import pseudo_logprobs as pseudo_logprobs
+    from tercet.encoding.pseudo import pseudo_scores as pseudo_scores
+else:
+    export_lazily(__name__)

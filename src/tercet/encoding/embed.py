@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from tercet.data.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, map_hidden
 from tercet.models import EncoderOnly
-from tercet.nn.pooling import Pooling, pool
+from tercet.nn.pooling import pool
+from tercet.nn.specs import Pooling
 from tercet.tokens import Tokenizer
 
 

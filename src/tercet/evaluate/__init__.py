@@ -1,42 +1,49 @@
 """How good a model is: a language model in nats a token and bits a byte, beside what counting and compressing reach; a
 translator in BLEU and chrF, and in the probability of given translations."""
 
-from tercet.evaluate.baselines import bigram as bigram
-from tercet.evaluate.baselines import compression_bits as compression_bits
-from tercet.evaluate.baselines import unigram as unigram
-from tercet.evaluate.comparison import Comparison as Comparison
-from tercet.evaluate.comparison import compare as compare
-from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap
-from tercet.evaluate.labels import LabelScores as LabelScores
-from tercet.evaluate.labels import label_dict as label_dict
-from tercet.evaluate.labels import label_scores as label_scores
-from tercet.evaluate.labels import label_table as label_table
-from tercet.evaluate.labels import score_labels as score_labels
-from tercet.evaluate.language import score as score
-from tercet.evaluate.masked import MaskedScores as MaskedScores
-from tercet.evaluate.masked import pseudo_perplexity as pseudo_perplexity
-from tercet.evaluate.masked import score_masked as score_masked
-from tercet.evaluate.pairs import PairScore as PairScore
-from tercet.evaluate.pairs import score_pairs as score_pairs
-from tercet.evaluate.protocols import PROTOCOLS as PROTOCOLS
-from tercet.evaluate.protocols import Protocol as Protocol
-from tercet.evaluate.scores import LanguageScores as LanguageScores
-from tercet.evaluate.scores import as_dict as as_dict
-from tercet.evaluate.scores import as_table as as_table
-from tercet.evaluate.scores import masked_dict as masked_dict
-from tercet.evaluate.scores import masked_table as masked_table
-from tercet.evaluate.tasks import evaluation_of as evaluation_of
-from tercet.evaluate.tasks.evaluation import Evaluation as Evaluation
-from tercet.evaluate.tasks.evaluation import EvaluationOptions as EvaluationOptions
-from tercet.evaluate.tasks.evaluation import Part as Part
-from tercet.evaluate.tasks.labels import LabelsEvaluation as LabelsEvaluation
-from tercet.evaluate.tasks.language import LanguageEvaluation as LanguageEvaluation
-from tercet.evaluate.tasks.masked import MaskedEvaluation as MaskedEvaluation
-from tercet.evaluate.tasks.translation import Translated as Translated
-from tercet.evaluate.tasks.translation import TranslationEvaluation as TranslationEvaluation
-from tercet.evaluate.translation import TranslationScores as TranslationScores
-from tercet.evaluate.translation import bleu as bleu
-from tercet.evaluate.translation import perplexity as perplexity
-from tercet.evaluate.translation import score_translations as score_translations
-from tercet.evaluate.translation import translation_dict as translation_dict
-from tercet.evaluate.translation import translation_table as translation_table
+from typing import TYPE_CHECKING
+
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.evaluate.baselines import bigram as bigram
+    from tercet.evaluate.baselines import compression_bits as compression_bits
+    from tercet.evaluate.baselines import unigram as unigram
+    from tercet.evaluate.comparison import Comparison as Comparison
+    from tercet.evaluate.comparison import compare as compare
+    from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap
+    from tercet.evaluate.labels import LabelScores as LabelScores
+    from tercet.evaluate.labels import label_dict as label_dict
+    from tercet.evaluate.labels import label_scores as label_scores
+    from tercet.evaluate.labels import label_table as label_table
+    from tercet.evaluate.labels import score_labels as score_labels
+    from tercet.evaluate.language import score as score
+    from tercet.evaluate.masked import MaskedScores as MaskedScores
+    from tercet.evaluate.masked import pseudo_perplexity as pseudo_perplexity
+    from tercet.evaluate.masked import score_masked as score_masked
+    from tercet.evaluate.pairs import PairScore as PairScore
+    from tercet.evaluate.pairs import score_pairs as score_pairs
+    from tercet.evaluate.protocols import PROTOCOLS as PROTOCOLS
+    from tercet.evaluate.protocols import Protocol as Protocol
+    from tercet.evaluate.scores import LanguageScores as LanguageScores
+    from tercet.evaluate.scores import as_dict as as_dict
+    from tercet.evaluate.scores import as_table as as_table
+    from tercet.evaluate.scores import masked_dict as masked_dict
+    from tercet.evaluate.scores import masked_table as masked_table
+    from tercet.evaluate.tasks import evaluation_of as evaluation_of
+    from tercet.evaluate.tasks.evaluation import Evaluation as Evaluation
+    from tercet.evaluate.tasks.evaluation import EvaluationOptions as EvaluationOptions
+    from tercet.evaluate.tasks.evaluation import Part as Part
+    from tercet.evaluate.tasks.labels import LabelsEvaluation as LabelsEvaluation
+    from tercet.evaluate.tasks.language import LanguageEvaluation as LanguageEvaluation
+    from tercet.evaluate.tasks.masked import MaskedEvaluation as MaskedEvaluation
+    from tercet.evaluate.tasks.translation import Translated as Translated
+    from tercet.evaluate.tasks.translation import TranslationEvaluation as TranslationEvaluation
+    from tercet.evaluate.translation import TranslationScores as TranslationScores
+    from tercet.evaluate.translation import bleu as bleu
+    from tercet.evaluate.translation import perplexity as perplexity
+    from tercet.evaluate.translation import score_translations as score_translations
+    from tercet.evaluate.translation import translation_dict as translation_dict
+    from tercet.evaluate.translation import translation_table as translation_table
+else:
+    export_lazily(__name__)

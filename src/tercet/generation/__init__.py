@@ -1,51 +1,44 @@
 """Generation with a trained model: logit filters, sampling, streams of tokens, beam search, text and translations."""
 
-from tercet.generation.alignment import align, cross_attention, word_alignment, words_of
-from tercet.generation.beam import Beam, Hypothesis, LengthPenalty, beam_search
-from tercet.generation.ensemble import Ensemble
-from tercet.generation.prompt import encode_prompt, start_ids
-from tercet.generation.protocol import Cache, Decoder, RewindingCache, SourceDecoder, SpeculativeDecoder
-from tercet.generation.sampling import Sampling, distribution, draw
-from tercet.generation.speculative import Draft, Lookup, Pass, speculate
-from tercet.generation.stop_matcher import StopMatcher
-from tercet.generation.stream import Column, Token, stream, window_start
-from tercet.generation.text import Completion, draft_for, generate, stream_text
-from tercet.generation.translate import Translation, translate, translate_stream
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Beam",
-    "Cache",
-    "Column",
-    "Completion",
-    "Decoder",
-    "Draft",
-    "Ensemble",
-    "Hypothesis",
-    "LengthPenalty",
-    "Lookup",
-    "Pass",
-    "RewindingCache",
-    "Sampling",
-    "SourceDecoder",
-    "SpeculativeDecoder",
-    "StopMatcher",
-    "Token",
-    "Translation",
-    "align",
-    "beam_search",
-    "cross_attention",
-    "distribution",
-    "draft_for",
-    "draw",
-    "encode_prompt",
-    "generate",
-    "speculate",
-    "start_ids",
-    "stream",
-    "stream_text",
-    "translate",
-    "translate_stream",
-    "window_start",
-    "word_alignment",
-    "words_of",
-]
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.generation.alignment import align as align
+    from tercet.generation.alignment import cross_attention as cross_attention
+    from tercet.generation.alignment import word_alignment as word_alignment
+    from tercet.generation.alignment import words_of as words_of
+    from tercet.generation.beam import Hypothesis as Hypothesis
+    from tercet.generation.beam import beam_search as beam_search
+    from tercet.generation.ensemble import Ensemble as Ensemble
+    from tercet.generation.prompt import encode_prompt as encode_prompt
+    from tercet.generation.prompt import start_ids as start_ids
+    from tercet.generation.protocol import Cache as Cache
+    from tercet.generation.protocol import Decoder as Decoder
+    from tercet.generation.protocol import RewindingCache as RewindingCache
+    from tercet.generation.protocol import SourceDecoder as SourceDecoder
+    from tercet.generation.protocol import SpeculativeDecoder as SpeculativeDecoder
+    from tercet.generation.sampling import distribution as distribution
+    from tercet.generation.sampling import draw as draw
+    from tercet.generation.specs import Beam as Beam
+    from tercet.generation.specs import LengthPenalty as LengthPenalty
+    from tercet.generation.specs import Sampling as Sampling
+    from tercet.generation.speculative import Draft as Draft
+    from tercet.generation.speculative import Lookup as Lookup
+    from tercet.generation.speculative import Pass as Pass
+    from tercet.generation.speculative import speculate as speculate
+    from tercet.generation.stop_matcher import StopMatcher as StopMatcher
+    from tercet.generation.stream import Column as Column
+    from tercet.generation.stream import Token as Token
+    from tercet.generation.stream import stream as stream
+    from tercet.generation.stream import window_start as window_start
+    from tercet.generation.text import Completion as Completion
+    from tercet.generation.text import draft_for as draft_for
+    from tercet.generation.text import generate as generate
+    from tercet.generation.text import stream_text as stream_text
+    from tercet.generation.translate import Translation as Translation
+    from tercet.generation.translate import translate as translate
+    from tercet.generation.translate import translate_stream as translate_stream
+else:
+    export_lazily(__name__)

@@ -6,7 +6,6 @@ Each row draws from a generator of its own, so what it draws depends on its seed
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,40 +13,9 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalise_repetition
-from tercet.spec import NewTokens, RepetitionPenalty, Seed, Share, ShareAboveZero, Temperature, TopK, spec
+from tercet.generation.specs import Sampling
 
 DIVERGED = "the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint"
-
-
-@spec
-class Sampling:
-    """How to draw, and when to stop. The defaults draw from the model's own distribution."""
-
-    max_new_tokens: NewTokens = 200
-    temperature: Temperature = 1.0  # 0 takes the most likely token; below 1 is safer, above 1 wilder
-    top_k: TopK | None = None
-    top_p: ShareAboveZero | None = None
-    min_p: Share | None = None
-    repetition_penalty: RepetitionPenalty = 1.0  # over the whole row so far, prompt included
-    seed: Seed = 0
-    stop: tuple[str, ...] = ()  # texts that end the completion and are cut off it
-
-    def __post_init__(self) -> None:
-        if isinstance(self.stop, str) or "" in self.stop:
-            raise ValueError(f"stop={self.stop!r} must be a tuple of texts of at least one character, such as ('END',)")
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The fields of `Sampling`, as keywords of a function that makes one."""
-
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float
-    seed: int
-    stop: tuple[str, ...]
 
 
 def distribution(

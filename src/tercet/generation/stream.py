@@ -16,7 +16,8 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
-from tercet.generation.sampling import DIVERGED, Sampling, distribution, draw
+from tercet.generation.sampling import DIVERGED, distribution, draw
+from tercet.generation.specs import Sampling
 from tercet.models.inference import inference_mode
 from tercet.objectives import token_logprobs
 

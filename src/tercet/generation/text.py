@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 from tercet.config import UserError
 from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import CacheType, Decoder, SpeculativeDecoder
-from tercet.generation.sampling import Sampling
+from tercet.generation.specs import Sampling
 from tercet.generation.speculative import Draft, Lookup, Pass, speculate
 from tercet.generation.stop_matcher import StopMatcher
 from tercet.generation.stream import Token, stream

@@ -11,9 +11,9 @@ from typing import Literal
 
 from tercet.config import UserError
 from tercet.data.batching import BATCH_TOKENS, map_by_length
-from tercet.generation.beam import Beam, Hypothesis, beam_search
+from tercet.generation.beam import Hypothesis, beam_search
 from tercet.generation.protocol import CacheType, SourceDecoder
-from tercet.generation.sampling import Sampling
+from tercet.generation.specs import Beam, Sampling
 from tercet.generation.stream import Token, stream
 from tercet.tokens import Tokenizer
 

@@ -1,8 +1,11 @@
 """From a spec of any family to its model."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from tercet.messages import shorten
 from tercet.models.decoder_only import DecoderOnly
@@ -41,10 +44,20 @@ def build_meta(spec: AnySpec, *, n_tensors: int) -> AnyModel:
     if (n_layers := sum(stack.n_layers for stack in stacks)) > n_tensors:
         raise ValueError(f"{n_layers} layers, and the weights are {n_tensors} tensors")
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             return build(spec)
     except (RuntimeError, OverflowError) as error:
         raise ValueError(f"its sizes make no model: {shorten(error)}") from None
+
+
+class _Unfilled(TorchFunctionMode):
+    """The parts of `torch.nn` draw no numbers: on the meta device PyTorch would import its compiler for that, which
+    takes as long as all the rest of it."""
+
+    DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return None if func in self.DRAWS else func(*args, **(kwargs or {}))
 
 
 def blocks_of(model: AnyModel) -> Iterator[Block]:

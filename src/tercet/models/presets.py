@@ -15,8 +15,7 @@ from tercet.models.specs import (
     MaskedHead,
     StackSpec,
 )
-from tercet.nn.init import Xavier, ZeroProjections
-from tercet.nn.positions import Rotary, Sinusoidal
+from tercet.nn.specs import Rotary, Sinusoidal, Xavier, ZeroProjections
 
 
 def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> EncoderDecoderSpec:

@@ -4,12 +4,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
-from tercet.nn.feedforward import Activation
-from tercet.nn.init import Init, Normal
-from tercet.nn.norm import Norm
-from tercet.nn.pooling import Pooling
-from tercet.nn.positions import Learned, Position
-from tercet.nn.residual import Placement
+from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Placement, Pooling, Position
 from tercet.spec import Context, Epsilon, Interval, Layers, ShareBelowOne, VocabularySize, Width, spec
 
 

@@ -6,25 +6,32 @@ Letters for shapes, here and everywhere: B batch, T queries, S keys, D d_model, 
 F d_ff, V vocabulary. Masks are bool and True means "may attend".
 """
 
-from tercet.nn.attention import Attention as Attention
-from tercet.nn.attention import attend as attend
-from tercet.nn.attention import attend_by_hand as attend_by_hand
-from tercet.nn.attention import attend_fused as attend_fused
-from tercet.nn.block import Block as Block
-from tercet.nn.cache import StackCache as StackCache
-from tercet.nn.feedforward import ACTIVATIONS as ACTIVATIONS
-from tercet.nn.feedforward import FeedForward as FeedForward
-from tercet.nn.heads import Pooler as Pooler
-from tercet.nn.heads import Transform as Transform
-from tercet.nn.linear import Linear as Linear
-from tercet.nn.linear import quantize as quantize
-from tercet.nn.norm import NORMS as NORMS
-from tercet.nn.pooling import pool as pool
-from tercet.nn.positions import ALiBi as ALiBi
-from tercet.nn.positions import Learned as Learned
-from tercet.nn.positions import NoPosition as NoPosition
-from tercet.nn.positions import Position as Position
-from tercet.nn.positions import Rotary as Rotary
-from tercet.nn.positions import Sinusoidal as Sinusoidal
-from tercet.nn.residual import PLACEMENTS as PLACEMENTS
-from tercet.nn.residual import Residual as Residual
+from typing import TYPE_CHECKING
+
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.nn.attention import Attention as Attention
+    from tercet.nn.attention import attend as attend
+    from tercet.nn.attention import attend_by_hand as attend_by_hand
+    from tercet.nn.attention import attend_fused as attend_fused
+    from tercet.nn.block import Block as Block
+    from tercet.nn.cache import StackCache as StackCache
+    from tercet.nn.feedforward import ACTIVATIONS as ACTIVATIONS
+    from tercet.nn.feedforward import FeedForward as FeedForward
+    from tercet.nn.heads import Pooler as Pooler
+    from tercet.nn.heads import Transform as Transform
+    from tercet.nn.linear import Linear as Linear
+    from tercet.nn.linear import quantize as quantize
+    from tercet.nn.norm import NORMS as NORMS
+    from tercet.nn.pooling import pool as pool
+    from tercet.nn.residual import PLACEMENTS as PLACEMENTS
+    from tercet.nn.residual import Residual as Residual
+    from tercet.nn.specs import ALiBi as ALiBi
+    from tercet.nn.specs import Learned as Learned
+    from tercet.nn.specs import NoPosition as NoPosition
+    from tercet.nn.specs import Position as Position
+    from tercet.nn.specs import Rotary as Rotary
+    from tercet.nn.specs import Sinusoidal as Sinusoidal
+else:
+    export_lazily(__name__)

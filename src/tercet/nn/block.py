@@ -14,7 +14,8 @@ from tercet.nn.attention import Attention, Bias, Mask
 from tercet.nn.cache import LayerCache
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.positions import Rotation
-from tercet.nn.residual import Placement, Residual
+from tercet.nn.residual import Residual
+from tercet.nn.specs import Placement
 
 
 class Block(nn.Module):

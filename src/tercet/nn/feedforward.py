@@ -7,7 +7,6 @@ In training, dropout may act on what `down` reads.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from tercet.nn import kernels
 from tercet.nn.linear import Linear
-
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
+from tercet.nn.specs import Activation
 
 
 def relu_squared(x: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tercet.nn.feedforward import ACTIVATIONS, Activation
+from tercet.nn.feedforward import ACTIVATIONS
 from tercet.nn.linear import Linear
+from tercet.nn.specs import Activation
 
 
 class Transform(nn.Module):

@@ -1,4 +1,4 @@
-"""How weights begin. Each scheme is a spec with one method that fills a finished model in place.
+"""How weights begin. Each scheme is a spec, and a way to fill a finished model in place.
 
     Normal           N(0, std), the branches' last matrices N(0, std / sqrt(number of branches))   GPT-2 (2019)
     Xavier           U(+-sqrt(6 / (fan in + fan out))); embeddings N(0, 1/sqrt(D))                 Vaswani et al. (2017)
@@ -11,7 +11,7 @@ Norms begin at one, biases at zero, but for PyTorch's biases of linear layers.
 
 import math
 from collections.abc import Iterator
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,69 +20,9 @@ from tercet.nn.attention import Attention
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.heads import Pooler, Transform
 from tercet.nn.norm import StdLayerNorm
-from tercet.spec import Deviation, spec
+from tercet.nn.specs import Init, Normal, PyTorch, Xavier, ZeroProjections
 
 Module = TypeVar("Module", bound=nn.Module)
-
-
-@spec
-class Normal:
-    kind: Literal["normal"] = "normal"
-    std: Deviation = 0.02
-
-    def fill(self, model: nn.Module, generator: torch.Generator) -> None:
-        last = list(_last_matrices(model))
-        for module in (*_all(nn.Linear, model), *_all(nn.Embedding, model)):
-            module.weight.normal_(0.0, self.std, generator=generator)
-        for weight in last:
-            weight.normal_(0.0, self.std / math.sqrt(len(last)), generator=generator)
-
-
-@spec
-class Xavier:
-    kind: Literal["xavier"] = "xavier"
-
-    def fill(self, model: nn.Module, generator: torch.Generator) -> None:
-        for linear in _all(nn.Linear, model):
-            nn.init.xavier_uniform_(linear.weight, generator=generator)
-        for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
-            embedding.weight.normal_(0.0, embedding.embedding_dim**-0.5, generator=generator)
-
-
-@spec
-class ZeroProjections:
-    kind: Literal["zero_projections"] = "zero_projections"
-    gain: Deviation = 0.5
-    embedding_std: Deviation = 0.02
-
-    def fill(self, model: nn.Module, generator: torch.Generator) -> None:
-        inside = {linear for part in _parts(model) for linear in _all(nn.Linear, part)}
-        for linear in _all(nn.Linear, model):
-            std = self.gain / math.sqrt(linear.in_features) if linear in inside else 0.0
-            linear.weight.normal_(0.0, std, generator=generator)
-        for embedding in _all(nn.Embedding, model):
-            embedding.weight.normal_(0.0, self.embedding_std, generator=generator)
-        for weight in _last_matrices(model):
-            weight.zero_()
-
-
-@spec
-class PyTorch:
-    """What `nn.Linear` and `nn.Embedding` begin with when nobody says otherwise."""
-
-    kind: Literal["pytorch"] = "pytorch"
-
-    def fill(self, model: nn.Module, generator: torch.Generator) -> None:
-        for linear in _all(nn.Linear, model):
-            bound = linear.in_features**-0.5
-            linear.weight.uniform_(-bound, bound, generator=generator)
-            for bias in (own for name, own in linear.named_parameters() if name == "bias"):
-                bias.uniform_(-bound, bound, generator=generator)
-        for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
-            embedding.weight.normal_(generator=generator)
-
-
-Init = Normal | Xavier | ZeroProjections | PyTorch
 
 
 @torch.no_grad()
@@ -97,7 +37,52 @@ def initialise(model: nn.Module, scheme: Init, *, seed: int) -> None:
         bias = getattr(module, "bias", None)
         if isinstance(bias, Tensor):
             bias.zero_()
-    scheme.fill(model, torch.Generator(device).manual_seed(seed))
+    generator = torch.Generator(device).manual_seed(seed)
+    match scheme:
+        case Normal():
+            _fill_normal(model, generator, std=scheme.std)
+        case Xavier():
+            _fill_xavier(model, generator)
+        case ZeroProjections():
+            _fill_zero_projections(model, generator, gain=scheme.gain, embedding_std=scheme.embedding_std)
+        case PyTorch():
+            _fill_as_pytorch(model, generator)
+
+
+def _fill_normal(model: nn.Module, generator: torch.Generator, *, std: float) -> None:
+    last = list(_last_matrices(model))
+    for module in (*_all(nn.Linear, model), *_all(nn.Embedding, model)):
+        module.weight.normal_(0.0, std, generator=generator)
+    for weight in last:
+        weight.normal_(0.0, std / math.sqrt(len(last)), generator=generator)
+
+
+def _fill_xavier(model: nn.Module, generator: torch.Generator) -> None:
+    for linear in _all(nn.Linear, model):
+        nn.init.xavier_uniform_(linear.weight, generator=generator)
+    for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
+        embedding.weight.normal_(0.0, embedding.embedding_dim**-0.5, generator=generator)
+
+
+def _fill_zero_projections(model: nn.Module, generator: torch.Generator, *, gain: float, embedding_std: float) -> None:
+    inside = {linear for part in _parts(model) for linear in _all(nn.Linear, part)}
+    for linear in _all(nn.Linear, model):
+        std = gain / math.sqrt(linear.in_features) if linear in inside else 0.0
+        linear.weight.normal_(0.0, std, generator=generator)
+    for embedding in _all(nn.Embedding, model):
+        embedding.weight.normal_(0.0, embedding_std, generator=generator)
+    for weight in _last_matrices(model):
+        weight.zero_()
+
+
+def _fill_as_pytorch(model: nn.Module, generator: torch.Generator) -> None:
+    for linear in _all(nn.Linear, model):
+        bound = linear.in_features**-0.5
+        linear.weight.uniform_(-bound, bound, generator=generator)
+        for bias in (own for name, own in linear.named_parameters() if name == "bias"):
+            bias.uniform_(-bound, bound, generator=generator)
+    for embedding in _all(nn.Embedding, model):  # last: a tied matrix is an embedding first
+        embedding.weight.normal_(generator=generator)
 
 
 def _all(kind: type[Module], model: nn.Module) -> Iterator[Module]:

@@ -8,14 +8,13 @@ The variance of `layer` is the mean square over all D numbers; the deviation of 
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Norm = Literal["layer", "layer_std", "rms"]
+from tercet.nn.specs import Norm
 
 
 def LayerNorm(width: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:

@@ -4,13 +4,11 @@ mean:   the mean of the hidden states of its real tokens      Reimers and Gurevy
 first:  the hidden state of its first real token              Devlin et al., "BERT" (2019), 3: [CLS]
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-Pooling = Literal["mean", "first"]
+from tercet.nn.specs import Pooling
 
 
 def pool(

@@ -15,12 +15,11 @@ Where sublayers are parallel, all of a block read the same normed input and are 
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Placement = Literal["pre", "post", "sandwich", "branch"]
+from tercet.nn.specs import Placement
 
 #                                before  branch after
 PLACEMENTS: dict[Placement, tuple[bool, bool, bool]] = {

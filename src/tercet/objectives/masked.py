@@ -16,7 +16,8 @@ from tercet.data import TokenRows
 from tercet.models import EncoderOnly
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.objectives.loss import IGNORED, Loss
-from tercet.objectives.masking import Masking, mask_rows
+from tercet.objectives.masking import mask_rows
+from tercet.objectives.specs import Masking
 from tercet.tokens import Tokenizer
 
 

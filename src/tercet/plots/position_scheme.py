@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from tercet.config import to_plain
-from tercet.nn.init import Normal, initialise
-from tercet.nn.positions import NoPosition, Position, PositionScheme
+from tercet.nn.init import initialise
+from tercet.nn.positions import PositionScheme
+from tercet.nn.specs import NoPosition, Normal, Position
 from tercet.plots.picture_file import NothingToDraw
 
 MOST = 512  # positions that a picture's points can tell apart; to skip some would draw waves that are not there

@@ -21,7 +21,7 @@ from tercet.checkpoint import Trained
 from tercet.config import UserError, suggest
 from tercet.inspect.lens import stacks_of
 from tercet.models import Stack
-from tercet.nn.positions import Position
+from tercet.nn.specs import Position
 from tercet.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw
 from tercet.plots.position_scheme import MOST, DrawnScheme

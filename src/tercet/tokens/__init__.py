@@ -1,29 +1,20 @@
 """Text to ids and back: one `Tokenizer` for characters, words and pieces of them, kept in one `tokenizer.json`."""
 
-from tercet.tokens.decoding import TextStream
-from tercet.tokens.specs import (
-    BPE,
-    GPT2,
-    Characters,
-    TokenizerFile,
-    TokenizerSpec,
-    TrainableTokenizerSpec,
-    Unigram,
-    WordPiece,
-    Words,
-)
-from tercet.tokens.tokenizer import Tokenizer
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BPE",
-    "GPT2",
-    "Characters",
-    "TextStream",
-    "Tokenizer",
-    "TokenizerFile",
-    "TokenizerSpec",
-    "TrainableTokenizerSpec",
-    "Unigram",
-    "WordPiece",
-    "Words",
-]
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.tokens.decoding import TextStream as TextStream
+    from tercet.tokens.specs import BPE as BPE
+    from tercet.tokens.specs import GPT2 as GPT2
+    from tercet.tokens.specs import Characters as Characters
+    from tercet.tokens.specs import TokenizerFile as TokenizerFile
+    from tercet.tokens.specs import TokenizerSpec as TokenizerSpec
+    from tercet.tokens.specs import TrainableTokenizerSpec as TrainableTokenizerSpec
+    from tercet.tokens.specs import Unigram as Unigram
+    from tercet.tokens.specs import WordPiece as WordPiece
+    from tercet.tokens.specs import Words as Words
+    from tercet.tokens.tokenizer import Tokenizer as Tokenizer
+else:
+    export_lazily(__name__)

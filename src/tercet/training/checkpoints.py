@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from tercet.checkpoint.run_record import RECIPE
 from tercet.config import UserError
 from tercet.storage import FileHash, read_manifest
@@ -98,6 +96,8 @@ def _read(folder: Path, step: int, recipe_hash: str) -> Checkpoint:
     if manifest is None or STATE not in manifest.files:
         raise UserError(f"{folder} is not whole")
     manifest.check(folder)
+    import torch
+
     state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=True)
     if (state["global_step"], state.get(RECIPE_HASH)) != (step, recipe_hash):
         raise UserError(f"{folder} holds the state of another run, or of another step")

@@ -5,14 +5,13 @@ tied one once.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
-
-from torch import nn
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING, Any, Literal
 
 from tercet.spec import Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
-from tercet.training.adamw import FusedAdamW
-from tercet.training.muon import MuonAdamW
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 
 @spec
@@ -25,7 +24,9 @@ class Adam:
     beta2: ShareBelowOne = 0.999
     eps: Epsilon = 1e-8
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: "nn.Module") -> "Optimizer":
+        from tercet.training.adamw import FusedAdamW
+
         return FusedAdamW(
             list(model.parameters()),
             lr=self.lr,
@@ -47,7 +48,9 @@ class AdamW:
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.1
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: "nn.Module") -> "Optimizer":
+        from tercet.training.adamw import FusedAdamW
+
         matrices = [p for p in model.parameters() if p.ndim >= 2]
         vectors = [p for p in model.parameters() if p.ndim < 2]
         groups = [
@@ -79,7 +82,9 @@ class Muon:
     beta2: ShareBelowOne = 0.95
     eps: Epsilon = 1e-8
 
-    def build(self, model: nn.Module) -> Optimizer:
+    def build(self, model: "nn.Module") -> "Optimizer":
+        from tercet.training.muon import MuonAdamW
+
         hidden, rest = hidden_matrices(model)
         return MuonAdamW(
             [
@@ -98,24 +103,24 @@ class Muon:
 OptimizerSpec = Adam | AdamW | Muon
 
 
-def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def hidden_matrices(model: "nn.Module") -> "tuple[list[nn.Parameter], list[nn.Parameter]]":
     """The weights of the linear layers inside blocks, and all other parameters."""
     blocks = [module for name, module in model.named_modules() if name.endswith("blocks")]
     inside = {p: None for block in blocks for p in block.parameters() if p.ndim == 2}  # a set that keeps order
     return list(inside), [p for p in model.parameters() if p not in inside]
 
 
-def base_rates(optimizer: Optimizer) -> list[float]:
+def base_rates(optimizer: "Optimizer") -> list[float]:
     """Each group's own learning rate, before any schedule."""
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
-def set_rates(optimizer: Optimizer, base: Iterable[float], factor: float) -> None:
+def set_rates(optimizer: "Optimizer", base: Iterable[float], factor: float) -> None:
     groups: list[dict[str, Any]] = optimizer.param_groups
     for group, rate in zip(groups, base, strict=True):
         group["lr"] = rate * factor
 
 
-def _fused(model: nn.Module) -> bool:
+def _fused(model: "nn.Module") -> bool:
     """One kernel for all parameters, where PyTorch has it."""
     return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in model.parameters())

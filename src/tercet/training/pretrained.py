@@ -5,15 +5,17 @@ A run begins by copying that model into its own folder, so that it needs nothing
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from tercet.checkpoint import Trained, read_spec, save_trained
+from tercet.checkpoint.find_model import find_model
 from tercet.checkpoint.run_record import RECIPE
 from tercet.config import UserError, merge, parse, to_plain
 from tercet.messages import show
-from tercet.models import SPECS, AnyModel, AnySpec, EncoderOnlySpec
+from tercet.models import SPECS, AnySpec, EncoderOnlySpec
+
+if TYPE_CHECKING:
+    from tercet.checkpoint import Trained
+    from tercet.models import AnyModel
 
 PRETRAINED_COPY = "pretrained"  # the copy's folder in a run
 HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.")
@@ -25,6 +27,10 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
     Raises:
         UserError: where there is no model, or a key or its value does not fit.
     """
+    find_model(folder)  # refused before torch is imported
+
+    from tercet.checkpoint import read_spec
+
     base = read_spec(folder)
     family = changes.get("family", base.family)
     if family != base.family:
@@ -33,7 +39,7 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
     return parse(SPECS[base.family], merge(to_plain(base), keys), name=name)
 
 
-def load_pretrained_weights(model: AnyModel, old: AnyModel, folder: str) -> str:
+def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> str:
     """Fill `model` with the weights of `old`, all but heads that it has not or that are for other labels.
 
     Returns:
@@ -42,6 +48,8 @@ def load_pretrained_weights(model: AnyModel, old: AnyModel, folder: str) -> str:
     Raises:
         UserError: where the rest does not fit.
     """
+    import torch
+
     new, known = model.state_dict(), old.state_dict()
     if _labels(old.spec) != _labels(model.spec):
         known = {name: value for name, value in known.items() if not name.startswith("classifier.")}
@@ -75,8 +83,10 @@ def load_pretrained_weights(model: AnyModel, old: AnyModel, folder: str) -> str:
     return "; ".join(summary)
 
 
-def save_copy(trained: Trained, out: Path) -> None:
+def save_copy(trained: "Trained", out: Path) -> None:
     """Put the model that a run begins with into the run's folder."""
+    from tercet.checkpoint import save_trained
+
     save_trained(trained, out / PRETRAINED_COPY)
 
 

@@ -1,6 +1,7 @@
 """`train`: from a recipe to a run folder. The same call on the same folder goes on where the last one stopped.
 
-Lightning is imported last, when everything that a user can have got wrong has been looked at.
+What a user can have got wrong is looked at first: what needs no tensor before torch is imported, the rest before
+Lightning is.
 """
 
 import sys
@@ -10,14 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from tercet.checkpoint import Card, Trained, current_versions, git_commit, load_model
 from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, to_plain
-from tercet.kernel import warm_up
+from tercet.data.find_sources import check_sources
 from tercet.memory import keep_memory
-from tercet.models import AnyModel, AnySpec, EncoderDecoderSpec, build
+from tercet.models import AnySpec, EncoderDecoderSpec
 from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
@@ -34,6 +32,10 @@ from tercet.training.run_folder import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
+    from tercet.checkpoint import Trained
+    from tercet.models import AnyModel
     from tercet.training.tasks.task import Task
 
 
@@ -85,6 +87,7 @@ def train(
         raise UserError(f"--from-weights and {'--restart' if restart else '--exact'} exclude each other; leave one out")
     if not restart:
         check_same_run(out, recipe, find_record(out, from_weights=from_weights))
+    check_sources(recipe.data)
     keep_memory()
     with ExitStack() as stack:
         primary, begun = _is_primary(recipe), (out / RECIPE).exists() or (out / RECORD).exists()
@@ -113,6 +116,9 @@ def train(
 
 def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Trained | None]":
     """The task, the model as it begins, and the one that it was begun with."""
+    from tercet.checkpoint import load_model
+    from tercet.kernel import warm_up
+    from tercet.models import build
     from tercet.training.tasks.task import task_of
 
     old = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
@@ -131,7 +137,7 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
 
 def _train(
     task: "Task",
-    model: AnyModel,
+    model: "AnyModel",
     out: Path,
     record: RunRecord,
     start: Start,
@@ -219,7 +225,7 @@ def _report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact
 
 
 def _settle(
-    out: Path, task: "Task", model: AnyModel, old: Trained | None, quiet: bool, arithmetic: Mapping[str, Any] | None
+    out: Path, task: "Task", model: "AnyModel", old: "Trained | None", quiet: bool, arithmetic: Mapping[str, Any] | None
 ) -> RunRecord:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
     from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
@@ -283,6 +289,8 @@ def _post_norm(spec: AnySpec) -> bool:
 
 
 def _export_to(task: "Task", out: Path) -> Any:
+    from tercet.checkpoint import Card, current_versions, git_commit
+
     commit, versions = git_commit(), current_versions()
 
     def export(folder: str, module: Any, step: int, metrics: dict[str, float]) -> None:
@@ -299,7 +307,7 @@ def _export_to(task: "Task", out: Path) -> Any:
     return export
 
 
-def gathered_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def gathered_state(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
     """The state dict, gathered on the first device where it is sharded over several."""
     from torch.distributed.tensor import DTensor
 

@@ -8,8 +8,8 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tercet.checkpoint import Trained, load_model
 from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
 from tercet.settings_yaml import read_yaml
@@ -18,6 +18,8 @@ from tercet.training.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
 from tercet.training.pretrained import PRETRAINED_COPY
 from tercet.training.recipe import Recipe, parse_recipe
 
+if TYPE_CHECKING:
+    from tercet.checkpoint import Trained
 MODELS = ("last", "best")  # the newest first
 OF_BEFORE = "resume.ckpt"  # where an earlier version kept its state, without hashes
 # The recipe last: after a kill in between, what is left is still known as a run.
@@ -33,7 +35,7 @@ class Start:
 
     step: int = 0
     checkpoint: Checkpoint | None = None
-    weights: Trained | None = None
+    weights: "Trained | None" = None
 
 
 def read_recipe(run: Path | str) -> Recipe:
@@ -163,10 +165,12 @@ def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool) -> St
     return Start()
 
 
-def _newest_model(out: Path) -> Trained:
+def _newest_model(out: Path) -> "Trained":
     """Raises:
     UserError: where none is whole.
     """
+    from tercet.checkpoint import load_model
+
     damage: list[str] = []
     for name in MODELS:
         if (out / name).is_dir():

@@ -10,7 +10,7 @@ import torch
 from tercet.config import UserError, suggest
 from tercet.messages import shorten
 from tercet.models import AnySpec, EncoderDecoderSpec
-from tercet.nn.feedforward import Activation
+from tercet.nn.specs import Activation
 
 Value = TypeVar("Value", int, float, str)
 Spec = TypeVar("Spec", bound=AnySpec)

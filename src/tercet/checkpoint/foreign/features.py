@@ -17,7 +17,7 @@ from tercet.checkpoint.weights import own_tensors
 from tercet.config import UserError
 from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, EncoderDecoder, StackSpec, build
 from tercet.models.vocabulary import TokenEmbedding
-from tercet.nn.residual import Placement
+from tercet.nn.specs import Placement
 
 Model = TypeVar("Model", bound=AnyModel)
 Feature = tuple[str, Any, Sequence[Any]]  # the key of a setting, what it is, what it may be

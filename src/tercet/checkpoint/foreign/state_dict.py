@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from tercet.checkpoint.find_model import WEIGHTS
 from tercet.checkpoint.foreign.config_keys import raise_config_errors
 from tercet.checkpoint.foreign.pickled_weights import read_pickled_weights
 from tercet.checkpoint.weights import first_names, own_tensors, read_tensors, shape_of
@@ -23,8 +24,6 @@ from tercet.reading.bounded_json import read_json_file
 
 Model = TypeVar("Model", bound=AnyModel)
 Spec = TypeVar("Spec", bound=AnySpec)
-
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
 
 
 @dataclass(frozen=True, kw_only=True)

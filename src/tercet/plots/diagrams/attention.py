@@ -13,7 +13,7 @@ from tercet.models import AnySpec, EncoderDecoder
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block
 from tercet.nn.linear import Linear
-from tercet.nn.positions import ALiBi, NoPosition, Position, Rotary
+from tercet.nn.specs import ALiBi, NoPosition, Position, Rotary
 from tercet.plots.diagrams.boxes import Box, Shape, format_position, format_sizes, has_bias
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
 from tercet.plots.diagrams.description import ACROSS, ALL, CAUSAL, build_on_meta, resolve_sizes

@@ -8,7 +8,7 @@ from torch import nn
 from tercet.models import StackSpec
 from tercet.models.stack import Stack
 from tercet.nn import Attention, FeedForward
-from tercet.nn.positions import ALiBi, Learned, Position, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, Position, Rotary, Sinusoidal
 
 BoxKind = Literal[
     "input",

@@ -1,24 +1,21 @@
 """Texts generated for many at once, and batches of what is answered in one go; nothing here knows of HTTP."""
 
-from tercet.serve.engine.batcher import Batcher
-from tercet.serve.engine.engine import Engine, GenerationStream
-from tercet.serve.engine.limits import Limits, QueueFull, ShuttingDown
-from tercet.serve.engine.request import Finish, GenerationRequest, TokenEvent
-from tercet.serve.engine.request_queue import QueuedRequest
-from tercet.serve.engine.sampling import SampledToken
-from tercet.serve.engine.scheduler import Scheduler
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Batcher",
-    "Engine",
-    "Finish",
-    "GenerationRequest",
-    "GenerationStream",
-    "Limits",
-    "QueueFull",
-    "QueuedRequest",
-    "SampledToken",
-    "Scheduler",
-    "ShuttingDown",
-    "TokenEvent",
-]  # fmt: skip
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.serve.engine.batcher import Batcher as Batcher
+    from tercet.serve.engine.engine import Engine as Engine
+    from tercet.serve.engine.engine import GenerationStream as GenerationStream
+    from tercet.serve.engine.limits import Limits as Limits
+    from tercet.serve.engine.limits import QueueFull as QueueFull
+    from tercet.serve.engine.limits import ShuttingDown as ShuttingDown
+    from tercet.serve.engine.request import Finish as Finish
+    from tercet.serve.engine.request import GenerationRequest as GenerationRequest
+    from tercet.serve.engine.request import TokenEvent as TokenEvent
+    from tercet.serve.engine.request_queue import QueuedRequest as QueuedRequest
+    from tercet.serve.engine.sampling import SampledToken as SampledToken
+    from tercet.serve.engine.scheduler import Scheduler as Scheduler
+else:
+    export_lazily(__name__)

@@ -19,7 +19,7 @@ from tercet.encoding.embed import embed_rows
 from tercet.generation import Beam, Sampling, Translation, translate
 from tercet.generation.sampling import DIVERGED
 from tercet.models.inference import inference_mode
-from tercet.nn.pooling import Pooling
+from tercet.nn.specs import Pooling
 from tercet.objectives import split_logits, token_logprobs
 from tercet.serve.engine.sampling import TopTokens, top_tokens
 

@@ -15,7 +15,7 @@ from typing import Protocol, Unpack
 
 from tercet.checkpoint import Trained
 from tercet.generation import Sampling, encode_prompt
-from tercet.generation.sampling import SamplingOptions
+from tercet.generation.specs import SamplingOptions
 from tercet.serve.engine.limits import Limits
 from tercet.serve.engine.request import Finish, GenerationRequest, TokenEvent
 from tercet.serve.engine.request_queue import QueuedRequest

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tercet.generation.sampling import Sampling
+from tercet.generation.specs import Sampling
 from tercet.serve.engine.sampling import SampledToken
 
 Finish = Literal["stop", "eos", "length", "time"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import device_of, parts_of
-from tercet.generation.sampling import Sampling
+from tercet.generation.specs import Sampling
 from tercet.generation.stream import window_moved, window_start
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tercet.generation.sampling import Sampling
+from tercet.generation.specs import Sampling
 from tercet.generation.stream import Token, choose
 
 TopTokens = tuple[tuple[int, float], ...]  # (id, log-probability), the likeliest first

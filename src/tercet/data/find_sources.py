@@ -1,0 +1,24 @@
+"""Whether what is to be trained on is there, before anything is waited for."""
+
+from tercet.data.datasets import DATASETS, find_documents
+from tercet.data.label_datasets import LABEL_DATASETS, find_labels
+from tercet.data.pair_datasets import PAIR_DATASETS, find_pairs
+from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
+
+
+def check_sources(spec: TextSpec | PairsSpec | LabelsSpec) -> None:
+    """Find the files that `spec` names, and read nothing of them. A named dataset may have to be fetched first.
+
+    Raises:
+        UserError: where one is not there, with the nearest name.
+    """
+    match spec:
+        case TextSpec():
+            if spec.source not in DATASETS:
+                find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field).size()
+        case PairsSpec():
+            if spec.target is not None or spec.source not in PAIR_DATASETS:
+                find_pairs(spec).size()
+        case LabelsSpec():
+            if spec.source not in LABEL_DATASETS:
+                find_labels(spec).size()

@@ -1,0 +1,121 @@
+"""How to write, as settings: drawn token by token, or searched for with a beam."""
+
+from typing import Literal, TypedDict
+
+from tercet.spec import (
+    BeamSize,
+    CoverageWeight,
+    LengthPenaltyPower,
+    LengthRatio,
+    NewTokens,
+    RepetitionPenalty,
+    Seed,
+    Share,
+    ShareAboveZero,
+    Temperature,
+    TopK,
+    spec,
+)
+
+LengthPenalty = Literal["average", "gnmt", "none"]
+
+
+@spec
+class Sampling:
+    """How to draw, and when to stop. The defaults draw from the model's own distribution."""
+
+    max_new_tokens: NewTokens = 200
+    temperature: Temperature = 1.0  # 0 takes the most likely token; below 1 is safer, above 1 wilder
+    top_k: TopK | None = None
+    top_p: ShareAboveZero | None = None
+    min_p: Share | None = None
+    repetition_penalty: RepetitionPenalty = 1.0  # over the whole row so far, prompt included
+    seed: Seed = 0
+    stop: tuple[str, ...] = ()  # texts that end the completion and are cut off it
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str) or "" in self.stop:
+            raise ValueError(f"stop={self.stop!r} must be a tuple of texts of at least one character, such as ('END',)")
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampling`, as keywords of a function that makes one."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+    seed: int
+    stop: tuple[str, ...]
+
+
+@spec
+class Beam:
+    """How to search. Size 1 is greedy search."""
+
+    size: BeamSize = 5
+    n_best: BeamSize = 1  # hypotheses returned
+    length_penalty: LengthPenalty = "average"
+    alpha: LengthPenaltyPower = 1.0  # 0 compares plain log-probabilities
+    coverage: CoverageWeight = 0.0  # above 0, endings that leave source tokens unattended rank lower (Wu et al.'s beta)
+    max_ratio: LengthRatio = (
+        2.0  # an answer has at most max_ratio * its source's tokens + max_extra tokens, ends included
+    )
+    max_extra: NewTokens = 10
+    min_ratio: LengthRatio = 0.0  # and at least min_ratio * its source's tokens + min_extra before its end
+    min_extra: NewTokens = 0
+
+    def __post_init__(self) -> None:
+        if self.n_best > self.size:
+            raise ValueError(f"n_best={self.n_best} must be at most size={self.size}; try size={self.n_best}")
+        if self.length_penalty not in ("average", "gnmt", "none"):
+            raise ValueError(f"length_penalty={self.length_penalty!r} must be average, gnmt or none")
+        if self.max_ratio == self.max_extra == 0:
+            raise ValueError("max_ratio=0 and max_extra=0 leave no room for an answer; try max_ratio=2.0")
+        if self.min_ratio > self.max_ratio or self.min_extra > self.max_extra:
+            raise ValueError(
+                f"min_ratio={self.min_ratio:g} and min_extra={self.min_extra} must not be above "
+                f"max_ratio={self.max_ratio:g} and max_extra={self.max_extra}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The search in words, to stand beside every score that it led to."""
+        search = "greedy" if self.size == 1 else f"beam {self.size}"
+        plain = self.length_penalty == "none" or self.alpha == 0
+        penalty = "no length penalty" if plain else f"{self.length_penalty} length penalty {self.alpha:g}"
+        return f"{search}, {penalty}" + (f", coverage {self.coverage:g}" if self.coverage else "")
+
+    def longest(self, source_tokens: int) -> int:
+        """The most tokens of an answer, its end included."""
+        return max(1, int(self.max_ratio * source_tokens) + self.max_extra)
+
+    def shortest(self, source_tokens: int) -> int:
+        """The fewest tokens of an answer before its end."""
+        return int(self.min_ratio * source_tokens) + self.min_extra
+
+    def score(self, logprob: float, length: int) -> float:
+        """What hypotheses of `length` tokens are ranked by, without coverage."""
+        match self.length_penalty:
+            case "average":
+                return logprob / length**self.alpha
+            case "gnmt":
+                return logprob / ((5 + length) / 6) ** self.alpha
+            case "none":
+                return logprob
+
+
+class BeamOptions(TypedDict, total=False):
+    """The fields of `Beam`, as keywords of a function that makes one."""
+
+    size: int
+    n_best: int
+    length_penalty: LengthPenalty
+    alpha: float
+    coverage: float
+    max_ratio: float
+    max_extra: int
+    min_ratio: float
+    min_extra: int

@@ -1,0 +1,67 @@
+"""A room whose names are imported when they are asked for, so that reading a recipe does not wait for torch.
+
+    if TYPE_CHECKING:
+        from tercet.nn.attention import Attention as Attention
+    else:
+        export_lazily(__name__)
+
+The list stands once, as imports: the type checker reads it so, and `export_lazily` reads the same lines.
+"""
+
+import gc
+import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any, cast
+
+
+class LazyRoom(ModuleType):
+    """A package whose `__exports__` say from which module each of its names comes."""
+
+    __exports__: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.__exports__:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        with paused_collector():
+            value = getattr(import_module(self.__exports__[name]), name)
+        setattr(self, name, value)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # An imported module is set in its package. A function of the same name goes before it, whichever came first.
+        if not (isinstance(value, ModuleType) and name in self.__exports__):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.__exports__})
+
+
+@contextmanager
+def paused_collector() -> Generator[None]:
+    """Nothing that importing torch makes is garbage: the collector would search it again and again meanwhile, for a
+    sixth of the time, and at each of its full passes from then on."""
+    enabled, had_torch = gc.isenabled(), "torch" in sys.modules
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not had_torch and "torch" in sys.modules:
+            gc.freeze()
+        if enabled:
+            gc.enable()
+
+
+def export_lazily(package: str) -> None:
+    """Make `package`, which is being imported, a `LazyRoom` of the names that its `__init__.py` imports for the type
+    checker."""
+    room = sys.modules[package]
+    source = cast(Any, room.__spec__).loader.get_source(package)
+    exports = {
+        name: module for module, name in re.findall(r"^    from (\S+) import (\w+) as \2$", source, re.MULTILINE)
+    }
+    vars(room).update(__exports__=exports, __all__=sorted(exports))
+    room.__class__ = LazyRoom

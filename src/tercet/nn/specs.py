@@ -1,0 +1,123 @@
+"""The variants of the parts, as a recipe and `config.json` hold them: frozen, comparable, and known without torch.
+
+position   where a token stands                 `positions.py` has the module that each builds
+init       how weights begin                    `init.py` fills a model by each
+norm, placement, activation, pooling            words; the file of that part has a table of what each stands for
+"""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tercet.spec import Context, Deviation, Interval, ShareAboveZero, spec
+
+if TYPE_CHECKING:
+    from tercet.nn.positions import PositionScheme
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
+Norm = Literal["layer", "layer_std", "rms"]
+Placement = Literal["pre", "post", "sandwich", "branch"]
+Pooling = Literal["mean", "first"]
+
+Base = Annotated[float, Interval(gt=0, le=10**12)]
+
+
+@spec
+class NoPosition:
+    """None at all: a causal model still tells order by what it may see (Haviv et al. 2022)."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+        from tercet.nn.positions import PositionScheme
+
+        return PositionScheme()
+
+
+@spec
+class Learned:
+    """One learned vector for each position.
+
+    Args:
+        size: how many; max_len by default. More of them leave room for a longer context later.
+    """
+
+    kind: Literal["learned"] = "learned"
+    size: Context | None = None
+
+    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+        from tercet.nn.positions import LearnedPositions
+
+        size = max_len if self.size is None else self.size
+        if size < max_len:
+            raise ValueError(f"a table of {size} positions is too short for max_len={max_len}; set its size to more")
+        return LearnedPositions(size, d_model)
+
+
+@spec
+class Sinusoidal:
+    """sin(p / base^(2i/D)) in the even columns, cos in the odd ones."""
+
+    kind: Literal["sinusoidal"] = "sinusoidal"
+    base: Base = 10_000.0
+
+    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+        from tercet.nn.positions import SinusoidalPositions
+
+        return SinusoidalPositions(d_model, self.base)
+
+
+@spec
+class Rotary:
+    """Each pair of a head's numbers turns by an angle that grows with the position, so that the product of a query and
+    a key depends on their distance only. Pairs are (i, i + K/2), as in Llama; `share` < 1 leaves the rest unturned."""
+
+    kind: Literal["rotary"] = "rotary"
+    base: Base = 10_000.0
+    share: ShareAboveZero = 1.0
+
+    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+        from tercet.nn.positions import RotaryPositions
+
+        return RotaryPositions(d_head, self.base, self.share)
+
+
+@spec
+class ALiBi:
+    """A penalty that grows with the distance, with another slope in each head."""
+
+    kind: Literal["alibi"] = "alibi"
+
+    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+        from tercet.nn.positions import ALiBiPositions
+
+        return ALiBiPositions(n_heads)
+
+
+Position = Learned | Sinusoidal | Rotary | ALiBi | NoPosition
+
+
+@spec
+class Normal:
+    kind: Literal["normal"] = "normal"
+    std: Deviation = 0.02
+
+
+@spec
+class Xavier:
+    kind: Literal["xavier"] = "xavier"
+
+
+@spec
+class ZeroProjections:
+    kind: Literal["zero_projections"] = "zero_projections"
+    gain: Deviation = 0.5
+    embedding_std: Deviation = 0.02
+
+
+@spec
+class PyTorch:
+    """What `nn.Linear` and `nn.Embedding` begin with when nobody says otherwise."""
+
+    kind: Literal["pytorch"] = "pytorch"
+
+
+Init = Normal | Xavier | ZeroProjections | PyTorch

@@ -218,11 +218,10 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def ask_honestly(port: int, number: int, due: float, kept: list[Streams], figures: Figures) -> None:
-    """One request, on a connection that was kept if one is free, as libraries do."""
-    request = HONEST[number % len(HONEST)]
-    streams = kept.pop() if kept else await asyncio.open_connection("127.0.0.1", port)
-    while streams[0].at_eof():  # the server has closed what was idle for long
-        streams = kept.pop() if kept else await asyncio.open_connection("127.0.0.1", port)
+    """One request, on a connection that was kept if one is free; and on another where the server has closed that one
+    before it said anything, for it was idle for long: as libraries do."""
+    request, was_kept = HONEST[number % len(HONEST)], bool(kept)
+    streams = kept.pop() if was_kept else await asyncio.open_connection("127.0.0.1", port)
     reader, writer = streams
     writer.write(request.data)
     try:
@@ -230,8 +229,11 @@ async def ask_honestly(port: int, number: int, due: float, kept: list[Streams], 
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].split()[0])
             body = await reader.readexactly(length)
-    except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError):
-        figures.statuses["honest", 0] += 1
+    except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
+        if was_kept and (isinstance(error, ConnectionError) or getattr(error, "partial", None) == b""):
+            await ask_honestly(port, number, due, kept, figures)
+        else:
+            figures.statuses["honest", 0] += 1
         return
     kept.append(streams)
     status = int(head.split()[1])

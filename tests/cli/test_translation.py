@@ -530,4 +530,4 @@ def test_a_reader_who_leaves_early_is_no_error(run: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 141
     assert done.stdout == translated([str(run), "--beam", "1"], "eins zwei")[0]
-    assert done.stderr == ""
+    assert done.stderr in ("", "tercet: compiling kernels once, 15 s\n")  # where the cache of this test has none yet

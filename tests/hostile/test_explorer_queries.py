@@ -1,5 +1,6 @@
 """Queries that the explorer's page would never send: each is answered or refused in one line."""
 
+import copy
 import json
 import math
 import os
@@ -77,8 +78,15 @@ def test_odd_values(asking: TestClient, name: str, rng: random.Random) -> None:
         place = body
         for key in way:
             place = place[key]
-        place[last] = rng.choice(ODD)
+        place[last] = copy.deepcopy(rng.choice(ODD))
     check(asking.post(f"/api/{name}", content=json.dumps(body), headers=JSON))
+
+
+def test_half_a_surrogate_pair_is_no_text(asking: TestClient) -> None:
+    """Beside ids nothing encodes it, and the answer would repeat it."""
+    body = {"ask": {"text": "\ud800", "ids": [1, 2]}}
+    answer = asking.post("/api/look", content=json.dumps(body), headers=JSON)
+    assert (answer.status_code, answer.json()) == (400, {"error": "the question is not valid JSON"})
 
 
 @pytest.mark.parametrize("name", [*QUERIES, "export", "\ud800", "x" * 5000])

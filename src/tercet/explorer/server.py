@@ -130,6 +130,9 @@ async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> 
         return _error_response(400, "the question was cut off")  # which nobody reads
     try:
         data = json.loads(body)
+        json.dumps(
+            data, ensure_ascii=False
+        ).encode()  # half a surrogate pair is no text, and could not be answered with
     except (ValueError, RecursionError):
         return _error_response(400, "the question is not valid JSON")
     try:

@@ -216,14 +216,14 @@ def read_spec(path: Path | str) -> AnySpec:
 
 
 def read_card(path: Path | str) -> Card:
-    """The card of the model that `load_model` would load; nothing else of it is read.
+    """The card of the model that `load_model` would load; of all else only the hashes are compared.
 
     Raises:
-        UserError: where there is no model, or its card is damaged.
+        UserError: where there is no model, or a file of it is damaged.
     """
 
     def read(manifest: Manifest | None) -> Card:
-        _check(folder, manifest, ["card.json"])
+        _check(folder, manifest)
         return _read_card(folder)
 
     folder = find_model(Path(path))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.machine import cpu_flags, has_bf16, machine
+from benchmarks.speed.machine import has_bf16, machine
 from benchmarks.speed.measure import Result, Timing, alone, in_own_process, measure
 from benchmarks.speed.picture import draw
 from benchmarks.speed.rounds import REST
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     scale = given.scale or ("quick" if given.quick else "full")
     with tempfile.TemporaryDirectory(prefix="tercet-speed-") as made:
         asked = Asked(
-            folder=given.folder or Path(made), scale=scale, bf16=has_bf16(cpu_flags()), nanogpt=given.nanogpt,
+            folder=given.folder or Path(made), scale=scale, bf16=has_bf16(), nanogpt=given.nanogpt,
             joeynmt=given.joeynmt, translator=given.translator, only=tuple(filter(None, (given.only or "").split(","))),
         )  # fmt: skip
         if given.alone is not None:

@@ -10,16 +10,18 @@ from typing import Any
 import psutil
 import torch
 
+from tercet.kernel.levels import BF16, cpu_instructions, cpu_model
+
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 PACKAGES = ("torch", "transformers", "x-transformers", "ctranslate2", "tokenizers", "tiktoken", "numpy", "tercet")
 
 
 def machine() -> dict[str, Any]:
-    flags = cpu_flags()
+    flags = cpu_instructions()
     return {
-        "cpu": cpu_name(),
+        "cpu": cpu_model(),
         "flags": [flag for flag in FLAGS if flag in flags],
-        "bf16": has_bf16(flags),
+        "bf16": has_bf16(),
         "cores": psutil.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -31,19 +33,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def cpu_name() -> str:
-    found = re.search(r"^model name\s*: (.+)$", _cpuinfo(), re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def cpu_flags() -> set[str]:
-    found = re.search(r"^(?:flags|Features)\s*: (.+)$", _cpuinfo(), re.MULTILINE)
-    return set(found[1].split()) if found else set()
-
-
-def has_bf16(flags: set[str]) -> bool:
+def has_bf16() -> bool:
     """Whether bf16 is multiplied in hardware; elsewhere it is emulated, some hundred times as slowly."""
-    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+    return bool(cpu_instructions() & BF16)
 
 
 def peak_memory() -> int:
@@ -55,11 +47,6 @@ def peak_memory() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else 1024 * peak
-
-
-def _cpuinfo() -> str:
-    path = Path("/proc/cpuinfo")
-    return path.read_text() if path.is_file() else ""
 
 
 def _version(name: str) -> str | None:

@@ -63,6 +63,7 @@ LEVELS = (
     Level("x86-64-v3", "x86_64", frozenset(V3), ("-march=x86-64-v3",)),
     Level("armv8-a", "aarch64", frozenset({"asimd"}), ("-march=armv8-a",)),
 )
+BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # products of it in one instruction, on x86-64 and on ARM
 NATIVE = Level("native", platform.machine(), frozenset(), ("-march=native",))  # whatever the compiler finds here
 
 

@@ -15,12 +15,11 @@ from tercet.cache_dir import cache_dir
 from tercet.checkpoint.run_record import Matmul
 from tercet.config import UserError
 from tercet.data.cache import digest
-from tercet.kernel.levels import cpu_instructions, cpu_model
+from tercet.kernel.levels import BF16, cpu_instructions, cpu_model
 from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.machine import accelerator
 from tercet.training.specs import TrainingSpec
 
-BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # products of it in one instruction, on x86-64 and on ARM
 WORTH_BF16, WORTH_ONEDNN = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
 AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
 SIZE = 512

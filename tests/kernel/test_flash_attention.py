@@ -1,4 +1,5 @@
-"""Attention over whole sequences in bfloat16 is the formula's, forward and backward, whatever a query may see."""
+"""Attention over whole sequences is the formula's in float32 and in bfloat16, forward and backward, whatever a query
+may see."""
 
 import math
 
@@ -8,12 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import dispatch
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel import dispatch, library, tuned
+from tercet.kernel.build import choose_kernels, multiplies_bfloat16
 from tercet.kernel.flash_attention import flash_attention, supports_flash_attention
 from tercet.nn.attention import attend, attend_by_hand
 
-pytestmark = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
+pytestmark = pytest.mark.skipif(library() is None, reason="no kernels here")
+needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
+in_both = pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=["float32", "bfloat16"]
+)
 
 
 def apart(found: Tensor, exact: Tensor) -> float:
@@ -21,6 +26,7 @@ def apart(found: Tensor, exact: Tensor) -> float:
     return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-3))
 
 
+@in_both
 @settings(deadline=None, max_examples=150)
 @given(
     b=st.integers(1, 3),
@@ -35,8 +41,9 @@ def apart(found: Tensor, exact: Tensor) -> float:
     seed=st.integers(0, 2**32),
 )
 def test_it_is_the_formula_there_and_back(
-    b: int, groups: int, each: int, t: int, s: int, wide: int, sees: str, size: float, by_tokens: bool, seed: int
-) -> None:
+    b: int, groups: int, each: int, t: int, s: int, wide: int, sees: str, size: float, by_tokens: bool, seed: int,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
     torch.manual_seed(seed)
     causal = sees == "what came before"
     t = s if causal else t
@@ -44,31 +51,32 @@ def test_it_is_the_formula_there_and_back(
     mask = None if shape is None else torch.rand(shape) < 0.6
 
     def some(heads: int, tokens: int) -> Tensor:
-        x = (torch.randn(b, tokens, heads, wide) * size).bfloat16().transpose(1, 2)
+        x = (torch.randn(b, tokens, heads, wide) * size).to(dtype).transpose(1, 2)
         return (x if by_tokens else x.contiguous()).requires_grad_()
 
     q, k, v = some(groups * each, t), some(groups, s), some(groups, s)
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     expected = attend_by_hand(*exact, mask=mask, causal=causal)
     found = flash_attention(q, k, v, mask=mask, causal=causal)
-    assert (found.dtype, found.shape) == (torch.bfloat16, expected.shape)
-    assert apart(found, expected.detach()) < 0.01
-    slopes = torch.randn(found.shape).bfloat16()
+    assert (found.dtype, found.shape) == (dtype, expected.shape)
+    near = 0.02 if dtype == torch.bfloat16 else 2e-5
+    assert apart(found, expected.detach()) < near / 2
+    slopes = torch.randn(found.shape).to(dtype)
     for one, other in zip(
         torch.autograd.grad(found, (q, k, v), slopes),
         torch.autograd.grad(expected, exact, slopes.double()),
         strict=True,
     ):
-        assert (one.dtype, one.shape) == (torch.bfloat16, other.shape)
+        assert (one.dtype, one.shape) == (dtype, other.shape)
         # Slopes of a score are differences: where weights are near one they vanish, and what is left is rounding.
-        assert (
-            float((one.double() - other).norm()) < 0.02 * float(other.norm()) + 0.02 * math.sqrt(other.numel()) * size
-        )
+        most = near * (float(other.norm()) + math.sqrt(other.numel()) * size)
+        assert float((one.double() - other).norm()) < most
 
 
-def test_who_sees_nothing_takes_nothing() -> None:
+@in_both
+def test_who_sees_nothing_takes_nothing(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
+    q, k, v = (torch.randn(1, 2, 20, 16).to(dtype).requires_grad_() for _ in range(3))
     mask = torch.ones(1, 1, 20, 20, dtype=torch.bool)
     mask[:, :, 7] = False
     found = flash_attention(q, k, v, mask=mask, causal=False)
@@ -78,19 +86,21 @@ def test_who_sees_nothing_takes_nothing() -> None:
     assert all(one.isfinite().all() for one in (found, *gradients))
 
 
+@in_both
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_what_is_not_a_number_is_told_by_those_who_see_it(broken: float) -> None:
+def test_what_is_not_a_number_is_told_by_those_who_see_it(broken: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 1, 40, 16).bfloat16() for _ in range(3))
+    q, k, v = (torch.randn(1, 1, 40, 16).to(dtype) for _ in range(3))
     k[0, 0, 30] = broken
     found = flash_attention(q, k, v, mask=None, causal=True)
     assert found[0, 0, :30].isfinite().all()
     assert found[0, 0, 30:].isnan().any()
 
 
-def test_threads_do_not_change_it() -> None:
+@in_both
+def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    q, k, v = (torch.randn(3, 4, 100, 32).bfloat16().requires_grad_() for _ in range(3))
+    q, k, v = (torch.randn(3, 4, 100, 32).to(dtype).requires_grad_() for _ in range(3))
     found: list[tuple[Tensor, ...]] = []
     before = torch.get_num_threads()
     for threads in (1, 2, 3):
@@ -101,8 +111,10 @@ def test_threads_do_not_change_it() -> None:
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
+@needs_bfloat16
 def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
+    monkeypatch.setitem(tuned.FLOAT32, choose_kernels().level, {})
     taken: list[bool] = []
 
     def spy(*tensors: Tensor, causal: bool) -> bool:
@@ -133,8 +145,20 @@ def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
         attend(*narrow, mask=torch.ones(1, 1, 20, 20, dtype=torch.bool), causal=True)
 
 
+def test_attend_takes_it_in_float32_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
+    q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).requires_grad_() for _ in range(3))
+    expected = attend_by_hand(*(x.detach().double() for x in (q, k, v)), causal=True)
+    for least, takes in ((q.shape[0] * 2 * 20 * 20, True), (q.shape[0] * 2 * 20 * 20 + 1, False)):
+        monkeypatch.setitem(tuned.FLOAT32, choose_kernels().level, {"flash_attention": least})
+        found = attend(q, k, v, causal=True)
+        assert ("tercet.flash" in type(found.grad_fn).__name__) == takes
+        assert apart(found, expected) < 1e-6
+
+
 def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
+    monkeypatch.setitem(tuned.FLOAT32, choose_kernels().level, {"flash_attention": 0})
     met: list[str] = []
 
     def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
@@ -144,12 +168,12 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return flash_attention(q, k, v, mask=None, causal=True) if supports_flash_attention(q, k, v) else q
 
-    q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).bfloat16().requires_grad_() for _ in range(3))
+    q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).requires_grad_() for _ in range(3))
     torch.compiler.reset()
     found = torch.compile(attention, fullgraph=True, backend=look)(q, k, v)
     expected = attention(q, k, v)
     assert torch.equal(found, expected)
-    slopes = torch.randn(found.shape).bfloat16()
+    slopes = torch.randn(found.shape)
     gradients = (torch.autograd.grad(y, (q, k, v), slopes) for y in (found, expected))
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
     assert met[0].count("tercet.flash_attention.default") == 1
@@ -157,7 +181,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
 
 def test_it_is_a_proper_operator() -> None:
     threads = torch.get_num_threads()
-    q, k, v = (torch.randn(threads, 2, 20, 16).bfloat16() for _ in range(3))
+    q, k, v = (torch.randn(threads, 2, 20, 16) for _ in range(3))
     mask = torch.rand(threads, 1, 1, 20) < 0.8
     for arguments in ((q, k, v, None, True), (q, k, v, mask, False)):
         checks = ("test_schema", "test_autograd_registration", "test_faketensor")

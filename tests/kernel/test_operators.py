@@ -29,6 +29,7 @@ def seen(*shape: int) -> Tensor:
     return torch.rand(shape) < 0.7
 
 
+PRODUCTS = bf16 if multiplies_bfloat16() else torch.float32  # what is multiplied
 OPERATORS: dict[str, tuple[Any, ...]] = {
     "inference_linear": (torch.randn(2, 5, 24), torch.randn(7, 24), torch.rand(7), torch.randn(7)),
     "decode_attention": (heads(3, 4).contiguous(), heads(2, 9), heads(2, 9), seen(2, 1, 3, 9)),
@@ -38,17 +39,16 @@ OPERATORS: dict[str, tuple[Any, ...]] = {
     "masked_softmax_backward": (heads(4, 16), heads(4, 16), True),
     "activate": (torch.randn(3, 5, 7).to(bf16), "gelu"),
     "activate_backward": (torch.randn(3, 5, 7).to(bf16), torch.randn(3, 5, 7).to(bf16), "silu"),
-    "linear": (torch.randn(40, 32).to(bf16), torch.randn(48, 32), torch.randn(48)),
+    "linear": (torch.randn(40, 32).to(PRODUCTS), torch.randn(48, 32), torch.randn(48)),
     "linear_backward": (
-        torch.randn(40, 48).to(bf16), torch.randn(40, 32).to(bf16), torch.randn(48, 32), (True, False, True),
+        torch.randn(40, 48).to(PRODUCTS), torch.randn(40, 32).to(PRODUCTS), torch.randn(48, 32), (True, False, True),
     ),
-    "flash_attention": (heads(4, 9, bf16), heads(2, 9, bf16), heads(2, 9, bf16), seen(2, 1, 9, 9), False),
+    "flash_attention": (heads(4, 9, PRODUCTS), heads(2, 9, PRODUCTS), heads(2, 9, PRODUCTS), seen(2, 1, 9, 9), False),
     "flash_attention_backward": (
-        heads(4, 9, bf16), heads(4, 9, bf16), heads(2, 9, bf16), heads(2, 9, bf16), heads(4, 9, bf16),
-        torch.randn(2, 4, 9), None, True,
+        heads(4, 9, PRODUCTS), heads(4, 9, PRODUCTS), heads(2, 9, PRODUCTS), heads(2, 9, PRODUCTS),
+        heads(4, 9, PRODUCTS), torch.randn(2, 4, 9), None, True,
     ),
 }  # fmt: skip
-OF_BFLOAT16 = {"linear", "linear_backward", "flash_attention", "flash_attention_backward"}
 
 
 def test_these_are_all_operators() -> None:
@@ -62,8 +62,6 @@ def test_these_are_all_operators() -> None:
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_operators_keep_the_rules_of_operators(name: str) -> None:
-    if name in OF_BFLOAT16 and not multiplies_bfloat16():
-        pytest.skip("this CPU does not multiply bfloat16")
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(getattr(ops, name).default, OPERATORS[name], test_utils=checks)
 
@@ -137,7 +135,7 @@ def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, 
     x, weight = data.draw(tensors((2, rows, k), dtype=f32)), data.draw(tensors((n, k), dtype=f32))
     bias = data.draw(st.none() | tensors((n,), dtype=f32))
     with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", bf16, enabled=autocast and not raw):
-        for module in ("inference_linear.LARGE", "inference_linear.MUCH", "bf16_linear.WORTH"):
+        for module in ("inference_linear.LARGE", "inference_linear.MUCH", "training_linear.WORTH"):
             patch.setattr(f"tercet.kernel.{module}", 1)
         expected = outcome(lambda: F.linear(x, weight, bias))
         if raw:
@@ -202,8 +200,6 @@ VALUES = st.one_of(
 @given(data=st.data(), name=st.sampled_from(sorted(OPERATORS)))
 def test_any_operator_with_other_arguments_answers_or_raises(data: Any, name: str) -> None:
     """No process ends, and what is answered has the shape that the operator's fake says."""
-    if name in OF_BFLOAT16 and not multiplies_bfloat16():
-        return
     arguments: list[Any] = [x.clone() if isinstance(x, Tensor) else x for x in OPERATORS[name]]
     for _ in range(data.draw(st.integers(1, 2))):
         place = data.draw(st.integers(0, len(arguments) - 1))

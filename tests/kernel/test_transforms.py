@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tercet.kernel import activations, bf16_linear, flash_attention, library, masked_softmax
+from tercet.kernel import activations, flash_attention, library, masked_softmax, training_linear
 from tercet.kernel.build import multiplies_bfloat16
 from tercet.nn import Linear
 from tercet.nn.attention import attend, attend_by_hand
@@ -31,7 +31,7 @@ needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU 
 
 @pytest.fixture(autouse=True)
 def _for_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (activations, bf16_linear, flash_attention, masked_softmax):
+    for module in (activations, training_linear, flash_attention, masked_softmax):
         monkeypatch.setattr(module, "WORTH", 1)
 
 

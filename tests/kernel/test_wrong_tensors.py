@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from tercet.kernel import adam_, cross_entropy_, dispatch, gradient_norm, library, supports_logits, top_tokens
 from tercet.kernel import masked_softmax as softmax_module
 from tercet.kernel.activations import activate
-from tercet.kernel.bf16_linear import bf16_linear, linear_backward, linear_forward
 from tercet.kernel.build import multiplies_bfloat16
 from tercet.kernel.decode_attention import decode_attention
 from tercet.kernel.flash_attention import flash_attention
 from tercet.kernel.inference_linear import inference_linear
 from tercet.kernel.masked_softmax import masked_softmax
+from tercet.kernel.training_linear import linear_backward, linear_forward, training_linear
 from tercet.nn import Linear
 from tercet.nn.attention import attend, attend_by_hand
 
@@ -74,19 +74,19 @@ TAKES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "activate": (activate, {"x": torch.randn(6, 20).bfloat16(), "name": "gelu"}),
     "linear": (
         linear_forward,
-        {"x": torch.randn(20, 32).bfloat16(), "weight": many(48, 32), "bias": many(48)},
+        {"x": torch.randn(20, 32), "weight": many(48, 32), "bias": many(48)},
     ),
     "linear_backward": (
         linear_backward,
         {
-            "grad_output": torch.randn(20, 48).bfloat16(), "x": torch.randn(20, 32).bfloat16(),
+            "grad_output": torch.randn(20, 48), "x": torch.randn(20, 32),
             "weight": many(48, 32), "needs_grad": (True, True, True),
         },
     ),
     "flash_attention": (
         flash_attention,
         {
-            "q": heads(2, 4, 9).bfloat16(), "k": heads(2, 2, 9).bfloat16(), "v": heads(2, 2, 9).bfloat16(),
+            "q": heads(2, 4, 9), "k": heads(2, 2, 9), "v": heads(2, 2, 9),
             "mask": ones(2, 1, 9, 9), "causal": False,
         },
     ),
@@ -114,14 +114,8 @@ def takes(kernel: str, **wrong: Any) -> Any:
     return function(*[arguments.pop(name) for name in list(arguments) if name in ("tensors", "scores")], **arguments)
 
 
-BF16_KERNELS = {"linear", "linear_backward", "flash_attention"}
-
-
 def kernel_cases(*cases: tuple[str, dict[str, Any]]) -> list[Any]:
-    return [
-        pytest.param(kernel, wrong, marks=needs_bfloat16 if kernel in BF16_KERNELS else (), id=f"{kernel}-{i}")
-        for i, (kernel, wrong) in enumerate(cases)
-    ]
+    return [pytest.param(kernel, wrong, id=f"{kernel}-{i}") for i, (kernel, wrong) in enumerate(cases)]
 
 
 @pytest.mark.parametrize(("kernel", "wrong"), kernel_cases(*[(name, {}) for name in TAKES]))
@@ -165,21 +159,22 @@ WRONG = kernel_cases(
     ("cross_entropy", {"scores": many(1, 20).expand(6, 20)}),  # the rows' gradients would be written over each other
     ("cross_entropy", {"smoothing": 1.5}),
     ("cross_entropy", {"softcap": -1.0}),
-    ("activate", {"x": torch.randn(6, 20)}),
+    ("activate", {"x": torch.randn(6, 20).half()}),
     ("activate", {"x": torch.randn(6, 20).bfloat16().T}),
     ("activate", {"name": "sine"}),
-    ("linear", {"x": torch.randn(20, 16).bfloat16()}),
-    ("linear", {"x": torch.randn(20, 32)}),
-    ("linear", {"x": torch.randn(20, 24).bfloat16(), "weight": many(48, 24)}),
+    ("linear", {"x": torch.randn(20, 16)}),
+    ("linear", {"x": torch.randn(20, 32).half()}),
+    ("linear", {"x": torch.randn(20, 24), "weight": many(48, 24)}),
     ("linear", {"weight": many(47, 32), "bias": many(47)}),
     ("linear", {"bias": many(16)}),
-    ("linear_backward", {"grad_output": torch.randn(20, 32).bfloat16()}),
-    ("linear_backward", {"grad_output": torch.randn(19, 48).bfloat16()}),
-    ("linear_backward", {"grad_output": torch.randn(20, 48)}),
+    ("linear_backward", {"grad_output": torch.randn(20, 32)}),
+    ("linear_backward", {"grad_output": torch.randn(19, 48)}),
+    ("linear_backward", {"grad_output": torch.randn(20, 48).bfloat16()}),
     ("linear_backward", {"needs_grad": (True,)}),
     ("linear_backward", {"weight": many(47, 32)}),  # whose bias has no gradient
     ("flash_attention", {"k": heads(2, 3, 9), "v": heads(2, 3, 9)}),
     ("flash_attention", {"v": heads(2, 2, 5)}),
+    ("flash_attention", {"q": heads(2, 4, 9).half(), "k": heads(2, 2, 9).half(), "v": heads(2, 2, 9).half()}),
     ("flash_attention", {"mask": ones(2, 1, 9, 4)}),
     ("flash_attention", {"mask": ones(2, 4, 9, 9)}),
     ("flash_attention", {"mask": None, "causal": True, "k": heads(2, 2, 4), "v": heads(2, 2, 4)}),
@@ -367,7 +362,7 @@ def test_no_rows_have_gradients_of_zero() -> None:
     none, weight = torch.zeros(0, 32).bfloat16(), torch.randn(48, 32, requires_grad=True)
     bias = torch.zeros(48, requires_grad=True)
     torch.full((1 << 20,), 7.0)  # numbers in the memory that comes next
-    bf16_linear(none, weight, bias).sum().backward()
+    training_linear(none, weight, bias).sum().backward()
     assert weight.grad is not None
     assert bias.grad is not None
     assert not weight.grad.any()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.kernel import bf16_linear, cross_entropy, library
+from tercet.kernel import cross_entropy, library, training_linear
 from tercet.kernel.build import multiplies_bfloat16
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
@@ -184,7 +184,7 @@ def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.M
 @pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
 @pytest.mark.parametrize("pad_to", [1, 3])
 def test_few_products_go_through_the_kernel_and_find_the_same(pad_to: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bf16_linear, "WORTH", 1)
+    monkeypatch.setattr(training_linear, "WORTH", 1)
     calls = {name: Mock(wraps=getattr(likelihood, name)) for name in ("linear_forward", "linear_backward")}
     for name, call in calls.items():
         monkeypatch.setattr(likelihood, name, call)

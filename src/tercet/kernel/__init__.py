@@ -3,9 +3,6 @@
 from tercet.kernel.adam import adam_ as adam_
 from tercet.kernel.adam import gradient_norm as gradient_norm
 from tercet.kernel.adam import supports_gradients as supports_gradients
-from tercet.kernel.bf16_linear import linear_backward as linear_backward
-from tercet.kernel.bf16_linear import linear_forward as linear_forward
-from tercet.kernel.bf16_linear import supports_bf16_linear as supports_bf16_linear
 from tercet.kernel.build import KernelChoice as KernelChoice
 from tercet.kernel.build import build_id as build_id
 from tercet.kernel.build import choose_kernels as choose_kernels
@@ -21,3 +18,6 @@ from tercet.kernel.dispatch import linear as linear
 from tercet.kernel.operators import refuse_second_derivative as refuse_second_derivative
 from tercet.kernel.top_tokens import supports_scores as supports_scores
 from tercet.kernel.top_tokens import top_tokens as top_tokens
+from tercet.kernel.training_linear import linear_backward as linear_backward
+from tercet.kernel.training_linear import linear_forward as linear_forward
+from tercet.kernel.training_linear import supports_training_linear as supports_training_linear

@@ -1,4 +1,4 @@
-"""The activation of a feed-forward network in bfloat16 on a CPU, forward and backward."""
+"""The activation of a feed-forward network on a CPU, forward and backward."""
 
 import ctypes
 from functools import cache
@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import has_kernels, kernels
+from tercet.kernel.build import has_kernels, kernel_of, kernels
 from tercet.kernel.checked import Contract
 from tercet.kernel.operators import differentiable, operator
+from tercet.kernel.tuned import pays
 
 WORTH = 1 << 18  # numbers from which it is worth having the kernel compiled
-NUMBERS = Contract("activate", x="bfloat16[*]")
-GRADIENTS = Contract("activate_backward", x="bfloat16[*]", grad_output="bfloat16|float32[*] strided")
+NUMBERS = Contract("activate", x="float32|bfloat16[*]")
+GRADIENTS = Contract("activate_backward", x="float32|bfloat16[*]", grad_output="bfloat16|float32[*] strided")
 
 
 @cache
@@ -26,14 +27,19 @@ def activation_numbers() -> dict[str, int]:
 
 def supports_activation(x: Tensor) -> bool:
     """Whether these numbers are ones for the kernel."""
-    return not torch.compiler.is_exporting() and x.numel() >= WORTH and NUMBERS.fits(x) and has_kernels()
+    return (
+        not torch.compiler.is_exporting()
+        and x.numel() >= WORTH
+        and NUMBERS.fits(x)
+        and (has_kernels() if x.dtype == torch.bfloat16 else pays("activate", x.dtype, x.numel()))
+    )
 
 
 def activate(x: Tensor, name: str) -> Tensor:
     """The activation of each number; ask `supports_activation` before.
 
     Args:
-        x: of any shape, bfloat16; worked out in float32.
+        x: of any shape; worked out in float32.
     """
     return _differentiable(x, name)
 
@@ -76,5 +82,5 @@ def _call(x: Tensor, grad_output: Tensor | None, name: str) -> Tensor:
     if name not in numbers:
         raise ValueError(f"there is no activation {name!r}; there are {', '.join(numbers)}")
     y = torch.empty_like(x)
-    kernels().activate(x, grad_output, y, x.numel(), numbers[name], torch.get_num_threads())
+    kernel_of("activate", x.dtype)(x, grad_output, y, x.numel(), numbers[name], torch.get_num_threads())
     return y

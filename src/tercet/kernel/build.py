@@ -32,7 +32,7 @@ from tercet.kernel.levels import (
     missing_instructions,
 )
 from tercet.kernel.library_cache import find_or_compile, read_code
-from tercet.kernel.signatures import SIGNATURES
+from tercet.kernel.signatures import BFLOAT16, SIGNATURES
 from tercet.messages import show
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -122,6 +122,18 @@ def kernels() -> ctypes.CDLL:
     return loaded
 
 
+def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """The one of this name for such numbers, of those that come in float32 and in bfloat16.
+
+    Raises:
+        NotImplementedError: where the CPU does not multiply these.
+    """
+    function = getattr(kernels(), f"{name}_{str(dtype).removeprefix('torch.')}", None)
+    if function is None:
+        raise NotImplementedError(f"{name}: kernels of the level {choose_kernels().level} do not multiply {dtype}")
+    return function
+
+
 def mask_strides(mask: torch.Tensor | None) -> tuple[int, int]:
     """From row to row and from query to query of a mask (B or 1, 1, T or 1, S) without gaps; 0 where one serves all."""
     if mask is None:
@@ -150,7 +162,7 @@ def has_kernels() -> bool:
 def multiplies_bfloat16() -> bool:
     """Whether the kernels were compiled for a CPU that multiplies bfloat16 (AVX-512 BF16)."""
     loaded = library()
-    return loaded is not None and bool(ctypes.c_int.in_dll(loaded, "MULTIPLIES_BFLOAT16").value)
+    return loaded is not None and all(hasattr(loaded, name) for name in BFLOAT16)
 
 
 def _choose_level(named: str) -> tuple[Level, str]:
@@ -180,6 +192,8 @@ def _refuse(why: str, levels: dict[str, Level]) -> NoReturn:
 def _load(path: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(path))
     for name, arguments in SIGNATURES.items():
+        if name in BFLOAT16 and not hasattr(loaded, name):
+            continue
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
     return loaded

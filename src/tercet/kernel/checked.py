@@ -3,8 +3,9 @@
     Contract("decode_attention", q="float32[B H T K]", k="float32[B G S K] rows", mask="bool[#B 1 #T S]?")
 
 Axes have names, as in jaxtyping: one size for each name, in all tensors. `#T` may also be 1, `K%8` and `H%G` are
-multiples of 8 and of G, and not zero; `*` stands for any axes in front, `?` for a tensor that may be missing. Tensors
-lie without gaps; of one with `rows` only the last axis does, one that is `strided` may lie in any way.
+multiples of 8 and of G, and not zero; `*` stands for any axes in front, `?` for a tensor that may be missing. What is
+`q[...]` has the dtype of q, which comes before it. Tensors lie without gaps; of one with `rows` only the last axis
+does, one that is `strided` may lie in any way.
 
 Who chooses a kernel asks `fits`, and goes PyTorch's way where it is false: there what is legal is worked out, and what
 is wrong is refused in PyTorch's words. The kernel itself asks `sizes`, whoever calls it.
@@ -27,7 +28,8 @@ MOST_KNOWN = 4096  # forms of tensors that a contract remembers
 
 class Argument(NamedTuple):
     name: str
-    dtypes: tuple[torch.dtype, ...]
+    dtypes: tuple[torch.dtype, ...]  # any of these; none: that of the argument `like`
+    like: int
     axes: tuple[tuple[str, bool], ...]  # each one's name, and whether it may also be 1
     has_front: bool
     is_optional: bool
@@ -45,7 +47,8 @@ class Contract:
     def __init__(self, kernel: str, **arguments: str) -> None:
         self.kernel, self.words = kernel, arguments
         self._known: dict[Any, Sizes | None] = {}
-        self.arguments = tuple(_parse(name, words) for name, words in arguments.items())
+        names = tuple(arguments)
+        self.arguments = tuple(_parse(name, words, names) for name, words in arguments.items())
         self.multiples = tuple(
             (number, axis, int(divisor) if divisor.isdigit() else divisor)
             for number, words in enumerate(arguments.values())
@@ -89,11 +92,14 @@ class Contract:
     def _work_out(self, tensors: tuple[Tensor | None, ...]) -> Sizes | None:
         sizes: Sizes = {"1": 1}
         for argument, x in zip(self.arguments, tensors, strict=True):
-            _, dtypes, axes, has_front, is_optional, layout = argument
+            _, dtypes, like, axes, has_front, is_optional, layout = argument
             if x is None:
                 if is_optional:
                     continue
                 return None
+            if not dtypes:
+                of = tensors[like]
+                dtypes = () if of is None else (of.dtype,)
             shape = x.shape
             front = len(shape) - len(axes)
             if x.dtype not in dtypes or front < 0 or (front > 0 and not has_front):
@@ -158,14 +164,16 @@ def _ordinary_keys() -> frozenset[int]:
 TYPES = (Tensor, torch.nn.Parameter)  # a class of somebody's own wants to see PyTorch's operations
 
 
-def _parse(name: str, words: str) -> Argument:
+def _parse(name: str, words: str, names: tuple[str, ...]) -> Argument:
     match = re.fullmatch(r"([\w|]+)\[(\*?)([\w#% ]*)\](\??) ?(rows|strided|)", words)
     if match is None:
         raise ValueError(f"{name}: {words!r} is not of the form 'dtype[axes]', with ?, rows or strided behind it")
     dtypes, front, axes, optional, layout = match.groups()
+    like = names.index(dtypes) if dtypes in names else -1
     return Argument(
         name,
-        tuple(getattr(torch, dtype) for dtype in dtypes.split("|")),
+        () if like >= 0 else tuple(getattr(torch, dtype) for dtype in dtypes.split("|")),
+        like,
         tuple((axis.removeprefix("#").split("%")[0], axis.startswith("#")) for axis in axes.split()),
         bool(front),
         bool(optional),

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import kernels, supports_numbers
+from tercet.kernel.build import kernel_of, supports_numbers
 from tercet.kernel.checked import Contract
 from tercet.kernel.operators import operator
 
@@ -62,9 +62,8 @@ def _forward(
     if not 0 <= smoothing <= 1 or (softcap is not None and not softcap > 0):
         raise ValueError(f"cross_entropy: smoothing={smoothing} must be between 0 and 1, softcap={softcap} above 0")
     totals, plains = (torch.empty(rows, dtype=torch.float32) for _ in range(2))
-    function = kernels().cross_entropy_float32 if scores.dtype == torch.float32 else kernels().cross_entropy_bfloat16
     wrong = ctypes.c_int64(-1)
-    function(
+    kernel_of("cross_entropy", scores.dtype)(
         scores, rows, vocabulary, scores.stride(0), targets, smoothing, softcap or 0.0, learns, totals, plains,
         ctypes.byref(wrong), torch.get_num_threads(),
     )  # fmt: skip

@@ -6,11 +6,11 @@ Each function is a single question to its caller, who goes PyTorch's way at None
 from torch import Tensor
 
 from tercet.kernel.activations import activate, supports_activation
-from tercet.kernel.bf16_linear import bf16_linear, supports_bf16_linear
 from tercet.kernel.decode_attention import decode_attention, supports_decode_attention
 from tercet.kernel.flash_attention import flash_attention, supports_flash_attention
 from tercet.kernel.inference_linear import inference_linear, supports_inference_linear
 from tercet.kernel.short_attention import short_attention, supports_short_attention
+from tercet.kernel.training_linear import supports_training_linear, training_linear
 
 
 def attention(
@@ -64,8 +64,8 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
     """
     if supports_inference_linear(x, weight, scale, bias):
         return inference_linear(x, weight, scale, bias)
-    if supports_bf16_linear(x, weight, bias):
-        return bf16_linear(x, weight, bias)
+    if supports_training_linear(x, weight, bias):
+        return training_linear(x, weight, bias)
     return None
 
 

@@ -1,6 +1,6 @@
-"""Attention over whole sequences, forward and backward, where the CPU multiplies bfloat16: the (T, S) scores are never
-written, nor is what causality hides worked out. PyTorch's kernel for CPUs takes several times as long in bfloat16, and
-the formula written out is a dozen passes over the largest tensor of a layer.
+"""Attention over whole sequences, forward and backward: the (T, S) scores are never written, nor is what causality
+hides worked out. PyTorch's kernel for CPUs takes up to twice as long, in bfloat16 several times, and the formula
+written out is a dozen passes over the largest tensor of a layer.
 
 As Dao et al., "FlashAttention" (2022) have it on a GPU: the backward pass works the weights out once more.
 """
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import constant_when_compiled, kernels, mask_strides, multiplies_bfloat16
+from tercet.kernel.build import constant_when_compiled, kernel_of, mask_strides
 from tercet.kernel.checked import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
+from tercet.kernel.tuned import pays, product_dtype
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
 FLOATS = "float32|bfloat16|float16"
@@ -20,11 +21,11 @@ INPUT = Contract(
     "flash_attention", q=f"{FLOATS}[B H%G T K%16] strided", k=f"{FLOATS}[B G S K] strided",
     v=f"{FLOATS}[B G S K] strided", mask="bool[#B 1 #T S]? strided",
 )  # fmt: skip
-HEADS = {"q": "bfloat16[B H%G T K%16] rows", "k": "bfloat16[B G S K] rows", "v": "bfloat16[B G S K] rows"}
+HEADS = {"q": "float32|bfloat16[B H%G T K%16] rows", "k": "q[B G S K] rows", "v": "q[B G S K] rows"}
 MASK = "bool[#B 1 #T S]?"
 FORWARD = Contract("flash_attention", **HEADS, mask=MASK)
 BACKWARD = Contract(
-    "flash_attention_backward", **HEADS, y="bfloat16[B H T K] rows", grad_output="bfloat16[B H T K] strided",
+    "flash_attention_backward", **HEADS, y="q[B H T K] rows", grad_output="q[B H T K] strided",
     logsumexp="float32[B H T]", mask=MASK,
 )  # fmt: skip
 
@@ -32,7 +33,7 @@ BACKWARD = Contract(
 def supports_flash_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False
 ) -> bool:
-    """Whether this attention is one for the kernel: bfloat16, or what is to be multiplied in it, on such a CPU.
+    """Whether this attention is one for the kernel, in what its products are made here.
 
     Args:
         q: (B, H, T, K).
@@ -43,12 +44,11 @@ def supports_flash_attention(
     return (
         not torch.compiler.is_exporting()
         and batch * heads * queries * k.shape[2] >= WORTH
-        and _product_dtype(q) == torch.bfloat16
         and batch * k.shape[1] >= _threads()
         and (q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled("cpu"))
         and not (causal and (mask is not None or queries != k.shape[2]))
         and INPUT.fits(q, k, v, mask)
-        and multiplies_bfloat16()
+        and pays("flash_attention", product_dtype(q), batch * heads * queries * k.shape[2])
     )
 
 
@@ -62,9 +62,9 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, cau
         causal: query t sees keys 0..t, and there is no mask.
 
     Returns:
-        (B, H, T, K) bfloat16, in memory (B, T, H, K).
+        (B, H, T, K), in memory (B, T, H, K).
     """
-    q, k, v = (_contiguous_rows(x.to(torch.bfloat16)) for x in (q, k, v))
+    q, k, v = (_contiguous_rows(x.to(product_dtype(x))) for x in (q, k, v))
     return _differentiable(q, k, v, None if mask is None else mask.contiguous(), causal)[0]
 
 
@@ -122,12 +122,6 @@ def _threads() -> int:
     return torch.get_num_threads()
 
 
-def _product_dtype(x: Tensor) -> torch.dtype:
-    """In which it would be multiplied; float64 stays what it is in mixed precision, too."""
-    mixed = torch.is_autocast_enabled("cpu") and x.dtype != torch.float64
-    return torch.get_autocast_dtype("cpu") if mixed else x.dtype
-
-
 def _empty_by_tokens(like: Tensor) -> Tensor:
     """(B, H, T, K) that lies in memory as (B, T, H, K)."""
     _, heads, tokens, d_head = like.shape
@@ -142,4 +136,4 @@ def _call(
         raise ValueError(f"{name}: causal is for no mask and as many queries as keys, not T={queries} and S={keys}")
     integers = (batch, heads, groups, queries, keys, d_head, int(causal), *mask_strides(mask))
     addresses = [number for x in tensors for number in (x.data_ptr(), *x.stride())]
-    getattr(kernels(), name)(addresses, mask, logsumexp, integers, torch.get_num_threads())
+    kernel_of(name, tensors[0].dtype)(addresses, mask, logsumexp, integers, torch.get_num_threads())

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import kernels, mask_strides, supports_numbers
+from tercet.kernel.build import kernel_of, mask_strides, supports_numbers
 from tercet.kernel.checked import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
 
@@ -92,5 +92,4 @@ def _integers(sizes: Sizes, mask: Tensor | None, causal: bool) -> tuple[int, ...
 
 
 def _call(name: str, first: Tensor, second: Tensor, third: Tensor | None, *, sizes: tuple[int, ...]) -> None:
-    function = getattr(kernels(), f"{name}_{str(first.dtype).removeprefix('torch.')}")
-    function(first, second, third, sizes, torch.get_num_threads())
+    kernel_of(name, first.dtype)(first, second, third, sizes, torch.get_num_threads())

@@ -20,8 +20,8 @@ from tercet.kernel import (
     linear_backward,
     linear_forward,
     refuse_second_derivative,
-    supports_bf16_linear,
     supports_logits,
+    supports_training_linear,
 )
 from tercet.models.vocabulary import Unembedding
 from tercet.objectives.loss import IGNORED, Loss
@@ -70,7 +70,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         few = bias is None and len(hidden) <= n_rows and len(hidden) * weight.numel() <= FEW
-        few = few and supports_bf16_linear(hidden, weight, padded=True)
+        few = few and supports_training_linear(hidden, weight, padded=True)
         hidden = hidden.to(dtype).contiguous()
         weight = weight if few else weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)

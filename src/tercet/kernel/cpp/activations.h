@@ -65,9 +65,9 @@ inline void activate(float* row, Index count, Activation activation) {
     for (Index i = 0; i < count; i += LANES) write(activated(read(row, i, count, 0), activation), row, i, count);
 }
 
-// y = activated(x), or, where there is grad_output, that of y, the gradient of x. All bfloat16.
-template <Activation ACTIVATION>
-void activate(const uint16_t* x, const uint16_t* grad_output, uint16_t* y, Index first, Index last) {
+// y = activated(x), or, where there is grad_output, that of y, the gradient of x.
+template <Activation ACTIVATION, typename T>
+void activate(const T* x, const T* grad_output, T* y, Index first, Index last) {
     Index i = first;
     for (; i + WIDE <= last; i += WIDE) {
         const Wide numbers = read(x + i);

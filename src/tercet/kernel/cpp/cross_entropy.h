@@ -23,7 +23,7 @@ struct CrossEntropy {
 
     Wide scores_from(const T* at, Index count) const {
         const Wide z = capped(read(at, count));
-        return count < WIDE ? first(count, z, -INFINITY) : z;
+        return count < WIDE ? where(first_lanes(count), z, -INFINITY) : z;
     }
     float logit(T score) const { return capped(all(widen_one(score)))[0]; }
 
@@ -53,7 +53,7 @@ struct CrossEntropy {
         for (Index v = 0; v < V; v += WIDE) {
             const Wide z = scores_from(row + v, V - v) - top;
             sums += exp(z);
-            if (smoothing) distances += first(V - v, z, 0);
+            if (smoothing) distances += where(first_lanes(V - v), z, 0);
         }
         const float sum = add_up(sums), lse = logf(sum), likely = logit(row[targets[n]]) - top;
         plains[n] = lse - likely;

@@ -13,29 +13,6 @@ struct Panels {
     AlignedBuffer<float> x, w;
 };
 
-// (LANES, LANES) numbers, transposed.
-inline void transpose(Floats (&rows)[LANES]) {
-#ifdef __AVX__
-    __m256 twos[LANES], fours[LANES];
-    for (int i = 0; i < LANES; i += 2) {
-        twos[i] = _mm256_unpacklo_ps((__m256)rows[i], (__m256)rows[i + 1]);
-        twos[i + 1] = _mm256_unpackhi_ps((__m256)rows[i], (__m256)rows[i + 1]);
-    }
-    for (int i = 0; i < LANES; i += 4)
-        for (int j = 0; j < 2; j++) {
-            fours[i + 2 * j] = _mm256_shuffle_ps(twos[i + j], twos[i + j + 2], _MM_SHUFFLE(1, 0, 1, 0));
-            fours[i + 2 * j + 1] = _mm256_shuffle_ps(twos[i + j], twos[i + j + 2], _MM_SHUFFLE(3, 2, 3, 2));
-        }
-    for (int i = 0; i < 4; i++) {
-        rows[i] = (Floats)_mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
-        rows[i + 4] = (Floats)_mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
-    }
-#else
-    for (int i = 0; i < LANES; i++)
-        for (int j = 0; j < i; j++) std::swap(((float*)&rows[i])[j], ((float*)&rows[j])[i]);
-#endif
-}
-
 template <typename W>
 struct Gemm {
     const Product<W>& p;

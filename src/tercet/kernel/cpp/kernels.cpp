@@ -5,12 +5,12 @@
 #include <numeric>
 
 #include "adam.h"
-#include "bf16_linear.h"
 #include "cross_entropy.h"
 #include "decode_attention.h"
 #include "flash_attention.h"
 #include "fused_step.h"
 #include "gemm.h"
+#include "linear.h"
 #include "masked_softmax.h"
 #include "top_tokens.h"
 
@@ -79,17 +79,77 @@ void softmax_backward(const T* weights, const T* grad_weights, T* grad_scores, c
     });
 }
 
-#ifdef __AVX512BF16__
 // Of each tensor its address and four strides, the last of which is 1.
-Rows rows(const Index* tensor) { return {(Half*)tensor[0], {tensor[1], tensor[2], tensor[3]}}; }
+template <typename A>
+Rows<A> rows(const Index* tensor) { return {(typename A::Number*)tensor[0], {tensor[1], tensor[2], tensor[3]}}; }
 
 // tensors: q, k, v, y. sizes: B, H, G, T, S, K, causal, the mask's strides.
-FlashAttention attention_of(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes) {
+template <typename A>
+FlashAttention<A> attention_of(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes) {
     const Index B = sizes[0], H = sizes[1], G = sizes[2], T = sizes[3], S = sizes[4], K = sizes[5];
     return {B, H, G, T, S, K, {H, T, S, sizes[6] != 0, mask, {sizes[7], sizes[8]}},
-            rows(tensors), rows(tensors + 5), rows(tensors + 10), rows(tensors + 15), logsumexp};
+            rows<A>(tensors), rows<A>(tensors + 5), rows<A>(tensors + 10), rows<A>(tensors + 15), logsumexp};
 }
-#endif
+template <typename A>
+void attend(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes, int threads) {
+    const auto attention = attention_of<A>(tensors, mask, logsumexp, sizes);
+    parallel_for(threads, [&](ThreadRange range) {
+        thread_local typename FlashAttention<A>::Scratch scratch;
+        const auto [first, last] = range.of(attention.B * attention.H);
+        for (Index i = first; i < last; i++) attention.forward(i / attention.H, i % attention.H, scratch);
+    });
+}
+// tensors: q, k, v, y, the gradient of y, and where those of q, k and v go.
+template <typename A>
+void attend_backward(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes, int threads) {
+    const auto attention = attention_of<A>(tensors, mask, logsumexp, sizes);
+    const auto dy = rows<A>(tensors + 20), dq = rows<A>(tensors + 25), dk = rows<A>(tensors + 30), dv = rows<A>(tensors + 35);
+    parallel_for(threads, [&](ThreadRange range) {
+        thread_local typename FlashAttention<A>::Scratch scratch;
+        const auto [first, last] = range.of(attention.B * attention.G);
+        for (Index i = first; i < last; i++) attention.backward(i / attention.G, i % attention.G, dy, dq, dk, dv, scratch);
+    });
+}
+
+// Packed and multiplied by the same threads, who wait for each other in between.
+template <typename A, typename Number = typename A::Number>
+void linear_forward(const Number* x, const float* w, const float* bias, Number* y, Index N, Index K, Index M, int threads) {
+    thread_local typename Linear<A>::PackedWeights buffers;
+    const Linear<A> linear{N, K, M, x, w};
+    auto& packed = buffers.of(K * linear.padded, 0, 0);
+    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    parallel_for(threads, [&](ThreadRange range) { linear.pack_weights(range, packed); });
+    parallel_for(threads, [&](ThreadRange range) { linear.forward(range, packed, bias, y); });
+}
+template <typename A, typename Number = typename A::Number>
+void linear_backward(const Number* dy, const Number* x, const float* w, Number* dx, float* dw, float* db, Index N, Index K,
+                     Index M, int threads) {
+    thread_local typename Linear<A>::PackedWeights buffers;
+    const Linear<A> linear{N, K, M, x, w};
+    const Index most = std::min(up_to(N, A::STEP), Linear<A>::BATCH);
+    auto& packed = buffers.of(K * linear.padded, K * most, linear.padded * most);
+    const typename Linear<A>::Gradients gradients{dy, dx, dw, db};
+    threads = N * K * M > WORTH_SHARING ? threads : 1;
+    for (Index first = 0; first < N; first += most) {
+        const Index count = std::min(most, N - first);
+        parallel_for(threads, [&](ThreadRange range) { linear.pack_operands(range, packed, gradients, first, count); });
+        parallel_for(threads, [&](ThreadRange range) { linear.backward(range, packed, gradients, first, count); });
+    }
+}
+
+template <typename T>
+void activate_all(const T* x, const T* grad_output, T* y, Index count, Index activation, int threads) {
+    parallel_for(count > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
+        const auto [first, last] = range.of(count);
+        switch (activation) {
+            case RELU: return activate<RELU>(x, grad_output, y, first, last);
+            case GELU: return activate<GELU>(x, grad_output, y, first, last);
+            case GELU_TANH: return activate<GELU_TANH>(x, grad_output, y, first, last);
+            case SILU: return activate<SILU>(x, grad_output, y, first, last);
+            case RELU_SQUARED: return activate<RELU_SQUARED>(x, grad_output, y, first, last);
+        }
+    });
+}
 
 KVTable kv_table(const Index* table) {
     return {(float*)table[0], (float*)table[1], {table[2], table[3], table[4]}, {table[5], table[6], table[7]}};
@@ -143,73 +203,49 @@ void cross_entropy_bfloat16(uint16_t* scores, Index N, Index V, Index stride, co
     cross_entropy<uint16_t>(N, {scores, V, stride, targets, smoothing, cap, learns != 0, totals, plains}, wrong, threads);
 }
 
-#ifdef __AVX512BF16__
-extern const int MULTIPLIES_BFLOAT16 = 1;
-void flash_attention_forward(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
-                             int threads) {
-    const FlashAttention attention = attention_of(tensors, mask, logsumexp, sizes);
-    parallel_for(threads, [&](ThreadRange range) {
-        thread_local FlashAttention::Scratch scratch;
-        const auto [first, last] = range.of(attention.B * attention.H);
-        for (Index i = first; i < last; i++) attention.forward(i / attention.H, i % attention.H, scratch);
-    });
+void flash_attention_forward_float32(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
+                                     int threads) {
+    attend<Float32>(tensors, mask, logsumexp, sizes, threads);
 }
-// tensors: q, k, v, y, the gradient of y, and where those of q, k and v go.
-void flash_attention_backward(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
-                              int threads) {
-    const FlashAttention attention = attention_of(tensors, mask, logsumexp, sizes);
-    const Rows dy = rows(tensors + 20), dq = rows(tensors + 25), dk = rows(tensors + 30), dv = rows(tensors + 35);
-    parallel_for(threads, [&](ThreadRange range) {
-        thread_local FlashAttention::Scratch scratch;
-        const auto [first, last] = range.of(attention.B * attention.G);
-        for (Index i = first; i < last; i++) attention.backward(i / attention.G, i % attention.G, dy, dq, dk, dv, scratch);
-    });
+void flash_attention_backward_float32(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
+                                      int threads) {
+    attend_backward<Float32>(tensors, mask, logsumexp, sizes, threads);
+}
+void linear_forward_float32(const float* x, const float* w, const float* bias, float* y, Index N, Index K, Index M,
+                            int threads) {
+    linear_forward<Float32>(x, w, bias, y, N, K, M, threads);
+}
+void linear_backward_float32(const float* dy, const float* x, const float* w, float* dx, float* dw, float* db, Index N,
+                             Index K, Index M, int threads) {
+    linear_backward<Float32>(dy, x, w, dx, dw, db, N, K, M, threads);
 }
 
-// Packed and multiplied by the same threads, who wait for each other in between.
-void linear_forward(const uint16_t* x, const float* w, const float* bias, uint16_t* y, Index N, Index K, Index M,
-                  int threads) {
-    thread_local Linear::PackedWeights buffers;
-    const Linear linear{N, K, M, x, w};
-    Linear::PackedWeights& packed = buffers.of(K * linear.padded, 0, 0);
-    threads = N * K * M > WORTH_SHARING ? threads : 1;
-    parallel_for(threads, [&](ThreadRange range) { linear.pack_weights(range, packed); });
-    parallel_for(threads, [&](ThreadRange range) { linear.forward(range, packed, bias, y); });
+#ifdef __AVX512BF16__  // elsewhere these are not there, and nobody can call them
+void flash_attention_forward_bfloat16(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
+                                      int threads) {
+    attend<Bfloat16>(tensors, mask, logsumexp, sizes, threads);
 }
-void linear_backward(const uint16_t* dy, const uint16_t* x, const float* w, uint16_t* dx, float* dw, float* db, Index N,
-                 Index K, Index M, int threads) {
-    thread_local Linear::PackedWeights buffers;
-    const Linear linear{N, K, M, x, w};
-    const Index most = std::min(up_to(N, 2), Linear::BATCH);
-    Linear::PackedWeights& packed = buffers.of(K * linear.padded, K * most, linear.padded * most);
-    const Linear::Gradients gradients{dy, dx, dw, db};
-    threads = N * K * M > WORTH_SHARING ? threads : 1;
-    for (Index first = 0; first < N; first += most) {
-        const Index count = std::min(most, N - first);
-        parallel_for(threads, [&](ThreadRange range) { linear.pack_operands(range, packed, gradients, first, count); });
-        parallel_for(threads, [&](ThreadRange range) { linear.backward(range, packed, gradients, first, count); });
-    }
+void flash_attention_backward_bfloat16(const Index* tensors, const uint8_t* mask, float* logsumexp, const Index* sizes,
+                                       int threads) {
+    attend_backward<Bfloat16>(tensors, mask, logsumexp, sizes, threads);
 }
-#else
-extern const int MULTIPLIES_BFLOAT16 = 0;
-void linear_forward(const uint16_t*, const float*, const float*, uint16_t*, Index, Index, Index, int) {}
-void linear_backward(const uint16_t*, const uint16_t*, const float*, uint16_t*, float*, float*, Index, Index, Index, int) {}
-void flash_attention_forward(const Index*, const uint8_t*, float*, const Index*, int) {}
-void flash_attention_backward(const Index*, const uint8_t*, float*, const Index*, int) {}
+void linear_forward_bfloat16(const uint16_t* x, const float* w, const float* bias, uint16_t* y, Index N, Index K, Index M,
+                             int threads) {
+    linear_forward<Bfloat16>(x, w, bias, y, N, K, M, threads);
+}
+void linear_backward_bfloat16(const uint16_t* dy, const uint16_t* x, const float* w, uint16_t* dx, float* dw, float* db,
+                              Index N, Index K, Index M, int threads) {
+    linear_backward<Bfloat16>(dy, x, w, dx, dw, db, N, K, M, threads);
+}
 #endif
 
 extern const char* const ACTIVATIONS = ACTIVATION_NAMES;
-void activate(const uint16_t* x, const uint16_t* grad_output, uint16_t* y, Index count, Index activation, int threads) {
-    parallel_for(count > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
-        const auto [first, last] = range.of(count);
-        switch (activation) {
-            case RELU: return activate<RELU>(x, grad_output, y, first, last);
-            case GELU: return activate<GELU>(x, grad_output, y, first, last);
-            case GELU_TANH: return activate<GELU_TANH>(x, grad_output, y, first, last);
-            case SILU: return activate<SILU>(x, grad_output, y, first, last);
-            case RELU_SQUARED: return activate<RELU_SQUARED>(x, grad_output, y, first, last);
-        }
-    });
+void activate_float32(const float* x, const float* grad_output, float* y, Index count, Index activation, int threads) {
+    activate_all(x, grad_output, y, count, activation, threads);
+}
+void activate_bfloat16(const uint16_t* x, const uint16_t* grad_output, uint16_t* y, Index count, Index activation,
+                       int threads) {
+    activate_all(x, grad_output, y, count, activation, threads);
 }
 
 void softmax_float32(const float* scores, float* weights, const uint8_t* mask, const Index* sizes, int threads) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 #ifdef __AVX__
 #include <immintrin.h>
@@ -82,6 +83,29 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #endif
 }
 
+// (LANES, LANES) numbers, transposed.
+inline void transpose(Floats (&rows)[LANES]) {
+#ifdef __AVX__
+    __m256 twos[LANES], fours[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        twos[i] = _mm256_unpacklo_ps((__m256)rows[i], (__m256)rows[i + 1]);
+        twos[i + 1] = _mm256_unpackhi_ps((__m256)rows[i], (__m256)rows[i + 1]);
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = _mm256_shuffle_ps(twos[i + j], twos[i + j + 2], _MM_SHUFFLE(1, 0, 1, 0));
+            fours[i + 2 * j + 1] = _mm256_shuffle_ps(twos[i + j], twos[i + j + 2], _MM_SHUFFLE(3, 2, 3, 2));
+        }
+    for (int i = 0; i < 4; i++) {
+        rows[i] = (Floats)_mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+        rows[i + 4] = (Floats)_mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
+#else
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) std::swap(((float*)&rows[i])[j], ((float*)&rows[j])[i]);
+#endif
+}
+
 // In one order, alone and four at a time.
 inline float add_up(Floats s) { return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])); }
 inline void add_up(Floats a, Floats b, Floats c, Floats d, float* sums) {
@@ -125,8 +149,15 @@ inline void write(uint16_t* y, Wide x) {
 #endif
 }
 inline Wide multiply_add(Wide a, Wide b, Wide sum) { return _mm512_fmadd_ps(a, b, sum); }
-inline __mmask16 first_lanes(Index count) { return count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1; }
-inline Wide first(Index count, Wide x, float other) { return _mm512_mask_blend_ps(first_lanes(count), all(other), x); }
+using Lanes = __mmask16;  // which of them count
+inline Lanes first_lanes(Index count) { return count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1; }
+inline Lanes nonzero_lanes(const uint8_t* x, Index count) {
+    return _mm_test_epi8_mask(_mm_maskz_loadu_epi8(first_lanes(count), x), _mm_set1_epi8(-1));
+}
+inline Lanes lanes_above(Wide x, float other) { return _mm512_cmp_ps_mask(x, all(other), _CMP_NLE_UQ); }
+inline Wide where(Lanes lanes, Wide x, float other) { return _mm512_mask_blend_ps(lanes, all(other), x); }
+inline void set(Lanes& lanes, Index lane, bool counts) { lanes = (lanes & ~(1u << lane)) | (unsigned(counts) << lane); }
+inline Wide larger(Wide a, Wide b) { return _mm512_max_ps(a, b); }
 inline Wide read(const float* x, Index count) { return _mm512_maskz_loadu_ps(first_lanes(count), x); }
 inline Wide read(const uint16_t* x, Index count) {
     return (Wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), x)), 16);
@@ -147,17 +178,56 @@ inline Wide exp(Wide x) {  // the same; below -87 it is 0
     for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = multiply_add(p, r, all(c));
     return _mm512_maskz_scalef_ps(counts, p, whole);
 }
+// (WIDE, WIDE) of 32 bits each, transposed.
+inline void transpose(__m512i (&rows)[WIDE]) {
+    __m512i twos[WIDE], fours[WIDE];
+#pragma GCC unroll 8
+    for (int i = 0; i < WIDE; i += 2) {
+        twos[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        twos[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < WIDE; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = _mm512_unpacklo_epi64(twos[i + j], twos[i + j + 2]);
+            fours[i + 2 * j + 1] = _mm512_unpackhi_epi64(twos[i + j], twos[i + j + 2]);
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        constexpr int EVEN = 0x88, ODD = 0xdd;
+        const __m512i a = _mm512_shuffle_i32x4(fours[i], fours[4 + i], EVEN);
+        const __m512i b = _mm512_shuffle_i32x4(fours[i], fours[4 + i], ODD);
+        const __m512i c = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], EVEN);
+        const __m512i d = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], ODD);
+        rows[i] = _mm512_shuffle_i32x4(a, c, EVEN), rows[8 + i] = _mm512_shuffle_i32x4(a, c, ODD);
+        rows[4 + i] = _mm512_shuffle_i32x4(b, d, EVEN), rows[12 + i] = _mm512_shuffle_i32x4(b, d, ODD);
+    }
+}
+inline void transpose(Wide (&rows)[WIDE]) { transpose((__m512i (&)[WIDE])rows); }
 #else
 constexpr Index WIDE = LANES;
-using Wide = Floats;
-inline Wide all(float x) { return Floats{} + x; }
+typedef float Wide __attribute__((vector_size(32)));  // the compiler keeps Floats, which may lie anywhere, out of registers
+#ifdef __AVX__
+inline Wide all(float x) { return _mm256_set1_ps(x); }
+#else
+inline Wide all(float x) { return Wide{x, x, x, x, x, x, x, x}; }
+#endif
 template <typename T>
 inline Wide read(const T* x) { return widen(x); }
 template <typename T>
 inline void write(T* y, Wide x) { narrow(x, y); }
-inline Wide first(Index count, Wide x, float other) {
-    return Ints{0, 1, 2, 3, 4, 5, 6, 7} < int(count) ? x : all(other);
+using Lanes = Ints;  // which of them count: -1, and 0 where they don't
+inline Lanes first_lanes(Index count) { return Ints{0, 1, 2, 3, 4, 5, 6, 7} < int(count < WIDE ? count : WIDE); }
+inline Lanes nonzero_lanes(const uint8_t* x, Index count) {
+    Bytes bytes = {};
+    if (count > 0) memcpy(&bytes, x, count < WIDE ? count : WIDE);
+    return __builtin_convertvector(bytes, Ints) != 0;
 }
+inline Lanes lanes_above(Wide x, float other) { return ~(x <= other); }  // what is no number, too
+inline Wide where(Lanes lanes, Wide x, float other) { return lanes ? x : all(other); }
+inline void set(Lanes& lanes, Index lane, bool counts) { lanes[lane] = -int(counts); }
+inline Wide larger(Wide a, Wide b) { return a > b ? a : b; }
 template <typename T>
 inline Wide read(const T* x, Index count) { return read(x, 0, count, 0); }
 template <typename T>

@@ -1,9 +1,10 @@
-"""A linear layer of float32 weights, multiplied in bfloat16 where the CPU does that, forward and backward.
+"""A linear layer of float32 weights that learns, multiplied in float32 or, where the CPU does that and it is asked for,
+in bfloat16.
 
-In mixed precision PyTorch narrows every weight, keeps that copy for the backward pass, multiplies, finds the weight's
-gradient in bfloat16 and widens it, and adds up the bias's in a pass of its own. Here weights and their gradients are
-float32 and nothing else: they are narrowed as they are packed to be multiplied, and sums stay as exact as they were
-made.
+All gradients come from one call, the bias's among them, whose sum is a pass of its own in PyTorch. In mixed precision
+PyTorch narrows every weight, keeps that copy for the backward pass, multiplies, finds the weight's gradient in bfloat16
+and widens it. Here weights and their gradients are float32 and nothing else: they are narrowed as they are packed to be
+multiplied, and sums stay as exact as they were made.
 """
 
 from collections.abc import Sequence
@@ -12,20 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import kernels, multiplies_bfloat16
+from tercet.kernel.build import kernel_of
 from tercet.kernel.checked import Contract, count_rows
 from tercet.kernel.operators import differentiable, operator
+from tercet.kernel.tuned import pays, product_dtype
 
 WORTH = 1 << 20  # multiplications from which it is worth having the kernel compiled
 FEW = 16  # rows from which weights are worth packing
 STEP = 16  # in_features is a multiple of it, and so is the width of what the kernel gives
 INPUT = Contract("linear", weight="float32[N K%16]", x="float32|bfloat16[* K] strided", bias="float32[N]?")
-FORWARD = Contract("linear", weight="float32[N K%16]", x="bfloat16[* K]", bias="float32[N%16]?")
-BACKWARD = Contract("linear_backward", weight="float32[N K%16]", x="bfloat16[* K]", grad_output="bfloat16[* P] strided")
+FORWARD = Contract("linear", weight="float32[N K%16]", x="float32|bfloat16[* K]", bias="float32[N%16]?")
+BACKWARD = Contract(
+    "linear_backward", weight="float32[N K%16]", x="float32|bfloat16[* K]", grad_output="x[* P] strided"
+)
 
 
-def supports_bf16_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padded: bool = False) -> bool:
-    """Whether this product is one for the kernel: of a float32 weight, to be multiplied in bfloat16, on such a CPU.
+def supports_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padded: bool = False) -> bool:
+    """Whether this product is one for the kernel: of a float32 weight, on a CPU.
 
     Args:
         x: (..., K).
@@ -35,29 +39,28 @@ def supports_bf16_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, 
     """
     rows = count_rows(x)
     return (
-        torch.is_autocast_enabled("cpu")
-        and torch.get_autocast_dtype("cpu") == torch.bfloat16
-        and not torch.compiler.is_exporting()
+        not torch.compiler.is_exporting()
         and rows >= FEW
         and rows * weight.numel() >= WORTH
         and (padded or weight.shape[0] % STEP == 0)
         and INPUT.fits(weight, x, bias)
-        and multiplies_bfloat16()
+        and (x.dtype == torch.float32 or torch.is_autocast_enabled("cpu"))
+        and pays("linear", product_dtype(x), rows * weight.numel())
     )
 
 
-def bf16_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x wT + b; ask `supports_bf16_linear` before.
+def training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x wT + b; ask `supports_training_linear` before.
 
     Args:
-        x: (..., K), to be multiplied in bfloat16.
+        x: (..., K).
         weight: (N, K) float32.
         bias: (N) float32.
 
     Returns:
-        (..., N) bfloat16.
+        (..., N), in what is multiplied.
     """
-    return _differentiable(x.to(torch.bfloat16).contiguous(), weight, bias)
+    return _differentiable(x.to(product_dtype(x)).contiguous(), weight, bias)
 
 
 def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -66,11 +69,11 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @operator("linear", _fake)
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x wT + b, and zeros up to a width of whole sixteens. x is bfloat16 without gaps, a bias is for such N alone."""
+    """x wT + b, and zeros up to a width of whole sixteens. A bias is for such N alone."""
     sizes = FORWARD.sizes(weight, x, bias)
     out_features, in_features = sizes["N"], sizes["K"]
     y = _fake(x, weight, bias)
-    kernels().linear_forward(
+    kernel_of("linear_forward", x.dtype)(
         x, weight, bias, y, x.numel() // in_features, in_features, out_features, torch.get_num_threads()
     )
     return y
@@ -100,7 +103,7 @@ def linear_backward(
     gradients = _fake_backward(grad_output, x, weight, needs_grad)
     if not x.numel():  # no rows to add up
         return gradients[0], gradients[1].zero_(), gradients[2].zero_()
-    kernels().linear_backward(
+    kernel_of("linear_backward", x.dtype)(
         grad_output.contiguous(), x, weight, *gradients, x.numel() // in_features, in_features, out_features,
         torch.get_num_threads(),
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""A linear layer that learns in bfloat16 is the formula, forward and backward; weights' gradients are not rounded."""
+"""A linear layer that learns is the formula, forward and backward, in float32 and in bfloat16, where weights' gradients
+are not rounded."""
 
 import pytest
 import torch
@@ -7,11 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel.bf16_linear import bf16_linear, linear_backward, linear_forward, supports_bf16_linear
-from tercet.kernel.build import multiplies_bfloat16
+from tercet.kernel import library, tuned
+from tercet.kernel.build import choose_kernels, multiplies_bfloat16
+from tercet.kernel.training_linear import linear_backward, linear_forward, supports_training_linear, training_linear
 from tercet.nn import Linear
 
-pytestmark = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
+pytestmark = pytest.mark.skipif(library() is None, reason="no kernels here")
+needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
+in_both = pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=["float32", "bfloat16"]
+)
+ERROR = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 sixteens = st.integers(1, 14).map(lambda n: 16 * n)
 
 
@@ -20,10 +27,12 @@ def apart(found: Tensor, exact: Tensor) -> float:
     return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-6))
 
 
-def some(rows: int, wide: int, long: int, bias: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Numbers, weights that bfloat16 holds, so that only sums are rounded, and a bias that it does not."""
+def some(
+    rows: int, wide: int, long: int, bias: bool, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Numbers, weights that the dtype holds, so that only sums are rounded, and a bias that bfloat16 does not."""
     x, weight = torch.randn(rows, wide), torch.randn(long, wide)
-    given = [x.bfloat16(), weight.bfloat16().float(), torch.randn(long) if bias else None]
+    given = [x.to(dtype), weight.to(dtype).float(), torch.randn(long) if bias else None]
     x, weight, b = (None if one is None else one.requires_grad_() for one in given)
     assert x is not None
     assert weight is not None
@@ -34,6 +43,7 @@ def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
     return [None if one is None else one.detach().double().requires_grad_() for one in tensors]
 
 
+@in_both
 @settings(deadline=None, max_examples=150)
 @given(
     rows=st.one_of(st.integers(1, 130), st.sampled_from([1024, 1025, 2100])),
@@ -42,21 +52,23 @@ def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
     bias=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_it_is_the_formula_there_and_back(rows: int, wide: int, long: int, bias: bool, seed: int) -> None:
+def test_it_is_the_formula_there_and_back(
+    rows: int, wide: int, long: int, bias: bool, seed: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(seed)
-    ours = some(rows, wide, long, bias)
+    ours = some(rows, wide, long, bias, dtype)
     x, weight, b = doubles(ours)
     assert x is not None
     assert weight is not None
-    expected, found = F.linear(x, weight, b), bf16_linear(*ours)
-    assert (found.dtype, found.shape) == (torch.bfloat16, (rows, long))
-    assert apart(found, expected) < 2**-8
-    slopes = torch.randn(rows, long).bfloat16()
+    expected, found = F.linear(x, weight, b), training_linear(*ours)
+    assert (found.dtype, found.shape) == (dtype, (rows, long))
+    assert apart(found, expected) < ERROR[dtype]
+    slopes = torch.randn(rows, long).to(dtype)
     exact = torch.autograd.grad(expected, [one for one in (x, weight, b) if one is not None], slopes.double())
     given = torch.autograd.grad(found, [one for one in ours if one is not None], slopes)
-    assert [one.dtype for one in given] == [torch.bfloat16, torch.float32, torch.float32][: len(given)]
+    assert [one.dtype for one in given] == [dtype, torch.float32, torch.float32][: len(given)]
     assert [one.shape for one in given] == [one.shape for one in exact]
-    assert apart(given[0], exact[0]) < 2**-8
+    assert apart(given[0], exact[0]) < ERROR[dtype]
     for one, other in zip(given[1:], exact[1:], strict=True):  # these stay as exact as float32 sums are
         assert apart(one, other) < 1e-5
 
@@ -65,10 +77,10 @@ def test_it_is_the_formula_there_and_back(rows: int, wide: int, long: int, bias:
 def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, bool, bool]) -> None:
     torch.manual_seed(0)
     every = some(40, 32, 48, bias=True)
-    slopes = torch.randn(40, 48).bfloat16()
-    all_slopes = torch.autograd.grad(bf16_linear(*every), [one for one in every if one is not None], slopes)
+    slopes = torch.randn(40, 48)
+    all_slopes = torch.autograd.grad(training_linear(*every), [one for one in every if one is not None], slopes)
     few = [one.detach().requires_grad_(want) for one, want in zip(every, wanted, strict=True) if one is not None]
-    y = bf16_linear(few[0], few[1], few[2])
+    y = training_linear(few[0], few[1], few[2])
     assert y.requires_grad == any(wanted)
     if y.requires_grad:
         y.backward(slopes)
@@ -77,30 +89,34 @@ def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, 
         assert one.grad is None or torch.equal(one.grad, exact)
 
 
+@in_both
 @settings(deadline=None, max_examples=60)
 @given(rows=st.integers(1, 130), wide=sixteens, long=st.integers(1, 200), seed=st.integers(0, 2**32))
-def test_weights_of_any_number_of_rows_are_padded_by_zeros(rows: int, wide: int, long: int, seed: int) -> None:
+def test_weights_of_any_number_of_rows_are_padded_by_zeros(
+    rows: int, wide: int, long: int, seed: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(seed)
-    x, weight, _ = some(rows, wide, long, bias=False)
+    x, weight, _ = some(rows, wide, long, bias=False, dtype=dtype)
     x, weight, whole = x.detach(), weight.detach(), F.pad(weight.detach(), (0, 0, 0, -long % 16))
     found = linear_forward(x, weight, None)
-    assert torch.equal(found, bf16_linear(x, whole, None))
-    slopes = F.pad(torch.randn(rows, long), (0, -long % 16)).bfloat16()
+    assert torch.equal(found, training_linear(x, whole, None))
+    slopes = F.pad(torch.randn(rows, long), (0, -long % 16)).to(dtype)
     d_x, d_weight, _ = linear_backward(slopes, x, weight, (True, True, False))
     expected = linear_backward(slopes, x, whole, (True, True, False))
     assert torch.equal(d_x, expected[0])
     assert torch.equal(d_weight, expected[1][:long])
-    assert not supports_bf16_linear(x, weight) or long % 16 == 0
+    assert not supports_training_linear(x, weight) or long % 16 == 0
 
 
-def test_threads_do_not_change_it() -> None:
+@in_both
+def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    ours = some(1500, 96, 208, bias=True)
+    ours = some(1500, 96, 208, bias=True, dtype=dtype)
     found: list[tuple[Tensor, ...]] = []
     before = torch.get_num_threads()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        y = bf16_linear(*ours)
+        y = training_linear(*ours)
         found.append((y, *torch.autograd.grad(y, [one for one in ours if one is not None], torch.ones_like(y))))
     torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
@@ -109,21 +125,22 @@ def test_threads_do_not_change_it() -> None:
 def test_axes_in_front_and_gaps_between_rows_are_as_if_there_were_none() -> None:
     torch.manual_seed(0)
     x, weight, bias = some(48, 32, 64, bias=True)
-    flat = bf16_linear(x, weight, bias)
-    deep = bf16_linear(x.view(4, 3, 4, 32), weight, bias)
-    across = bf16_linear(x.mT.contiguous().mT, weight, bias)
+    flat = training_linear(x, weight, bias)
+    deep = training_linear(x.view(4, 3, 4, 32), weight, bias)
+    across = training_linear(x.mT.contiguous().mT, weight, bias)
     assert torch.equal(deep.flatten(0, 2), flat)
     assert torch.equal(across, flat)
-    slopes = torch.randn(48, 64).bfloat16()
+    slopes = torch.randn(48, 64)
     exact = torch.autograd.grad(flat, weight, slopes)[0]
     assert torch.equal(torch.autograd.grad(deep, weight, slopes.view_as(deep))[0], exact)
     assert torch.equal(torch.autograd.grad(across, weight, slopes.mT.contiguous().mT)[0], exact)
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("tercet.kernel.bf16_linear.WORTH", 1)
+    monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 1)
     layer, x = Linear(32, 48, bias=bias), torch.randn(2, 20, 32)
     exact = layer.double()(x.double())
     layer.float()
@@ -136,12 +153,28 @@ def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Mon
             narrow = Linear(other.shape[-1], 48 if other.shape[-1] == 32 else 40)
             assert "tercet" not in type(narrow(other).grad_fn).__name__
         assert layer.double()(x.double()).dtype == torch.float64  # as it is in mixed precision
-        assert not supports_bf16_linear(x, layer.float().weight.bfloat16())
-        assert not supports_bf16_linear(x, layer.weight.mT.contiguous().mT)
-        monkeypatch.setattr("tercet.kernel.bf16_linear.WORTH", 40 * 32 * 48 + 1)
-        assert not supports_bf16_linear(x, layer.weight)
+        assert not supports_training_linear(x, layer.float().weight.bfloat16())
+        assert not supports_training_linear(x, layer.weight.mT.contiguous().mT)
+        monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 40 * 32 * 48 + 1)
+        assert not supports_training_linear(x, layer.weight)
     with torch.autocast("cpu", torch.float16):
-        assert not supports_bf16_linear(x, layer.weight)
+        assert not supports_training_linear(x, layer.weight)
+
+
+def test_a_layer_takes_it_in_float32_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 1)
+    layer, x = Linear(32, 48), torch.randn(2, 20, 32)
+    for least, takes in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
+        monkeypatch.setitem(tuned.FLOAT32, choose_kernels().level, {"linear": least})
+        found = layer(x)
+        assert ("tercet" in type(found.grad_fn).__name__) == takes
+        assert apart(found, F.linear(x.double(), layer.weight.double(), layer.bias.double())) < 1e-6
+    monkeypatch.setitem(tuned.FLOAT32, choose_kernels().level, {"linear": 0})
+    assert not supports_training_linear(x[:1, :15], layer.weight)  # too few rows
+    assert not supports_training_linear(x.double(), layer.weight)
+    monkeypatch.setitem(tuned.FLOAT32, choose_kernels().level, {})
+    assert not supports_training_linear(x, layer.weight)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -163,10 +196,10 @@ def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(
         met.append(graph.print_readable(print_output=False))
         return graph
 
-    found = torch.compile(bf16_linear, fullgraph=True, dynamic=dynamic, backend=look)(*ours)
-    expected = bf16_linear(*ours)
+    found = torch.compile(training_linear, fullgraph=True, dynamic=dynamic, backend=look)(*ours)
+    expected = training_linear(*ours)
     assert torch.equal(found, expected)
-    slopes = torch.randn(found.shape).bfloat16()
+    slopes = torch.randn(found.shape)
     given = [one for one in ours if one.requires_grad]
     gradients = (torch.autograd.grad(y, given, slopes) for y in (found, expected))
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
@@ -180,5 +213,5 @@ def test_it_is_a_proper_operator(bias: bool) -> None:
     b = None if b is None else b.detach()
     torch.library.opcheck(linear_forward, (x.detach(), weight.detach(), b), test_utils=checks)
     for wanted in ((True, True, True), (False, True, False), (True, False, False)):
-        arguments = torch.randn(40, 48).bfloat16(), x.detach(), weight.detach(), wanted
+        arguments = torch.randn(40, 48), x.detach(), weight.detach(), wanted
         torch.library.opcheck(linear_backward, arguments, test_utils=checks[:2])

@@ -1,0 +1,114 @@
+// y = x wT + b for many rows, forward and backward. Weights and their gradients stay float32: where bfloat16 is multiplied
+// a weight is narrowed as it is packed for the product, where PyTorch keeps copies. No sum depends on the number of threads.
+#pragma once
+#include <algorithm>
+
+#include "products.h"
+
+namespace {
+
+template <typename A>
+struct Linear {
+    using Number = typename A::Number;
+    using Packed = typename A::Packed;
+    static constexpr Index STEP = A::STEP;
+
+    Index N, K, M;  // rows; numbers of a row of x, a multiple of 16; rows of w, of any number where there is no bias
+    const Number* x;
+    const float* w;  // (M, K)
+
+    Index padded = up_to(M, 16);  // numbers of a row of y: zeros after the first M
+
+    // What is multiplied at a time: so many rows of the left side by so many columns of the right one, which lie in panels
+    // of their own, next to each other: from step to step it is never far. Rows whose gradients are added up at a time.
+    static constexpr Index ROWS = 48, COLUMNS = PANEL, BATCH = 512;
+
+    struct PackedWeights {
+        AlignedBuffer<Packed> buffers[3];
+        Packed *w, *x, *gradients;
+
+        PackedWeights& of(Index weights, Index inputs, Index outputs) {
+            w = buffers[0].of(weights / STEP), x = buffers[1].of(inputs / STEP), gradients = buffers[2].of(outputs / STEP);
+            return *this;
+        }
+    };
+
+    // `work(n, columns, r, rows)` for a thread's share of a matrix, one piece after the other: a few rows stay in the cache
+    // while all columns pass by.
+    template <typename Work>
+    static void each(ThreadRange range, Index columns, Index width, Index rows, Index height, const Work& work) {
+        const Index wide = (columns + width - 1) / width, high = (rows + height - 1) / height;
+        const auto [first, last] = range.of(wide * high);
+        for (Index i = first; i < last; i++) {
+            const Index n = i % wide * width, r = i / wide * height;
+            work(n, std::min(width, columns - n), r, std::min(height, rows - r));
+        }
+    }
+
+    void pack_weights(ThreadRange range, PackedWeights& packed) const {
+        each(range, padded, COLUMNS, K, K, [&](Index n, Index columns, Index, Index) {
+            A::pack_columns(w + n * K, K, M - n, columns, K, packed.w + n * (K / STEP));
+        });
+    }
+    void forward(ThreadRange range, const PackedWeights& packed, const float* bias, Number* y) const {
+        each(range, padded, COLUMNS, N, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+            const Right<A> weights{packed.w + n * (K / STEP), K / STEP, columns};
+            Number* tile = y + r * padded + n;
+            multiply<A>({x + r * K, K, STEP}, weights, K / STEP, rows, columns, tile, padded, Before{bias}.from(0, n));
+        });
+    }
+
+    // With dy the gradient of y:   dx = dy w,   dw = dyT x,   db = the sum of dy's rows
+    struct Gradients {
+        const Number* y;
+        Number* x;  // nullptr, here and below: not wanted
+        float *w, *b;
+    };
+
+    // For rows first to first + count.
+    void pack_operands(ThreadRange range, PackedWeights& packed, const Gradients& gradients, Index first,
+                       Index count) const {
+        const Index whole = up_to(count, STEP);
+        if (first == 0 && gradients.x)
+            each(range, K, COLUMNS, padded, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                A::pack_rows(w + r * K + n, K, M - r, rows, columns, packed.w + n * (padded / STEP) + r / STEP * columns);
+            });
+        if (gradients.w)
+            each(range, K, COLUMNS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                const Number* at = x + (first + r) * K + n;
+                A::pack_rows(at, K, count - r, rows, columns, packed.x + n * (whole / STEP) + r / STEP * columns);
+            });
+        if (gradients.w)
+            each(range, padded, ROWS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                const Number* at = gradients.y + (first + r) * padded + n;
+                A::pack_rows(at, padded, count - r, rows, columns, packed.gradients + n * (whole / STEP) + r / STEP * columns);
+            });
+    }
+    void backward(ThreadRange range, const PackedWeights& packed, const Gradients& gradients, Index first,
+                  Index count) const {
+        const Index depth = up_to(count, STEP) / STEP;
+        const auto so_far = [&](const float* sums, Index row) { return first ? Before{sums, row} : Before{}; };
+        if (gradients.x)
+            each(range, K, COLUMNS, count, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+                const Left<A> left{gradients.y + (first + r) * padded, padded, STEP};
+                Number* tile = gradients.x + (first + r) * K + n;
+                multiply<A>(left, {packed.w + n * (padded / STEP), padded / STEP, columns}, padded / STEP, rows, columns, tile, K);
+            });
+        if (gradients.w)
+            each(range, K, COLUMNS, M, ROWS, [&](Index n, Index columns, Index m, Index rows) {
+                const Left<A> left{(const Number*)(packed.gradients + m * depth), STEP, STEP * std::min(ROWS, padded - m)};
+                float* sums = gradients.w + m * K + n;
+                multiply<A>(left, {packed.x + n * depth, depth, columns}, depth, rows, columns, sums, K, so_far(sums, K));
+            });
+        if (gradients.b)
+            each(range, M, PANEL, 1, 1, [&](Index n, Index columns, Index, Index) {
+                for (Index m = n; m < n + columns; m += WIDE) {  // M is a multiple of 16 where there is a bias
+                    Wide sums = first ? read(gradients.b + m) : all(0.0f);
+                    for (Index r = first; r < first + count; r++) sums += read(gradients.y + r * padded + m);
+                    write(gradients.b + m, sums);
+                }
+            });
+    }
+};
+
+}  // namespace

@@ -1,5 +1,6 @@
 """`tercet serve` as a user runs it: a program of its own, curl's questions, signals, and every mistake in one line."""
 
+import gc
 import os
 import re
 import signal
@@ -201,6 +202,14 @@ def test_python_serves_as_the_verb_does(folder: Write, monkeypatch: pytest.Monke
     one, other = tercet.load(folder("one")), tercet.load(folder("runs/other"))
     one.serve(other, port=0, quiet=True)
     assert served == [(["one", "other"], {"port": 0, "quiet": True})]
+
+
+def test_the_interpreter_is_tuned_while_it_serves() -> None:
+    usual, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    with server.tuned_interpreter():
+        assert sys.getswitchinterval() == pytest.approx(server.SWITCH_SECONDS)
+        assert gc.get_freeze_count() > frozen + 1000
+    assert (sys.getswitchinterval(), gc.get_freeze_count()) == (usual, 0)
 
 
 def test_the_help_is_quick() -> None:

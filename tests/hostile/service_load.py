@@ -1,6 +1,7 @@
 """A service under attack: what do honest clients notice? Many requests, some of them faulty in every way, and a table.
 
     python -m tests.hostile.service_load --requests 20000 --faults 0.1 --rate 40 --connections 9000
+    python -m tests.hostile.service_load --requests 840 --faults 0.2857 --rate 30 --kinds deaf --control
 
 The server is a child process with the tiny models of the service's tests. As many honest requests are sent without
 faults and with them; each answer must be the one that the model gives alone. Of all requests a share of `faults` is of
@@ -11,6 +12,9 @@ With `--rate` requests come at random times (a Poisson process), whether or not 
 their seconds count from when they were due; faults come at the rate that their share asks for. Without it each of a few
 clients asks again as soon as it is answered, so that the service is always busy: what is measured then is how its time
 is shared, for faults that wait for no answer come without bound.
+
+Clients, faults and server share the machine's cores. `--control` says how much of what honest clients notice is due to
+that alone: a third run, in which the same faults meet another server, a process that serves nobody else.
 """
 
 import argparse
@@ -25,7 +29,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +48,7 @@ from raw_http import post  # noqa: E402
 
 from tercet.generation import Sampling, generate, translate  # noqa: E402
 from tercet.serve.http.app import application  # noqa: E402
+from tercet.serve.server import tuned_interpreter  # noqa: E402
 from tercet.web.server import BoundedServer, open_socket  # noqa: E402
 
 HONEST_CLIENTS = 4
@@ -277,17 +282,24 @@ async def watch_memory(server: psutil.Process, figures: Figures) -> None:
 
 
 async def load(
-    port: int, server: psutil.Process, honest: int, faults: list[tuple[str, int]], rate: float | None
+    server: "Server",
+    honest: int,
+    faults: list[tuple[str, int]],
+    rate: float | None,
+    *,
+    attacked: "Server | None" = None,
 ) -> Figures:
-    figures, kept = Figures(), list[Streams]()
-    watching = asyncio.create_task(watch_memory(server, figures))
+    """Honest requests to `server`, and faults to it, or to the one that is `attacked` in its place."""
+    figures, kept, port = Figures(), list[Streams](), server.port
+    watching = asyncio.create_task(watch_memory(server.process, figures))
     clients = HONEST_CLIENTS if faults else HONEST_CLIENTS + FAULTY_CLIENTS
     requests = (
         partial(lambda number, due: ask_honestly(port, number, due, kept, figures), number) for number in range(honest)
     )
     rate_of_faults = None if rate is None else rate * len(faults) / honest
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        sending = asyncio.get_running_loop().run_in_executor(pool, send_faults, port, faults, rate_of_faults)
+        attacked_port = (attacked or server).port
+        sending = asyncio.get_running_loop().run_in_executor(pool, send_faults, attacked_port, faults, rate_of_faults)
         await send_all(requests, clients, rate)
         figures.statuses.update(await sending)
     watching.cancel()
@@ -326,7 +338,7 @@ async def crowd(port: int, size: int) -> tuple[int, Counter[int]]:
 
 
 def serve(socket_: socket.socket, control: Connection) -> None:
-    with registry("gpt", "bert", "texts", "translator", limits=LIMITS) as models:
+    with registry("gpt", "bert", "texts", "translator", limits=LIMITS) as models, tuned_interpreter():
         notes = list[str]()
         server = BoundedServer(application(models), note=notes.append, grace=1)
         server.room.head_seconds = 60.0  # so that a large crowd has time to gather
@@ -339,52 +351,82 @@ def serve(socket_: socket.socket, control: Connection) -> None:
         thread.join()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--faults", type=float, default=0.1, help="the share of each kind (default: 0.1)")
-    parser.add_argument("--rate", type=float, help="honest requests a second (default: as fast as they are answered)")
-    parser.add_argument("--connections", type=int, default=0, help="at once, at the end")
-    args = parser.parse_args()
-    HONEST.extend(honest_requests())
+@dataclass(frozen=True)
+class Server:
+    """A process that serves the tiny models."""
+
+    port: int
+    process: psutil.Process
+    control: Connection
+
+    def busy(self) -> tuple[dict[str, tuple[int, int]], int, list[str]]:
+        """What runs and waits, how many connections there are, and what it noted."""
+        self.control.send("busy")
+        return self.control.recv()
+
+
+@contextlib.contextmanager
+def started_server() -> Iterator[Server]:
     listening = open_socket("127.0.0.1", 0, patience=30)
-    port = listening.getsockname()[1]
     context = get_context("fork")
     ours, theirs = context.Pipe()
     child = context.Process(target=serve, args=(listening, theirs), daemon=True)
     child.start()
-    server = psutil.Process(child.pid)
     try:
-        count = int(args.requests * args.faults)
-        faults = [(name, number) for name in FAULTS for number in range(count)]
-        random.Random(0).shuffle(faults)
-        honest = args.requests - len(faults)
-        asyncio.run(load(port, server, honest // 8, faults[: len(faults) // 8], args.rate))  # warms up
-        runs = {
-            "without faults": asyncio.run(load(port, server, honest, [], args.rate)),
-            "with faults": asyncio.run(load(port, server, honest, faults, args.rate)),
-        }
-        for name, figures in runs.items():
-            statuses = {status: count for (kind, status), count in figures.statuses.items() if kind == "honest"}
-            print(
-                f"{name}: {len(figures.seconds):,} honest requests {statuses}, {figures.wrong} wrong, "
-                f"p50 {1000 * figures.percentile(0.5):.1f} ms, p99 {1000 * figures.percentile(0.99):.1f} ms; "
-                f"RSS {figures.memory[0] / 2**20:.0f} to {figures.memory[-1] / 2**20:.0f} MiB"
-            )
-        for (kind, status), count in sorted(runs["with faults"].statuses.items()):
-            print(f"  {kind:14} {status or 'none':>5} {count:6,}")
-        if args.connections:
-            opened, statuses = asyncio.run(crowd(port, args.connections))
-            print(f"{opened:,} connections at once: {dict(statuses)}")
-        time.sleep(1)
-        ours.send("busy")
-        busy, connections, notes = ours.recv()
-        print(f"afterwards: running and waiting {busy}, {connections} connections, notes {notes}")
-        print(f"load average {os.getloadavg()[0]:.1f}")
+        yield Server(listening.getsockname()[1], psutil.Process(child.pid), ours)
     finally:
         with contextlib.suppress(OSError):
             ours.send("end")
         child.join(10)
+
+
+def report(name: str, figures: Figures) -> None:
+    statuses = {status: count for (kind, status), count in figures.statuses.items() if kind == "honest"}
+    print(
+        f"{name}: {len(figures.seconds):,} honest requests {statuses}, {figures.wrong} wrong, "
+        f"p50 {1000 * figures.percentile(0.5):.1f} ms, p99 {1000 * figures.percentile(0.99):.1f} ms; "
+        f"RSS {figures.memory[0] / 2**20:.0f} to {figures.memory[-1] / 2**20:.0f} MiB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--faults", type=float, default=0.1, help="the share of each kind (default: 0.1)")
+    parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=[*FAULTS], help="of faults (default: all)")
+    parser.add_argument("--rate", type=float, help="honest requests a second (default: as fast as they are answered)")
+    parser.add_argument("--connections", type=int, default=0, help="at once, at the end")
+    parser.add_argument("--control", action="store_true", help="a run in which the faults meet another server")
+    args = parser.parse_args()
+    HONEST.extend(honest_requests())
+    count = int(args.requests * args.faults)
+    faults = [(name, number) for name in args.kinds for number in range(count)]
+    random.Random(0).shuffle(faults)
+    honest = args.requests - len(faults)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(started_server())
+        other = stack.enter_context(started_server()) if args.control else None
+        for one in filter(None, (server, other)):
+            asyncio.run(load(one, honest // 8, faults[: len(faults) // 8], args.rate))  # warms up
+        runs = {"without faults": asyncio.run(load(server, honest, [], args.rate))}
+        if other is not None:
+            runs["with faults at another server"] = asyncio.run(load(server, honest, faults, args.rate, attacked=other))
+        runs["with faults"] = asyncio.run(load(server, honest, faults, args.rate))
+        for name, figures in runs.items():
+            report(name, figures)
+        attacked = runs["with faults"]
+        for name, figures in runs.items():
+            if figures is not attacked:
+                print(f"p99 with faults is {attacked.percentile(0.99) / figures.percentile(0.99):.2f} x that {name}")
+        for (kind, status), number in sorted(attacked.statuses.items()):
+            print(f"  {kind:14} {status or 'none':>5} {number:6,}")
+        if args.connections:
+            opened, statuses = asyncio.run(crowd(server.port, args.connections))
+            print(f"{opened:,} connections at once: {dict(statuses)}")
+        time.sleep(1)
+        busy, connections, notes = server.busy()
+        print(f"afterwards: running and waiting {busy}, {connections} connections, notes {notes}")
+        print(f"load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -250,6 +250,35 @@ def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
     refuse(attack(["data", str(tmp_path / "a.parquet")]), "is not UTF-8 text")
 
 
+@pytest.mark.parametrize("use_dictionary", [True, False], ids=["dictionary", "plain"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_parquet_pages_that_are_not_what_their_headers_say(tmp_path: Path, version: str, use_dictionary: bool) -> None:
+    """Every byte of the pages, their headers' sizes and counts, the texts' lengths and the dictionary's numbers, and of
+    the footer that says where they are: text or one line, and the process lives."""
+    table, whole, path = pa.table({"text": ["the cat", "a dog", "a dog", None]}), io.BytesIO(), tmp_path / "a.parquet"
+    parquet.write_table(
+        table, whole, compression="none", use_dictionary=use_dictionary, data_page_version=version, store_schema=False,
+        write_statistics=False,
+    )  # fmt: skip
+    data = whole.getvalue()
+
+    def work() -> int:
+        read = 0
+        for place in range(4, len(data) - 8):
+            for forged in {data[place] ^ 1, data[place] ^ 0x80, 0, 0x7F, 0xFF} - {data[place]}:
+                path.write_bytes(data[:place] + bytes([forged]) + data[place + 1 :])
+                try:
+                    list(DocumentFiles(root=path).pieces())
+                    read += 1
+                except UserError as error:
+                    if len(str(error).splitlines()) != 1:
+                        return 3
+        return 0 if read else 4
+
+    outcome = attack_function(work, seconds=60)
+    assert outcome.code == 0, (outcome.code, outcome.stderr[-2000:])
+
+
 @pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="a file system's own")
 def test_a_hole_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"

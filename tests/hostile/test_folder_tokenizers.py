@@ -1,8 +1,13 @@
 """Tokenizers that claim too much, take for ever or make the library panic."""
 
 import json
+import random
+import struct
 import sys
-from collections.abc import Callable
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from hurt_folders import BYTES
 from tercet.config import UserError
 from tercet.tokens import Tokenizer, gguf, gpt2, trainers
 from tercet.tokens.patterns import check_pattern
+from tercet.tokens.structure import check_table
 
 
 @pytest.fixture
@@ -168,9 +174,83 @@ def test_a_panic_of_the_library_is_a_mistake_like_others(monkeypatch: pytest.Mon
         def encode_batch_fast(self, *_: Any, **__: Any) -> Any:
             raise PanicException("called `Option::unwrap()` on a `None` value\nmore")
 
-    tokenizer._library = Panics()  # type: ignore[assignment]
+        decode = encode_batch_fast
+
+    tokenizer._library, tokenizer._table = Panics(), None  # type: ignore[assignment]
     with pytest.raises(UserError, match=r"cannot cut this text: .*Option::unwrap.*; take another"):
         tokenizer.encode("a")
+    with pytest.raises(UserError, match=r"cannot join these tokens: .*Option::unwrap.*; take another"):
+        tokenizer.decode([0])
+
+
+PANICS = {
+    "no table": ({"normalizer": {"type": "Precompiled"}}, "has no table"),
+    "a table that is null": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": None}}, "has no table"),
+    "an empty table": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "is cut off"),
+    "pieces of no length": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "every 0 characters"),
+    "an end that is cut off": ({"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 2}}, "strips 2"),
+    "in a sequence": (
+        {"decoder": {"type": "Sequence", "decoders": [{"type": "Strip", "content": "a", "start": 0, "stop": 2}]}},
+        "strips 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PANICS)
+def test_what_the_library_panics_at_does_not_reach_it(case: str, capfd: pytest.CaptureFixture[str]) -> None:
+    changes, reason = PANICS[case]
+    whole = json.loads(BYTES.to_json())
+    with pytest.raises(ValueError, match=reason):
+        Tokenizer.from_json(json.dumps({**whole, **changes}))
+    assert capfd.readouterr().err == ""
+
+
+def small_table(texts: Mapping[str, bytes]) -> bytes:
+    """A table of characters as sentencepiece's, of ASCII characters and what each becomes."""
+    units, ends, root = [0] * 512, b"", 256
+    units[0] = root << 10
+    for character, text in texts.items():
+        place, below = root ^ ord(character), len(units)
+        units += [0] * 256
+        units[place] = (place ^ below) << 10 | 1 << 8 | ord(character)
+        units[below] = 1 << 31 | len(ends)
+        ends += text + b"\0"
+    return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + ends
+
+
+def library_takes(table: bytes) -> bool:
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": b64encode(table).decode()}
+    with suppress(BaseException):
+        library = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+        library = tokenizers.Tokenizer.from_str(json.dumps({**json.loads(library.to_str()), "normalizer": normalizer}))
+        library.encode("".join(map(chr, range(1, 200))))
+        return True
+    return False
+
+
+def test_a_table_of_characters_leads_nowhere_else(capfd: pytest.CaptureFixture[str]) -> None:
+    """What is taken here, the library takes without a panic; whole tables are taken."""
+    whole = small_table({"a": b"xyz", "b": "\u00fc".encode(), "!": b""})
+    check_table(whole)
+    assert library_takes(whole)
+    chance, outcomes = random.Random(0), Counter[tuple[bool, bool]]()
+    units = [0, *(256 ^ ord(character) for character in "ab!"), 512, 768, 1024]
+    for _ in range(400):
+        table = bytearray(whole)
+        for _ in range(chance.choice([1, 2, 5])):
+            place = chance.choice([chance.randrange(4), 4 * chance.choice(units) + chance.randrange(4, 8), -2, -4, -8])
+            table[place] = chance.randrange(256)
+        if chance.random() < 0.1:
+            del table[chance.randrange(len(table)) :]
+        try:
+            check_table(bytes(table))
+            outcomes[True, library_takes(bytes(table))] += 1
+        except ValueError:
+            outcomes[False, library_takes(bytes(table))] += 1
+    capfd.readouterr()
+    assert not outcomes[True, False]
+    assert outcomes[False, True] < 40 < outcomes[True, True], outcomes
+    assert outcomes[False, False] > 40, outcomes
 
 
 def test_label_names_are_counted_once(copied: Callable[[str], Path]) -> None:

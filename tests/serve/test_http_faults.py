@@ -19,7 +19,7 @@ from http_served import LIMITS, Paced, broken, client, on_a_socket, registry, tr
 from tercet.generation.sampling import DIVERGED
 from tercet.serve.engine import Limits, QueueFull
 from tercet.serve.http.guard import AccessRules
-from tercet.serve.http.worker_answers import worker_answers
+from tercet.serve.http.worker_answers import MOST_HELD, worker_answers
 
 COMPLETE = "/v1/completions"
 SHORT = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=0.3)
@@ -299,6 +299,25 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
         with pytest.raises(TimeoutError, match=r"longer than 0\.05 seconds"):
             await anext(every)
         assert Job.cancelled == 3
+        heard.clear()
+        every = worker_answers([submit], at_once=1, seconds=5, is_last=lambda part: part == 99)
+        arriving = asyncio.ensure_future(anext(every))
+        await asyncio.sleep(0)
+        for part in range(MOST_HELD - 1):
+            heard[0](part)
+        await asyncio.sleep(0.05)
+        assert not arriving.done()  # nobody is woken for a few
+        heard[0](MOST_HELD - 1)
+        assert await arriving == (0, 0)
+        heard[0](99)
+        assert [part async for _, part in every] == [*range(1, MOST_HELD), 99]
+        heard.clear()
+        every = worker_answers([submit], at_once=1, seconds=5, is_last=bool, streamed=True)
+        arriving = asyncio.ensure_future(anext(every))
+        await asyncio.sleep(0)
+        heard[0](0)
+        assert await arriving == (0, 0)
+        await every.aclose()
 
     asyncio.run(run())
     assert LIMITS.slots == 3

@@ -4,6 +4,7 @@ that is not the server's fault."""
 import json
 import math
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from tercet.serve.http.context import SHORT_BODY
 from tercet.serve.http.guard import AccessRules
+from tercet.tokens import Tokenizer
 from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
 JSON = {"Content-Type": "application/json"}
@@ -290,6 +293,30 @@ def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:
         for path in told["paths"].values()
         if "post" in path
     )
+
+
+def test_the_openapi_page_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with client("bert") as asking:
+        first = asking.get("/openapi.json")
+        monkeypatch.setattr(asking.app, "openapi", lambda: pytest.fail("it is made again"))
+        assert asking.get("/openapi.json").content == first.content
+
+
+def test_short_texts_need_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[str]()
+    encode = Tokenizer.encode_batch
+
+    def encode_batch(self: Tokenizer, texts: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return encode(self, texts)
+
+    with client("bert") as asking:
+        monkeypatch.setattr(Tokenizer, "encode_batch", encode_batch)
+        for text in ("the cat", "the cat " * SHORT_BODY):
+            asking.post(EMBED, json={"input": text})
+        short, long = threads
+    assert short != long
+    assert "AnyIO" in long
 
 
 def test_the_metrics_count(asking: TestClient) -> None:

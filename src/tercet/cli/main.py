@@ -5,6 +5,7 @@ Results go to stdout, everything else to stderr.
 """
 
 import errno
+import faulthandler
 import io
 import os
 import signal
@@ -76,6 +77,8 @@ VERBS: dict[str, ModuleType] = {
 def entry() -> NoReturn:
     """The program `tercet`."""
     signal.signal(signal.SIGTERM, _terminate)
+    with suppress(OSError, RuntimeError, ValueError):  # where there is no stderr
+        faulthandler.enable()  # a mapped file that another program cuts ends us by SIGBUS: say where
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may write what the terminal cannot show

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
+
 from tercet.config import UserError
 from tercet.limits import (
     MOST_DIGITS,
@@ -43,6 +45,7 @@ def check_structure(structure: Any) -> None:
         growth = 1 if name == "decoder" else growth
         for step in steps:
             growth *= _growth(step)
+            _check_panics(name, step)
             if isinstance(table := step.get("precompiled_charsmap"), str):
                 check_table(b64decode(table))
             pattern = step.get("pattern")
@@ -71,11 +74,46 @@ def check_names(names: Sequence[Any]) -> None:
 
 
 def check_table(table: bytes) -> None:
-    """Raises ValueError for a table of characters (sentencepiece's) that makes a page of one."""
-    start = 4 + int.from_bytes(table[:4], "little")  # behind the trie
-    longest = max(map(len, table[start:].split(b"\0")), default=0)
+    """Raises ValueError for a table of characters (sentencepiece's) that is broken, or makes a page of one.
+
+    It is the size of a trie, the trie (darts-clone: Yata et al. 2007, 32 bits a unit) and texts that end in a zero. The
+    library follows the trie wherever it leads, and panics beyond its end.
+    """
+    size = int.from_bytes(table[:4], "little")
+    texts = table[4 + size :]
+    longest = max(map(len, texts.split(b"\0")), default=0)
     if longest > MOST_GROWTH:
         raise ValueError(f"its table makes {longest} bytes of a character, and {MOST_GROWTH} is the most")
+    if size % 4 or not 0 < size <= len(table) - 4 or not _is_utf8(texts):
+        raise ValueError("its table of characters is cut off, or no table")
+    units = np.frombuffer(table, "<u4", size // 4, offset=4).astype(np.int64)
+    offsets = (units >> 10) << ((units & 1 << 9) >> 6)
+    starts = np.isin(np.frombuffer(b"\0" + texts, np.uint8), range(0x80, 0xC0), invert=True)[1:]  # of characters
+    seen, nodes = np.zeros(len(units), bool), offsets[:1]
+    while len(nodes):
+        if (nodes | 255).max() >= len(units):
+            raise ValueError("its table of characters leads out of itself")
+        nodes = np.unique(nodes[~seen[nodes]])
+        seen[nodes] = True
+        below = nodes[:, None] ^ np.arange(1, 256)
+        below = below[units[below] & (1 << 31 | 255) == np.arange(1, 256)]
+        nodes = below ^ offsets[below]
+        leaves = nodes[units[below] & 1 << 8 > 0]
+        if (leaves >= len(units)).any() or not _all_within(units[leaves] & (1 << 31) - 1, starts):
+            raise ValueError("its table of characters leads out of itself")
+
+
+def _all_within(places: np.ndarray, starts: np.ndarray) -> bool:
+    """Whether all are places of texts at which a character starts."""
+    return bool((places < len(starts)).all() and starts[places].all())
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @contextmanager
@@ -116,6 +154,21 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
         for steps in below:
             for nested in _dicts(steps):
                 yield from _steps(nested)
+
+
+def _check_panics(name: str, step: Mapping[str, Any]) -> None:
+    """Raises ValueError for what the library ends in a panic at, which writes lines of its own before ours."""
+    match name, step:
+        case "normalizer", {"type": "Precompiled"} if not isinstance(step.get("precompiled_charsmap"), str):
+            raise ValueError("its normalizer Precompiled has no table of characters")
+        case "pre_tokenizer", {"type": "FixedLength", "length": 0}:
+            raise ValueError("its pre_tokenizer cuts after every 0 characters")
+        case "decoder", {"type": "Strip", "stop": int(stop)} if (
+            stop > 0
+        ):  # of a shorter token it strips what is not there
+            raise ValueError(f"its decoder strips {stop} characters from the end of each token, and 0 is the most")
+        case _:
+            pass
 
 
 def _growth(step: Mapping[str, Any]) -> int:

@@ -253,7 +253,7 @@ class Tokenizer:
         """
         known = [token for token in map(int, ids) if 0 <= token < self.vocab_size]
         if self._table is None:
-            return self._library.decode(known, skip_special_tokens=skip_special)
+            return _decode(self._library, known, skip_special=skip_special)
         skipped = self.special_ids if skip_special else frozenset[int]()
         shown = [token for token in known if token not in skipped and self._table[token]]
         pieces = [(self._table if number else self._first)[token] for number, token in enumerate(shown)]
@@ -355,6 +355,14 @@ def _encode(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
     except ValueError as error:
         raise UserError(f"the tokenizer cannot cut this text: {error}; take another tokenizer.json") from None
     return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+
+def _decode(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: bool) -> str:
+    try:
+        with library_errors():
+            return library.decode(ids, skip_special_tokens=skip_special)
+    except ValueError as error:
+        raise UserError(f"the tokenizer cannot join these tokens: {error}; take another tokenizer.json") from None
 
 
 def _first_id(ids: dict[str, int], names: Iterable[str]) -> int | None:

@@ -1,6 +1,7 @@
 """What the engine is asked for, and what it answers: an event a token."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tercet.generation.specs import Sampling
@@ -25,3 +26,4 @@ class TokenEvent:
     text: str  # may be "" while a character or a possible stop text is unfinished
     token: SampledToken | None = None  # None where nothing was sampled: no token was asked for, or time is over
     finish: Finish | None = None  # with the last event; "time" where `limits.seconds` are over
+    at: float = field(default_factory=time.perf_counter, compare=False)  # when the engine made it

@@ -1,13 +1,16 @@
 """The service as an ASGI application: routes, errors and the guard around them."""
 
-from collections.abc import Callable
+import json
+from functools import cache
 from importlib.metadata import version
-from typing import Any, get_args
+from typing import get_args
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 
 from tercet.serve.http.context import Service
 from tercet.serve.http.errors import register_errors
@@ -39,7 +42,7 @@ def application(registry: ModelRegistry, rules: AccessRules | None = None, *, lo
     rules = AccessRules() if rules is None else rules
     metrics = ServerMetrics(registry)
     app = FastAPI(
-        title="Tercet", version=version("tercet"), docs_url=None, redoc_url=None, redirect_slashes=False,
+        title="Tercet", version=version("tercet"), openapi_url=None, redirect_slashes=False,
         description="Models that were trained with Tercet, or converted to it. "
         "Routes under /v1 have the shapes of OpenAI's.",
     )  # fmt: skip
@@ -56,27 +59,28 @@ def application(registry: ModelRegistry, rules: AccessRules | None = None, *, lo
             CORSMiddleware, allow_origins=list(rules.names.origins), allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"], expose_headers=["Retry-After"],
         )  # fmt: skip
-    app.openapi = _with_models(app.openapi, registry)  # type: ignore[method-assign]
+    document = cache(lambda: _openapi_document(app, registry))  # once: each time it would hold up everyone for 3 ms
+
+    async def openapi(_request: Request) -> Response:
+        return Response(document(), media_type="application/json")
+
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
     return app
 
 
-def _with_models(openapi: Callable[[], dict[str, Any]], registry: ModelRegistry) -> Callable[[], dict[str, Any]]:
+def _openapi_document(app: FastAPI, registry: ModelRegistry) -> bytes:
     """The OpenAPI page with the names of the models, and the most that may be asked of them."""
-
-    def page() -> dict[str, Any]:
-        document = openapi()
-        schemas = document["components"]["schemas"]
-        models = registry.models.values()
-        limit = max(model.limits.max_new_tokens for model in models)
-        for endpoint, schema in REQUESTS.items():
-            fields = schemas[schema.__name__]["properties"]
-            fields["model"]["anyOf"][0]["enum"] = [model.name for model in models if endpoint in model.endpoints]
-            for name in ("max_tokens", "max_completion_tokens"):
-                if name in fields:
-                    fields[name]["anyOf"][0]["maximum"] = limit
-        for path in document["paths"].values():  # FastAPI's own words for what is a 400 here
-            for operation in path.values():
-                operation["responses"].pop("422", None)
-        return document
-
-    return page
+    document = app.openapi()
+    schemas = document["components"]["schemas"]
+    models = registry.models.values()
+    limit = max(model.limits.max_new_tokens for model in models)
+    for endpoint, schema in REQUESTS.items():
+        fields = schemas[schema.__name__]["properties"]
+        fields["model"]["anyOf"][0]["enum"] = [model.name for model in models if endpoint in model.endpoints]
+        for name in ("max_tokens", "max_completion_tokens"):
+            if name in fields:
+                fields[name]["anyOf"][0]["maximum"] = limit
+    for path in document["paths"].values():  # FastAPI's own words for what is a 400 here
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

@@ -4,7 +4,6 @@ An answer is what `tercet generate` writes: sample j of a prompt is drawn with s
 """
 
 import secrets
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -38,7 +37,7 @@ async def answer(
 
 async def _complete(context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta]) -> Any:
     texts: list[list[Delta]] = [[] for _ in plan.requests]
-    async with aclosing(_deltas(context, plan, response_format)) as arriving:
+    async with aclosing(_deltas(context, plan, response_format, streamed=False)) as arriving:
         async for index, delta in arriving:
             texts[index].append(delta)
     return response_format.response(plan, texts, _usage(context, plan))
@@ -49,7 +48,7 @@ async def _stream(
 ) -> AsyncGenerator[Event]:
     head = {"id": plan.id, "object": response_format.object, "created": plan.created, "model": plan.model.name}
     no_usage = {"usage": None} if includes_usage else {}
-    async with aclosing(_deltas(context, plan, response_format)) as arriving:
+    async with aclosing(_deltas(context, plan, response_format, streamed=True)) as arriving:
         async for _, delta in arriving:
             yield {**head, "choices": [delta.model_dump(exclude_unset=True)], **no_usage}
     if includes_usage:
@@ -57,12 +56,12 @@ async def _stream(
 
 
 async def _deltas(
-    context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta]
+    context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, streamed: bool
 ) -> AsyncGenerator[tuple[int, Delta]]:
-    """What there is to send of each text, as it comes."""
+    """What there is to send of each text; where it is streamed, as it comes."""
     tokenizer = plan.model.trained.tokenizer
     certain: dict[int, CertainTokens] = {}
-    async with aclosing(_events(context, plan)) as arriving:
+    async with aclosing(_events(context, plan, streamed=streamed)) as arriving:
         async for index, event in arriving:
             if index not in certain:
                 certain[index] = CertainTokens(tokenizer, echoed=plan.prompt(index).echo)
@@ -73,7 +72,9 @@ async def _deltas(
                 yield index, response_format.delta(plan, index, event, tokens)
 
 
-async def _events(context: RequestContext, plan: GenerationPlan) -> AsyncGenerator[tuple[int, TokenEvent]]:
+async def _events(
+    context: RequestContext, plan: GenerationPlan, *, streamed: bool
+) -> AsyncGenerator[tuple[int, TokenEvent]]:
     """The engine's events of each text, counted and timed."""
     limits, name, metrics, requests = plan.model.limits, plan.model.name, context.metrics, plan.requests
     if not plan.sampling.max_new_tokens:  # an echo, or nothing
@@ -82,16 +83,17 @@ async def _events(context: RequestContext, plan: GenerationPlan) -> AsyncGenerat
         return
     submits = [partial(plan.model.scheduler.submit, request) for request in requests]
     arrivals = dict[int, float]()  # of each text's last token
-    arriving = worker_answers(submits, at_once=limits.slots, seconds=limits.seconds, is_last=_is_last)
+    arriving = worker_answers(
+        submits, at_once=limits.slots, seconds=limits.seconds, is_last=_is_last, streamed=streamed
+    )
     async with aclosing(arriving):
         async for index, event in arriving:
             if event.token is not None:
-                now = time.perf_counter()
                 if not arrivals:
-                    metrics.observe_first_token(name, now - context.stats.began)
+                    metrics.observe_first_token(name, event.at - context.stats.began)
                 if index in arrivals:
-                    metrics.observe_next_token(name, now - arrivals[index])
-                arrivals[index] = now
+                    metrics.observe_next_token(name, event.at - arrivals[index])
+                arrivals[index] = event.at
                 context.count_new_tokens(1)
             if event.finish == "time":
                 raise TimeoutError(

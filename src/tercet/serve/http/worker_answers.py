@@ -11,10 +11,16 @@ from tercet.serve.registry import Cancellable
 
 Answer = TypeVar("Answer")
 Submit = Callable[[Callable[[Answer | Exception], None]], Cancellable]
+MOST_HELD = 16  # answers that are handed over together: a millisecond, for which others wait
 
 
 async def worker_answers(
-    submits: Sequence[Submit[Answer]], *, at_once: int, seconds: float, is_last: Callable[[Answer], bool]
+    submits: Sequence[Submit[Answer]],
+    *,
+    at_once: int,
+    seconds: float,
+    is_last: Callable[[Answer], bool],
+    streamed: bool = False,
 ) -> AsyncGenerator[tuple[int, Answer]]:
     """What a worker answers to each part of a request, with the part's number, in the order in which it comes.
 
@@ -25,6 +31,9 @@ async def worker_answers(
         at_once: so many are with the worker at a time, so that a long list leaves room for others.
         seconds: the most that all of them together may take.
         is_last: whether an answer ends its part.
+        streamed: each answer is handed over as it comes. Otherwise some of a part together, the last with them:
+            whatever wakes the client's thread takes Python's lock from the worker, in the middle of a step that others
+            wait for too.
 
     Raises:
         TimeoutError: where they take longer.
@@ -32,15 +41,21 @@ async def worker_answers(
         Exception: what the worker answers.
     """
     loop = asyncio.get_running_loop()
-    arrived = asyncio.Queue[tuple[int, Answer | Exception]]()
+    arrived = asyncio.Queue[tuple[int, list[Answer | Exception]]]()
     running = dict[int, Cancellable]()
     deadline = loop.time() + seconds
     pending = deque(enumerate(submits))
 
     def listener(number: int) -> Callable[[Answer | Exception], None]:
+        held: list[Answer | Exception] = []
+
         def on_answer(answer: Answer | Exception) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(arrived.put_nowait, (number, answer))
+            nonlocal held
+            held.append(answer)
+            if streamed or len(held) == MOST_HELD or isinstance(answer, Exception) or is_last(answer):
+                answers, held = held, []
+                with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                    loop.call_soon_threadsafe(arrived.put_nowait, (number, answers))
 
         return on_answer
 
@@ -59,16 +74,17 @@ async def worker_answers(
                 return
             try:
                 async with asyncio.timeout_at(deadline):
-                    number, answer = await arrived.get()
+                    number, answers = await arrived.get()
             except TimeoutError:
                 raise TimeoutError(
                     f"the answer took longer than {seconds:g} seconds; ask for less at once, or try again later"
                 ) from None
-            if isinstance(answer, Exception):
-                raise answer
-            if is_last(answer):
-                del running[number]
-            yield number, answer
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+                if is_last(answer):
+                    del running[number]
+                yield number, answer
     finally:
         for request in running.values():
             request.cancel()

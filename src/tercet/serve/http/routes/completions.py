@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 
 from tercet.generation import encode_prompt
 from tercet.serve.engine.batch_tasks import ScoredPrompt
@@ -29,7 +28,7 @@ router = APIRouter(route_class=Route)
 async def complete(request: Request, body: CompletionRequest) -> Any:
     """Continue a text, or each of several."""
     context = RequestContext(request, body, "/v1/completions")
-    prompts = await run_in_threadpool(_encode_prompts, context, body)
+    prompts = await context.tokenize(_encode_prompts, context, body)
     if len(prompts) * body.samples > MAX_TEXTS_WRITTEN:
         message = f"{len(prompts)} prompts, {body.samples} samples of each: one request may ask for {MAX_TEXTS_WRITTEN}"
         raise APIError(400, f"{message} texts; send several", param="prompt")

@@ -4,7 +4,6 @@ import base64
 
 import numpy as np
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 
 from tercet.serve.engine.batch_tasks import PoolingOptions
 from tercet.serve.http.bounded_request import Route
@@ -24,7 +23,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> EmbeddingsRes
     if body.dimensions not in (None, width):
         message = f"the vectors of {context.model.name} have {width} numbers, and cannot be had with {body.dimensions}"
         raise APIError(400, f"{message}; leave dimensions out", param="dimensions")
-    rows = await run_in_threadpool(_encode_texts, context, body)
+    rows = await context.tokenize(_encode_texts, context, body)
     options = PoolingOptions(pooling=body.pooling, normalise=body.normalise)
     vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
     tokens = sum(map(len, rows))

@@ -1,0 +1,27 @@
+"""A file that another program cuts while it is mapped: the process cannot live, and says where it died."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+CUT = """
+import sys
+import numpy as np
+from tercet.cli import main
+def read(arguments):
+    ids = np.memmap(sys.argv[1], np.uint16, mode="r")
+    open(sys.argv[1], "r+b").truncate(0)
+    return int(ids[5000])
+main.main = read
+main.entry()
+"""
+
+
+def test_a_mapped_file_that_is_cut_ends_the_program_with_the_place(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_bytes(bytes(20_000))
+    command = [sys.executable, "-c", CUT, str(tmp_path / "train.bin")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGBUS
+    assert "Bus error" in done.stderr
+    assert "in read" in done.stderr

@@ -108,6 +108,15 @@ def test_files_are_short_and_open_with_their_idea(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text)), "a file opens with one sentence on its idea"
 
 
+def test_test_files_are_of_one_theme() -> None:
+    long = {
+        path.name: lines
+        for path in (ROOT / "tests").rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 500
+    }
+    assert not long, f"split by theme: {long}"
+
+
 def test_nothing_names_the_machine_it_was_written_on() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True

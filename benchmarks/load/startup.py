@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,14 +28,89 @@ IMPORTS = {
     "tercet.train": "import tercet; tercet.train",
     "first token": "import tercet; next(tercet.load('model').stream('to be', max_new_tokens=1))",
 }
-COMMANDS = [
-    "--help", "train --help", "recipes", "train nosuch", "train nosuch.yaml", "train demo --data no.txt",
-    "train numbers --source no.de --target no.en", "train demo --set training.max_stepz=5",
-    "train demo --set training.max_steps=-5", "train demo --out taken", "train demo --pretrained nosuch",
-    "generate nosuch", "generate model --temperature -1", "translate nosuch", "translate model --beam 0",
-    "fill nosuch text", "embed nosuch --output x.npz", "classify nosuch", "evaluate nosuch", "score nosuch",
-    "serve nosuch", "explore nosuch", "convert nosuch out", "data nosuch.txt", "inspect nosuch",
-]  # fmt: skip
+COMMANDS = ["--help", "train --help", "recipes"]
+# What is refused without a tensor, by every verb: a command, and words of its one line. Torch is not imported for it
+# (`tests/test_startup.py`), and it takes 0.4 s at most on an idle machine.
+REFUSALS = {
+    "train nosuch": "unknown recipe 'nosuch'",
+    "train nosuch.yaml": "no such file: nosuch.yaml",
+    "train broken.yaml": "broken.yaml line 2: not valid YAML",
+    "train demo --data no.txt": "no such file or folder: no.txt",
+    "train demo --pretrained nosuch": "no such folder: nosuch",
+    "train demo --pretrained taken": "no model in taken",
+    "train numbers --data no.txt": "give --source F --target F",
+    "train numbers --source no.de --target no.en": "no such file or folder: no.de",
+    "train classify-sections --set data.source=no.jsonl": "no.jsonl",
+    "train demo --set nokey": "expected key=value",
+    "train demo --set training.max_stepz=5": "did you mean 'max_steps'?",
+    "train demo --set training.max_steps=-5": "training.max_steps=-5 must be at least 1",
+    "train demo --set training.max_steps=many": "training.max_steps: input should be a valid integer",
+    "train demo --set model.stack.position=rotory": "did you mean 'rotary'?",
+    "train demo --set training.optimizer=muom": "did you mean 'muon'?",
+    "train demo --set task.masking.rate=2": "unknown key 'masking'",
+    "train demo --out taken": "taken is not empty and holds no run",
+    "train demo --out taken/file": "is a file",
+    "train demo --out run": "run holds a run with other settings",
+    "train animals --out run": "run is in use by",
+    "train animals --restart --from-weights": "exclude each other",
+    "generate nosuch": "no such folder: nosuch",
+    "generate taken": "no model in taken",
+    "generate taken/file": "taken/file is a file",
+    "generate nosuch --prompt @no.txt": "no such folder: nosuch",
+    "generate nosuch --device nosuch": "--device nosuch is unknown",
+    "generate taken --temperature -1": "argument --temperature: -1.0 must be at least 0",
+    "translate nosuch": "no such folder: nosuch",
+    "translate nosuch --input no.txt": "--input no.txt: cannot read it",
+    "translate nosuch --beam 0": "argument --beam: 0 must be at least 1",
+    "fill nosuch text": "no such folder: nosuch",
+    "fill nosuch text --top 0": "argument --top: 0 must be at least 1",
+    "embed nosuch --output x.npz": "no such folder: nosuch",
+    "embed nosuch --output x.npz --input no.txt": "--input no.txt: cannot read it",
+    "embed nosuch --output x.nosuch": "ends in none of .npz",
+    "classify nosuch": "no such folder: nosuch",
+    "classify nosuch --input no.txt": "--input no.txt: cannot read it",
+    "evaluate nosuch": "no such folder: nosuch",
+    "evaluate taken": "no model in taken",
+    "evaluate nosuch --compare no.json": "--compare no.json: cannot read it",
+    "evaluate nosuch --beam 0": "argument --beam: 0 must be at least 1",
+    "score nosuch": "no such folder: nosuch",
+    "score nosuch --input no.txt": "--input no.txt: cannot read it",
+    "compare nosuch demo": "there is no recipe and no run 'nosuch'",
+    "compare nosuch.yaml demo": "no such file: nosuch.yaml",
+    "compare animals demo --data no.txt": "no such file or folder: no.txt",
+    "compare demo --vary nokey": "expected key=value,value",
+    "compare demo --vary training.max_stepz=1,2": "did you mean 'max_steps'?",
+    "compare demo --seeds x": "expected numbers such as 1,2,3",
+    "compare demo animals --out taken": "taken is not empty and holds no comparison",
+    "inspect nosuch": "no folder, preset or recipe is called 'nosuch'",
+    "inspect nosuch.yaml": "no such file: nosuch.yaml",
+    "inspect taken": "no model in taken",
+    "inspect nosuch --prompt text": "no folder, preset or recipe is called 'nosuch'",
+    "inspect gpt2 --prompt text": "gpt2 has no weights to look into",
+    "explore nosuch": "no such folder: nosuch",
+    "serve nosuch": "no such folder: nosuch",
+    "serve nosuch --port x": "argument --port: invalid int value",
+    "plot nosuch loss": "no such folder: nosuch",
+    "plot taken all": "no model in taken",
+    "plot nosuch nosuch": "there is no picture 'nosuch'",
+    "plot nosuch loss --out x.nosuch": "a picture's name ends in",
+    "draw nosuch --out x.png": "unknown picture 'nosuch'",
+    "draw model nosuch --out x.png": "no folder, preset or recipe is called 'nosuch'",
+    "draw attention nosuch.yaml --out x.png": "no such file: nosuch.yaml",
+    "draw positions --out nosuch/x.png": "there is no folder nosuch",
+    "convert nosuch out": "no such folder: nosuch",
+    "convert taken out": "no model in taken",
+    "verify nosuch": "no such folder: nosuch",
+    "verify taken": "taken has no run.json and no manifest.json",
+    "doctor nosuch": "unknown argument 'nosuch'",
+    "recipes nosuch": "unknown recipe 'nosuch'",
+    "data nosuch": "no dataset, file or folder is called 'nosuch'",
+    "data nosuch.txt": "no such file or folder: nosuch.txt",
+    "data nosuch.tsv": "no such file or folder: nosuch.tsv",
+    "data nosuch.csv": "no such file or folder: nosuch.csv",
+    "data taken/file --encoding nosuch": "--encoding: unknown encoding 'nosuch'",
+    "demo --out taken": "taken is not empty and holds no run",
+}
 
 
 class Seconds(NamedTuple):
@@ -44,6 +121,7 @@ class Seconds(NamedTuple):
 def measure(arguments: list[str], src: Path, folder: Path) -> Seconds:
     """One process from its start to its end."""
     environment = {**os.environ, "PYTHONPATH": str(src)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
@@ -73,6 +151,23 @@ def make_model(folder: Path) -> None:
     save_model(folder, model, tokenizer, Card())
 
 
+@contextmanager
+def places(folder: Path) -> Generator[None]:
+    """What the refused commands name, in `folder`: a folder with other things in it, a file that is no YAML, and a run
+    of `animals` that another process owns meanwhile."""
+    from tercet.settings_yaml import write_yaml
+    from tercet.storage import lock_folder
+    from tercet.training import load_recipe
+
+    (folder / "taken").mkdir()
+    (folder / "taken/file").write_text("text")
+    (folder / "broken.yaml").write_text("task: [language\n")
+    (folder / "run").mkdir()
+    (folder / "run/recipe.yaml").write_text(write_yaml(load_recipe("animals")))
+    with lock_folder(folder / "run"):
+        yield
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
@@ -81,15 +176,12 @@ def main() -> None:
     args = parser.parse_args()
     sources = [src.resolve() for src in (HERE, *args.src)]
     programs = {name: statement(text) for name, text in IMPORTS.items()}
-    programs |= {f"tercet {command}": ["-m", "tercet", *command.split()] for command in COMMANDS}
+    programs |= {f"tercet {command}": ["-m", "tercet", *command.split()] for command in (*COMMANDS, *REFUSALS)}
     if args.only is not None:
         programs = {name: program for name, program in programs.items() if args.only in name}
     taken: dict[tuple[str, Path], list[Seconds]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name, places(folder := Path(name)):
         make_model(folder / "model")
-        (folder / "taken").mkdir()
-        (folder / "taken/file").write_text("text")
         for number in range(args.rounds + 1):
             turns = [("import torch", statement("import torch"), HERE)]
             turns += [(name, program, src) for name, program in programs.items() for src in sources]

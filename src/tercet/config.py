@@ -8,15 +8,17 @@ defaults will do; where one value may stand for all keys of a mapping, the slot 
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import pydantic
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tercet.messages import one_line, show
 from tercet.spec import check_range, ranges_of
+
+if TYPE_CHECKING:
+    import pydantic
 
 Spec = TypeVar("Spec")
 Plain = dict[str, Any]
@@ -183,6 +185,11 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
 def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if isinstance(data, bool) and annotation is not bool and "bool" not in str(annotation):
         raise _Misfit(f"{path}: expected a number or text, got {str(data).lower()}", line)
+    if _is_of_type(annotation, data):
+        return data
+
+    import pydantic  # a tenth of a second
+
     try:
         return _adapter(annotation).validate_python(data)
     except pydantic.ValidationError as error:
@@ -190,8 +197,25 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
         raise _Misfit(f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {show(data)}", line) from None
 
 
+def _is_of_type(annotation: Any, data: Any) -> bool:
+    """Whether a number, switch or text is just what the annotation says: pydantic gives it back as it is, and where all
+    of a recipe is so, what is wrong elsewhere in it is told without waiting for that import."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return False
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    for member in get_args(annotation) if is_union else (annotation,):
+        if get_origin(member) is Literal:
+            if any(type(data) is type(word) and data == word for word in get_args(member)):
+                return True
+        elif member in (bool, int, float, str, types.NoneType) and type(data) is member:
+            return True
+    return False
+
+
 @cache
-def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
+def _adapter(annotation: Any) -> "pydantic.TypeAdapter[Any]":
+    import pydantic
+
     return pydantic.TypeAdapter(annotation, config=pydantic.ConfigDict(allow_inf_nan=False))
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_translator import SOURCES, TARGETS, TINY, Terminal, training, write
 
 import tercet
 from tercet.cli.main import main
@@ -29,38 +29,6 @@ from tercet.models import EncoderDecoder
 from tercet.settings_yaml import parse_yaml
 
 pytestmark = pytest.mark.slow  # a translator is trained first
-
-WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
-DRAWS = np.random.default_rng(6)
-LINES = [DRAWS.choice(list(WORDS), DRAWS.integers(3, 6)).tolist() for _ in range(216)]
-LINES[0] = ["eins", "zwei", "drei"]
-SOURCES = [" ".join(line) for line in LINES]
-TARGETS = [" ".join(WORDS[word] for word in line) for line in LINES]
-TINY = [
-    "data.tokenizer={kind: bpe, vocab_size: 330, prefix_space: true}",
-    "model.max_len=24",
-    "model.encoder={d_model: 32, n_layers: 1, n_heads: 2, d_ff: 48}",
-    "model.decoder={d_model: 32, n_layers: 2, n_heads: 2, d_ff: 48}",
-    "training.max_steps=100",
-    "training.optimizer.lr=0.03",
-    "task.batch_tokens=512",
-    "training.validate_every=100",
-    "task.validation_sentences=4",
-    "training.save_every=100",
-    "training.precision=fp32",
-    "training.compile=never",
-]
-
-
-def write(path: Path, lines: list[str]) -> str:
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return str(path)
-
-
-def training(folder: Path, out: Path, *changes: str) -> list[str]:
-    sets = [word for change in (*TINY, *changes) for word in ("--set", change)]
-    files = ["--source", str(folder / "train.de"), "--target", str(folder / "train.en")]
-    return ["train", "numbers", *files, "--out", str(out), "--quiet", *sets]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -204,24 +172,6 @@ def test_a_line_does_not_depend_on_its_neighbours(run: Path) -> None:
 def test_a_file_in_place_of_stdin(run: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "in.txt", SOURCES[:3])
     assert translated([str(run), "--input", path], "")[0] == translated([str(run)], "\n".join(SOURCES[:3]))[0]
-
-
-class Terminal(io.RawIOBase):
-    """Somebody who types a line when the last one is answered."""
-
-    def __init__(self, lines: list[bytes], out: io.StringIO) -> None:
-        self.lines, self.out, self.typed = lines, out, 0
-
-    def isatty(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        assert self.out.getvalue().count("\n") == self.typed, "the last line is not answered yet"
-        self.typed += 1
-        return self.lines[self.typed - 1] if self.typed <= len(self.lines) else b""
 
 
 def test_a_person_is_answered_line_by_line(run: Path) -> None:

@@ -4,16 +4,15 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from byte_tokenizer import ByteTokenizer
+from ahead_decoder import CONTEXT, OTHER, RULE, VOCAB, AheadDecoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from toy_decoder import Rule, ToyCache, ToyDecoder, random_rule, script_rule
+from toy_decoder import Rule, ToyDecoder, random_rule, script_rule
 
 from tercet.config import UserError
 from tercet.generation import (
@@ -23,71 +22,15 @@ from tercet.generation import (
     Sampling,
     Token,
     distribution,
-    draft_for,
-    generate,
     speculate,
     speculative,
     stream,
-    stream_text,
     window_start,
 )
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
-from tercet.tokens import BPE, Characters, Tokenizer
 
-VOCAB, CONTEXT = 11, 7
 POSITIONS = [Learned(), Sinusoidal(), Rotary(), ALiBi(), NoPosition()]
-
-
-class AheadCache(ToyCache):
-    """Remembers what was read ahead and not counted, as a real one does, so that it can be counted or written over."""
-
-    def __init__(self, rows: list[list[int]], capacity: int) -> None:
-        super().__init__(rows, capacity)
-        self.tables, self.lengths = [list(row) for row in rows], [len(row) for row in rows]
-
-    def write(self, tokens: list[list[int]]) -> list[list[list[int]]]:
-        """For each new token of each row what it sees."""
-        seen = []
-        for number, (table, new, length) in enumerate(zip(self.tables, tokens, self.lengths, strict=True)):
-            self.tables[number] = table = [*table[:length], *new, *table[length + len(new) :]]
-            seen.append([table[: length + place + 1] for place in range(len(new))])
-        return seen
-
-    def advance(self, by: Tensor) -> None:
-        assert by.shape == (len(self.lengths),)
-        self.calls.append(("advance", int(by.sum())))
-        self.lengths = [length + more for length, more in zip(self.lengths, by.tolist(), strict=True)]
-        assert all(1 <= n <= min(self.capacity, len(table)) for n, table in zip(self.lengths, self.tables, strict=True))
-
-    def reorder(self, rows: Tensor) -> None:
-        super().reorder(rows)
-        self.tables = [list(self.tables[row]) for row in rows.tolist()]
-        self.lengths = [self.lengths[row] for row in rows.tolist()]
-
-
-class AheadDecoder(ToyDecoder):
-    def __init__(self, rule: Rule, max_len: int, vocab_size: int = VOCAB) -> None:
-        known = cache(lambda tokens: rule(list(tokens)))
-        super().__init__(lambda tokens: known(tuple(tokens)), max_len)
-        self.vocab_size = vocab_size
-        self.tokens_read: list[int] = []
-
-    def _start(self, tokens: Tensor, lengths: Tensor, capacity: int, sources: None) -> tuple[Tensor, AheadCache]:
-        logits, plain = super()._start(tokens, lengths, capacity, sources)
-        self.caches[-1] = AheadCache(plain.rows, capacity)
-        return logits, self.caches[-1]
-
-    def read_ahead(self, tokens: Tensor, cache: AheadCache) -> Tensor:
-        assert not self.training
-        assert torch.is_inference_mode_enabled()
-        self.calls.append(("read_ahead", len(tokens)))
-        self.tokens_read.append(tokens.shape[1])
-        logits = [[self.rule(text[: self.max_len]) for text in row] for row in cache.write(tokens.tolist())]
-        return torch.stack([torch.stack(row) for row in logits])
-
-
-RULE, OTHER = random_rule(VOCAB, CONTEXT), random_rule(VOCAB, CONTEXT, seed=1, scale=1.0)
 
 
 def mixed(share: float, max_len: int = CONTEXT) -> Rule:
@@ -452,51 +395,3 @@ def test_a_model_that_diverged_is_told() -> None:
     for model, guesses in ((broken, Lookup(ngram=1)), (broken, Draft(model=AheadDecoder(RULE, CONTEXT)))):
         with pytest.raises(UserError, match="not numbers"):
             list(speculate(model, [[1]], Sampling(), guesses=guesses))
-
-
-# Texts ----------------------------------------------------------------------------------------------------------------
-
-BYTES = ByteTokenizer((b"END", b"EN", b"D", b"\xf0\x9f", b"\x99\x82"))
-
-
-@settings(max_examples=30)
-@given(
-    script=st.lists(st.sampled_from([256, 257, 258, 259, 260, 97, 98, BYTES.eos_id]), min_size=1, max_size=12),
-    stop=st.lists(st.sampled_from(["END", "ND", "ab", "DE", "aa"]), max_size=2),
-    tokens=st.integers(1, 6),
-)
-def test_stop_texts_end_a_text_within_a_pass_as_they_do_without(
-    script: list[int], stop: list[str], tokens: int
-) -> None:
-    model = AheadDecoder(script_rule(BYTES.vocab_size, [*script, *[0] * 9]), 40)
-    sampling = Sampling(max_new_tokens=len(script), stop=tuple(stop))
-    (plain,) = generate(model, BYTES, ["?"], sampling)
-    for guesses in (Draft(model=model, tokens=tokens), Lookup(ngram=1, tokens=tokens)):
-        (one,) = generate(model, BYTES, ["?"], sampling, guesses=guesses)
-        assert (one.text, one.ids, one.finish) == (plain.text, plain.ids, plain.finish)
-        assert one.passes <= plain.passes == len(plain.ids)
-        assert "".join(stream_text(model, BYTES, "?", sampling, guesses=guesses)) == plain.text
-
-
-def test_a_completion_tells_its_passes() -> None:
-    model = AheadDecoder(script_rule(BYTES.vocab_size, list(b"abcdefghij")), 40)
-    sampling = Sampling(max_new_tokens=9)
-    (one,) = generate(model, BYTES, ["?"], sampling, guesses=Draft(model=model, tokens=3))
-    assert (one.text, one.passes) == ("abcdefghi", 3)
-    assert generate(model, BYTES, ["?"], sampling)[0].passes == 9
-
-
-TEXTS = ["one fish, two fish, red fish, blue fish\n" * 9]
-
-
-def test_a_draft_needs_the_models_tokenizer_not_one_of_its_size() -> None:
-    own, model = Tokenizer.train(Characters(), TEXTS), AheadDecoder(RULE, CONTEXT)
-    same = Tokenizer.from_json(own.to_json())
-    assert draft_for(own, model, same, tokens=3) == Draft(model=model, tokens=3)
-    shifted = Tokenizer.train(Characters(), [TEXTS[0].replace("x", "y").replace("d", "z")])
-    assert shifted.vocab_size == own.vocab_size
-    with pytest.raises(UserError, match=r"tokenizer is another one: it has id \d+ = '.' where the model's has id"):
-        draft_for(own, model, shifted)
-    larger = Tokenizer.train(BPE(vocab_size=300), TEXTS)
-    with pytest.raises(UserError, match=rf"it has {larger.vocab_size} tokens, the model's {own.vocab_size}; take a"):
-        draft_for(own, model, larger)

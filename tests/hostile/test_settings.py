@@ -13,26 +13,22 @@ import yaml
 from attack import MEMORY, attack, attack_function
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from report import count_inputs
+from refusal import HUGE, MOST, TOO_LARGE, refusal, refused
 
-import tercet
-from tercet.cli.main import main
 from tercet.config import UserError, parse, to_plain
 from tercet.messages import LONGEST, one_line
 from tercet.models import DecoderOnlySpec, EncoderOnlySpec
 from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_yaml
 from tercet.training.changed_recipe import recipe_with
 from tercet.training.grid import VariedKey
-from tercet.training.recipe import Recipe, load_recipe, parse_recipe, recipe_names, recipe_text
+from tercet.training.recipe import Recipe, load_recipe, parse_recipe
+from tercet.training.recipe_files import recipe_names, recipe_text
 
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
-MOST = 2000  # characters of a message
 FULL = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much], database=None
 )
 
-TOO_LARGE = 10**400
-HUGE = int("f" * 5000, 16)  # Python refuses to write it down
 HOSTILE: list[Any] = [
     None,
     True,
@@ -97,27 +93,6 @@ HOSTILE: list[Any] = [
     range(3),
     3 + 4j,
 ]
-
-
-def refused(error: BaseException | None) -> None:
-    """In one bounded line that a terminal shows as it is."""
-    if error is not None:
-        text = str(error)
-        assert text
-        assert len(text) <= MOST
-        assert text.isprintable(), ascii(text)
-
-
-def refusal(work: Any) -> UserError | None:
-    """What `work` was refused with; anything but a `UserError` is raised."""
-    try:
-        work()
-    except UserError as error:
-        refused(error)
-        count_inputs(refused=1)
-        return error
-    count_inputs(taken=1)
-    return None
 
 
 # ---- what a file says, with its line
@@ -482,108 +457,6 @@ def test_any_set_is_a_change_or_refused(key: str, value: str) -> None:
     refusal(lambda: VariedKey.read(f"{key}={value}"))
     if key:
         refusal(lambda: recipe_with("demo", {key: value}, out=Path("none")))
-
-
-# ---- the command line and Python
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["train", "demo", "--print-config", "--set", "k" * 10**6 + "=1"],
-        ["train", "demo", "--print-config", "--set", "training.max_steps=" + "v" * 10**6],
-        ["train", "demo", "--print-config", "--set", "training.\x1b[2J=1"],
-        ["train", "demo", "--print-config", "--set", "data=5", "--source", "a"],
-        ["train", "demo", "--print-config", "--set", "task={kind: [a]}"],
-        ["train", "numbers", "--print-config", "--set", "data=5"],
-        ["train", "demo", "--print-config", "--data", "a\0b"],
-        ["train", "demo", "--print-config", "--data", "\ud800"],
-        ["train", "demo", "--print-config", "--data", ""],
-        ["train", "demo", "--print-config", "--pretrained", "a\0b"],
-        ["train", "demo", "--print-config", "--pretrained", "a" * 5000],
-        ["train", "demo", "--print-config", "--encoding", "\0"],
-        ["train", "../recipes/demo", "--print-config"],
-        ["train", "", "--print-config"],
-        ["train", "\x1b[2J"],
-        ["train", "r" * 10**6],
-        *(
-            ["train", "demo", "--out", out]
-            for out in ("", "-", "a\0b", "a\nb", "a" * 300, "a/" * 5000, "\udcff", "\x1b[2J")
-        ),
-        *(["compare", "demo", "--vary", "training.seed=1,2", "--out", out] for out in ("", "-", "a\0b", "a" * 300)),
-        ["compare", "demo", "--seeds", "9" * 9],
-        ["compare", "demo", "--seeds", "1", "--set", "training=5"],
-        ["compare", "demo", "--vary", "training.max_steps=" + "1," * 10**4 + "2"],
-        ["compare", "demo", "--data", "a", "--set", "data=5"],
-        ["compare", "a\0b", "demo"],
-        ["compare", "a" * 5000, "demo"],
-        ["draw", "schedules", "--steps", "9" * 5000],
-        ["draw", "schedules", "--steps", "1000000000"],
-        ["draw", "schedules", "512:" + "9" * 400],
-        ["draw", "schedules", "--lr", "nan"],
-        ["draw", "schedules", "--schedule", "{kind: [a]}"],
-        ["draw", "positions", "--d-model", "1000000"],
-        ["draw", "positions", "--base", "inf"],
-        ["draw", "positions", "--seed", "-1"],
-        ["draw", "positions", "{kind: rotary, base: -1}"],
-        ["draw", "smoothing", "--vocabulary", "1000000000000"],
-        ["draw", "model", "gpt2", "--batch", "-1"],
-        ["draw", "model", "gpt2", "--out", "a\0.svg"],
-        ["draw", "model", "gpt2", "--out", "a" * 300 + ".svg"],
-        ["draw", "model", "m" * 10**5],
-        ["draw", "model", "a\0b"],
-        ["plot", "run", "attention", "--prompt", "a", "--layer", "-1"],
-        ["plot", "run", "--out", ""],
-        ["plot", "r" * 10**5],
-        ["recipes", "\x1b[2J"],
-        ["recipes", "r" * 10**6],
-        ["\x1b[2J"],
-        ["train", "demo", "--\x1b[2J"],
-        ["train", "demo", "--" + "f" * 10**6],
-    ],
-    ids=lambda arguments: ascii(" ".join(arguments)[:60]),
-)
-def test_command_lines(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.count("\n") == 1
-    assert err.startswith("tercet: error: ")
-    assert len(err) <= MOST
-    assert err.rstrip("\n").isprintable(), ascii(err)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"recipe": "demo", "set": {1: 2}},
-        {"recipe": "demo", "set": [1]},
-        {"recipe": "demo", "set": "training.max_steps=5"},
-        {"recipe": "demo", "set": {"": 1}},
-        {"recipe": "demo", "set": {"a." * 10_000: 1}},
-        {"recipe": "demo", "set": {"training.max_steps": HUGE}},
-        {"recipe": "demo", "set": {"training.optimizer.lr": TOO_LARGE}},
-        {"recipe": "demo", "set": {"training": object()}},
-        {"recipe": "demo", "set": {"task": {"kind": []}}},
-        {"recipe": "demo", "data": "a\0b"},
-        {"recipe": "demo", "data": 5},
-        {"recipe": "demo", "pretrained": "\0"},
-        {"recipe": 5},
-        {"recipe": None},
-        {"recipe": "a\0.yaml"},
-    ],
-    ids=lambda arguments: "-".join(arguments),
-)
-def test_python(arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError) as error:
-        tercet.train(**arguments, quiet=True)
-    refused(error.value)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("spec", [DecoderOnlySpec, EncoderOnlySpec], ids=lambda spec: spec.__name__)

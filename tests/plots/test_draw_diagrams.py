@@ -36,7 +36,7 @@ from tercet.nn.specs import ALiBi, Rotary
 from tercet.plots.diagrams import ModelDiagram, describe_attention, describe_model, plot_attention_shapes, plot_model
 from tercet.plots.diagrams.boxes import Box
 from tercet.plots.picture_file import save
-from tercet.training.recipe import recipe_names
+from tercet.training.recipe_files import recipe_names
 
 pytestmark = pytest.mark.slow
 

@@ -1,27 +1,20 @@
 """What is drawn is what was measured: the numbers of a picture's lines, points and images against their sources."""
 
-import csv
 import math
 from contextlib import suppress
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
-import matplotlib.image
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
+from plotted import LETTERS, ROOM, TEXT, WORDS, gpt, images, lines, translator, words, write
 
-from tercet.checkpoint import Card, Trained
 from tercet.checkpoint.metrics import COLUMNS, read_metrics
 from tercet.config import UserError
 from tercet.inspect.recording import read
-from tercet.models import AnyModel, DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.models import DecoderOnly, EncoderDecoder
 from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
 from tercet.plots import (
     NothingToDraw,
@@ -31,66 +24,12 @@ from tercet.plots import (
     plot_positions,
     plot_schedule,
     plot_score,
-    save,
 )
 from tercet.plots.neighbours import choose_telling_tokens, components, embeddings, find_token, nearest_tokens
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
 from tercet.training.plan import Plan
 
 pytestmark = pytest.mark.slow  # matplotlib takes its time
-
-LETTERS = Tokenizer.train(Characters(alphabet="abcdefghij $_^", pad=True, bos=True, eos=True), [])
-WORDS = ["the cat sat on the mat", "the dog and the cats sat and ran"] * 3
-TEXT = "ab$ ^_c"
-ROOM = 13
-
-
-def trained(model: AnyModel, tokenizer: Tokenizer = LETTERS) -> Trained:
-    return Trained.wrap(model.eval(), tokenizer, card=Card(name="tiny"), folder=Path("tiny"))
-
-
-def gpt(position: Position | None = None, *, tokenizer: Tokenizer = LETTERS, n_layers: int = 2, **more: Any) -> Trained:
-    stack = StackSpec(d_model=24, n_layers=n_layers, n_heads=3, position=position or Learned())
-    return trained(
-        DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, stack=stack, **{"max_len": ROOM, **more})),
-        tokenizer,
-    )
-
-
-def translator(encoder_layers: int = 3, decoder_layers: int = 2, position: Position | None = None) -> Trained:
-    stacks = [
-        StackSpec(d_model=24, n_layers=n, n_heads=3, position=position or Learned())
-        for n in (encoder_layers, decoder_layers)
-    ]
-    spec = EncoderDecoderSpec(encoder=stacks[0], decoder=stacks[1], vocab_size=LETTERS.vocab_size, max_len=ROOM)
-    return trained(EncoderDecoder(spec))
-
-
-def images(figure: Figure) -> list[np.ndarray]:
-    """The arrays of all images but the colour bars', in the order in which they were drawn."""
-    return [axes.images[0].get_array() for axes in figure.axes if axes.images]
-
-
-def words(figure: Figure) -> str:
-    from matplotlib.text import Text
-
-    return "\n".join(text.get_text() for text in figure.findobj(Text))
-
-
-def write(path: Path, rows: list[dict[str, float | str]], columns: tuple[str, ...] = COLUMNS) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def lines(figure: Figure, panel: int = 0) -> dict[str, tuple[list[float], list[float]]]:
-    """The lines of a panel by how their labels begin."""
-    return {
-        str(line.get_label()).split(",")[0]: (list(line.get_xdata()), list(line.get_ydata()))
-        for line in figure.axes[panel].lines
-    }
 
 
 def test_losses_are_the_file_s(tmp_path: Path) -> None:
@@ -413,97 +352,3 @@ def test_telling_tokens_are_each_other_s_strangers() -> None:
     assert len(set(chosen)) == len(chosen)
     for place, row in enumerate(nearest_tokens(table, chosen, 6)):
         assert not {other for other, _ in row} & set(chosen[place + 1 :])
-
-
-def cut_off(figure: Figure) -> list[str]:
-    """The texts that stand, in part at least, outside of the picture."""
-    from matplotlib.text import Text
-
-    figure.draw_without_rendering()
-    room, slack = figure.bbox, 1  # pixels
-    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
-    return [
-        words
-        for words, box in boxes
-        if box.x0 < room.x0 - slack or box.x1 > room.x1 + slack or box.y0 < -slack or box.y1 > room.y1 + slack
-    ]
-
-
-@pytest.mark.parametrize("layer", [None, 0])
-@pytest.mark.parametrize("n_heads", [1, 2, 8])
-@pytest.mark.parametrize("text", ["a", "ab c", "abcdefghij" * 13, "ab cd " * 20])
-def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, layer: int | None) -> None:
-    stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
-    model = DecoderOnly(DecoderOnlySpec(vocab_size=LETTERS.vocab_size, stack=stack, max_len=150))
-    figure = plot_attention(trained(model), text, layer=layer)
-    assert not cut_off(figure)
-    told = words(figure).replace("\n", " ")
-    assert (
-        "a row is a token that looks, and sums to 1; a column one that is looked at; first tokens above and to" in told
-    )
-
-
-@pytest.mark.parametrize("layer", [None, 0])
-@pytest.mark.parametrize("n_heads", [1, 3])
-def test_no_word_of_a_translator_s_is(n_heads: int, layer: int | None) -> None:
-    stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
-    spec = EncoderDecoderSpec(encoder=stack, decoder=stack, vocab_size=LETTERS.vocab_size, max_len=ROOM)
-    figure = plot_attention(trained(EncoderDecoder(spec)), "ab", target="de", layer=layer)
-    assert not cut_off(figure)
-    tops = [(text.get_text(), text.get_window_extent()) for text in figure.findobj(type(figure.texts[0]))]
-    titles = sorted((box.x0, box.x1, box.y0) for words, box in tops if "itself" in words or words.startswith("across"))
-    assert len(titles) == 3
-    side_by_side = layer is None
-    assert all(one[1] < other[0] for one, other in pairwise(titles)) == side_by_side, "and none runs into the next"
-
-
-def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
-    name = "a-long-name-without-a-single-space" * 9
-    metrics = write(tmp_path / "metrics.csv", [{"step": n, "lr": 1} for n in (1, 2)])
-    long = replace(gpt(), card=Card(name=name))
-    for figure in (
-        plot_attention(long, "ab"),
-        plot_positions(long),
-        plot_neighbours(long),
-        plot_schedule(metrics, title=name),
-    ):
-        assert not [title for title in cut_off(figure) if "long" in title]  # ticks beyond an axis are not drawn
-        assert name in words(figure).replace("\n", "")
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_the_same_bytes_twice(suffix: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "lr": 1}])
-    one = gpt()
-    for number, plot in enumerate(
-        (
-            lambda: plot_loss(path, title="$a_"),
-            lambda: plot_schedule(path, title="run"),
-            lambda: plot_positions(one),
-            lambda: plot_attention(one, TEXT, layer=0),
-            lambda: plot_neighbours(one),
-        )
-    ):
-        first, second = (tmp_path / f"{number}-{time}{suffix}" for time in "ab")
-        save(plot(), first, dpi=40)
-        save(plot(), second, dpi=40)
-        assert first.read_bytes() == second.read_bytes()
-
-
-def test_tokens_of_any_script_and_none_are_text(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.train(Characters(alphabet="$\\^_{}<&漢\U0001f989\t\n \x07-", eos=True), [])
-    one = gpt(tokenizer=tokenizer, max_len=30)
-    save(plot_attention(one, "$\\^_{$}<&漢\U0001f989\t\n \x07--", layer=0), tmp_path / "a.svg")
-    save(plot_neighbours(one), tmp_path / "b.svg")
-    metrics = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "val/bleu": 1, "lr": 1, "seconds": 1}])
-    for number, plot in enumerate((plot_loss, plot_score, plot_schedule)):  # a run may be called anything
-        save(plot(metrics, title="$\\frac$_$"), tmp_path / f"{number}.svg")
-    for name in "ab012":
-        ElementTree.parse(tmp_path / f"{name}.svg")
-
-
-def test_a_notebook_shows_it(tmp_path: Path) -> None:
-    picture: Any = plot_positions(gpt())
-    (tmp_path / "a.png").write_bytes(picture._repr_png_())
-    assert matplotlib.image.imread(tmp_path / "a.png").std() > 0.1

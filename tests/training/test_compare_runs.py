@@ -22,9 +22,9 @@ from tercet.training import Interrupted, train
 from tercet.training import compare_runs as comparing
 from tercet.training import run as run_module
 from tercet.training import sweep as sweeping
-from tercet.training.compare_runs import ComparedRuns, compare_runs, default_comparison_folder
+from tercet.training.compare_runs import ComparedRuns, compare_runs
 from tercet.training.grid import VariedKey
-from tercet.training.sweep import check_sweep, plan_sweep
+from tercet.training.sweep import check_sweep, default_comparison_folder, plan_sweep
 
 TWO = [VariedKey.of("model.stack.placement", ["pre", "sandwich"])]
 

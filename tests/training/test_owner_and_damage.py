@@ -93,6 +93,17 @@ def test_without_any_checkpoint_there_are_choices(
         train(recipe, stopped, quiet=True, from_weights=True)
 
 
+@pytest.mark.parametrize("model", ["last", "best"])
+def test_what_was_saved_before_a_run_was_killed_is_compared_at_its_end(
+    finished: Finished, tmp_path: Path, model: str
+) -> None:
+    """Nothing is left to train, so that neither is written anew."""
+    out = stopped_at(12, finished("text"), tmp_path / "run")
+    flip(out / model / "model.safetensors")
+    with pytest.raises(UserError, match=rf"{model}/model.safetensors is damaged"):
+        train(read_recipe(out), out, quiet=True)
+
+
 def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finished, tmp_path: Path) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     shutil.rmtree(out / "checkpoints")

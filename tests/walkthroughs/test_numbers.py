@@ -27,7 +27,8 @@ from tercet.objectives.loss import IGNORED
 from tercet.objectives.masking import mask_rows
 from tercet.settings_yaml import parse_yaml
 from tercet.tokens import GPT2, Characters, Tokenizer, Words
-from tercet.training.recipe import load_recipe, recipe_names
+from tercet.training.recipe import load_recipe
+from tercet.training.recipe_files import recipe_names
 from tercet.training.schedules import rate_factor
 
 PAGE = Path(__file__).parents[2] / "docs" / "walkthroughs.md"

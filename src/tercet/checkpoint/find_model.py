@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tercet.config import UserError, suggest
 from tercet.reading.files import check_links
-from tercet.tokens.foreign import FORMS
+from tercet.tokens.forms import FORMS
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")

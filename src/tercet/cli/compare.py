@@ -51,19 +51,21 @@ def run(args: argparse.Namespace) -> int:
         changes = merge(changes, parse_assignment(text))
     if args.data is not None and changes != merge(changes, nest("data.source", args.data)):
         raise UserError("data.source is both in --set and in --data; leave one out")
-    device = pick(args.device)
 
-    from tercet.training.compare_runs import PICTURE, compare_runs, default_comparison_folder
     from tercet.training.grid import VariedKey, read_seeds
-    from tercet.training.run import Interrupted
+    from tercet.training.sweep import default_comparison_folder, plan_sweep
 
     varied = [VariedKey.read(text) for text in args.vary]
     seeds = None if args.seeds is None else read_seeds(args.seeds)
     out = args.out or default_comparison_folder(args.names)
+    sweep = plan_sweep(args.names, varied=varied, seeds=seeds, changes=changes, out=out)
+    device = pick(args.device)  # which imports torch
+
+    from tercet.training.compare_runs import PICTURE, compare_sweep
+    from tercet.training.run import Interrupted
+
     try:
-        compared = compare_runs(
-            args.names, varied=varied, seeds=seeds, changes=changes, out=out, device=device, quiet=args.quiet
-        )
+        compared = compare_sweep(sweep, device=device, quiet=args.quiet)
     except Interrupted as error:
         print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
         return 128 + error.signal

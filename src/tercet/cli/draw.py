@@ -235,9 +235,11 @@ def _draw_model(args: argparse.Namespace) -> Drawing:
     from dataclasses import asdict
 
     from tercet.cli.inspect import describe_sizes, find
+
+    spec, most = find(args.model, settle=False)  # refused before torch is imported
+
     from tercet.plots.diagrams import describe_model, plot_model
 
-    spec, most = find(args.model, settle=False)
     diagram = describe_model(spec, batch=args.batch, length=args.length, source_length=args.source_length)
     note = "" if most is None else describe_sizes(most)
     return plot_model(diagram, name=_format_title(args.model), note=note), asdict(diagram) | {
@@ -249,10 +251,13 @@ def _draw_attention(args: argparse.Namespace) -> Drawing:
     from dataclasses import asdict
 
     from tercet.cli.inspect import find
+
+    spec, _ = find(args.model, settle=False)  # refused before torch is imported
+
     from tercet.plots.diagrams import describe_attention, plot_attention_shapes
 
     sizes = {"batch": args.batch, "length": args.length, "source_length": args.source_length}
-    diagram = describe_attention(find(args.model, settle=False)[0], which=args.which, **sizes)
+    diagram = describe_attention(spec, which=args.which, **sizes)
     return plot_attention_shapes(diagram, name=_format_title(args.model)), asdict(diagram)
 
 

@@ -99,12 +99,16 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _trained(name: str) -> "Trained":
-    from tercet.checkpoint import load_model
+    from tercet.checkpoint.find_model import find_model
     from tercet.config import UserError
 
     if not Path(name).is_dir():
         find(name)  # tells the nearest name, where it is none
         raise UserError(f"{name} has no weights to look into; give the folder of a trained run")
+    find_model(Path(name))  # refused before torch is imported
+
+    from tercet.checkpoint import load_model
+
     return load_model(name)
 
 
@@ -159,6 +163,10 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
     from tercet.models import PRESETS
 
     if Path(name).is_dir():
+        from tercet.checkpoint.find_model import find_model
+
+        find_model(Path(name))  # refused before torch is imported
+
         from tercet.checkpoint import load_model
 
         return load_model(name).model.spec, None
@@ -166,7 +174,8 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
         return PRESETS[name], None
 
     from tercet.data import LabelsSpec
-    from tercet.training.recipe import load_recipe, recipe_names
+    from tercet.training.recipe import load_recipe
+    from tercet.training.recipe_files import recipe_names
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         raise UserError(f"no folder, preset or recipe is called {name!r}{suggest(name, {*PRESETS, *recipe_names()})}")

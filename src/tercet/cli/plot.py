@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     names = list(PICTURES) if args.what == "all" else [args.what]
     _check_out(args)
+    _check_run(args)
 
     from tercet.plots import NothingToDraw, save
 
@@ -121,6 +122,20 @@ def _check_out(args: argparse.Namespace) -> None:
         raise UserError(f"--out {args.out}: there are several pictures; give a folder, or name one of them")
     elif not args.out.parent.is_dir():
         raise UserError(f"--out {args.out}: there is no folder {args.out.parent}; make it first")
+
+
+def _check_run(args: argparse.Namespace) -> None:
+    """Refuses what is neither a run nor a model before torch is imported."""
+    if _find_metrics(Path(args.run)) is None:
+        from tercet.checkpoint.find_model import find_model
+
+        find_model(Path(args.run))
+
+
+def _find_metrics(folder: Path) -> Path | None:
+    """The metrics.csv of a run, given its folder or that of its best or last model."""
+    places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
+    return next((place / "metrics.csv" for place in places if (place / "metrics.csv").is_file()), None)
 
 
 def _place(args: argparse.Namespace, what: str) -> Path:
@@ -182,15 +197,11 @@ class _Source:
         """
         from tercet.plots import NothingToDraw
 
-        folder = Path(self.args.run)
-        places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
-        for place in places:
-            if (place / "metrics.csv").is_file():
-                return place / "metrics.csv"
-        kept = self.trained.folder  # tells of a folder that holds nothing at all
+        if (path := _find_metrics(Path(self.args.run))) is not None:
+            return path
         raise NothingToDraw(
-            f"{kept} has no metrics.csv beside it: it was not trained here; its attention, positions and neighbours "
-            "can be drawn"
+            f"{self.trained.folder} has no metrics.csv beside it: it was not trained here; its attention, positions "
+            "and neighbours can be drawn"
         )
 
     def _attention(self) -> "Figure":

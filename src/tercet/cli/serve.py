@@ -1,7 +1,6 @@
 """`tercet serve`: trained models over HTTP, for programs; OpenAI's clients work as they are."""
 
 import argparse
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tercet.cli.device import add_device, add_quantize, pick
@@ -60,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.serve.required_packages import require_packages
 
     require_packages()
+
+    from concurrent.futures import ThreadPoolExecutor
 
     from tercet.checkpoint import Trained, load_model
     from tercet.nn import quantize

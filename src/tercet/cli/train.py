@@ -4,9 +4,14 @@ import argparse
 import shlex
 import signal
 import sys
+from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tercet.cli.parser import Verbs, out_path
+
+if TYPE_CHECKING:
+    from tercet.config import Plain
 
 NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
 EXAMPLE = {
@@ -61,21 +66,22 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import merge
-    from tercet.settings_yaml import parse_assignment, write_yaml
+    from tercet.training.changed_recipe import default_folder, recipe_with
 
     changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
-    for text in args.set:
-        changes = merge(changes, parse_assignment(text))
-
-    from tercet.training import Interrupted, train
-    from tercet.training.changed_recipe import default_folder, recipe_with
+    if args.set:
+        changes = _assign(args.set, changes)
 
     out = args.out or default_folder(args.recipe)
     recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})
     if args.print_config:
+        from tercet.settings_yaml import write_yaml
+
         print(write_yaml(recipe), end="")
         return 0
+
+    from tercet.training import Interrupted, train
+
     try:
         folder = train(
             recipe, out, quiet=args.quiet, restart=args.restart, from_weights=args.from_weights, exact=args.exact
@@ -85,6 +91,14 @@ def run(args: argparse.Namespace) -> int:
         return 128 + error.signal
     print(summary(folder))
     return 0
+
+
+def _assign(assignments: list[str], changes: "Plain") -> "Plain":
+    """`changes` with `--set` laid over them."""
+    from tercet.config import merge
+    from tercet.settings_yaml import parse_assignment
+
+    return reduce(merge, map(parse_assignment, assignments), changes)
 
 
 def summary(folder: Path) -> str:

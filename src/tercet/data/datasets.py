@@ -1,4 +1,5 @@
-"""Named datasets: text to start with, without looking for any."""
+"""Named datasets: text to start with, without looking for any. What makes or fetches one is imported when it is opened:
+whoever only names a file waits for none of it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -6,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.config import UserError, suggest
-from tercet.data.debian import read_descriptions
-from tercet.data.downloads import fetch_file
 from tercet.data.files import find_path
-from tercet.data.induction import repeated_words
 from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -65,7 +63,15 @@ def _animals() -> DocumentSource:
     return DocumentTexts(name="animals", texts=(" ".join(FACTS),))
 
 
+def _debian_descriptions() -> DocumentSource:
+    from tercet.data.debian import read_descriptions
+
+    return read_descriptions()
+
+
 def _induction() -> DocumentSource:
+    from tercet.data.induction import repeated_words
+
     return DocumentTexts(name="induction", texts=repeated_words())
 
 
@@ -92,6 +98,8 @@ def _drop_repeated_paragraphs(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _shakespeare() -> DocumentSource:
+    from tercet.data.downloads import fetch_file
+
     path = fetch_file(
         SHAKESPEARE_URL,
         sha256=SHAKESPEARE_SHA256,
@@ -121,7 +129,7 @@ DATASETS = {
         description="descriptions of Debian packages, 24 MB: text to pretrain on for debian-sections, of which it "
         "leaves out what is for validation",
         origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
-        open=read_descriptions,
+        open=_debian_descriptions,
     ),
     "induction": Dataset(
         description="20,000 words of random letters, each said again and again: only looking back tells what comes",

@@ -1,8 +1,5 @@
 """Whether what is to be trained on is there, before anything is waited for."""
 
-from tercet.data.datasets import DATASETS, find_documents
-from tercet.data.label_datasets import LABEL_DATASETS, find_labels
-from tercet.data.pair_datasets import PAIR_DATASETS, find_pairs
 from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
 
 
@@ -14,11 +11,17 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec) -> None:
     """
     match spec:
         case TextSpec():
+            from tercet.data.datasets import DATASETS, find_documents
+
             if spec.source not in DATASETS:
                 find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field).size()
         case PairsSpec():
+            from tercet.data.pair_datasets import PAIR_DATASETS, find_pairs
+
             if spec.target is not None or spec.source not in PAIR_DATASETS:
                 find_pairs(spec).size()
         case LabelsSpec():
+            from tercet.data.label_datasets import LABEL_DATASETS, find_labels
+
             if spec.source not in LABEL_DATASETS:
                 find_labels(spec).size()

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tercet.config import UserError, suggest
-from tercet.data.debian import read_sections
-from tercet.data.docstrings import read_docstrings
 from tercet.data.files import find_path
-from tercet.data.labels import LabelFile, LabelSource
+from tercet.data.labels import LabelFile, LabelledTexts, LabelSource
 from tercet.data.specs import LabelsSpec
 
 Part = Literal["train", "validation"]
@@ -52,15 +50,27 @@ def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
     )
 
 
+def _debian_sections(part: Part) -> LabelledTexts:
+    from tercet.data.debian import read_sections
+
+    return read_sections(part)
+
+
+def _python_docstrings(part: Part) -> LabelledTexts:
+    from tercet.data.docstrings import read_docstrings
+
+    return read_docstrings(part)
+
+
 LABEL_DATASETS = {
     "debian-sections": LabelDataset(
         description="descriptions of Debian packages and their section: some 39,000 in 12 sections",
         origin="the indices of the machine's own apt, fetched once; each description under its package's licence",
-        open=read_sections,
+        open=_debian_sections,
     ),
     "python-docstrings": LabelDataset(
         description="docstrings of Python's standard library and the part of it that they stand in: some 6,000 in 14",
         origin="read from the running Python's source files, so it differs between versions; PSF licence",
-        open=read_docstrings,
+        open=_python_docstrings,
     ),
 }

@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from tercet.config import UserError, suggest
-from tercet.data.downloads import fetch_file
 from tercet.data.files import find_path
-from tercet.data.numbers import LANGUAGES as NUMBERS_LANGUAGES
-from tercet.data.numbers import number_pairs
 from tercet.data.pairs import PairFiles, PairSource
 from tercet.data.specs import PairsSpec
 
@@ -93,6 +90,8 @@ def _multi30k(part: Part, source: str, target: str) -> PairSource:
 
 
 def _multi30k_file(name: str) -> Path:
+    from tercet.data.downloads import fetch_file
+
     return fetch_file(
         MULTI30K_URL + name,
         sha256=MULTI30K_SHA256[name],
@@ -100,6 +99,12 @@ def _multi30k_file(name: str) -> Path:
         title=f"Multi30k's {name}",
         name=name,
     )
+
+
+def _numbers(part: Part, source: str, target: str) -> PairSource:
+    from tercet.data.numbers import number_pairs
+
+    return number_pairs(part, source, target)
 
 
 PAIR_DATASETS = {
@@ -112,7 +117,7 @@ PAIR_DATASETS = {
     "numbers": PairDataset(
         description="numbers below a million in English and German words: learnt in minutes, checked exactly",
         origin="written by num2words 0.5.14 when asked for",
-        languages=NUMBERS_LANGUAGES,
-        open=number_pairs,
+        languages=("en", "de"),
+        open=_numbers,
     ),
 }

@@ -27,7 +27,7 @@ from tercet.explorer.queries import (
     parse_query,
     query_to_plain,
 )
-from tercet.generation import distribution, draw
+from tercet.generation import Sampling, distribution, draw
 from tercet.inspect.attribution import attribute_logit
 from tercet.inspect.heads import HeadScores, ablate_heads, heads_to_dicts, score_heads
 from tercet.inspect.lens import stacks_of
@@ -119,7 +119,7 @@ class Answers:
         recording = forward_pass.recording
         if recording.logits is None:
             raise UserError(f"{self.trained.folder} scores no words, so none can be drawn")
-        sampling = query.sampling.sampling
+        sampling = Sampling(**vars(query.sampling))
         with torch.inference_mode():
             probabilities = distribution(recording.logits[forward_pass.row(query.at)][None], sampling)
             token = int(draw(probabilities, [torch.Generator().manual_seed(sampling.seed)]))

@@ -8,9 +8,9 @@ from dataclasses import field
 from typing import Any, TypeVar
 
 from tercet.config import Plain, UserError, parse, to_plain
-from tercet.generation import Sampling
+from tercet.generation.specs import TokenSampling
 from tercet.models import Edit
-from tercet.spec import BeamSize, Index, Seed, Share, ShareAboveZero, Temperature, TopK, spec
+from tercet.spec import BeamSize, Index, spec
 
 
 @spec
@@ -47,23 +47,6 @@ class Query:
 
 
 @spec
-class SampleSettings:
-    """How a token is drawn: the part of `Sampling` that the page has controls for."""
-
-    temperature: Temperature = 1.0
-    top_k: TopK | None = None
-    top_p: ShareAboveZero | None = None
-    min_p: Share | None = None
-    seed: Seed = 0
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(
-            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
-        )
-
-
-@spec
 class ModelQuery:
     """What the model is."""
 
@@ -97,7 +80,7 @@ class SampleQuery:
 
     ask: Query
     at: Index
-    sampling: SampleSettings = field(default_factory=SampleSettings)
+    sampling: TokenSampling = field(default_factory=TokenSampling)  # what the page has controls for
 
 
 @spec

@@ -21,16 +21,22 @@ LengthPenalty = Literal["average", "gnmt", "none"]
 
 
 @spec
-class Sampling:
-    """How to draw, and when to stop. The defaults draw from the model's own distribution."""
+class TokenSampling:
+    """How one token is drawn. The defaults draw from the model's own distribution."""
 
-    max_new_tokens: NewTokens = 200
     temperature: Temperature = 1.0  # 0 takes the most likely token; below 1 is safer, above 1 wilder
     top_k: TopK | None = None
     top_p: ShareAboveZero | None = None
     min_p: Share | None = None
-    repetition_penalty: RepetitionPenalty = 1.0  # over the whole row so far, prompt included
     seed: Seed = 0
+
+
+@spec
+class Sampling(TokenSampling):
+    """How to draw a text, and when to stop."""
+
+    max_new_tokens: NewTokens = 200
+    repetition_penalty: RepetitionPenalty = 1.0  # over the whole row so far, prompt included
     stop: tuple[str, ...] = ()  # texts that end the completion and are cut off it
 
     def __post_init__(self) -> None:

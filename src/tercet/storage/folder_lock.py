@@ -8,8 +8,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from tercet.config import UserError
 from tercet.storage.atomic import refusal, write_atomically
 
@@ -31,6 +29,8 @@ def lock_folder(folder: Path) -> Generator[None]:
         FolderInUse: with the owner's machine and process.
         UserError: where nothing can be written there.
     """
+    from filelock import FileLock, Timeout  # once there is something to own
+
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()

@@ -1,8 +1,4 @@
-"""The tokenizer of a folder that `transformers` wrote, in whichever of three forms it is kept there.
-
-tokenizer.json                      all in one, as our own folders have it
-vocab.json, merges.txt              GPT-2's BPE of bytes
-vocab.json, source.spm, target.spm  Marian's: one list of ids, cut by one sentencepiece model on each side
+"""The tokenizer of a folder that `transformers` wrote, in whichever of its forms (`forms.py`) it is kept there.
 
 Which token begins and ends a text, a `tokenizer.json` does not say; the files beside it do, in the order: the name in
 the settings, the name in the vocabulary, the number in the settings. A translator begins with `decoder_start_token_id`,
@@ -16,12 +12,12 @@ from typing import Any, cast
 from tercet.config import UserError
 from tercet.limits import MOST_VOCABULARY_BYTES
 from tercet.reading.bounded_json import read_json_file
+from tercet.tokens.forms import FORMS
 from tercet.tokens.gpt2 import from_files
 from tercet.tokens.sentencepiece import build_unigram, read_pieces
 from tercet.tokens.structure import library_errors
 from tercet.tokens.tokenizer import Tokenizer
 
-FORMS = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.json", "source.spm", "target.spm"))
 ROLES = ("bos", "eos", "pad")
 
 

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from tercet.training.recipe import Recipe as Recipe
     from tercet.training.recipe import load_recipe as load_recipe
     from tercet.training.recipe import parse_recipe as parse_recipe
-    from tercet.training.recipe import recipe_names as recipe_names
-    from tercet.training.recipe import recipe_text as recipe_text
+    from tercet.training.recipe_files import recipe_names as recipe_names
+    from tercet.training.recipe_files import recipe_text as recipe_text
     from tercet.training.run import Interrupted as Interrupted
     from tercet.training.run import RunDiverged as RunDiverged
     from tercet.training.run import train as train

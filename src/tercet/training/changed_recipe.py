@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tercet.config import Plain, UserError, merge
-from tercet.training.recipe import Recipe, parse_recipe, read_settings, task_kind, with_pretrained_copy
+from tercet.training.recipe_files import read_settings
+
+if TYPE_CHECKING:
+    from tercet.training.recipe import Recipe
 
 
 def recipe_with(
@@ -18,7 +22,7 @@ def recipe_with(
     validation_source: str | None = None,
     validation_target: str | None = None,
     pretrained: str | None = None,
-) -> Recipe:
+) -> "Recipe":
     """The recipe with `changes`, other data and another beginning; arguments as in `tercet.train`.
 
     Raises:
@@ -29,6 +33,9 @@ def recipe_with(
     if validation_target is not None and validation_source is None:
         raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
     settings = read_settings(name, changes)
+
+    from tercet.training.recipe import parse_recipe, task_kind, with_pretrained_copy  # once there is something to parse
+
     if pretrained is not None:
         settings = merge(settings, {"pretrained": pretrained})
     settings = with_pretrained_copy(settings, out)

@@ -18,8 +18,15 @@ from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, 
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
 from tercet.evaluate.tasks.evaluation import HeldOutScores
 from tercet.storage import write_atomically
-from tercet.training.grid import VariedKey, check_seeds, folder_names
-from tercet.training.sweep import SweepRun, check_sweep, plan_sweep, train_sweep
+from tercet.training.grid import VariedKey, check_seeds
+from tercet.training.sweep import (
+    Sweep,
+    SweepRun,
+    check_sweep,
+    default_comparison_folder,
+    plan_sweep,
+    train_sweep,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -122,13 +129,19 @@ def compare_runs(
         UserError: where something does not fit, all of which is looked at before anything is trained.
         Interrupted: after a signal, when everything is saved.
     """
-    sweep = plan_sweep(names, varied=varied, seeds=seeds, changes=changes, out=out)
+    return compare_sweep(
+        plan_sweep(names, varied=varied, seeds=seeds, changes=changes, out=out), device=device, quiet=quiet
+    )
+
+
+def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> ComparedRuns:
+    """`compare_runs`, of what is planned already."""
     check_sweep(sweep, quiet=quiet)
     done = list(train_sweep(sweep, quiet=quiet))
     whole = [run.folder for run, diverged in done if diverged is None]
     scores = dict(zip(whole, score_held_out(whole, device=device), strict=True))
     results = [_result(run, scores.get(run.folder)) for run, _ in done]
-    compared = ComparedRuns(leaderboard=leaderboard(results), folder=out)
+    compared = ComparedRuns(leaderboard=leaderboard(results), folder=sweep.out)
     compared.save()
     return compared
 
@@ -172,12 +185,6 @@ def compare(
         device=device,
         quiet=quiet,
     )
-
-
-def default_comparison_folder(names: Sequence[str]) -> Path:
-    """Where a comparison goes that was given no folder: `compared/` and what is compared."""
-    words = (Path(name).stem if name.endswith((".yaml", ".yml")) else Path(name).name for name in names)
-    return Path("compared", folder_names(["-".join(words)])[0])
 
 
 def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:

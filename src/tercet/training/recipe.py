@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,9 +17,9 @@ from tercet.models import (
     MaskedHead,
     model_spec,
 )
-from tercet.settings_yaml import parse_yaml, read_yaml
 from tercet.spec import Name, check_range, spec
 from tercet.training.pretrained import PRETRAINED_COPY, pretrained_spec
+from tercet.training.recipe_files import read_settings
 from tercet.training.specs import LoggingSpec, TrainingSpec
 from tercet.training.tasks.specs import (
     LabelsTaskSpec,
@@ -137,15 +136,6 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     return parse_recipe(read_settings(name, changes), name=f"recipe {name}")
 
 
-def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
-    """The YAML of `load_recipe` with `changes` laid over it, not parsed yet."""
-    if name.endswith((".yaml", ".yml")):
-        settings = read_yaml(Path(name))
-    else:
-        settings = parse_yaml(recipe_text(name), name=f"recipe {name}")
-    return merge(settings, changes or {})
-
-
 def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
     """The task of a recipe that is not parsed yet.
 
@@ -212,21 +202,3 @@ def _pretrained(settings: Mapping[str, Any], *, name: str) -> str | None:
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
     return pretrained
-
-
-def recipe_names() -> dict[str, str]:
-    """The packaged recipes, each with the comment on its first line."""
-    files = (file for file in _packaged().iterdir() if file.name.endswith(".yaml"))
-    texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
-    return {name: texts[name].splitlines()[0].removeprefix("#").strip() for name in sorted(texts)}
-
-
-def recipe_text(name: str) -> str:
-    """The YAML of a packaged recipe, comments and all."""
-    if name not in recipe_names():
-        raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
-    return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
-
-
-def _packaged() -> Any:
-    return resources.files("tercet") / "recipes"

@@ -190,7 +190,10 @@ def _train(
         with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one
             if (out / METRICS).exists():
                 save(plot_loss(out / METRICS, title=out.name), out / "loss.png")
-        replace(record.saved_at(out, record.saved), finished=signal is None).write(out)
+        record = replace(record.saved_at(out, record.saved), finished=signal is None)
+        record.write(out)
+        if record.finished:
+            check_finished(out, record)  # what was saved before it was resumed may have been damaged since
     if signal is not None:
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
     if primary and recipe.training.max_hours is not None:

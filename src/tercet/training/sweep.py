@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from tercet.checkpoint import load_model
 from tercet.checkpoint.run_record import RECIPE, RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
-from tercet.evaluate.held_out import check_scorable
+from tercet.data.find_sources import check_sources
 from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.grid import VariedKey, folder_names, grid_points
-from tercet.training.recipe import Recipe, load_recipe, recipe_names
+from tercet.training.recipe import Recipe, load_recipe
+from tercet.training.recipe_files import recipe_names
 from tercet.training.run import RunDiverged, check_same_run, train
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ def plan_sweep(
     changes: Mapping[str, Any] | None = None,
     out: Path,
 ) -> Sweep:
-    """The runs of a sweep; nothing is read but recipes, and nothing written.
+    """The runs of a sweep; nothing is read but recipes, and nothing written. It needs no tensor.
 
     Args:
         names: recipes, and folders of finished runs.
@@ -80,8 +78,8 @@ def plan_sweep(
         changes: for all recipes, as nested mappings.
 
     Raises:
-        UserError: where a name is neither, a key or value does not fit, two variants are one, there is but one of them,
-            or `out` holds something else.
+        UserError: where a name is neither, a key or value does not fit, data is not there, two variants are one, there
+            is but one of them, or `out` holds something else.
     """
     changes = changes or {}
     recipes = [name for name in names if not is_run(name)]
@@ -117,6 +115,8 @@ def plan_sweep(
         "seeds": list(seeds or ()),
     }
     _check_out(out, asked)
+    for data in {run.recipe.data for run in runs if run.recipe}:
+        check_sources(data)
     return Sweep(out=out, runs=tuple(runs), asked=asked)
 
 
@@ -126,6 +126,8 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
     Raises:
         UserError: with the variant's name, for whatever would stop it later.
     """
+    from tercet.checkpoint import load_model
+    from tercet.evaluate.held_out import check_scorable
     from tercet.inspect.model_table import model_table
     from tercet.training.tasks.task import task_of
 
@@ -153,6 +155,8 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
         UserError: where a run cannot go on.
         Interrupted: after a signal; what is done so far is saved.
     """
+    import torch
+
     arithmetic = _settle(sweep)
     for number, run in enumerate(sweep.runs, start=1):
         diverged = None
@@ -171,6 +175,12 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
                 if not quiet:
                     print(f"{run.name}: {error}", file=sys.stderr, flush=True)
         yield run, diverged
+
+
+def default_comparison_folder(names: Sequence[str]) -> Path:
+    """Where a comparison goes that was given no folder: `compared/` and what is compared."""
+    words = (Path(name).stem if name.endswith((".yaml", ".yml")) else Path(name).name for name in names)
+    return Path("compared", folder_names(["-".join(words)])[0])
 
 
 def is_run(name: str) -> bool:

@@ -1,0 +1,43 @@
+"""Recipes as files: the packaged ones by their names, one's own by its path, and nothing of what a key means."""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tercet.config import Plain, UserError, merge, suggest
+
+
+def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
+    """The YAML of a recipe, packaged or one's own, with `changes` laid over it: not parsed yet.
+
+    Raises:
+        UserError: where there is no such recipe, or it is no YAML.
+    """
+    if name.endswith((".yaml", ".yml")):
+        from tercet.settings_yaml import read_yaml
+
+        return merge(read_yaml(Path(name)), changes or {})
+    text = recipe_text(name)
+
+    from tercet.settings_yaml import parse_yaml
+
+    return merge(parse_yaml(text, name=f"recipe {name}"), changes or {})
+
+
+def recipe_names() -> dict[str, str]:
+    """The packaged recipes, each with the comment on its first line."""
+    files = (file for file in _packaged().iterdir() if file.name.endswith(".yaml"))
+    texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
+    return {name: texts[name].splitlines()[0].removeprefix("#").strip() for name in sorted(texts)}
+
+
+def recipe_text(name: str) -> str:
+    """The YAML of a packaged recipe, comments and all."""
+    if name not in recipe_names():
+        raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
+    return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _packaged() -> Any:
+    return resources.files("tercet") / "recipes"

@@ -1,0 +1,80 @@
+"""A scheduler with small models, and listeners who remember what they heard."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from small_writer import TOKENIZER, request_for, writer
+
+from tercet.generation import Sampling
+from tercet.models import DecoderOnly
+from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.serve.engine import (
+    Limits,
+    Scheduler,
+    TokenEvent,
+)
+
+KINDS = {
+    "learned": {"position": Learned(), "n_kv_heads": 4},
+    "sinusoidal": {"position": Sinusoidal(), "n_kv_heads": 1},
+    "rotary": {"position": Rotary(), "n_kv_heads": 2},
+    "alibi": {"position": ALiBi(), "n_kv_heads": 2},
+    "none": {"position": NoPosition(), "n_kv_heads": 4},
+}
+MODELS = {name: writer(**stack) for name, stack in KINDS.items()}
+MODEL = MODELS["rotary"]
+GREEDY = Sampling(max_new_tokens=6, temperature=0)
+
+
+class Heard:
+    """What one request was told."""
+
+    def __init__(self) -> None:
+        self.events: list[TokenEvent | Exception] = []
+        self.over = threading.Event()
+
+    def __call__(self, event: TokenEvent | Exception) -> None:
+        assert not self.over.is_set(), "something was said after the end"
+        self.events.append(event)
+        if isinstance(event, Exception) or event.finish is not None:
+            self.over.set()
+
+    def wait(self) -> list[TokenEvent | Exception]:
+        assert self.over.wait(20), "no end came"
+        return self.events
+
+
+class Held(Heard):
+    """Keeps the worker in its first event until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, event: TokenEvent | Exception) -> None:
+        super().__call__(event)
+        self.begun.set()
+        assert self.go.wait(20)
+
+
+@contextmanager
+def scheduler(model: DecoderOnly = MODEL, **limits: Any) -> Iterator[Scheduler]:
+    with Scheduler(model, TOKENIZER, Limits(**limits)) as made:
+        yield made
+    assert (made.running, made.waiting) == (0, 0)
+
+
+def asked(made: Scheduler, prompt: str = "the cat", sampling: Sampling = GREEDY, heard: Heard | None = None) -> Heard:
+    heard = Heard() if heard is None else heard
+    made.submit(request_for(prompt, sampling), heard)
+    return heard
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.001)

@@ -1,0 +1,194 @@
+"""Room, time and an end: who finds none, who runs out of it, who is cancelled, and what is left then."""
+
+import gc
+import threading
+import time
+
+import jaxtyping
+import pytest
+from scheduled import GREEDY, MODEL, Heard, Held, asked, scheduler, until
+from small_writer import TOKENIZER, alone, assert_is, request_for, writer
+
+from tercet.generation import Sampling
+from tercet.nn import Rotary
+from tercet.serve.engine import (
+    GenerationRequest,
+    Limits,
+    QueueFull,
+    Scheduler,
+    ShuttingDown,
+    TokenEvent,
+    running_batch,
+)
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At work annotations are not checked; here that would take nine tenths of the time. tests/models checks them."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def test_those_that_find_no_room_are_told_when_to_come_again() -> None:
+    with scheduler(slots=1, waiting=2) as made:
+        held = Held()
+        asked(made, heard=held)
+        held.begun.wait(20)
+        line = [asked(made) for _ in range(2)]
+        assert (made.running, made.waiting) == (1, 2)
+        with pytest.raises(QueueFull, match=r"2 requests wait already; try again in 1 s") as refused:
+            asked(made)
+        assert refused.value.retry_after == 1
+        held.go.set()
+        for one in line:
+            assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
+        asked(made).wait()
+
+
+def test_without_a_waiting_line_a_free_slot_is_still_given() -> None:
+    with scheduler(slots=1, waiting=0) as made:
+        for _ in range(5):
+            asked(made).wait()
+
+
+def test_asks_that_cannot_be_read_are_refused_at_once() -> None:
+    with scheduler(max_new_tokens=10) as made:
+        for wrong, words in (
+            (GenerationRequest(ids=(), sampling=GREEDY), "at least one token"),
+            (GenerationRequest(ids=(1, 283), sampling=GREEDY), "no id 283; ids are 0 to 282"),
+            (GenerationRequest(ids=(-1,), sampling=GREEDY), "no id -1"),
+            (
+                GenerationRequest(ids=(1,), sampling=Sampling(max_new_tokens=11)),
+                "max_new_tokens=11 is more than the 10",
+            ),
+            (
+                GenerationRequest(ids=(1,), sampling=GREEDY, top_logprobs=-1),
+                "top_logprobs=-1 must be between 0 and 283",
+            ),
+        ):
+            with pytest.raises(ValueError, match=words):
+                made.submit(wrong, Heard())
+
+
+def test_time_runs_out_in_line_and_at_work() -> None:
+    with scheduler(slots=1) as made:
+        held, waiting = Held(), Heard()
+        jobs = [
+            made.submit(request_for("the", Sampling(max_new_tokens=200)), held),
+            made.submit(request_for("a", GREEDY), waiting),
+        ]
+        held.begun.wait(20)
+        last = asked(made)
+        for job in jobs:
+            job.deadline = time.monotonic()
+        held.go.set()
+        ended = held.wait()[-1]
+        assert isinstance(ended, TokenEvent)
+        assert (ended.finish, ended.token, len(held.events)) == ("time", None, 2)
+        assert [(event.text, event.finish) for event in waiting.wait()] == [("", "time")]
+        assert_is(last.wait(), alone(MODEL, "the cat", GREEDY))
+
+
+def test_what_was_held_back_is_said_when_time_runs_out() -> None:
+    said = alone(MODEL, "the", GREEDY).text
+    with scheduler() as made:
+        held = Held()
+        sampling = Sampling(max_new_tokens=200, temperature=0, stop=(said + "never",))
+        job = made.submit(request_for("the", sampling), held)
+        held.begun.wait(20)
+        job.deadline = time.monotonic()
+        held.go.set()
+        held.wait()
+    assert [(event.text, event.finish) for event in held.events] == [("", None), (said[:1], "time")]
+
+
+def test_closing_finishes_what_runs_and_waits() -> None:
+    made = Scheduler(MODEL, TOKENIZER, Limits(slots=2))
+    heard = [asked(made) for _ in range(7)]
+    made.close()
+    for one in heard:
+        assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
+    with pytest.raises(ShuttingDown, match="takes no more"):
+        asked(made)
+    made.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "tercet-engine"]
+
+
+def test_closing_waits_no_longer_than_it_was_told_to() -> None:
+    made = Scheduler(MODEL, TOKENIZER, Limits(slots=1, max_new_tokens=10**6))
+    heard = [asked(made, sampling=Sampling(max_new_tokens=10**6, temperature=2.0)) for _ in range(3)]
+    until(lambda: heard[0].events)
+    began = time.monotonic()
+    made.close(seconds=0.1)
+    assert time.monotonic() - began < 5
+    for one in heard:
+        assert isinstance(one.wait()[-1], ShuttingDown)
+
+
+def test_a_listener_may_close_the_engine() -> None:
+    made = Scheduler(MODEL, TOKENIZER, Limits())
+    over = threading.Event()
+
+    def tell(event: TokenEvent | Exception) -> None:
+        made.close(seconds=0)
+        over.set()
+
+    made.submit(request_for("the", GREEDY), tell)
+    assert over.wait(20)
+    made.close()
+
+
+def test_cancelled_while_waiting_reading_and_running() -> None:
+    model = writer(max_len=601, position=Rotary())
+    with scheduler(model, slots=2, waiting=1) as made:
+        held = Held()
+        first = made.submit(request_for("a", Sampling(max_new_tokens=500)), held)
+        held.begun.wait(20)
+        reading, waiting = Heard(), Heard()
+        second = made.submit(request_for("the cat sat on " * 50, GREEDY), reading)
+        third = made.submit(request_for("the", GREEDY), waiting)
+        third.cancel()
+        assert (made.running, made.waiting) == (1, 1)
+        held.go.set()
+        until(lambda: made._batch.prefilling and made._batch.prefilling[0].n_prefilled)
+        second.cancel()
+        first.cancel()
+        count = len(held.events)
+        assert made.running == 0
+        until(lambda: len(made._batch) == 0)
+        for job in (first, second, third):
+            job.cancel()  # again, and to no effect
+        assert (reading.events, waiting.events) == ([], [])
+        assert len(held.events) == count
+        assert_is(asked(made).wait(), alone(model, "the cat", GREEDY))
+
+
+def test_a_thousand_that_come_and_go_leave_nothing() -> None:
+    with scheduler(slots=3, waiting=5000) as made:
+        before = threading.active_count()
+        for number in range(1000):
+            heard = Heard()
+            job = made.submit(request_for("the cat"[: 1 + number % 7], Sampling(max_new_tokens=1000)), heard)
+            if number % 3 == 0:
+                time.sleep(0.0005)
+            job.cancel()
+        until(lambda: len(made._batch) == 0)
+        assert (made.running, made.waiting, made._active, made._batch._slots.lengths) == (0, 0, {}, [])
+        assert threading.active_count() == before
+        gc.collect()
+        assert not [one for one in gc.get_objects() if type(one) is running_batch.BatchRow]
+        assert_is(asked(made).wait(), alone(MODEL, "the cat", GREEDY))
+
+
+def test_an_idle_engine_uses_no_time() -> None:
+    with scheduler() as made:
+        asked(made).wait()
+        time.sleep(0.05)
+        began = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - began < 0.1
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"slots": 0}, {"waiting": -1}, {"max_new_tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.* must be"):
+            Limits(**wrong)

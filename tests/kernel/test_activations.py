@@ -82,3 +82,10 @@ def test_the_operators_keep_the_rules_of_operators(shape: tuple[int, ...]) -> No
     torch.library.opcheck(torch.ops.tercet.activate.default, (x, "gelu"), test_utils=checks)
     arguments = (torch.randn(shape).bfloat16(), x, "gelu")
     torch.library.opcheck(torch.ops.tercet.activate_backward.default, arguments, test_utils=checks)
+
+
+def test_none_is_an_activation_too() -> None:
+    """As the fused step has it: numbers as they came, not memory that nobody wrote."""
+    x, grad_output = torch.randn(2, 70).bfloat16()
+    assert torch.equal(torch.ops.tercet.activate(x, "none"), x)
+    assert torch.equal(torch.ops.tercet.activate_backward(grad_output, x, "none"), grad_output)

@@ -55,7 +55,7 @@ V derivative(V x, Activation activation) {
             const V share = sigmoid(x);
             return share + x * share * (1.0f - share);
         }
-        case RELU: return x < 0 ? V{} : V{} + 1.0f;
+        case RELU: return x <= 0 ? V{} : V{} + 1.0f;
         case RELU_SQUARED: return x < 0 ? V{} : x + x;
         default: return V{} + 1.0f;
     }

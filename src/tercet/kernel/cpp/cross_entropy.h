@@ -28,7 +28,7 @@ struct CrossEntropy {
     float logit(T score) const { return capped(all(widen_one(score)))[0]; }
 
     Wide capped(Wide score) const {
-        if (!cap) return score;
+        if (cap == 0) return score;
         const Wide size = score < all(0) ? -score : score, small = exp(size * (-2.0f / cap));
         const Wide bounded = (1.0f - small) / (1.0f + small) * cap;
         return score < all(0) ? -bounded : bounded;
@@ -53,20 +53,20 @@ struct CrossEntropy {
         for (Index v = 0; v < V; v += WIDE) {
             const Wide z = scores_from(row + v, V - v) - top;
             sums += exp(z);
-            if (smoothing) distances += where(first_lanes(V - v), z, 0);
+            if (smoothing != 0) distances += where(first_lanes(V - v), z, 0);
         }
         const float sum = add_up(sums), lse = logf(sum), likely = logit(row[targets[n]]) - top;
         plains[n] = lse - likely;
-        totals[n] = smoothing ? (1 - smoothing) * plains[n] + smoothing * (lse - add_up(distances) / V) : plains[n];
+        totals[n] = smoothing != 0 ? (1 - smoothing) * plains[n] + smoothing * (lse - add_up(distances) / float(V)) : plains[n];
         if (!learns) return;
 
-        const float scale = 1.0f / sum, spread = smoothing / V;
+        const float scale = 1.0f / sum, spread = smoothing / float(V);
         auto gradient = [&](Wide z) {
             const Wide grad_z = exp(z - top) * scale - spread;
-            return cap ? grad_z * (1.0f - z * z * (1.0f / (cap * cap))) : grad_z;
+            return cap != 0 ? grad_z * (1.0f - z * z * (1.0f / (cap * cap))) : grad_z;
         };
         const float aim = logit(row[targets[n]]);
-        const float cap_derivative = cap ? 1.0f - aim * aim / (cap * cap) : 1.0f;
+        const float cap_derivative = cap != 0 ? 1.0f - aim * aim / (cap * cap) : 1.0f;
         const float at_target = gradient(all(aim))[0] - (1.0f - smoothing) * cap_derivative;
         for (Index v = 0; v < V; v += WIDE) write(row + v, gradient(scores_from(row + v, V - v)), V - v);
         write(row + targets[n], all(at_target), 1);

@@ -163,7 +163,7 @@ struct FlashAttention {
     // Which of WIDE queries from t on see key s; `first` is the row of query 0.
     Lanes lanes_of(Index first, Index t, Index s) const {
         Lanes may = first_lanes(T - t);
-        if (key_mask.causal) may &= ~first_lanes(s - t);
+        if (key_mask.causal) may = Lanes(may & ~first_lanes(s - t));
         if (key_mask.mask)
             for (Index lane = 0; lane < WIDE && t + lane < T; lane++)
                 if (!key_mask.shown(first + t + lane)[s]) set(may, lane, false);

@@ -112,8 +112,9 @@ void attend_backward(const Index* tensors, const uint8_t* mask, float* logsumexp
 }
 
 // Packed and multiplied by the same threads, who wait for each other in between.
-template <typename A, typename Number = typename A::Number>
-void linear_forward(const Number* x, const float* w, const float* bias, Number* y, Index N, Index K, Index M, int threads) {
+template <typename A>
+void linear_forward(const typename A::Number* x, const float* w, const float* bias, typename A::Number* y, Index N, Index K,
+                    Index M, int threads) {
     thread_local typename Linear<A>::PackedWeights buffers;
     const Linear<A> linear{N, K, M, x, w};
     auto& packed = buffers.of(K * linear.padded, 0, 0);
@@ -121,9 +122,9 @@ void linear_forward(const Number* x, const float* w, const float* bias, Number* 
     parallel_for(threads, [&](ThreadRange range) { linear.pack_weights(range, packed); });
     parallel_for(threads, [&](ThreadRange range) { linear.forward(range, packed, bias, y); });
 }
-template <typename A, typename Number = typename A::Number>
-void linear_backward(const Number* dy, const Number* x, const float* w, Number* dx, float* dw, float* db, Index N, Index K,
-                     Index M, int threads) {
+template <typename A>
+void linear_backward(const typename A::Number* dy, const typename A::Number* x, const float* w, typename A::Number* dx,
+                     float* dw, float* db, Index N, Index K, Index M, int threads) {
     thread_local typename Linear<A>::PackedWeights buffers;
     const Linear<A> linear{N, K, M, x, w};
     const Index most = std::min(up_to(N, A::STEP), Linear<A>::BATCH);
@@ -147,6 +148,7 @@ void activate_all(const T* x, const T* grad_output, T* y, Index count, Index act
             case GELU_TANH: return activate<GELU_TANH>(x, grad_output, y, first, last);
             case SILU: return activate<SILU>(x, grad_output, y, first, last);
             case RELU_SQUARED: return activate<RELU_SQUARED>(x, grad_output, y, first, last);
+            default: return activate<NONE>(x, grad_output, y, first, last);
         }
     });
 }

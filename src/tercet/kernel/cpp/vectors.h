@@ -150,13 +150,17 @@ inline void write(uint16_t* y, Wide x) {
 }
 inline Wide multiply_add(Wide a, Wide b, Wide sum) { return _mm512_fmadd_ps(a, b, sum); }
 using Lanes = __mmask16;  // which of them count
-inline Lanes first_lanes(Index count) { return count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1; }
+inline Lanes first_lanes(Index count) {
+    return Lanes(count >= WIDE ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
+}
 inline Lanes nonzero_lanes(const uint8_t* x, Index count) {
     return _mm_test_epi8_mask(_mm_maskz_loadu_epi8(first_lanes(count), x), _mm_set1_epi8(-1));
 }
 inline Lanes lanes_above(Wide x, float other) { return _mm512_cmp_ps_mask(x, all(other), _CMP_NLE_UQ); }
 inline Wide where(Lanes lanes, Wide x, float other) { return _mm512_mask_blend_ps(lanes, all(other), x); }
-inline void set(Lanes& lanes, Index lane, bool counts) { lanes = (lanes & ~(1u << lane)) | (unsigned(counts) << lane); }
+inline void set(Lanes& lanes, Index lane, bool counts) {
+    lanes = Lanes((lanes & ~(1u << lane)) | (unsigned(counts) << lane));
+}
 inline Wide larger(Wide a, Wide b) { return _mm512_max_ps(a, b); }
 inline Wide read(const float* x, Index count) { return _mm512_maskz_loadu_ps(first_lanes(count), x); }
 inline Wide read(const uint16_t* x, Index count) {

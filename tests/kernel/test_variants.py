@@ -1,0 +1,109 @@
+"""A slice of `make sanitize`: kernels by other compilers, instruments and CPUs, and faults that each must notice."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fuzz
+import pytest
+import torch
+from variants import NO_AVX, SOFTWARE, V3, VARIANTS, Variant, compile_driver, run_driver
+
+from tercet.kernel import library
+from tercet.kernel.levels import FLAGS, SOURCE
+
+# -Wsign-conversion is left out: sizes are signed, so that a difference can be negative, and vectors count unsigned.
+WARNINGS = ("-Werror", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion", "-Wno-psabi")
+SLICE = (
+    "gcc, x86-64, no AVX", "gcc, armv8-a in qemu", "gcc, x86-64-v3, addresses and undefined behaviour",
+    "clang, x86-64-v3, threads",
+)  # fmt: skip
+FAULTS = {
+    "gcc, x86-64-v3, addresses and undefined behaviour": {
+        "overread": "heap-buffer-overflow", "overflow": "signed integer overflow",
+    },
+    "clang, x86-64-v3, threads": {"race": "data race"},
+}  # fmt: skip
+
+
+def needs(variant: Variant) -> None:
+    if missing := variant.missing():
+        pytest.skip(f"there is no {' and no '.join(missing)} here")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SLICE)
+def test_a_variant_answers_as_loops_do_and_notices_planted_faults(name: str, tmp_path: Path) -> None:
+    variant = VARIANTS[name]
+    needs(variant)
+    variant = replace(variant, flags=(*variant.flags, "-O0"))  # compiled in seconds
+    program = compile_driver(variant, tmp_path)
+    done = run_driver(variant, program, cases=600)
+    assert (done.returncode, done.stdout) == (0, "600 cases of 15 kernels\n"), done.stderr
+    for fault, words in FAULTS.get(name, {"overread": ""}).items():
+        found = run_driver(variant, program, cases=0, plant=fault)
+        assert found.returncode != 0
+        assert words in found.stderr
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+@pytest.mark.parametrize("flags", [V3, NO_AVX, ("-march=x86-64-v4", "-mavx512bf16")], ids=lambda flags: flags[0][7:])
+def test_no_compiler_warns(compiler: str, flags: tuple[str, ...]) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler} here")
+    # Flow is not followed so: GCC's own header for AVX-512 leaves numbers uninitialized on purpose (its bug 105593).
+    command = [compiler, *FLAGS, *flags, *WARNINGS, "-fsyntax-only", str(SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_warning_is_noticed(tmp_path: Path) -> None:
+    source = tmp_path / "narrow.cpp"
+    source.write_text("float narrow(long x) { return x; }\n")
+    done = subprocess.run(["c++", *WARNINGS, "-fsyntax-only", str(source)], capture_output=True, text=True)
+    assert "conversion" in done.stderr
+
+
+def test_what_is_in_software_needs_no_instruction_of_its_own() -> None:
+    assert "-march=x86-64-v3" in SOFTWARE
+    assert not any("avx512" in flag.removesuffix("avx512.h") for flag in SOFTWARE)
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+def test_operators_answer_or_refuse_whatever_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    fuzz.main(2_000)
+    words = capsys.readouterr().out
+    assert words.startswith("2,000 cases")
+    assert ": 1,000 right, " in words
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+def test_the_fuzz_notices_a_wrong_answer_and_names_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = fuzz.inference_linear
+
+    def inference_linear(pick: Any) -> fuzz.Case:
+        case = honest(pick)
+        return case._replace(formula=lambda *arguments: case.formula(*arguments) + 0.1)
+
+    monkeypatch.setattr(fuzz, "CASES", [inference_linear])
+    with pytest.raises(AssertionError) as found:
+        fuzz.main(2)
+    assert found.value.__notes__ == ["inference_linear, case 0 of seed 0"]
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+def test_a_case_is_the_same_whatever_came_before_it() -> None:
+    def arguments(number: int) -> list[Any]:
+        kept: list[Any] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fuzz, "check", lambda case, name, **_: kept.extend(case.arguments) or True)
+            fuzz.run(number, 3, fuzz.CASES)
+        return kept
+
+    first = arguments(20)
+    arguments(7)
+    for x, y in zip(first, arguments(20), strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y

@@ -50,14 +50,14 @@ struct DecodeAttention {
         Floats most = Floats{} - INFINITY;
         for (Index i = 0; i < n; i += LANES) {
             const Floats score = load(weights + i) * scale;
-            *(Floats*)(weights + i) = score;
+            narrow(score, weights + i);
             most = score > most ? score : most;
         }
         const float top = largest(most);
         Floats total = {};
         for (Index i = 0; i < n; i += LANES) {
             Floats weight = exp(load(weights + i) - top);
-            *(Floats*)(weights + i) = weight;
+            narrow(weight, weights + i);
             total += weight;
         }
         const float share = n ? 1.0f / add_up(total) : 0.0f;  // who sees nothing takes zeros
@@ -90,7 +90,7 @@ struct DecodeAttention {
             for (int j = 0; j < PARTS; j++)
                 sums[j] = multiply_add(Floats{} + weights[i], load(value + j * LANES), sums[j]);
         }
-        for (int j = 0; j < PARTS; j++) *(Floats*)(out + j * LANES) = sums[j] * share;
+        for (int j = 0; j < PARTS; j++) narrow(sums[j] * share, out + j * LANES);
     }
 
     // One thread's share.

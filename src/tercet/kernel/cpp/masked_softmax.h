@@ -37,14 +37,14 @@ void softmax_row(const T* scores, T* weights, const KeyMask& key_mask, Index row
     Floats most = Floats{} - INFINITY;
     for (Index s = 0; s < keys; s += LANES) {
         const Floats score = hidden(read(scores, s, keys, -INFINITY), shown, s, keys, -INFINITY);
-        *(Floats*)&buffer[s] = score;
+        narrow(score, &buffer[s]);
         most = score > most ? score : most;
     }
     const float top = largest(most);
     Floats sums = {};
     for (Index s = 0; s < keys; s += LANES) {
         const Floats score = load(&buffer[s]), weight = score == -INFINITY ? Floats{} : exp(score - top);
-        *(Floats*)&buffer[s] = weight;
+        narrow(weight, &buffer[s]);
         sums += weight;
     }
     const float sum = add_up(sums), scale = sum == 0 ? 0.0f : 1.0f / sum;

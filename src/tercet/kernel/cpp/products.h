@@ -24,7 +24,8 @@ struct Float32 {
         for (Index row = 0; row < whole; row++, y += K)
             for (Index k = 0; k < K; k += WIDE) write(y + k, row < count ? read(x + row * stride + k) : all(0.0f));
     }
-    // Rows (count, K) as the right side of a product along K: (K, whole) numbers; `whole` is a multiple of WIDE.
+    // Rows (count, K) as the right side of a product along K, of any number here: (K, whole) numbers; `whole` is a multiple
+    // of WIDE.
     template <typename X>
     static void pack_columns(const X* x, Index stride, Index count, Index whole, Index K, Packed* y) {
         for (Index row = 0; row < whole; row += WIDE)
@@ -32,10 +33,11 @@ struct Float32 {
                 Wide numbers[WIDE];
 #pragma GCC unroll 16
                 for (Index i = 0; i < WIDE; i++)
-                    numbers[i] = row + i < count ? read(x + (row + i) * stride + k) : all(0.0f);
+                    numbers[i] = row + i < count ? read(x + (row + i) * stride + k, K - k) : all(0.0f);
                 transpose(numbers);
 #pragma GCC unroll 16
-                for (Index i = 0; i < WIDE; i++) write(y + (k + i) * whole + row, numbers[i]);
+                for (Index i = 0; i < WIDE; i++)
+                    if (k + i < K) write(y + (k + i) * whole + row, numbers[i]);
             }
     }
 };

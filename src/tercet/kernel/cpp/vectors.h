@@ -13,13 +13,15 @@ namespace {
 
 using Index = int64_t;
 constexpr int LANES = 8;
-typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t Ints __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint32_t Words __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float Floats __attribute__((vector_size(32)));
+typedef int32_t Ints __attribute__((vector_size(32)));
+typedef uint32_t Words __attribute__((vector_size(32)));
+// As they lie in memory, anywhere. The compiler keeps such a type out of registers, so nothing is worked out in it.
+typedef float StoredFloats __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int8_t Bytes __attribute__((vector_size(8), aligned(1), may_alias));
 typedef uint16_t Halves __attribute__((vector_size(16), aligned(2), may_alias));
 
-inline Floats load(const float* x) { return *(const Floats*)x; }
+inline Floats load(const float* x) { return *(const StoredFloats*)x; }
 
 inline Floats widen(const float* w) { return load(w); }
 #ifdef __AVX2__  // the compiler knows no short way for these two
@@ -50,7 +52,7 @@ inline void narrow(Floats x, uint16_t* y) {
     const Words bits = (Words)x;
     *(Halves*)y = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, Halves);
 }
-inline void narrow(Floats x, float* y) { *(Floats*)y = x; }
+inline void narrow(Floats x, float* y) { *(StoredFloats*)y = x; }
 
 // Eight of a row's numbers from place i, or as many as are left, and then `other`.
 template <typename T>
@@ -211,7 +213,7 @@ inline void transpose(__m512i (&rows)[WIDE]) {
 inline void transpose(Wide (&rows)[WIDE]) { transpose((__m512i (&)[WIDE])rows); }
 #else
 constexpr Index WIDE = LANES;
-typedef float Wide __attribute__((vector_size(32)));  // the compiler keeps Floats, which may lie anywhere, out of registers
+using Wide = Floats;
 #ifdef __AVX__
 inline Wide all(float x) { return _mm256_set1_ps(x); }
 #else

@@ -1,13 +1,13 @@
-// softmax(q kT / sqrt(K)) v over whole sequences, forward and backward: a few queries'
-// scores, later a few keys', are all that is ever written of the (T, S) scores, and what causality hides is not worked out.
+// softmax(q kT / sqrt(K)) v over whole sequences, forward and backward: a few queries' scores, later a few keys', are all
+// that is ever written of the (T, S) scores, and what causality hides is not worked out.
 //
-// q (B, H, T, K), k and v (B, G, S, K), by strides, the last axis without gaps; K is a multiple of 16. H is a
-// multiple of G: heads next to each other share keys. Results lie as (B, T, H, K), as the layers around want them.
+// q (B, H, T, K), k and v (B, G, S, K), by strides, the last axis without gaps; K is a multiple of 16. H is a multiple of G:
+// heads next to each other share keys. Results lie as (B, T, H, K), as the layers around want them.
 #pragma once
 #include <cmath>
 
-#include "products.h"
 #include "masked_softmax.h"
+#include "products.h"
 
 namespace {
 

@@ -96,7 +96,6 @@ struct Bfloat16 {
                     _mm512_storeu_si512(y + (k / 2 + p) * whole + row, pairs[p]);
             }
     }
-
 };
 #endif
 
@@ -113,8 +112,8 @@ struct Left {
 template <typename A>
 struct Right {
     const typename A::Packed* at;
-    Index steps, columns;             // of all that is packed
-    Index step = 0, column = 0;       // from which it is taken
+    Index steps, columns;        // of all that is packed
+    Index step = 0, column = 0;  // from which it is taken
 
     Right from(Index steps_on, Index columns_on) const { return {at, steps, columns, step + steps_on, column + columns_on}; }
 };

@@ -1,5 +1,6 @@
 """Tokenizers that claim too much, take for ever or make the library panic."""
 
+import io
 import json
 import random
 import struct
@@ -24,6 +25,7 @@ from hurt_folders import BYTES
 from tercet.config import UserError
 from tercet.tokens import Tokenizer, gguf, gpt2, trainers
 from tercet.tokens.patterns import check_pattern
+from tercet.tokens.sentencepiece import read_pieces
 from tercet.tokens.structure import check_table
 
 
@@ -226,6 +228,19 @@ def library_takes(table: bytes) -> bool:
         library.encode("".join(map(chr, range(1, 200))))
         return True
     return False
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc_cf", "identity"])
+def test_tables_of_sentencepiece_are_taken(rule: str, tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["hello world", "a b c d e f"] * 100), model_writer=written, vocab_size=15,
+        normalization_rule_name=rule, minloglevel=2,
+    )  # fmt: skip
+    path = tmp_path / "source.spm"
+    path.write_bytes(written.getvalue())
+    assert bool(read_pieces(path).table) == (rule != "identity")
 
 
 def test_a_table_of_characters_leads_nowhere_else(capfd: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,8 @@ def _parse(data: bytes) -> SentencePieceModel:
         elif number == 3:
             settings = dict(_fields(_bytes(value)))
             model.table = _bytes(settings.get(2, b""))
-            check_table(model.table)
+            if model.table:
+                check_table(model.table)
             model.space_before, model.spaces_joined = bool(settings.get(3, 1)), bool(settings.get(4, 1))
             if not settings.get(5, 1):
                 raise ValueError("it does not write spaces as ▁")

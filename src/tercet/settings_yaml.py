@@ -6,13 +6,15 @@ its line. Keys know their lines (`MarkedKey`), so that what does not fit is told
 """
 
 import stat
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tercet import limits
-from tercet.config import MarkedKey, Plain, UserError, nest, to_plain
+from tercet.config import MarkedKey, Plain, UserError, merge, nest, to_plain
 from tercet.messages import show
 
 TAG = "tag:yaml.org,2002:"
@@ -67,6 +69,11 @@ def parse_assignment(text: str) -> Plain:
     if not equals or not all(path.strip().split(".")):
         raise UserError(f"--set {show(text)}: expected key=value, such as training.max_steps=500")
     return nest(path.strip(), parse_value(value, name=f"--set {show(text)}"))
+
+
+def merge_assignments(settings: Mapping[str, Any], texts: Iterable[str]) -> Plain:
+    """`settings` with each `a.b=value` laid over them, the later ones over the earlier."""
+    return reduce(merge, map(parse_assignment, texts), dict(settings))
 
 
 def parse_value(text: str, *, name: str) -> Any:

@@ -5,12 +5,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduled import GREEDY, KINDS, MODEL, MODELS, Heard, Held, asked, scheduler
+from scheduled import unchecked as unchecked
 from small_writer import MAX_LEN, TOKENIZER, alone, assert_is, request_for, writer
 
 from tercet.config import UserError
@@ -26,13 +26,6 @@ from tercet.serve.engine import (
     running_batch,
 )
 from tercet.serve.engine.cache_slots import CacheSlots
-
-
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At work annotations are not checked; here that would take nine tenths of the time. tests/models checks them."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
 
 prompts = st.text("abcehnost. ä🙂", max_size=4 * MAX_LEN)
 samplings = st.builds(

@@ -4,9 +4,9 @@ import gc
 import threading
 import time
 
-import jaxtyping
 import pytest
 from scheduled import GREEDY, MODEL, Heard, Held, asked, scheduler, until
+from scheduled import unchecked as unchecked
 from small_writer import TOKENIZER, alone, assert_is, request_for, writer
 
 from tercet.generation import Sampling
@@ -20,12 +20,6 @@ from tercet.serve.engine import (
     TokenEvent,
     running_batch,
 )
-
-
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At work annotations are not checked; here that would take nine tenths of the time. tests/models checks them."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def test_those_that_find_no_room_are_told_when_to_come_again() -> None:

@@ -44,11 +44,10 @@ def register(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError, merge, nest
-    from tercet.settings_yaml import parse_assignment
+    from tercet.settings_yaml import merge_assignments
 
     changes = {} if args.data is None else nest("data.source", args.data)
-    for text in args.set:
-        changes = merge(changes, parse_assignment(text))
+    changes = merge_assignments(changes, args.set)
     if args.data is not None and changes != merge(changes, nest("data.source", args.data)):
         raise UserError("data.source is both in --set and in --data; leave one out")
 

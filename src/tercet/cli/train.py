@@ -4,14 +4,9 @@ import argparse
 import shlex
 import signal
 import sys
-from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tercet.cli.parser import Verbs, out_path
-
-if TYPE_CHECKING:
-    from tercet.config import Plain
 
 NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
 EXAMPLE = {
@@ -70,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
     changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
     if args.set:
-        changes = _assign(args.set, changes)
+        from tercet.settings_yaml import merge_assignments
+
+        changes = merge_assignments(changes, args.set)
 
     out = args.out or default_folder(args.recipe)
     recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})
@@ -91,14 +88,6 @@ def run(args: argparse.Namespace) -> int:
         return 128 + error.signal
     print(summary(folder))
     return 0
-
-
-def _assign(assignments: list[str], changes: "Plain") -> "Plain":
-    """`changes` with `--set` laid over them."""
-    from tercet.config import merge
-    from tercet.settings_yaml import parse_assignment
-
-    return reduce(merge, map(parse_assignment, assignments), changes)
 
 
 def summary(folder: Path) -> str:

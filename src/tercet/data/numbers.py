@@ -15,7 +15,6 @@ SMALL = 2_000  # all numbers below are for training
 DRAWN = {"train": 18_000, "validation": 500, "test": 1_000}  # numbers above, shared out over their lengths in digits
 LENGTHS = (4, 5, 6)
 SEED = 27
-LANGUAGES = ("en", "de")
 
 
 @cache

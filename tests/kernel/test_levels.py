@@ -75,7 +75,8 @@ def copied() -> str:
 @pytest.mark.parametrize(
     ("machine", "lacks", "level"),
     [
-        ("x86_64", (), "x86-64-v4-bf16"),
+        ("x86_64", (), "x86-64-v4-amx"),
+        ("x86_64", ("amx_bf16",), "x86-64-v4-bf16"),
         ("x86_64", ("avx512_bf16",), "x86-64-v4"),
         ("x86_64", ("avx512vl", "avx512_bf16"), "x86-64-v3"),
         ("x86_64", ("avx512bw",), "x86-64-v3"),  # one without the other is no level, and its half would be SIGILL
@@ -84,10 +85,19 @@ def copied() -> str:
     ],
 )
 def test_the_highest_level_that_a_cpu_has_all_of(machine: str, lacks: tuple[str, ...], level: str) -> None:
-    cpu = {*BY_NAME["x86-64-v4-bf16"].needs, "amx_tile", "sse"} - set(lacks)
+    cpu = {*BY_NAME["x86-64-v4-amx"].needs, "amx_int8", "sse"} - set(lacks)
     assert best_level(machine, cpu).name == level
     assert best_level("aarch64", {"fp", "asimd"}).name == "armv8-a"
     assert best_level("aarch64", ()).name == "native"
+
+
+@pytest.mark.parametrize("permitted", [True, False])
+def test_tiles_count_where_the_process_may_use_them(permitted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    amx = BY_NAME["x86-64-v4-amx"].needs
+    monkeypatch.setattr(levels, "_cpu_line", lambda *_: " ".join(sorted(amx)))
+    monkeypatch.setattr(levels, "_permit_tiles", lambda: permitted)
+    assert cpu_instructions() == (amx if permitted else amx - {"amx_tile", "amx_bf16"})
+    assert best_level("x86_64", cpu_instructions()).name == ("x86-64-v4-amx" if permitted else "x86-64-v4-bf16")
 
 
 def test_a_higher_level_has_all_that_a_lower_one_has() -> None:
@@ -230,7 +240,7 @@ def test_without_a_compiler_there_are_none_and_the_reason_is_kept(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("v4", "TERCET_KERNEL='v4' is no level of this machine; set it to one of auto, off, x86-64-v4-bf16, "),
+        ("v4", "TERCET_KERNEL='v4' is no level of this machine; set it to one of auto, off, x86-64-v4-amx, "),
         ("armv8-a", "TERCET_KERNEL='armv8-a' is no level of this machine"),
         ("x86-64-v4-bf16", "TERCET_KERNEL='x86-64-v4-bf16' needs avx512_bf16, which this CPU has not"),
     ],

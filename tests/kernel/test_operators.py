@@ -170,8 +170,9 @@ def test_any_attention(
     causal = causal and shown is None and t == s
 
     def formula() -> Tensor:
+        n = q.shape[1]
         groups = [
-            x.double().repeat_interleave(h // max(1, x.shape[1]), dim=1) if x.shape[1] != h else x.double()
+            x.double() if x.shape[1] == n else x.double().repeat_interleave(n // x.shape[1], dim=1)
             for x in (keys, values)
         ]
         scores = q.double() @ groups[0].mT / q.shape[-1] ** 0.5

@@ -21,8 +21,9 @@ from tercet.kernel.levels import CPP, FLAGS
 
 HERE = Path(__file__).parent
 V3, NO_AVX = ("-march=x86-64-v3",), ("-march=x86-64", "-Wno-psabi")
-# AVX-512 in software: the sources of the highest level on any CPU.
+# AVX-512, and AMX on top of it, in software: the sources of the highest levels on any CPU.
 SOFTWARE = (*V3, "-Wno-psabi", "-include", str(HERE / "cpp" / "avx512.h"))
+SOFTWARE_AMX = (*SOFTWARE[:-1], str(HERE / "cpp" / "amx.h"))
 # Without recovery the first finding ends the process. -O1 keeps the lines of what is found.
 ADDRESS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREAD = ("-O1", "-g", "-fsanitize=thread")
@@ -66,6 +67,7 @@ VARIANTS = {
     "gcc, x86-64-v3, -ffp-contract=off": Variant("g++", (*V3, "-ffp-contract=off")),
     "gcc, x86-64, no AVX": Variant("g++", NO_AVX),
     "gcc, x86-64-v4-bf16 in software": Variant("g++", SOFTWARE, cases=20),
+    "gcc, x86-64-v4-amx in software": Variant("g++", SOFTWARE_AMX, cases=20),
     "gcc, armv8-a in qemu": Variant(
         ARM, ("-march=armv8-a",), cases=20, runner=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")
     ),
@@ -74,6 +76,7 @@ VARIANTS = {
     "gcc, x86-64-v3, addresses and undefined behaviour": Variant("g++", (*V3, *ADDRESS)),
     "gcc, no AVX, addresses and undefined behaviour": Variant("g++", (*NO_AVX, *ADDRESS)),
     "gcc, v4-bf16 in software, addresses and undefined behaviour": Variant("g++", (*SOFTWARE, *ADDRESS), cases=20),
+    "gcc, v4-amx in software, addresses and undefined behaviour": Variant("g++", (*SOFTWARE_AMX, *ADDRESS), cases=20),
     "clang, x86-64-v3, addresses and undefined behaviour": Variant("clang++", (*V3, *ADDRESS)),
     "clang, x86-64-v3, threads": Variant("clang++", (*V3, *THREAD), cases=20, threads=4, options=OF_THREADS),
 }
@@ -130,7 +133,8 @@ FUZZED = {
     "gcc, x86-64, no AVX": ("g++", NO_AVX, 20),
     "gcc, x86-64-v3, addresses and undefined behaviour": ("g++", (*V3, *ADDRESS), 25),
     "gcc, no AVX, addresses and undefined behaviour": ("g++", (*NO_AVX, *ADDRESS), 5),
-    "gcc, v4-bf16 in software, addresses and undefined behaviour": ("g++", (*SOFTWARE, *ADDRESS), 10),
+    "gcc, v4-bf16 in software, addresses and undefined behaviour": ("g++", (*SOFTWARE, *ADDRESS), 5),
+    "gcc, v4-amx in software, addresses and undefined behaviour": ("g++", (*SOFTWARE_AMX, *ADDRESS), 5),
 }
 
 

@@ -1,5 +1,7 @@
 """Attention: two forms with one meaning, and PyTorch's own module as the reference."""
 
+from typing import Any
+
 import jaxtyping
 import pytest
 import torch
@@ -220,6 +222,14 @@ def test_a_group_for_each_source_or_none() -> None:
     for rows in (1, 3):
         with pytest.raises(ValueError, match=rf"{rows} rows of queries cannot share 2 rows of keys equally"):
             attention(torch.randn(rows, T, 24), source)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(4, 3), (1, 3), (3, 2)])
+@pytest.mark.parametrize("form", [attend, attend_fused, attend_by_hand])
+def test_heads_that_cannot_be_shared_out_are_refused(form: Any, queries: int, keys: int) -> None:
+    q, source = torch.randn(B, queries, 1, 8), torch.randn(B, keys, S, 8)
+    with pytest.raises(ValueError, match=f"{queries} heads of queries cannot share {keys} heads of keys equally"):
+        form(q, source, source)
 
 
 def test_heads_may_be_wider_than_their_share() -> None:

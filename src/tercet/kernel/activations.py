@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import has_kernels, kernel_of, kernels
+from tercet.kernel.build import kernel_of, kernels
 from tercet.kernel.checked import Contract
 from tercet.kernel.operators import differentiable, operator
 from tercet.kernel.tuned import pays
@@ -31,7 +31,7 @@ def supports_activation(x: Tensor) -> bool:
         not torch.compiler.is_exporting()
         and x.numel() >= WORTH
         and NUMBERS.fits(x)
-        and (has_kernels() if x.dtype == torch.bfloat16 else pays("activate", x.dtype, x.numel()))
+        and pays("activate", x.dtype, x.numel())
     )
 
 

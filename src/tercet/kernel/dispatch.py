@@ -38,7 +38,7 @@ def attention(
     """
     if not all(x is None or x.is_cpu for x in (q, k, v, mask, bias)) or not q.ndim == k.ndim == v.ndim == 4:
         return None
-    if k.shape[:-1] != v.shape[:-1] or not k.shape[1]:
+    if k.shape[:-1] != v.shape[:-1] or not k.shape[1] or q.shape[1] % k.shape[1]:
         return None
     if bias is None and not dropout:
         if not causal and supports_decode_attention(q, k, v, mask):

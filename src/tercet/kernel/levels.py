@@ -6,6 +6,7 @@ compiler gives the same code in both places. A CPU that has no level has kernels
 Standard library alone: a wheel is built (`hatch_build.py`) where PyTorch is not.
 """
 
+import ctypes
 import os
 import platform
 import shutil
@@ -56,9 +57,17 @@ V3 = {
     "movbe",
 }  # fmt: skip
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-# The best of a machine comes first. The sources have nothing for AMX, nor for ARM's bfloat16: no levels of these.
+V4_BF16 = V4 | {"avx512_bf16"}
+TILES = {"amx_tile", "amx_bf16"}
+# The best of a machine comes first. The sources have nothing for ARM's bfloat16: no level of that.
 LEVELS = (
-    Level("x86-64-v4-bf16", "x86_64", frozenset(V4 | {"avx512_bf16"}), ("-march=x86-64-v4", "-mavx512bf16")),
+    Level(
+        "x86-64-v4-amx",
+        "x86_64",
+        frozenset(V4_BF16 | TILES),
+        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+    ),
+    Level("x86-64-v4-bf16", "x86_64", frozenset(V4_BF16), ("-march=x86-64-v4", "-mavx512bf16")),
     Level("x86-64-v4", "x86_64", frozenset(V4), ("-march=x86-64-v4",)),
     Level("x86-64-v3", "x86_64", frozenset(V3), ("-march=x86-64-v3",)),
     Level("armv8-a", "aarch64", frozenset({"asimd"}), ("-march=armv8-a",)),
@@ -83,13 +92,26 @@ def best_level(machine: str, cpu: Collection[str]) -> Level:
 
 
 def cpu_instructions() -> frozenset[str]:
-    """Of this CPU, as Linux calls them; empty elsewhere."""
-    return frozenset(_cpu_line("flags", "Features").split())
+    """Of this CPU, as Linux calls them; empty elsewhere. AMX is among them where this process may have tiles."""
+    instructions = frozenset(_cpu_line("flags", "Features").split())
+    return instructions if not instructions & TILES or _permit_tiles() else instructions - TILES
+
+
+def _permit_tiles() -> bool:
+    """Ask the kernel to keep this process's tiles too, 8 KiB a thread, which it does on request alone."""
+    libc = ctypes.CDLL(None)
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # as Linux's headers have them for x86-64
+    return libc.syscall(arch_prctl, request_permission, tile_data) == 0
 
 
 def cpu_model() -> str:
     """The CPU's name, where the system says one."""
     return _cpu_line("model name", "Model") or platform.processor() or platform.machine()
+
+
+def cpu_maker() -> str:
+    """As the CPU itself says, "GenuineIntel" or "AuthenticAMD"; empty where it does not."""
+    return _cpu_line("vendor_id")
 
 
 def _cpu_line(*names: str) -> str:

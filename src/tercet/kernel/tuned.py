@@ -1,15 +1,24 @@
-"""From how much work on a kernel that has PyTorch's products beside it is used in float32, by the level of the kernels:
-where it was measured to take no more time (docs/measurements/kernels.md)."""
+"""From how much work on a kernel that has PyTorch's products beside it is used in float32: where it was measured to
+take no more time (docs/measurements/kernels.md). By the kernels' level, and where that matters by the CPU's maker."""
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from tercet.kernel.build import choose_kernels, constant_when_compiled, multiplies_bfloat16
+from tercet.kernel.build import choose_kernels, constant_when_compiled, has_kernels, multiplies_bfloat16
+from tercet.kernel.levels import cpu_maker
 
-# In bfloat16 each of them is used wherever the CPU multiplies that. Multiplications, scores, numbers.
-FLOAT32 = {"x86-64-v3": {"linear": 1 << 28, "flash_attention": 0, "activate": 0}}
+# Work is counted in multiplications, scores and numbers. In bfloat16 they are used whatever there is to do.
+ALL_BUT_LINEAR = {"flash_attention": 0.0, "activate": 0.0}
+FLOAT32 = {
+    "x86-64-v3": {**ALL_BUT_LINEAR, "linear": float(1 << 28)},
+    "x86-64-v3, GenuineIntel": ALL_BUT_LINEAR,  # PyTorch's products are MKL's, which reach these CPUs' limit
+    "x86-64-v4": ALL_BUT_LINEAR,
+    "x86-64-v4-bf16": ALL_BUT_LINEAR,
+    "x86-64-v4-amx": ALL_BUT_LINEAR,
+}
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -20,11 +29,19 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 def pays(kernel: str, dtype: torch.dtype, work: int) -> bool:
     """Whether this kernel is the faster way for so much work in such numbers on this machine."""
-    if dtype == torch.bfloat16:
-        return multiplies_bfloat16()
+    if dtype == torch.bfloat16:  # an activation is worked out in float32 even so
+        return has_kernels() if kernel == "activate" else multiplies_bfloat16()
     return dtype == torch.float32 and work >= _least_work(kernel)
+
+
+@cache
+def tuned_machine() -> str:
+    """Which of `FLOAT32` is for this machine: the kernels' level, with the CPU's maker where he has one of his own."""
+    level = choose_kernels().level
+    made = f"{level}, {cpu_maker()}"
+    return made if made in FLOAT32 else level
 
 
 @constant_when_compiled
 def _least_work(kernel: str) -> float:
-    return FLOAT32.get(choose_kernels().level, {}).get(kernel, math.inf)
+    return FLOAT32.get(tuned_machine(), {}).get(kernel, math.inf)

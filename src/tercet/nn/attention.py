@@ -47,7 +47,8 @@ def attend(
         dropout: the share of attention weights set to zero.
 
     Raises:
-        ValueError: on a mask that is not bool: a float one would be *added*, silently; on unlike keys and values.
+        ValueError: on a mask that is not bool: a float one would be *added*, silently; on unlike keys and values; where
+            H is not a multiple of G.
     """
     _check(q, k, v, mask, causal)
     out = kernels.attention(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
@@ -248,6 +249,8 @@ def _as_bias(bias: Tensor, mask: Tensor | None, causal: bool, dtype: torch.dtype
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> None:
     if k.shape[:-1] != v.shape[:-1]:  # PyTorch's kernel would read beyond the shorter ones
         raise ValueError(f"each key has a value: keys {list(k.shape)} need as many values, got {list(v.shape)}")
+    if q.shape[1] % max(1, k.shape[1]):  # one head of queries would be repeated for each of the keys
+        raise ValueError(f"{q.shape[1]} heads of queries cannot share {k.shape[1]} heads of keys equally")
     queries, keys = q.shape[-2], k.shape[-2]
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"a mask is bool, True where a query may see a key; got {mask.dtype}; try mask.bool()")

@@ -122,6 +122,7 @@ inline bool compare(float a, float b, int how) { return how == _CMP_NLT_UQ ? !(a
 #define _mm256_maskz_loadu_epi16(mask, p) (avx512::load_some<__m256i, int16_t, 16>(mask, p))
 #define _mm_maskz_loadu_epi8(mask, p) (avx512::load_some<__m128i, int8_t, 16>(mask, p))
 #define _mm512_mask_storeu_ps(p, mask, x) (avx512::store_some<float, 16>(p, mask, x))
+#define _mm512_mask_storeu_epi32(p, mask, x) (avx512::store_some<int32_t, 16>(p, mask, x))
 #define _mm256_mask_storeu_epi16(p, mask, x) (avx512::store_some<int16_t, 16>(p, mask, x))
 #define _mm512_add_ps(a, b) ((a) + (b))
 #define _mm512_sub_ps(a, b) ((a) - (b))

@@ -6,6 +6,9 @@
 // which must be noticed.
 #include "kernels.cpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -303,6 +306,10 @@ void plant(const std::string& fault) {
 }  // namespace
 
 int main(int argc, char** argv) {
+#if defined(__AMX_TILE__) && !defined(SOFTWARE_AMX)
+    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+    if (syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA)) return fprintf(stderr, "no tiles for this process\n"), 2;
+#endif
     if (argc < 4) return fprintf(stderr, "driver CASES SEED THREADS [overread | overflow | race]\n"), 2;
     const Index cases = atoll(argv[1]), seed = atoll(argv[2]);
     if (argc > 4) plant(argv[4]);

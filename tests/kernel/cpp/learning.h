@@ -19,17 +19,18 @@ void try_linear_learning(int threads) {
     linear_backward<A>(dy, x, w, dx, dw, db, N, K, M, threads);
     std::vector<double> sums(size_t(M * K), 0.0), totals(size_t(M), 0.0);
     for (Index n = 0; n < N; n++) {
-        std::vector<double> back(size_t(K), 0.0);
+        std::vector<double> back(size_t(K), 0.0), back_sizes(size_t(K), 0.0);
         for (Index m = 0; m < padded; m++) {
-            double sum = m < M && bias ? bias[m] : 0;
+            double sum = m < M && bias ? bias[m] : 0, size = std::abs(sum);
             for (Index k = 0; k < K && m < M; k++) {
                 const double weight = w[m * K + k], number = widen_one(x[n * K + k]), slope = widen_one(dy[n * padded + m]);
                 sum += weight * number, back[size_t(k)] += slope * weight, sums[size_t(m * K + k)] += slope * number;
+                size += std::abs(weight * number), back_sizes[size_t(k)] += std::abs(slope * weight);
             }
             if (m < M) totals[size_t(m)] += widen_one(dy[n * padded + m]);
-            expect(widen_one(y[n * padded + m]), sum, m < M ? double(K) / 2 : -1, ROUNDING<A>);
+            expect(widen_one(y[n * padded + m]), sum, m < M ? size : -1, ROUNDING<A>);
         }
-        for (Index k = 0; k < K && dx; k++) expect(widen_one(dx[n * K + k]), back[size_t(k)], double(M) / 2, ROUNDING<A>);
+        for (Index k = 0; k < K && dx; k++) expect(widen_one(dx[n * K + k]), back[size_t(k)], back_sizes[size_t(k)], ROUNDING<A>);
     }
     for (Index i = 0; i < dw.count; i++) expect(dw[i], sums[size_t(i)], double(N), 1e-5);
     for (Index m = 0; m < db.count; m++) expect(db[m], totals[size_t(m)], double(N), 1e-5);

@@ -34,7 +34,7 @@ struct FlashAttention {
     Rows q, k, v, y;
     float* logsumexp;  // (B, H, T) logarithms of the softmax's sums
 
-    static constexpr Index BLOCK = 48;  // queries, then keys, whose scores are there at a time
+    static constexpr Index BLOCK = std::min<Index>(A::ROWS, 64);  // queries, then keys, whose scores are there at a time
     float scale() const { return 1.0f / std::sqrt(float(K)); }
     Index keys() const { return up_to(S, WIDE); }
     Index queries() const { return up_to(T, WIDE); }
@@ -132,7 +132,6 @@ struct FlashAttention {
         float* grad_queries = scratch.number(5, N * K);
         Number* weights = scratch.rounded(0, BLOCK * N);
         Number* grad_scores = scratch.rounded(1, BLOCK * N);
-        Packed* grad_packed = scratch.packed(4, BLOCK / STEP * N);
         std::fill(grad_queries, grad_queries + N * K, 0.0f);
         for (Index s = 0; s < S; s += BLOCK) {
             const Index rows = S - s < BLOCK ? S - s : BLOCK, steps = up_to(rows, STEP) / STEP;
@@ -149,12 +148,17 @@ struct FlashAttention {
                     write(grad_scores + place, weight * (read(grad_weights + place) - read(mean + from + t)));
                 }
             const auto sums = [&](const float* so_far) { return add ? Before{so_far + s * K, K} : Before{}; };
-            A::pack_rows(grad_scores, width, rows, STEP * steps, width, grad_packed);
+            const Packed* grad_columns = (const Packed*)grad_scores;  // where a step is one number they serve as they lie
+            if constexpr (STEP > 1) {
+                Packed* packed = scratch.packed(4, BLOCK / STEP * N);
+                A::pack_left(grad_scores, width, rows, 0, STEP * steps, STEP * steps, width, packed);
+                grad_columns = packed;
+            }
             multiply<A>({weights, width, STEP}, ss.from(from / STEP, 0), width / STEP, rows, K, grad_values + s * K, K,
                      sums(grad_values));
             multiply<A>({grad_scores, width, STEP}, qs.from(from / STEP, 0), width / STEP, rows, K, grad_keys + s * K, K,
                      sums(grad_keys));
-            multiply<A>({(const Number*)grad_packed, STEP, STEP * width}, ks.from(s / STEP, 0), steps, width, K,
+            multiply<A>(A::packed_left(grad_columns, STEP * steps, width), ks.from(s / STEP, 0), steps, width, K,
                      grad_queries + from * K, K, {grad_queries + from * K, K});
         }
         for (Index t = 0; t < T; t++) put(grad_queries + t * K, scale(), dq.of(b, h, t));

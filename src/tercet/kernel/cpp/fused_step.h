@@ -72,17 +72,17 @@ struct Run {
     }
 
     template <typename W>
-    ThreadRange::Range multiply(const Step& step, ThreadRange range, Panels& panels) const {
+    ThreadRange::Range multiply(const Step& step, ThreadRange range, GemmScratch& gemm) const {
         const Product<W> product{buffer(step.source), (const W*)step.linear.weight, (const float*)step.linear.scale,
                                  (const float*)step.linear.bias, buffer(step.target), M, step.width, step.rows,
                                  step.linear.add != 0};
-        return ::share(product, range, panels);
+        return ::share(product, range, gemm);
     }
 
-    void linear(const Step& step, ThreadRange range, Panels& panels) const {
-        const auto [first, last] = step.linear.bytes == 2   ? multiply<uint16_t>(step, range, panels)
-                                   : step.linear.bytes == 1 ? multiply<int8_t>(step, range, panels)
-                                                            : multiply<float>(step, range, panels);
+    void linear(const Step& step, ThreadRange range, GemmScratch& gemm) const {
+        const auto [first, last] = step.linear.bytes == 2   ? multiply<uint16_t>(step, range, gemm)
+                                   : step.linear.bytes == 1 ? multiply<int8_t>(step, range, gemm)
+                                                            : multiply<float>(step, range, gemm);
         if (step.linear.activation != NONE)
             for (Index row = 0; row < M; row++)
                 activate(buffer(step.target) + row * step.rows + first, last - first, step.linear.activation);
@@ -144,11 +144,11 @@ struct Run {
     void share(ThreadRange range) const {
         std::vector<int32_t> visible;
         std::vector<float> weights;
-        Panels panels;
+        GemmScratch gemm;
         for (const Step* step = steps; step < steps + count; step++) {
             switch (step->kind) {
                 case NORM: normalise(*step, range); break;
-                case LINEAR: linear(*step, range, panels); break;
+                case LINEAR: linear(*step, range, gemm); break;
                 case ADD:
                 case MULTIPLY: combine(*step, range); break;
                 case ROTATE: rotate(*step, range); break;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr Index FEW = 16;  // rows up to which the other way is the faster one
 
-struct Panels {
+struct GemmScratch {
     AlignedBuffer<float> x, w, y;
 };
 
@@ -20,12 +20,12 @@ struct Gemm {
     static constexpr Index BATCH = 256, ROWS = 48;  // rows of x, and of w, that meet while they are near
 
     // Rows of w from n on, as floats.
-    Left<Float32> widened(Index n, Index rows, Panels& panels) const {
+    Left<Float32> widened(Index n, Index rows, GemmScratch& scratch) const {
         if constexpr (std::is_same_v<W, float>) {
             return {p.w + n * p.K, p.K, 1};
         } else {
             const Index row = p.K + LANES;  // apart from each other in memory by no power of two
-            float* wide = panels.w.of(ROWS * row);
+            float* wide = scratch.w.of(ROWS * row);
             for (Index i = 0; i < rows; i++)
                 for (Index k = 0; k < p.K; k += LANES) write(read(p.w + (n + i) * p.K, k, p.K, 0), wide + i * row, k, p.K);
             return {wide, row, 1};
@@ -51,16 +51,16 @@ struct Gemm {
         }
     }
 
-    ThreadRange::Range share(ThreadRange range, Panels& panels) const {
+    ThreadRange::Range share(ThreadRange range, GemmScratch& scratch) const {
         const auto [first, blocks] = range.of((p.N + LANES - 1) / LANES);
         const Index last = std::min(blocks * LANES, p.N), whole = up_to(std::min(p.M, BATCH), WIDE);
-        float *packed = panels.x.of(whole * p.K), *sums = panels.y.of(ROWS * whole);
+        float *packed = scratch.x.of(whole * p.K), *sums = scratch.y.of(ROWS * whole);
         for (Index m = 0; m < p.M; m += BATCH) {
             const Index rows = std::min(BATCH, p.M - m), width = up_to(rows, WIDE);
             const auto x = pack_column_panels<Float32>(p.x + m * p.K, p.K, rows, width, p.K, packed);
             for (Index n = first * LANES; n < last; n += ROWS) {
                 const Index columns = std::min(ROWS, last - n);
-                multiply<Float32>(widened(n, columns, panels), x, p.K, columns, width, sums, width);
+                multiply<Float32>(widened(n, columns, scratch), x, p.K, columns, width, sums, width);
                 put(sums, width, m, rows, n, columns);
             }
         }
@@ -70,8 +70,8 @@ struct Gemm {
 
 // One thread's share of a product, by the way that suits it.
 template <typename W>
-ThreadRange::Range share(const Product<W>& product, ThreadRange range, Panels& panels) {
-    return product.M > FEW ? Gemm<W>{product}.share(range, panels) : product.share(range);
+ThreadRange::Range share(const Product<W>& product, ThreadRange range, GemmScratch& scratch) {
+    return product.M > FEW ? Gemm<W>{product}.share(range, scratch) : product.share(range);
 }
 
 }  // namespace

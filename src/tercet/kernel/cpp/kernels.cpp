@@ -21,14 +21,20 @@ constexpr Index WORTH_SHARING = 1 << 17;  // multiplications from which threads 
 // `work(range)` for each thread's range.
 template <typename Work>
 void parallel_for(int threads, const Work& work) {
+    const auto share = [&](ThreadRange range) {
+        work(range);
+#ifdef __AMX_BF16__
+        Tiles::release();  // who comes next finds them as they were
+#endif
+    };
 #ifdef _OPENMP
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
-        work(ThreadRange{omp_get_thread_num(), omp_get_num_threads()});
+        share(ThreadRange{omp_get_thread_num(), omp_get_num_threads()});
         return;
     }
 #endif
-    work(ThreadRange{0, 1});
+    share(ThreadRange{0, 1});
 }
 
 template <typename W>
@@ -36,8 +42,8 @@ void linear(const float* x, const W* w, const float* scale, const float* bias, f
             int threads) {
     const Product<W> product{x, w, scale, bias, y, M, K, N, false};
     parallel_for(M * N * K > WORTH_SHARING ? threads : 1, [&](ThreadRange range) {
-        Panels panels;
-        share(product, range, panels);
+        GemmScratch scratch;
+        share(product, range, scratch);
     });
 }
 

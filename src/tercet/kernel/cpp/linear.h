@@ -19,9 +19,8 @@ struct Linear {
 
     Index padded = up_to(M, 16);  // numbers of a row of y: zeros after the first M
 
-    // What is multiplied at a time: so many rows of the left side by so many columns of the right one, which lie in panels
-    // of their own, next to each other: from step to step it is never far. Rows whose gradients are added up at a time.
-    static constexpr Index ROWS = 48, COLUMNS = PANEL, BATCH = 512;
+    static constexpr Index ROWS = A::ROWS;
+    static constexpr Index BATCH = 512;  // rows whose gradients are added up at a time
 
     struct PackedWeights {
         AlignedBuffer<Packed> buffers[3];
@@ -46,12 +45,12 @@ struct Linear {
     }
 
     void pack_weights(ThreadRange range, PackedWeights& packed) const {
-        each(range, padded, COLUMNS, K, K, [&](Index n, Index columns, Index, Index) {
+        each(range, padded, PANEL, K, K, [&](Index n, Index columns, Index, Index) {
             A::pack_columns(w + n * K, K, M - n, columns, K, packed.w + n * (K / STEP));
         });
     }
     void forward(ThreadRange range, const PackedWeights& packed, const float* bias, Number* y) const {
-        each(range, padded, COLUMNS, N, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+        each(range, padded, PANEL, N, ROWS, [&](Index n, Index columns, Index r, Index rows) {
             const Right<A> weights{packed.w + n * (K / STEP), K / STEP, columns};
             Number* tile = y + r * padded + n;
             multiply<A>({x + r * K, K, STEP}, weights, K / STEP, rows, columns, tile, padded, Before{bias}.from(0, n));
@@ -70,33 +69,33 @@ struct Linear {
                        Index count) const {
         const Index whole = up_to(count, STEP);
         if (first == 0 && gradients.x)
-            each(range, K, COLUMNS, padded, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+            each(range, K, PANEL, padded, ROWS, [&](Index n, Index columns, Index r, Index rows) {
                 A::pack_rows(w + r * K + n, K, M - r, rows, columns, packed.w + n * (padded / STEP) + r / STEP * columns);
             });
-        if (gradients.w)
-            each(range, K, COLUMNS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+        if (gradients.w) {
+            each(range, K, PANEL, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
                 const Number* at = x + (first + r) * K + n;
                 A::pack_rows(at, K, count - r, rows, columns, packed.x + n * (whole / STEP) + r / STEP * columns);
             });
-        if (gradients.w)
             each(range, padded, ROWS, whole, ROWS, [&](Index n, Index columns, Index r, Index rows) {
                 const Number* at = gradients.y + (first + r) * padded + n;
-                A::pack_rows(at, padded, count - r, rows, columns, packed.gradients + n * (whole / STEP) + r / STEP * columns);
+                A::pack_left(at, padded, count - r, r, rows, whole, columns, packed.gradients + n * (whole / STEP));
             });
+        }
     }
     void backward(ThreadRange range, const PackedWeights& packed, const Gradients& gradients, Index first,
                   Index count) const {
         const Index depth = up_to(count, STEP) / STEP;
         const auto so_far = [&](const float* sums, Index row) { return first ? Before{sums, row} : Before{}; };
         if (gradients.x)
-            each(range, K, COLUMNS, count, ROWS, [&](Index n, Index columns, Index r, Index rows) {
+            each(range, K, PANEL, count, ROWS, [&](Index n, Index columns, Index r, Index rows) {
                 const Left<A> left{gradients.y + (first + r) * padded, padded, STEP};
                 Number* tile = gradients.x + (first + r) * K + n;
                 multiply<A>(left, {packed.w + n * (padded / STEP), padded / STEP, columns}, padded / STEP, rows, columns, tile, K);
             });
         if (gradients.w)
-            each(range, K, COLUMNS, M, ROWS, [&](Index n, Index columns, Index m, Index rows) {
-                const Left<A> left{(const Number*)(packed.gradients + m * depth), STEP, STEP * std::min(ROWS, padded - m)};
+            each(range, K, PANEL, M, ROWS, [&](Index n, Index columns, Index m, Index rows) {
+                const Left<A> left = A::packed_left(packed.gradients + m * depth, STEP * depth, std::min(ROWS, padded - m));
                 float* sums = gradients.w + m * K + n;
                 multiply<A>(left, {packed.x + n * depth, depth, columns}, depth, rows, columns, sums, K, so_far(sums, K));
             });

@@ -3,9 +3,19 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "tiles.h"
 #include "vectors.h"
 
 namespace {
+
+// A matrix on the left of a product: from row to row and from step to step, in numbers.
+template <typename A>
+struct Left {
+    const typename A::Number* at;
+    Index row, step;
+
+    Left from(Index r) const { return {at + r * row, row, step}; }
+};
 
 // How numbers are multiplied: what a matrix holds, and what of it meets in one step, STEP numbers. The right side of a
 // product is packed for it: a row of WIDE columns and more for each step.
@@ -13,6 +23,7 @@ struct Float32 {
     using Number = float;
     using Packed = float;
     static constexpr Index STEP = 1;
+    static constexpr Index ROWS = 48;  // of the left side that are multiplied at a time
 
     static Wide multiply_add(const Number* left, Wide right, Wide sum) { return ::multiply_add(all(*left), right, sum); }
     static Wide right(const Packed* x) { return read(x); }
@@ -40,6 +51,12 @@ struct Float32 {
                     if (k + i < K) write(y + (k + i) * whole + row, numbers[i]);
             }
     }
+    // Rows first to first + rows, `count` of which are there, as the left side of a product along all `whole`, and that
+    // side. (whole, K) numbers.
+    static void pack_left(const Number* x, Index stride, Index count, Index first, Index rows, Index, Index K, Packed* y) {
+        pack_rows(x, stride, count, rows, K, y + first * K);
+    }
+    static Left<Float32> packed_left(const Packed* y, Index, Index K) { return {y, 1, K}; }
 };
 
 #ifdef __AVX512BF16__
@@ -47,6 +64,11 @@ struct Bfloat16 {
     using Number = uint16_t;  // a bfloat16
     using Packed = uint32_t;  // two of them
     static constexpr Index STEP = 2;
+#ifdef __AMX_BF16__
+    static constexpr Index ROWS = 128;
+#else
+    static constexpr Index ROWS = 48;
+#endif
 
     static Wide multiply_add(const Number* left, __m512bh right, Wide sum) {
         int pair;
@@ -96,17 +118,27 @@ struct Bfloat16 {
                     _mm512_storeu_si512(y + (k / 2 + p) * whole + row, pairs[p]);
             }
     }
+    // (K, whole / 2) pairs.
+    static void pack_left(const Number* x, Index stride, Index count, Index first, Index rows, Index whole, Index K, Packed* y) {
+        for (Index k = 0; k < K; k += WIDE)
+            for (Index row = 0; row < rows; row += 2 * WIDE) {
+                __m512i pairs[WIDE];
+#pragma GCC unroll 16
+                for (Index i = 0; i < WIDE; i++) {
+                    const Index r = row + 2 * i;
+                    const Number* at = x + r * stride + k;
+                    pairs[i] = r < count ? pairs_of(at, r + 1 < count ? at + stride : nullptr) : _mm512_setzero_si512();
+                }
+                transpose(pairs);
+#pragma GCC unroll 16
+                for (Index i = 0; i < WIDE; i++)
+                    _mm512_mask_storeu_epi32(y + ((k + i) * whole + first + row) / 2, first_lanes((rows - row) / 2), pairs[i]);
+            }
+    }
+    static Left<Bfloat16> packed_left(const Packed* y, Index whole, Index) { return {(const Number*)y, whole, STEP}; }
 };
 #endif
 
-// A matrix on the left of a product: from row to row and from step to step, in numbers.
-template <typename A>
-struct Left {
-    const typename A::Number* at;
-    Index row, step;
-
-    Left from(Index r) const { return {at + r * row, row, step}; }
-};
 // One on the right, packed in panels of as many columns as are multiplied at once, the last one of what is left, next to
 // each other in memory: from step to step it is never far.
 template <typename A>
@@ -160,8 +192,32 @@ inline void tile(Left<A> a, Panel<A> b, Index depth, Y* y, Index stride, Before 
         for (int v = 0; v < VECTORS; v++) write(y + r * stride + v * WIDE, sums[r][v]);
 }
 
+#ifdef __AMX_BF16__
+// The same by tiles; from step to step numbers lie next to each other.
+template <int VECTORS, typename Y>
+inline void columns_by_tiles(Left<Bfloat16> a, Panel<Bfloat16> b, Index depth, Index rows, Y* y, Index stride,
+                             Before before) {
+    asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+    const auto all_rows = [&](auto is_second, Index n) {  // a pair of columns of tiles stays near while all rows pass by
+        const auto block = [&](auto is_lower, Index r, Index count) {
+            multiply_tiles<is_lower, is_second>(a.from(r).at, a.row, b.at + n, b.row, depth, count, y + r * stride + n,
+                                                stride, before.from(r, n).at, before.row);
+        };
+        Index r = 0;
+        for (; r + TILE < rows; r += 2 * TILE) block(std::true_type{}, r, std::min(2 * TILE, rows - r));
+        if (r < rows) block(std::false_type{}, r, rows - r);
+    };
+    Index n = 0;
+    for (; n + 2 * TILE <= VECTORS * WIDE; n += 2 * TILE) all_rows(std::true_type{}, n);
+    if (n < VECTORS * WIDE) all_rows(std::false_type{}, n);
+}
+#endif
+
 template <int VECTORS, typename A, typename Y>
 inline void columns_of(Left<A> a, Panel<A> b, Index depth, Index rows, Y* y, Index stride, Before before) {
+#ifdef __AMX_BF16__
+    if constexpr (std::is_same_v<A, Bfloat16>) return columns_by_tiles<VECTORS>(a, b, depth, rows, y, stride, before);
+#endif
     constexpr int ROWS = SUMS_AT_ONCE / VECTORS;
     Index r = 0;
     for (; r + ROWS <= rows; r += ROWS)

@@ -210,7 +210,14 @@ inline void transpose(__m512i (&rows)[WIDE]) {
         rows[4 + i] = _mm512_shuffle_i32x4(b, d, EVEN), rows[12 + i] = _mm512_shuffle_i32x4(b, d, ODD);
     }
 }
-inline void transpose(Wide (&rows)[WIDE]) { transpose((__m512i (&)[WIDE])rows); }
+inline void transpose(Wide (&rows)[WIDE]) {
+    __m512i words[WIDE];
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDE; i++) words[i] = (__m512i)rows[i];
+    transpose(words);
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDE; i++) rows[i] = (Wide)words[i];
+}
 #else
 constexpr Index WIDE = LANES;
 using Wide = Floats;

@@ -4,12 +4,14 @@ All that these benchmarks know of how `auto` decides stands here.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.speed.contender import Settings
 from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
+from tercet.models.stack import Stack
 from tercet.training.adamw import clip_gradients
 from tercet.training.auto_arithmetic import choose_matmul, choose_precision
 from tercet.training.machine import compile_in_place
@@ -43,13 +45,33 @@ def ours_training(
     flops: float | None,
     *,
     compiled: bool = True,
+    checkpointed: bool = False,
 ) -> list[Training]:
+    """Args:
+    compiled: compiled, too.
+    checkpointed: with activations that are worked out once more, too: less memory for more time.
+    """
+
+    def built_again() -> nn.Module:
+        model = build()
+        for stack in (part for part in model.modules() if isinstance(part, Stack)):
+            stack.activation_checkpointing = True
+        return model
+
+    ways = [
+        ("tercet, compiled" if settings.compiled else "tercet", build, settings)
+        for settings in chosen()
+        if compiled or not settings.compiled
+    ]
+    if checkpointed:
+        name = "activation checkpointing"
+        ways.append((f"tercet, {name}", built_again, replace(ways[0][2], more=name)))
     return [
         Training(
-            "tercet, compiled" if settings.compiled else "tercet",
+            name,
             "ours",
             settings,
-            build=build,
+            build=made,
             loss=loss,
             batches=batches,
             tokens=tokens,
@@ -59,6 +81,5 @@ def ours_training(
             clip=clip_gradients,
             flops=flops,
         )
-        for settings in chosen()
-        if compiled or not settings.compiled
+        for name, made, settings in ways
     ]

@@ -36,6 +36,14 @@ def test_looking_at_a_run_does_not_change_it(tmp_path: Path, optimizer: dict[str
     assert weights(one) == weights(other)
 
 
+@pytest.mark.parametrize("kind", ["text", "pairs", "masked"])
+def test_activations_worked_out_once_more_change_no_weight(
+    tmp_path: Path, kind: str, finished: Callable[[str], Path]
+) -> None:
+    again = train(TINY[kind](tmp_path, activation_checkpointing=True), tmp_path / "again", quiet=True)
+    assert weights(again) == weights(finished(kind))
+
+
 def test_the_global_generator_is_nothing_to_it(tmp_path: Path) -> None:
     torch.manual_seed(1)
     one = train(tiny_recipe(tmp_path), tmp_path / "one", quiet=True)

@@ -88,7 +88,7 @@ def lineup(name: str, asked: Asked) -> Lineup:
     found.add(
         *ours_training(
             model, lambda of, batch: causal_loss(of, batch).mean, batches,
-            tokens_in, logits, shape.flops(), compiled=compiles,
+            tokens_in, logits, shape.flops(), compiled=compiles, checkpointed=name == "gpt-124m",
         )
     )  # fmt: skip
 

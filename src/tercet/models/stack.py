@@ -5,6 +5,7 @@ from functools import partial
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tercet.models.fused import fused
 from tercet.models.specs import StackSpec
@@ -24,7 +25,13 @@ class Stack(nn.Module):
         cross: with cross-attention to an encoder's output.
         max_len: the most positions a learned table holds.
         embedding_norm: a norm on the sum of token and position, before the first block.
+
+    Attributes:
+        activation_checkpointing: in training keep each block's input alone, and work its activations out once more in
+            the backward pass (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
     """
+
+    activation_checkpointing = False
 
     def __init__(
         self, spec: StackSpec, *, causal: bool, cross: bool = False, max_len: int, embedding_norm: bool = False
@@ -110,8 +117,10 @@ class Stack(nn.Module):
             mask = cache.mask(positions)
         bias = self.position.bias(positions, keys)
         memory_mask = None if memory_token_mask is None else memory_token_mask[:, None, None]
+        again = self.activation_checkpointing and self.training and torch.is_grad_enabled() and cache is None
         for i, block in enumerate(self.blocks):
-            x = block(
+            run = partial(checkpoint, block, use_reentrant=False) if again else block
+            x = run(
                 x,
                 mask=mask,
                 bias=bias,

@@ -167,14 +167,15 @@ def _reduced(device: torch.device, precision: str) -> torch.autocast:
 def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
     """Compile each block; names stay as they are. Blocks are alike, so the first one's graph serves all. A few small
     ones are compiled as the stack they make: to call each by itself takes a tenth of a step then
-    (docs/measurements/kernels.md).
+    (docs/measurements/kernels.md). Not where each is called twice, its activations being worked out once more.
 
     Args:
         sharded: each block's weights are gathered as it is called.
     """
     for stack in stacks_of(model):
         small = all(sum(p.numel() for p in block.parameters()) <= SMALL for block in stack.blocks)
-        for part in [stack] if small and len(stack.blocks) <= FEW and not sharded else stack.blocks:
+        each = sharded or stack.activation_checkpointing or not small or len(stack.blocks) > FEW
+        for part in stack.blocks if each else [stack]:
             part.compile()
 
 

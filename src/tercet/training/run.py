@@ -118,7 +118,7 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
     """The task, the model as it begins, and the one that it was begun with."""
     from tercet.checkpoint import load_model
     from tercet.kernel import warm_up
-    from tercet.models import build
+    from tercet.models import build, stacks_of
     from tercet.training.tasks.task import task_of
 
     old = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
@@ -127,6 +127,8 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
         model = build(task.recipe.model, seed=recipe.training.seed)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
+    for stack in stacks_of(model):
+        stack.activation_checkpointing = recipe.training.activation_checkpointing
     if old is not None:
         summary = load_pretrained_weights(model, old.model, str(recipe.pretrained))
         if not (out / RECORD).exists():

@@ -35,6 +35,8 @@ class TrainingSpec:
         clip_norm: the gradient's largest norm; null for none.
         precision: bf16 and fp16 keep the weights in fp32 (mixed).
         compile: auto measures, and keeps the faster.
+        activation_checkpointing: keep each block's input alone, and work the rest out once more in the backward pass:
+            less memory, a longer step, the same weights.
         validate_every, save_every, log_every: in steps.
         keep: of the checkpoints to go on from, the newest so many.
         patience: stop after so many validations without a better one; null for never.
@@ -54,6 +56,7 @@ class TrainingSpec:
     clip_norm: Annotated[float, Interval(gt=0, le=10**9)] | None = 1.0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
+    activation_checkpointing: bool = False
     validate_every: Steps = 250
     save_every: Steps = 250
     log_every: Steps = 10

@@ -1,0 +1,77 @@
+"""A block whose activations are worked out once more gives the same gradients, and keeps less until then."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from small import V, encoder, model, translator
+from torch import Tensor
+
+from tercet.models import AnyModel, Dropout, stacks_of
+from tercet.training.machine import compile_in_place
+
+TOKENS = torch.randint(0, V, (2, 11), generator=torch.Generator().manual_seed(0))
+Build = Callable[..., AnyModel]
+
+
+def scores(of: Any) -> Tensor:
+    return of(TOKENS, TOKENS[:, :7]) if hasattr(of, "decoder") else of(TOKENS)
+
+
+def learn(build: Build, *, again: bool, dropout: float = 0.0) -> tuple[list[Tensor], int]:
+    """The gradients, and the bytes that were kept for them."""
+    torch.manual_seed(3)
+    made = build(dropout=Dropout(attention=dropout, activation=dropout)).train()
+    for stack in stacks_of(made):
+        stack.activation_checkpointing = again
+    kept = dict[int, int]()
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        torch.manual_seed(4)  # what dropout draws
+        total = scores(made).square().mean()
+    total.backward()
+    return [p.grad for p in made.parameters() if p.grad is not None], sum(kept.values())
+
+
+@pytest.mark.parametrize("build", [model, encoder, translator])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_are_the_same_to_the_last_bit(build: Build, dropout: float) -> None:
+    (plain, kept), (again, kept_again) = (learn(build, again=x, dropout=dropout) for x in (False, True))
+    assert len(plain) == len(again) > 20
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert kept_again < 0.5 * kept
+
+
+def test_a_block_is_run_twice_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[bool]()
+    made = model()
+    made.stack.activation_checkpointing = True
+    made.stack.blocks[0].register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    made.eval()
+    scores(made).sum().backward()
+    with torch.no_grad():
+        scores(made.train())
+    assert len(calls) == 2
+    scores(made).sum().backward()
+    assert len(calls) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's compiler looks at it, and at no user's
+def test_compiled_blocks_are_worked_out_once_more_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    plain, _ = learn(model, again=False)
+    torch.manual_seed(3)
+    made = model(dropout=Dropout()).train()
+    made.stack.activation_checkpointing = True
+    compile_in_place(made)
+    assert made._compiled_call_impl is made.stack._compiled_call_impl is None  # the blocks, each by itself
+    scores(made).square().mean().backward()
+    for expected, p in zip(plain, made.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, expected, atol=1e-5, rtol=1e-4)

@@ -34,8 +34,9 @@ def machine() -> dict[str, Any]:
 
 
 def has_bf16() -> bool:
-    """Whether bf16 is multiplied in hardware; elsewhere it is emulated, some hundred times as slowly."""
-    return bool(cpu_instructions() & BF16)
+    """Whether bf16 is multiplied in hardware; elsewhere it is emulated, some hundred times as slowly. Not where oneDNN is
+    told to do without (`ONEDNN_MAX_CPU_ISA`)."""
+    return bool(cpu_instructions() & BF16) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def peak_memory() -> int:

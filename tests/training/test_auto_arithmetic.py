@@ -70,6 +70,21 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         product_times()
 
 
+@pytest.mark.parametrize("limit", auto_arithmetic.INSTRUCTION_LIMITS)
+def test_a_cpu_that_is_held_back_is_another_machine(
+    tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
+    monkeypatch.delenv(limit, raising=False)
+    looks = iter([{"bf16": 0.2, "medium": 1.0}, {"bf16": 90.0, "medium": 1.0}])
+    monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(looks))
+    assert product_times()["bf16"] == 0.2
+    monkeypatch.setenv(limit, "AVX2")
+    assert product_times()["bf16"] == 90.0
+    monkeypatch.delenv(limit)
+    assert product_times()["bf16"] == 0.2
+
+
 def test_a_cache_that_cannot_be_written_to_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "arithmetic").write_text("a file")
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path))

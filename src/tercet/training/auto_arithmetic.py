@@ -3,6 +3,7 @@ once and kept in the cache. Measured anew, two runs of one recipe could differ i
 products seem to take 0.2 of fp32's time now and 40 times as much a second later.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Generator
@@ -23,6 +24,8 @@ from tercet.training.specs import TrainingSpec
 WORTH_BF16, WORTH_ONEDNN = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
 AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
 SIZE = 512
+# By which PyTorch and its libraries are told to leave instructions unused: the same CPU multiplies in other times then.
+INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 WARMUP, PAIRS = 3, 21
 
 
@@ -70,6 +73,7 @@ def product_times() -> dict[str, float]:
     """How long products in bf16, and in fp32 by oneDNN ("medium"), take, as shares of fp32's time by default; infinite
     where they are not fp32. As they were measured when this machine was first asked."""
     machine = {"cpu": cpu_model(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    machine |= {name: os.environ[name] for name in INSTRUCTION_LIMITS if os.environ.get(name)}
     path = cache_dir() / "arithmetic" / f"{digest(machine, sorted(cpu_instructions()))[:32]}.json"
     with suppress(UserError, KeyError, TypeError, ValueError):
         kept = read_sealed_json(path)

@@ -34,8 +34,8 @@ def machine() -> dict[str, Any]:
 
 
 def has_bf16() -> bool:
-    """Whether bf16 is multiplied in hardware; elsewhere it is emulated, some hundred times as slowly. Not where oneDNN is
-    told to do without (`ONEDNN_MAX_CPU_ISA`)."""
+    """Whether bf16 is multiplied in hardware; elsewhere, and where oneDNN is told to do without
+    (`ONEDNN_MAX_CPU_ISA`), it is emulated, some hundred times as slowly."""
     return bool(cpu_instructions() & BF16) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

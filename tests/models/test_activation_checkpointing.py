@@ -63,9 +63,7 @@ def test_a_block_is_run_twice_in_training_alone(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor"
-)  # its compiler's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # its compiler's own
 def test_compiled_blocks_are_worked_out_once_more_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     plain, _ = learn(model, again=False)

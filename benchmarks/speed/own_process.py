@@ -4,8 +4,10 @@ Ours tells glibc to keep it (`tercet.memory`). By itself glibc goes by the large
 beside others finds more kept than it would alone.
 """
 
+import os
+import threading
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 import numpy as np
@@ -77,9 +79,18 @@ def _open(row: str, asked: Asked, name: str, settings: Settings, threads: int) -
     global _one
     from benchmarks.speed.rows import ROWS
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _one = found(ROWS[row], asked, name)
     _one.settings = settings  # what `auto` came to is what the label says, whatever it would come to here
+
+
+def _end_with_parent() -> None:
+    """Who was killed can close no pool: its contenders would stay, with gigabytes each."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _answer(what: str, *given: Any) -> Any:

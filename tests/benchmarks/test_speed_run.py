@@ -1,7 +1,11 @@
 """A whole run at tiny sizes: what is checked before it is timed, and what is written."""
 
+import contextlib
 import json
 import struct
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +13,7 @@ from typing import Any
 
 import matplotlib.image
 import numpy as np
+import psutil
 import pytest
 import torch
 from benchmarks.speed import __main__ as program
@@ -27,6 +32,7 @@ from torch import Tensor
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn import Sinusoidal
 
+ROOT = Path(__file__).parents[2]
 LIMITS = {"fp32": 200.0, "fp32 oneDNN": 400.0, "memory": 40.0}
 ONCE = Timing(rounds=2, seconds=0.0, repeats=0)
 measured = partial(measure, timing=ONCE, rest=0.0, of_machine=lambda: dict(LIMITS))
@@ -310,6 +316,32 @@ def test_who_keeps_memory_works_in_a_process_of_its_own_and_answers_as_here(tmp_
         assert far.peak_memory() > 2**20
     finally:
         far.close()
+
+
+STARTS_ONE = """
+import os
+from pathlib import Path
+from benchmarks.speed.own_process import OwnProcess, found
+from benchmarks.speed.row import Asked
+from benchmarks.speed.rows import ROWS
+
+row, asked = ROWS["gpt-char"], Asked(folder=Path("."), scale="tiny")
+far = OwnProcess(found(row, asked, "tercet"), row.name, asked)
+far.setup()
+print(*far._pool._processes, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_a_contender_ends_with_who_started_it() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTS_ONE], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process, end = psutil.Process(int(done.stdout)), time.monotonic() + 30
+        while process.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < end
+            time.sleep(0.1)
 
 
 def test_the_better_of_two_looks_at_the_machine_counts(tmp_path: Path) -> None:

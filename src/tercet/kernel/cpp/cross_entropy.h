@@ -4,6 +4,7 @@
 //     z = cap tanh(score / cap), or the score itself
 //     loss = (1 - e) (lse(z) - z[target]) + e (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - e) 1[target] - e / V
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "vectors.h"
@@ -40,7 +41,7 @@ struct CrossEntropy {
         T* row = scores + n * stride;
         totals[n] = plains[n] = 0.0f;
         if (targets[n] == IGNORED) {
-            if (learns) memset((void*)row, 0, V * sizeof(T));
+            if (learns) std::fill(row, row + V, T(0));
             return;
         }
         Wide most = all(-INFINITY);

@@ -1,6 +1,7 @@
 // The softmax of a query's scores over the keys that it may see, forward and backward: each row is read once, and what a
 // query may not see is zero, not next to it.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -49,7 +50,7 @@ void softmax_row(const T* scores, T* weights, const KeyMask& key_mask, Index row
     }
     const float sum = add_up(sums), scale = sum == 0 ? 0.0f : 1.0f / sum;
     for (Index s = 0; s < keys; s += LANES) write(load(&buffer[s]) * scale, weights, s, keys);
-    memset((void*)(weights + keys), 0, (key_mask.S - keys) * sizeof(T));
+    std::fill(weights + keys, weights + key_mask.S, T(0));
 }
 
 // dscores = weights (dweights - sum of weights dweights)
@@ -65,7 +66,7 @@ void softmax_backward_row(const T* weights, const T* grad_weights, T* grad_score
         const Floats weight = read(weights, s, keys, 0), grad_weight = read(grad_weights, s, keys, 0);
         write(weight * (grad_weight - sum), grad_scores, s, keys);
     }
-    memset((void*)(grad_scores + keys), 0, (key_mask.S - keys) * sizeof(T));
+    std::fill(grad_scores + keys, grad_scores + key_mask.S, T(0));
 }
 
 }  // namespace

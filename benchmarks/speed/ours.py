@@ -5,13 +5,13 @@ All that these benchmarks know of how `auto` decides stands here.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.speed.contender import Settings
 from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
 
-from tercet.models.stack import Stack
+from tercet.models import AnyModel, stacks_of
 from tercet.training.adamw import clip_gradients
 from tercet.training.auto_arithmetic import choose_matmul, choose_precision
 from tercet.training.machine import compile_in_place
@@ -54,7 +54,7 @@ def ours_training(
 
     def built_again() -> nn.Module:
         model = build()
-        for stack in (part for part in model.modules() if isinstance(part, Stack)):
+        for stack in stacks_of(cast(AnyModel, model)):
             stack.activation_checkpointing = True
         return model
 

@@ -49,7 +49,7 @@ def test_at_the_ends_and_in_the_middle(name: str) -> None:
 @pytest.mark.parametrize("name", SMOOTH)
 def test_a_feed_forward_network_takes_it_where_it_may(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "WORTH", 64)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuned_machine(), {"activate": 128})
+    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"activate": 128})
     activation = ACTIVATIONS[name]  # pyright: ignore[reportArgumentType]
     x = torch.randn(8, 16).bfloat16().requires_grad_()
     assert "activate" in type(activation(x).grad_fn).__name__

@@ -114,7 +114,7 @@ def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
 @needs_bfloat16
 def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuned_machine(), {})
+    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {})
     taken: list[bool] = []
 
     def spy(*tensors: Tensor, causal: bool) -> bool:
@@ -150,7 +150,7 @@ def test_attend_takes_it_in_float32_where_it_pays(monkeypatch: pytest.MonkeyPatc
     q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).requires_grad_() for _ in range(3))
     expected = attend_by_hand(*(x.detach().double() for x in (q, k, v)), causal=True)
     for least, takes in ((q.shape[0] * 2 * 20 * 20, True), (q.shape[0] * 2 * 20 * 20 + 1, False)):
-        monkeypatch.setitem(tuned.FLOAT32, tuned.tuned_machine(), {"flash_attention": least})
+        monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"flash_attention": least})
         found = attend(q, k, v, causal=True)
         assert ("tercet.flash" in type(found.grad_fn).__name__) == takes
         assert apart(found, expected) < 1e-6
@@ -158,7 +158,7 @@ def test_attend_takes_it_in_float32_where_it_pays(monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuned_machine(), {"flash_attention": 0})
+    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"flash_attention": 0})
     met: list[str] = []
 
     def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:

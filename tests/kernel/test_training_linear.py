@@ -166,14 +166,14 @@ def test_a_layer_takes_it_in_float32_where_it_pays(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 1)
     layer, x = Linear(32, 48), torch.randn(2, 20, 32)
     for least, takes in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
-        monkeypatch.setitem(tuned.FLOAT32, tuned.tuned_machine(), {"linear": least})
+        monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"linear": least})
         found = layer(x)
         assert ("tercet" in type(found.grad_fn).__name__) == takes
         assert apart(found, F.linear(x.double(), layer.weight.double(), layer.bias.double())) < 1e-6
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuned_machine(), {"linear": 0})
+    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"linear": 0})
     assert not supports_training_linear(x[:1, :15], layer.weight)  # too few rows
     assert not supports_training_linear(x.double(), layer.weight)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuned_machine(), {})
+    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {})
     assert not supports_training_linear(x, layer.weight)
 
 

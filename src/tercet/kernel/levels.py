@@ -109,7 +109,7 @@ def cpu_model() -> str:
     return _cpu_line("model name", "Model") or platform.processor() or platform.machine()
 
 
-def cpu_maker() -> str:
+def cpu_vendor() -> str:
     """As the CPU itself says, "GenuineIntel" or "AuthenticAMD"; empty where it does not."""
     return _cpu_line("vendor_id")
 

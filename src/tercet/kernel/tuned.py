@@ -1,5 +1,5 @@
 """From how much work on a kernel that has PyTorch's products beside it is used in float32: where it was measured to
-take no more time (docs/measurements/kernels.md). By the kernels' level, and where that matters by the CPU's maker."""
+take no more time (docs/measurements/kernels.md). By the kernels' level, and where that matters by the CPU's vendor."""
 
 import math
 from functools import cache
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.build import choose_kernels, constant_when_compiled, has_kernels, multiplies_bfloat16
-from tercet.kernel.levels import cpu_maker
+from tercet.kernel.levels import cpu_vendor
 
 # Work is counted in multiplications, scores and numbers. In bfloat16 they are used whatever there is to do.
 ALL_BUT_LINEAR = {"flash_attention": 0.0, "activate": 0.0}
@@ -35,13 +35,13 @@ def pays(kernel: str, dtype: torch.dtype, work: int) -> bool:
 
 
 @cache
-def tuned_machine() -> str:
-    """Which of `FLOAT32` is for this machine: the kernels' level, with the CPU's maker where he has one of his own."""
+def tuning_key() -> str:
+    """Which row of `FLOAT32` is this machine's: of the kernels' level, or of that level and the CPU's vendor."""
     level = choose_kernels().level
-    made = f"{level}, {cpu_maker()}"
-    return made if made in FLOAT32 else level
+    of_vendor = f"{level}, {cpu_vendor()}"
+    return of_vendor if of_vendor in FLOAT32 else level
 
 
 @constant_when_compiled
 def _least_work(kernel: str) -> float:
-    return FLOAT32.get(tuned_machine(), {}).get(kernel, math.inf)
+    return FLOAT32.get(tuning_key(), {}).get(kernel, math.inf)

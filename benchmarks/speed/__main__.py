@@ -14,6 +14,7 @@ from benchmarks.speed.picture import draw
 from benchmarks.speed.rounds import REST
 from benchmarks.speed.row import Asked, Row
 from benchmarks.speed.table import markdown, summary
+from benchmarks.speed.without import QUESTIONS
 
 QUICK = ("gpt-char", "bert", "greedy-1", "start-up-help", "start-up-import")
 QUICK_TIMING = Timing(rounds=3, seconds=1.0, repeats=1)
@@ -26,6 +27,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("rows", metavar="ROW", nargs="*", help="a row, or how some begin: gpt, greedy; all by default")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, few rounds, no peak memory")
     parser.add_argument("--only", metavar="NAMES", help="contenders whose names begin so: tercet,CTranslate2")
+    parser.add_argument(
+        "--without", metavar="KERNELS", type=_kernels, default=(),
+        help=f"ours once more without each of these, beside itself: all, or some of {', '.join(QUESTIONS)}",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, metavar="N", help="default: 7, quick 3")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="a contender's share of a round; default: 2, quick 1"
@@ -40,6 +45,13 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--alone", metavar="CONTENDER", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser
+
+
+def _kernels(names: str) -> tuple[str, ...]:
+    kernels = tuple(QUESTIONS) if names == "all" else tuple(names.split(","))
+    if unknown := [name for name in kernels if name not in QUESTIONS]:
+        raise argparse.ArgumentTypeError(f"no kernel is called {unknown[0]}; there are {', '.join(QUESTIONS)}")
+    return kernels
 
 
 def chosen(asked: list[str], rows: dict[str, Row], *, quick: bool = False) -> list[Row]:
@@ -73,6 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         asked = Asked(
             folder=given.folder or Path(made), scale=scale, bf16=has_bf16(), nanogpt=given.nanogpt,
             joeynmt=given.joeynmt, translator=given.translator, only=tuple(filter(None, (given.only or "").split(","))),
+            without=given.without,
         )  # fmt: skip
         if given.alone is not None:
             print(json.dumps({"peak_memory": alone(rows[0], asked, given.alone)}))

@@ -9,8 +9,10 @@ import torch
 from benchmarks.speed.machine import peak_memory
 from torch import Tensor
 
-# Whose figure it is: ours; a peer as its README runs it; a peer set up for this machine; or what nobody can be below.
-Side = Literal["ours", "readme", "peer", "limit"]
+# Whose figure it is: ours; ours with a kernel off; a peer as its README runs it; a peer set up for this machine; or
+# what nobody can be below.
+Side = Literal["ours", "off", "readme", "peer", "limit"]
+SIGN = ", without "  # between the name of ours and of the kernel that is off
 SAME = 1e-4  # how far logits of the same weights may lie apart
 
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.speed.contender import Side
+from benchmarks.speed.contender import SIGN, Side
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ def ratios(
 ) -> dict[str, Ratio]:
     """Our fastest beside a peer as its README runs it ("readme") and beside the fastest of all peers ("best").
 
+    Ours beside itself with a kernel off, under the name of the latter.
+
     Where both sides have contenders in fp32 and others too, also beside each other in fp32 alone ("best in fp32").
     Fastest is who has the highest median.
     """
@@ -73,4 +75,7 @@ def ratios(
     put("best", ours, fastest("readme", "peer"))
     if len({precisions[name] for name in speeds}) > 1:
         put("best in fp32", fastest("ours", precision="fp32"), fastest("readme", "peer", precision="fp32"))
+    for name in speeds:
+        if sides[name] == "off":
+            put(name, name.partition(SIGN)[0], name)
     return found

@@ -19,6 +19,7 @@ from benchmarks.speed.limits import limits, share
 from benchmarks.speed.own_process import found, placed
 from benchmarks.speed.rounds import LIMIT, REST, Others, Round, compete, reason
 from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.without import lineup_of
 from torch import Tensor
 
 SMALL = {"size": 64, "megabytes": 2}  # what limits are measured by in tests
@@ -96,7 +97,7 @@ def measure(
         result.left_out["all"] = f"needs about {row.gigabytes:.0f} GiB of memory, and {free:.1f} are free"
         return _told(result, say)
     try:
-        lineup = row.lineup(asked)
+        lineup = lineup_of(row, asked)
     except Exception as error:  # one row that cannot be made must not end the run
         result.failed["all"] = reason(error)
         return _told(result, say)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from benchmarks.speed.contender import Contender, Settings
 from benchmarks.speed.row import Asked, Row
+from benchmarks.speed.without import lineup_of
 from torch import Tensor
 
 from tercet.memory import keep_memory
@@ -67,7 +68,7 @@ def found(row: Row, asked: Asked, name: str) -> Contender:
     Raises:
         ValueError: where the row has none of that name.
     """
-    one = next((one for one in row.lineup(asked).contenders if one.name == name), None)
+    one = next((one for one in lineup_of(row, asked).contenders if one.name == name), None)
     if one is None:
         raise ValueError(f"{row.name} has no contender {name!r}")
     if one.settings.keeps_memory:

@@ -6,9 +6,10 @@ from pathlib import Path
 from benchmarks.speed.figures import Spread
 from benchmarks.speed.measure import Result
 
-COLOURS = {"ours": "#c0504d", "readme": "#9aa5b1", "peer": "#5b7c99", "limit": "#e3e3e3"}
+COLOURS = {"ours": "#c0504d", "off": "#e5b8b7", "readme": "#9aa5b1", "peer": "#5b7c99", "limit": "#e3e3e3"}
 NAMED = {
     "ours": "Tercet",
+    "off": "Tercet without a kernel",
     "readme": "a peer as its README runs it",
     "peer": "a peer set up for this machine",
     "limit": "what nobody can be below",

@@ -21,6 +21,7 @@ class Asked:
         nanogpt, joeynmt: a checkout of the one, an installation of the other.
         translator: the folder of a trained translator, for beam search.
         only: how the names of the contenders begin that are wanted; all of them, where it is empty.
+    without: kernels, each of which is off in a contender of its own.
     """
 
     folder: Path
@@ -30,6 +31,7 @@ class Asked:
     joeynmt: Path | None = None
     translator: Path | None = None
     only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 @dataclass

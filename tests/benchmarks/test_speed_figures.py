@@ -70,3 +70,13 @@ def test_limits_are_measured() -> None:
     found = limits(bf16=False, size=64, megabytes=2)
     assert set(found) == {"fp32", "fp32 oneDNN", "memory"}
     assert all(0.01 < value < 1e6 for value in found.values())
+
+
+def test_ours_without_a_kernel_stands_beside_itself_alone() -> None:
+    speeds = {"tercet": [10, 20, 30], "tercet, without linear": [20, 20, 40], "theirs": [5, 5, 5]}
+    found = ratios(
+        speeds, {"tercet": "ours", "tercet, without linear": "off", "theirs": "peer"}, dict.fromkeys(speeds, "fp32")
+    )
+    assert found["best"].ours == "tercet"
+    assert found["tercet, without linear"].theirs == "tercet, without linear"
+    assert found["tercet, without linear"].spread.median == 0.75

@@ -1,0 +1,59 @@
+"""Ours with a kernel off: that it is off, and only there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.speed.__main__ import parser
+from benchmarks.speed.contender import Contender, Settings
+from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.without import QUESTIONS, Without, lineup_of
+from torch import Tensor
+
+from tercet.kernel import dispatch
+from tercet.nn import Linear
+
+
+class Product(Contender):
+    """Notes by which function its product was made."""
+
+    def __init__(self) -> None:
+        super().__init__("tercet", "ours", Settings())
+        self.linear, self.x = Linear(64, 64), torch.randn(512, 64)
+
+    def run(self, n: int) -> float:
+        self.made_by: str = str(self.linear(self.x).grad_fn)
+        return 1.0
+
+    def answer(self) -> Tensor:
+        return torch.tensor(float(dispatch.supports_training_linear(self.x, self.linear.weight) is None))
+
+
+def test_a_kernel_is_off_while_its_contender_works_and_on_again_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "supports_training_linear", lambda *_, **__: True)
+    one = Product()
+    off = Without(Product(), "linear")
+    one.run(1)
+    off.run(1)
+    assert "Addmm" not in one.made_by
+    assert "Addmm" in off._one.made_by  # pyright: ignore
+    assert off.answer() == 1
+    assert one.answer() == 0
+
+
+def test_each_kernel_is_asked_for_by_a_function_that_there_is() -> None:
+    for kernel in QUESTIONS:
+        Without(Product(), kernel).answer()
+
+
+def test_ours_comes_once_more_for_each_kernel(tmp_path: Path) -> None:
+    row = Row(name="x", title="X", lineup=lambda asked: Lineup([Product()]))
+    lineup = lineup_of(row, Asked(folder=tmp_path, without=("linear", "adam")))
+    assert [one.name for one in lineup.contenders] == ["tercet", "tercet, without linear", "tercet, without adam"]
+
+
+def test_a_kernel_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parser().parse_args(["--without", "all"]).without == tuple(QUESTIONS)
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--without", "linear,lineer"])
+    assert "no kernel is called lineer" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from dataclasses import replace
@@ -47,6 +48,11 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _names(given: str | None) -> tuple[str, ...]:
+    """Of names that have ", " in them themselves, as in "tercet, compiled"."""
+    return tuple(filter(None, re.split(",(?! )", given or "")))
+
+
 def _kernels(names: str) -> tuple[str, ...]:
     kernels = tuple(QUESTIONS) if names == "all" else tuple(names.split(","))
     if unknown := [name for name in kernels if name not in QUESTIONS]:
@@ -84,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="tercet-speed-") as made:
         asked = Asked(
             folder=given.folder or Path(made), scale=scale, bf16=has_bf16(), nanogpt=given.nanogpt,
-            joeynmt=given.joeynmt, translator=given.translator, only=tuple(filter(None, (given.only or "").split(","))),
+            joeynmt=given.joeynmt, translator=given.translator, only=_names(given.only),
             without=given.without,
         )  # fmt: skip
         if given.alone is not None:

@@ -217,7 +217,7 @@ def _told(result: Result, say: Say) -> Result:
         say(f"  failed: {name}: {why}")
     for label, one in result.ratios.items():
         say(
-            f"  {one.ours} is {one.spread.median:.2f} x {one.theirs} ({label}; "
+            f"  {one.ours} is {one.spread.median:.2f} x {one.theirs} ({'worth' if label == one.theirs else label}; "
             f"{one.spread.low:.2f} to {one.spread.high:.2f})"
         )
     if result.disturbed:

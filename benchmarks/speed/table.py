@@ -67,8 +67,8 @@ def _contenders(result: Result) -> list[str]:
 def _ratios(result: Result) -> list[str]:
     words = {"readme": "as its README runs it", "best": "best-configured", "best in fp32": "best in fp32"}
     return [
-        f"- {one.ours} is **{one.spread.median:.2f} x** {one.theirs} ({words.get(label, 'worth')}; middle half of the rounds "
-        f"{one.spread.low:.2f} to {one.spread.high:.2f})"
+        f"- {one.ours} is **{one.spread.median:.2f} x** {one.theirs} ({words.get(label, 'worth')}; middle half "
+        f"of the rounds {one.spread.low:.2f} to {one.spread.high:.2f})"
         for label, one in result.ratios.items()
     ]
 

@@ -1,15 +1,18 @@
 """What a run finds on this machine and what is chosen of it: the first question where one is slow, or fails."""
 
+import math
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 from tercet.cache_dir import ForeignFile, cache_dir, check_own
+from tercet.config import UserError
 from tercet.messages import shorten
 
 ANSWER_SECONDS = 5.0  # in which a compiler says its version
@@ -28,6 +31,9 @@ class Diagnosis:
         kernel_origin: prebuilt came with the wheel; compiled was made here; none.
         kernel_reason: why it is these, in a line.
         kernel_build: level and hash of the code, as a run notes them; None without kernels.
+        kernel_table: from how many multiplications, scores or numbers on a kernel is used in such numbers and not
+            PyTorch's way beside it; None where it never is.
+        kernel_table_origin: packaged came with Tercet, autotuned was measured on this machine.
         cache: the folder for what can be made or downloaded again.
         cache_refusal: why it may not be written or believed, in a line; None where all is well.
         cache_free_bytes, free_bytes: of the cache's disk and of the one that the current folder is on.
@@ -49,6 +55,8 @@ class Diagnosis:
     kernel_origin: str
     kernel_reason: str
     kernel_build: str | None
+    kernel_table: dict[str, float | None]
+    kernel_table_origin: Literal["packaged", "autotuned"]
     cache: str
     cache_refusal: str | None
     cache_free_bytes: int
@@ -59,21 +67,29 @@ class Diagnosis:
     compiler_version: str | None
 
 
-def doctor() -> Diagnosis:
+def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None = None) -> Diagnosis:
     """What this machine gives to a run and what is chosen of it. As any first command, it compiles the kernels where
     there are none for this machine.
 
+    Args:
+        autotune: True measures before, for up to a minute, from how much work on each kernel is used here, and keeps it
+            in the cache for what starts afterwards; False goes back to the table that comes with Tercet.
+        note: gets a line for each measurement.
+
     Raises:
-        UserError: where TERCET_KERNEL names no level of this machine.
+        UserError: where TERCET_KERNEL names no level of this machine, or what is to be measured cannot be kept.
     """
     import torch
 
-    from tercet.kernel import build_id, choose_kernels
+    from tercet.kernel import TUNED, autotuned, build_id, choose_kernels, least_work
     from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
     from tercet.training.auto_arithmetic import choose_precision
     from tercet.training.specs import TrainingSpec
 
     kernels, compiler, cache = choose_kernels(), find_compiler(), cache_dir().absolute()
+    if autotune is not None:
+        _tune(autotune, note)
+    table = {name: least_work(*name.split()) for name in TUNED}
     telling = frozenset[str]().union(*(level.needs for level in LEVELS))
     matter = [name for name in cpu_instructions() if name in telling or name.startswith(("amx_", "avx", "bf16", "sve"))]
     return Diagnosis(
@@ -90,6 +106,8 @@ def doctor() -> Diagnosis:
         kernel_origin=kernels.origin,
         kernel_reason=kernels.reason,
         kernel_build=build_id(),
+        kernel_table={name: None if math.isinf(least) else least for name, least in table.items()},
+        kernel_table_origin="packaged" if autotuned() is None else "autotuned",
         cache=str(cache),
         cache_refusal=_refuse_cache(cache),
         cache_free_bytes=shutil.disk_usage(_existing(cache)).free,
@@ -100,6 +118,24 @@ def doctor() -> Diagnosis:
         compiler=compiler,
         compiler_version=None if compiler is None else _first_line([compiler, "--version"]),
     )
+
+
+def _tune(measured: bool, note: Callable[[str], None] | None) -> None:
+    from tercet.kernel import autotune, autotuned, library, machine_table
+
+    table = machine_table()
+    try:
+        if not measured:
+            table.path.unlink(missing_ok=True)
+        elif library() is None:
+            raise UserError("there are no kernels to measure on this machine; tercet doctor says why")
+        else:
+            autotune(note or (lambda line: None))
+    except OSError as error:
+        raise UserError(
+            f"{table.path} cannot be written: {error.strerror}; set TERCET_CACHE to a folder that can"
+        ) from None
+    autotuned.cache_clear()
 
 
 def _refuse_cache(folder: Path) -> str | None:

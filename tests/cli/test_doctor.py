@@ -39,7 +39,7 @@ def test_people_read_lines_and_programs_json(
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache\033[2J"))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    names = ["tercet", "cpu", "threads", "memory", "kernels", "cache", "disk", "precision", "gpu", "compiler"]
+    names = ["tercet", "cpu", "threads", "memory", "kernels", "table", "cache", "disk", "precision", "gpu", "compiler"]
     assert [line.split()[0] for line in out.splitlines()] == names
     assert "\033" not in out
     assert "compiler   none" in out

@@ -3,6 +3,7 @@
 from tercet.kernel.adam import adam_ as adam_
 from tercet.kernel.adam import gradient_norm as gradient_norm
 from tercet.kernel.adam import supports_gradients as supports_gradients
+from tercet.kernel.autotune import autotune as autotune
 from tercet.kernel.build import KernelChoice as KernelChoice
 from tercet.kernel.build import build_id as build_id
 from tercet.kernel.build import choose_kernels as choose_kernels
@@ -21,3 +22,8 @@ from tercet.kernel.top_tokens import top_tokens as top_tokens
 from tercet.kernel.training_linear import linear_backward as linear_backward
 from tercet.kernel.training_linear import linear_forward as linear_forward
 from tercet.kernel.training_linear import supports_training_linear as supports_training_linear
+from tercet.kernel.tuned import TUNED as TUNED
+from tercet.kernel.tuned import autotuned as autotuned
+from tercet.kernel.tuned import describe_table as describe_table
+from tercet.kernel.tuned import least_work as least_work
+from tercet.kernel.tuned import machine_table as machine_table

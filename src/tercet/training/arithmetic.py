@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tercet.kernel import build_id
+from tercet.kernel import autotuned, build_id, describe_table
 
 # Each of these makes a library take other instructions, or add up in another order.
 VARIABLES = (
@@ -34,6 +34,7 @@ def describe_arithmetic(*, accelerator: str, precision: str, matmul: str, compil
         "precision": precision,
         "matmul": matmul,
         "compiled": "yes" if compiled else "no",
+        **({} if (table := autotuned()) is None else {"autotuned": describe_table(table)}),
         **{name: value for name in VARIABLES if (value := os.environ.get(name))},
     }
 

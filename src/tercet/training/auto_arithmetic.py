@@ -3,30 +3,22 @@ once and kept in the cache. Measured anew, two runs of one recipe could differ i
 products seem to take 0.2 of fp32's time now and 40 times as much a second later.
 """
 
-import os
-import statistics
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
-from tercet.cache_dir import cache_dir
 from tercet.checkpoint.run_record import Matmul
 from tercet.config import UserError
-from tercet.data.cache import digest
-from tercet.kernel.levels import BF16, cpu_instructions, cpu_model
-from tercet.storage import read_sealed_json, write_sealed_json
+from tercet.kernel.levels import BF16, cpu_instructions
+from tercet.kernel.machine_times import MachineTimes, median_share
 from tercet.training.machine import accelerator
 from tercet.training.specs import TrainingSpec
 
 WORTH_BF16, WORTH_ONEDNN = 0.7, 0.8  # of fp32's time, and of that of PyTorch's default library
 AS_EXACT_AS_FP32 = 1e-5  # of the largest number: fp32 is off by 1e-6, bf16 by 1e-3
 SIZE = 512
-# By which PyTorch and its libraries are told to leave instructions unused: the same CPU multiplies in other times then.
-INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-WARMUP, PAIRS = 3, 21
 
 
 def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
@@ -72,21 +64,17 @@ def matmul_precision(matmul: Matmul) -> Generator[None]:
 def product_times() -> dict[str, float]:
     """How long products in bf16, and in fp32 by oneDNN ("medium"), take, as shares of fp32's time by default; infinite
     where they are not fp32. As they were measured when this machine was first asked."""
-    machine = {"cpu": cpu_model(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}
-    machine |= {name: os.environ[name] for name in INSTRUCTION_LIMITS if os.environ.get(name)}
-    path = cache_dir() / "arithmetic" / f"{digest(machine, sorted(cpu_instructions()))[:32]}.json"
-    with suppress(UserError, KeyError, TypeError, ValueError):
-        kept = read_sealed_json(path)
-        return {name: float(kept[name]) for name in ("bf16", "medium")}
-    times = measure_products()
-    with suppress(UserError, OSError):  # a cache that cannot be written to makes the next run measure again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_sealed_json(path, {**machine, **{name: str(share) for name, share in times.items()}})
+    kept = MachineTimes("arithmetic", ("bf16", "medium"))
+    times = kept.read()
+    if times is None:
+        times = measure_products()
+        with suppress(UserError, OSError):  # a cache that cannot be written to makes the next run measure again
+            kept.write(times)
     return times
 
 
 def measure_products() -> dict[str, float]:
-    """`product_times`, now. Each pair is timed in turn, so that what else the machine does falls on both."""
+    """`product_times`, now."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
     c, d = a.bfloat16(), b.bfloat16()
@@ -99,18 +87,6 @@ def measure_products() -> dict[str, float]:
         exact = a.double() @ b.double()
         is_fp32 = float((by_onednn() - exact).abs().max() / exact.abs().max()) < AS_EXACT_AS_FP32
         return {
-            "bf16": _median_share(lambda: c @ d, lambda: a @ b),
-            "medium": _median_share(by_onednn, lambda: a @ b) if is_fp32 else float("inf"),
+            "bf16": median_share(lambda: c @ d, lambda: a @ b),
+            "medium": median_share(by_onednn, lambda: a @ b) if is_fp32 else float("inf"),
         }
-
-
-def _median_share(work: Callable[[], object], of: Callable[[], object]) -> float:
-    """How long `work` takes beside `of`: the median over pairs."""
-    pairs = [(_seconds(work), _seconds(of)) for _ in range(WARMUP + PAIRS)]
-    return statistics.median(own / other for own, other in pairs[WARMUP:])
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start

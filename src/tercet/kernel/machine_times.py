@@ -1,0 +1,72 @@
+"""Times that are measured on this machine and kept in its cache, since measured anew they would be others: what follows
+from them stays what it is."""
+
+import hashlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from tercet.cache_dir import cache_dir
+from tercet.config import UserError
+from tercet.kernel.levels import cpu_instructions, cpu_model
+from tercet.storage import read_sealed_json, write_sealed_json
+
+# By which PyTorch and its libraries are told to leave instructions unused: the same CPU multiplies in other times then.
+INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+WARMUP, PAIRS = 3, 21
+
+
+class MachineTimes:
+    """Numbers of these names, of this CPU with these threads, PyTorch and limits.
+
+    Args:
+        kind: their folder in the cache.
+        more: what else they depend on.
+    """
+
+    def __init__(self, kind: str, names: tuple[str, ...], **more: str) -> None:
+        self._names = names
+        self._machine = {
+            "cpu": cpu_model(),
+            "torch": str(torch.__version__),
+            "threads": torch.get_num_threads(),
+            **more,
+        }
+        self._machine |= {name: os.environ[name] for name in INSTRUCTION_LIMITS if os.environ.get(name)}
+        key = json.dumps([self._machine, sorted(cpu_instructions())], sort_keys=True)
+        self.path: Path = cache_dir() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+    def read(self) -> dict[str, float] | None:
+        """None where there are none, or what is there is damaged."""
+        with suppress(UserError, KeyError, TypeError, ValueError):
+            kept = read_sealed_json(self.path)
+            return {name: float(kept[name]) for name in self._names}
+        return None
+
+    def write(self, times: dict[str, float]) -> None:
+        """Keep them.
+
+        Raises:
+            UserError, OSError: where the cache cannot be written to.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_sealed_json(self.path, {**self._machine, **{name: str(times[name]) for name in self._names}})
+
+
+def median_share(work: Callable[[], object], of: Callable[[], object], *, pairs: int = PAIRS) -> float:
+    """How long `work` takes beside `of`: the median over pairs, timed in turn, so that what else the machine does falls
+    on both."""
+    times = [(_seconds(work), _seconds(of)) for _ in range(WARMUP + pairs)]
+    return statistics.median(own / other for own, other in times[WARMUP:])
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

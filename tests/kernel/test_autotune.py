@@ -1,0 +1,153 @@
+"""From how much work on a kernel is used: measured on this machine, kept, held to, and taken back."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tercet
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.kernel import autotune as autotune_function
+from tercet.kernel import dispatch, tuned
+from tercet.kernel import library as loaded
+from tercet.kernel.autotune import SLOWER, Rung, first_never_slower
+from tercet.kernel.machine_times import MachineTimes
+from tercet.training.arithmetic import describe_arithmetic
+
+autotune_module = sys.modules["tercet.kernel.autotune"]
+needs_kernels = pytest.mark.skipif(loaded() is None, reason="there are no kernels on this machine")
+rungs = st.lists(
+    st.builds(
+        Rung, name=st.just("linear float32"), work=st.integers(1, 1 << 40), share=st.floats(0.1, 3)
+    ), unique_by=lambda rung: rung.work,
+)  # fmt: skip
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A machine of which nothing is known."""
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
+    tuned.autotuned.cache_clear()
+    yield tmp_path
+    tuned.autotuned.cache_clear()
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, *measurements: Rung) -> None:
+    monkeypatch.setattr(autotune_module, "_measure", lambda: iter(measurements))
+
+
+@given(rungs=rungs)
+def test_from_the_least_work_on_nothing_is_slower_and_just_below_it_something_is(rungs: list[Rung]) -> None:
+    least = first_never_slower(rungs)
+    assert all(rung.share <= SLOWER for rung in rungs if rung.work >= least)
+    below = [rung for rung in rungs if rung.work < least]
+    if below:
+        assert max(below, key=lambda rung: rung.work).share > SLOWER
+    elif rungs:
+        assert least == 0  # whatever is smaller than all that was measured
+    else:
+        assert math.isinf(least)
+
+
+@needs_kernels
+def test_what_was_measured_is_held_to_by_the_next_process_and_told_by_its_runs(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight = torch.randn(1024, 64), torch.randn(64, 64)  # 2^22 multiplications
+    before = describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)
+    assert "autotuned" not in before
+    measured(monkeypatch, Rung("linear float32", 1 << 20, 2.0), Rung("linear float32", 1 << 22, 0.5))
+    told: list[str] = []
+    found = tercet.doctor(autotune=True, note=told.append)
+    assert told == [
+        "linear float32, 1,048,576 of work: 2.00 of PyTorch's time",
+        "linear float32, 4,194,304 of work: 0.50 of PyTorch's time",
+    ]
+    assert found.kernel_table_origin == "autotuned"
+    assert found.kernel_table["linear float32"] == 1 << 22
+    assert found.kernel_table["activate float32"] is None
+    assert dispatch.supports_training_linear(x, weight)
+    assert not dispatch.supports_training_linear(x[:-1], weight)
+    assert not dispatch.supports_activation(torch.randn(1 << 20))
+    command = [sys.executable, "-m", "tercet", "doctor", "--json"]
+    other = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}, capture_output=True, check=True
+    )
+    assert json.loads(other.stdout)["kernel_table"] == found.kernel_table
+    after = describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)
+    assert "linear float32 from 4,194,304" in after["autotuned"]
+    back = tercet.doctor(autotune=False)
+    assert back.kernel_table_origin == "packaged"
+    assert describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False) == before
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["TERCET_KERNEL", "ONEDNN_MAX_CPU_ISA"])
+def test_another_machine_has_another_table(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(monkeypatch, Rung("linear float32", 1 << 22, 0.5))
+    autotune_function(lambda line: None)
+    mine = tuned.machine_table().path
+    if name == "TERCET_KERNEL":
+        monkeypatch.setattr(tuned, "build_id", lambda: "x86-64-v9-0123")
+    else:
+        monkeypatch.setenv(name, "AVX2")
+    assert tuned.machine_table().path != mine
+    assert tuned.machine_table().read() is None
+    assert tuned.autotuned.__wrapped__() is None
+
+
+@needs_kernels
+def test_a_damaged_table_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(monkeypatch, Rung("linear float32", 1 << 22, 0.5))
+    autotune_function(lambda line: None)
+    path = tuned.machine_table().path
+    path.write_text(path.read_text().replace('"0.0"', '"5.0"', 1))
+    assert tuned.autotuned.__wrapped__() is None
+    assert main(["doctor"]) == 0
+
+
+def test_numbers_that_there_are_not_are_none(cache: Path) -> None:
+    MachineTimes("x", ("a",)).write({"a": 1.5})
+    assert MachineTimes("x", ("a",)).read() == {"a": 1.5}
+    assert MachineTimes("x", ("a", "b")).read() is None
+    assert MachineTimes("x", ("a",), of="another").read() is None
+
+
+@needs_kernels
+def test_each_kernel_is_measured_beside_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At small sizes; both give the same, and neither is the other."""
+    monkeypatch.setattr(autotune_module, "LINEAR", ((64, 128, 128), (128, 128, 128)))
+    monkeypatch.setattr(autotune_module, "ATTENTION", ((2, 2, 64, 32), (2, 2, 256, 32)))
+    monkeypatch.setattr(autotune_module, "ACTIVATION", (1 << 18,))
+    for kernel, work, own, theirs, inputs in autotune_module._cases():
+        assert work > 0
+        ours, plain = own(*inputs), theirs(*inputs)
+        torch.testing.assert_close(ours, plain, rtol=2e-4, atol=2e-4)
+        assert type(ours.grad_fn) is not type(plain.grad_fn), kernel
+    found = list(autotune_module._measure())
+    names = [name for name in tuned.TUNED if "float32" in name or tuned.multiplies_bfloat16()]
+    assert {rung.name for rung in found} == set(names)
+    assert all(rung.share > 0 for rung in found)
+
+
+def test_no_kernels_and_no_room_are_one_line(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(monkeypatch)
+    (tmp_path / "autotune").write_text("a file")
+    if loaded() is not None:
+        with pytest.raises(UserError, match="cannot be written"):
+            tercet.doctor(autotune=True)
+    monkeypatch.setattr("tercet.kernel.library", lambda: None)
+    assert main(["doctor", "--autotune"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "tercet: error: there are no kernels to measure on this machine; tercet doctor says why\n"

@@ -1,6 +1,5 @@
 """What a run finds on this machine and what is chosen of it: the first question where one is slow, or fails."""
 
-import math
 import os
 import platform
 import shutil
@@ -31,8 +30,7 @@ class Diagnosis:
         kernel_origin: prebuilt came with the wheel; compiled was made here; none.
         kernel_reason: why it is these, in a line.
         kernel_build: level and hash of the code, as a run notes them; None without kernels.
-        kernel_table: from how many multiplications, scores or numbers on a kernel is used in such numbers and not
-            PyTorch's way beside it; None where it never is.
+        kernel_table: for how much work a kernel is used in such numbers and not PyTorch's way beside it, in a line.
         kernel_table_origin: packaged came with Tercet, autotuned was measured on this machine.
         cache: the folder for what can be made or downloaded again.
         cache_refusal: why it may not be written or believed, in a line; None where all is well.
@@ -55,7 +53,7 @@ class Diagnosis:
     kernel_origin: str
     kernel_reason: str
     kernel_build: str | None
-    kernel_table: dict[str, float | None]
+    kernel_table: str
     kernel_table_origin: Literal["packaged", "autotuned"]
     cache: str
     cache_refusal: str | None
@@ -72,7 +70,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
     there are none for this machine.
 
     Args:
-        autotune: True measures before, for up to a minute, from how much work on each kernel is used here, and keeps it
+        autotune: True measures before, for up to a minute, for how much work each kernel is used here, and keeps it
             in the cache for what starts afterwards; False goes back to the table that comes with Tercet.
         note: gets a line for each measurement.
 
@@ -81,7 +79,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
     """
     import torch
 
-    from tercet.kernel import TUNED, autotuned, build_id, choose_kernels, least_work
+    from tercet.kernel import TUNED, autotuned, build_id, choose_kernels, describe_table, work_range
     from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
     from tercet.training.auto_arithmetic import choose_precision
     from tercet.training.specs import TrainingSpec
@@ -89,7 +87,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
     kernels, compiler, cache = choose_kernels(), find_compiler(), cache_dir().absolute()
     if autotune is not None:
         _tune(autotune, note)
-    table = {name: least_work(*name.split()) for name in TUNED}
+    table = {name: work_range(*name.split()) for name in TUNED}
     telling = frozenset[str]().union(*(level.needs for level in LEVELS))
     matter = [name for name in cpu_instructions() if name in telling or name.startswith(("amx_", "avx", "bf16", "sve"))]
     return Diagnosis(
@@ -106,7 +104,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
         kernel_origin=kernels.origin,
         kernel_reason=kernels.reason,
         kernel_build=build_id(),
-        kernel_table={name: None if math.isinf(least) else least for name, least in table.items()},
+        kernel_table=describe_table(table),
         kernel_table_origin="packaged" if autotuned() is None else "autotuned",
         cache=str(cache),
         cache_refusal=_refuse_cache(cache),

@@ -1,13 +1,14 @@
 """The compiled activations are the formulas, forward and backward, in bfloat16 to the last bit but one."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.kernel import activations, library, tuned
+from tercet.kernel import activations, library
 from tercet.kernel.activations import activate, supports_activation
 from tercet.nn.feedforward import ACTIVATIONS
 
@@ -47,9 +48,11 @@ def test_at_the_ends_and_in_the_middle(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-def test_a_feed_forward_network_takes_it_where_it_may(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_forward_network_takes_it_where_it_may(
+    name: str, use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(activations, "WORTH", 64)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"activate": 128})
+    use_from(activate=128)
     activation = ACTIVATIONS[name]  # pyright: ignore[reportArgumentType]
     x = torch.randn(8, 16).bfloat16().requires_grad_()
     assert "activate" in type(activation(x).grad_fn).__name__

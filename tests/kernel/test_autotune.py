@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from tercet.config import UserError
 from tercet.kernel import autotune as autotune_function
 from tercet.kernel import dispatch, tuned
 from tercet.kernel import library as loaded
-from tercet.kernel.autotune import SLOWER, Rung, first_never_slower
+from tercet.kernel.autotune import SLOWER, Rung, longest_range
 from tercet.kernel.machine_times import MachineTimes
+from tercet.kernel.tuned import NEVER, WorkRange, describe_table
 from tercet.training.arithmetic import describe_arithmetic
 
 autotune_module = sys.modules["tercet.kernel.autotune"]
@@ -45,16 +47,22 @@ def measured(monkeypatch: pytest.MonkeyPatch, *measurements: Rung) -> None:
 
 
 @given(rungs=rungs)
-def test_from_the_least_work_on_nothing_is_slower_and_just_below_it_something_is(rungs: list[Rung]) -> None:
-    least = first_never_slower(rungs)
-    assert all(rung.share <= SLOWER for rung in rungs if rung.work >= least)
-    below = [rung for rung in rungs if rung.work < least]
-    if below:
-        assert max(below, key=lambda rung: rung.work).share > SLOWER
-    elif rungs:
-        assert least == 0  # whatever is smaller than all that was measured
-    else:
-        assert math.isinf(least)
+def test_in_the_range_nothing_is_slower_and_just_outside_something_is(rungs: list[Rung]) -> None:
+    least, most = longest_range(rungs)
+    ladder = sorted(rungs, key=lambda rung: rung.work)
+    inside = [rung for rung in ladder if least <= rung.work <= most]
+    assert all(rung.share <= SLOWER for rung in inside)
+    if not inside:
+        assert (least, most) == NEVER
+        assert all(max(rung.share, after.share) > SLOWER for rung, after in pairwise(ladder))
+        return
+    assert len(inside) >= 2  # of one alone nobody knows
+    below, above = ladder[: ladder.index(inside[0])], ladder[ladder.index(inside[-1]) + 1 :]
+    assert below[-1].share > SLOWER if below else least == 0  # and whatever is smaller than all that was measured
+    assert above[0].share > SLOWER if above else math.isinf(most)
+    for start in range(len(ladder)):  # no part of it that is not slower is longer
+        part = ladder[start : start + len(inside) + 1]
+        assert len(part) <= len(inside) or any(rung.share > SLOWER for rung in part)
 
 
 @needs_kernels
@@ -64,16 +72,21 @@ def test_what_was_measured_is_held_to_by_the_next_process_and_told_by_its_runs(
     x, weight = torch.randn(1024, 64), torch.randn(64, 64)  # 2^22 multiplications
     before = describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)
     assert "autotuned" not in before
-    measured(monkeypatch, Rung("linear float32", 1 << 20, 2.0), Rung("linear float32", 1 << 22, 0.5))
+    rungs = [
+        Rung("linear float32", 1 << 20, 2.0),
+        Rung("linear float32", 1 << 22, 0.5),
+        Rung("linear float32", 1 << 24, 1),
+    ]
+    measured(monkeypatch, *rungs)
     told: list[str] = []
     found = tercet.doctor(autotune=True, note=told.append)
     assert told == [
         "linear float32, 1,048,576 of work: 2.00 of PyTorch's time",
         "linear float32, 4,194,304 of work: 0.50 of PyTorch's time",
+        "linear float32, 16,777,216 of work: 1.00 of PyTorch's time",
     ]
     assert found.kernel_table_origin == "autotuned"
-    assert found.kernel_table["linear float32"] == 1 << 22
-    assert found.kernel_table["activate float32"] is None
+    assert "activate float32 never, linear float32 from 4,194,304, flash_attention bfloat16" in found.kernel_table
     assert dispatch.supports_training_linear(x, weight)
     assert not dispatch.supports_training_linear(x[:-1], weight)
     assert not dispatch.supports_activation(torch.randn(1 << 20))
@@ -109,7 +122,7 @@ def test_a_damaged_table_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     measured(monkeypatch, Rung("linear float32", 1 << 22, 0.5))
     autotune_function(lambda line: None)
     path = tuned.machine_table().path
-    path.write_text(path.read_text().replace('"0.0"', '"5.0"', 1))
+    path.write_text(path.read_text().replace('"inf"', '"5.0"', 1))
     assert tuned.autotuned.__wrapped__() is None
     assert main(["doctor"]) == 0
 
@@ -127,7 +140,7 @@ def test_each_kernel_is_measured_beside_what_pytorch_has(monkeypatch: pytest.Mon
     monkeypatch.setattr(autotune_module, "LINEAR", ((64, 128, 128), (128, 128, 128)))
     monkeypatch.setattr(autotune_module, "ATTENTION", ((2, 2, 64, 32), (2, 2, 256, 32)))
     monkeypatch.setattr(autotune_module, "ACTIVATION", (1 << 18,))
-    for kernel, work, own, theirs, inputs in autotune_module._cases():
+    for kernel, work, own, theirs, inputs in autotune_module._cases(torch.float32):
         assert work > 0
         ours, plain = own(*inputs), theirs(*inputs)
         torch.testing.assert_close(ours, plain, rtol=2e-4, atol=2e-4)
@@ -151,3 +164,8 @@ def test_no_kernels_and_no_room_are_one_line(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "tercet: error: there are no kernels to measure on this machine; tercet doctor says why\n"
+
+
+def test_a_table_is_told_in_words() -> None:
+    ranges = {"a": NEVER, "b": WorkRange(0, math.inf), "c": WorkRange(4096, math.inf), "d": WorkRange(1, 2000)}
+    assert describe_table(ranges) == "a never, b always, c from 4,096, d from 1 up to 2,000"

@@ -2,6 +2,7 @@
 may see."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import dispatch, library, tuned
+from tercet.kernel import dispatch, library
 from tercet.kernel.build import multiplies_bfloat16
 from tercet.kernel.flash_attention import flash_attention, supports_flash_attention
 from tercet.nn.attention import attend, attend_by_hand
@@ -112,9 +113,9 @@ def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
 
 
 @needs_bfloat16
-def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {})
+    use_from()
     taken: list[bool] = []
 
     def spy(*tensors: Tensor, causal: bool) -> bool:
@@ -145,20 +146,22 @@ def test_attend_takes_it_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
         attend(*narrow, mask=torch.ones(1, 1, 20, 20, dtype=torch.bool), causal=True)
 
 
-def test_attend_takes_it_in_float32_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_takes_it_in_float32_where_it_pays(
+    use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
     q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).requires_grad_() for _ in range(3))
     expected = attend_by_hand(*(x.detach().double() for x in (q, k, v)), causal=True)
     for least, takes in ((q.shape[0] * 2 * 20 * 20, True), (q.shape[0] * 2 * 20 * 20 + 1, False)):
-        monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"flash_attention": least})
+        use_from(flash_attention=least)
         found = attend(q, k, v, causal=True)
         assert ("tercet.flash" in type(found.grad_fn).__name__) == takes
         assert apart(found, expected) < 1e-6
 
 
-def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compiled_has_it_in_one_graph(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"flash_attention": 0})
+    use_from(flash_attention=0)
     met: list[str] = []
 
     def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:

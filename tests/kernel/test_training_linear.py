@@ -1,6 +1,8 @@
 """A linear layer that learns is the formula, forward and backward, in float32 and in bfloat16, where weights' gradients
 are not rounded."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tercet.kernel import library, tuned
+from tercet.kernel import library
 from tercet.kernel.build import multiplies_bfloat16
 from tercet.kernel.training_linear import linear_backward, linear_forward, supports_training_linear, training_linear
 from tercet.nn import Linear
@@ -161,19 +163,21 @@ def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Mon
         assert not supports_training_linear(x, layer.weight)
 
 
-def test_a_layer_takes_it_in_float32_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_takes_it_in_float32_where_it_pays(
+    use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr("tercet.kernel.training_linear.WORTH", 1)
     layer, x = Linear(32, 48), torch.randn(2, 20, 32)
     for least, takes in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
-        monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"linear": least})
+        use_from(linear=least)
         found = layer(x)
         assert ("tercet" in type(found.grad_fn).__name__) == takes
         assert apart(found, F.linear(x.double(), layer.weight.double(), layer.bias.double())) < 1e-6
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {"linear": 0})
+    use_from(linear=0)
     assert not supports_training_linear(x[:1, :15], layer.weight)  # too few rows
     assert not supports_training_linear(x.double(), layer.weight)
-    monkeypatch.setitem(tuned.FLOAT32, tuned.tuning_key(), {})
+    use_from()
     assert not supports_training_linear(x, layer.weight)
 
 

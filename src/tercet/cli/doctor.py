@@ -26,7 +26,7 @@ def register(verbs: Verbs) -> None:
         nargs="?",
         choices=("on", "off"),
         const="on",
-        help="measure before, for up to a minute, from how much work on each kernel is used on this machine, and keep "
+        help="measure before, for up to a minute, for how much work each kernel is used on this machine, and keep "
         "it for what starts afterwards; off: go back to the table that comes with Tercet",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -49,8 +49,6 @@ def _to_stderr(line: str) -> None:
 
 
 def _describe(found: "Diagnosis") -> dict[str, str]:
-    from tercet.kernel import describe_table
-
     memory = "unknown" if found.memory_bytes is None else _gigabytes(found.memory_bytes)
     cache = f"cannot be used: {found.cache_refusal}" if found.cache_refusal else "may be written"
     compiler = "none" if found.compiler is None else f"{found.compiler}: {found.compiler_version or 'no answer'}"
@@ -60,7 +58,7 @@ def _describe(found: "Diagnosis") -> dict[str, str]:
         "threads": f"{found.threads} of PyTorch's on {found.cores} cores",
         "memory": memory,
         "kernels": f"{found.kernel_level} ({found.kernel_origin}): {found.kernel_reason}",
-        "table": f"{found.kernel_table_origin}: {describe_table(found.kernel_table)}",
+        "table": f"{found.kernel_table_origin}: {found.kernel_table}",
         "cache": f"{found.cache}, {_gigabytes(found.cache_free_bytes)} free: {cache}",
         "disk": f"{_gigabytes(found.free_bytes)} free in this folder",
         "precision": f"{found.precision}, where training.precision is auto",

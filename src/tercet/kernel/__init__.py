@@ -25,5 +25,5 @@ from tercet.kernel.training_linear import supports_training_linear as supports_t
 from tercet.kernel.tuned import TUNED as TUNED
 from tercet.kernel.tuned import autotuned as autotuned
 from tercet.kernel.tuned import describe_table as describe_table
-from tercet.kernel.tuned import least_work as least_work
 from tercet.kernel.tuned import machine_table as machine_table
+from tercet.kernel.tuned import work_range as work_range

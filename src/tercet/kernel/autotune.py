@@ -1,14 +1,15 @@
-"""From how much work on each kernel is used on this very machine, measured when somebody asks for it, where otherwise
-the table that comes with the package holds (`tuned.py`).
+"""For how much work each kernel is used on this very machine, measured when somebody asks for it, where otherwise the
+table that comes with the package holds (`tuned.py`).
 
-Each kernel does a ladder of work there and back, and so does what PyTorch would do in its place. It is used from the
-work on from which it is never slower. What was measured is kept for this CPU, these kernels, threads and PyTorch, and
-holds for every process that starts afterwards; a run that goes on under another table says so.
+Each kernel does a ladder of work there and back, and so does what PyTorch would do in its place. It is used for the
+longest part of the ladder on which it is nowhere slower. What was measured is kept for this CPU, these kernels, threads
+and PyTorch, and holds for every process that starts afterwards; a run that goes on under another table says so.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -18,15 +19,18 @@ from torch import Tensor
 from tercet.kernel.activations import activate
 from tercet.kernel.build import has_kernels, multiplies_bfloat16
 from tercet.kernel.flash_attention import flash_attention
-from tercet.kernel.machine_times import median_share
+from tercet.kernel.machine_times import PAIRS, median_share
 from tercet.kernel.short_attention import short_attention, supports_short_attention
 from tercet.kernel.training_linear import training_linear
-from tercet.kernel.tuned import TUNED, machine_table
+from tercet.kernel.tuned import NEVER, TUNED, WorkRange, machine_table
 
-SLOWER = 1.03  # than PyTorch's: from here on the kernel is not used
+FEWEST_RUNGS = 2  # one alone may have been a lucky moment
+SLOWER = 1.03  # of PyTorch's time: with more of it a kernel is not used
 LARGEST_WORK, FEWEST_PAIRS = 1 << 24, 7  # of more work fewer pairs are timed
 # The shapes of small and of common models; of each kernel in the order of its work.
-LINEAR = ((768, 128, 128), (768, 128, 512), (4096, 256, 1024), (4096, 384, 1536), (1024, 768, 3072))  # rows, K, N
+LINEAR = (  # rows, K, N
+    (768, 128, 128), (768, 128, 512), (2048, 256, 256), (4096, 256, 256), (4096, 256, 1024), (1024, 768, 3072),
+)  # fmt: skip
 ATTENTION = ((12, 4, 64, 32), (32, 4, 128, 64), (16, 6, 256, 64), (2, 12, 512, 64), (1, 12, 1024, 64))  # B, H, T, K
 ACTIVATION = (1 << 18, 1 << 20, 1 << 22)
 
@@ -39,14 +43,14 @@ class Rung(NamedTuple):
     share: float
 
 
-def autotune(note: Callable[[str], None]) -> dict[str, float]:
-    """Measure, and keep in the cache, from how much work on each kernel is used; it takes up to a minute.
+def autotune(note: Callable[[str], None]) -> dict[str, WorkRange]:
+    """Measure, and keep in the cache, for how much work each kernel is used; it takes up to a minute.
 
     Args:
         note: gets a line for each kernel and amount of work.
 
     Returns:
-        for each name of `TUNED` the least work, infinite where it is never used.
+        what it is for each name of `TUNED`.
 
     Raises:
         UserError, OSError: where the cache cannot be written to.
@@ -55,52 +59,48 @@ def autotune(note: Callable[[str], None]) -> dict[str, float]:
     for rung in _measure():
         note(f"{rung.name}, {rung.work:,} of work: {rung.share:.2f} of PyTorch's time")
         rungs.append(rung)
-    table = {name: first_never_slower([rung for rung in rungs if rung.name == name]) for name in TUNED}
-    machine_table().write(table)
+    table = {name: longest_range([rung for rung in rungs if rung.name == name]) for name in TUNED}
+    fields = WorkRange._fields
+    machine_table().write({f"{name} {field}": getattr(table[name], field) for name in TUNED for field in fields})
     return table
 
 
-def first_never_slower(rungs: list[Rung]) -> float:
-    """The work of the first rung from which on none is slower."""
-    least = math.inf
-    for rung in sorted(rungs, key=lambda rung: rung.work, reverse=True):
-        if rung.share > SLOWER:
-            break
-        least = rung.work
-    return 0.0 if rungs and least == min(rung.work for rung in rungs) else least
+def longest_range(rungs: Sequence[Rung]) -> WorkRange:
+    """The most rungs next to each other of which none is slower, two at least; of equally many those with more work."""
+    ladder = sorted(rungs, key=lambda rung: rung.work)
+    parts = [list(part) for is_slower, part in groupby(ladder, lambda rung: rung.share > SLOWER) if not is_slower]
+    best = max(reversed(parts), key=len, default=[])
+    if len(best) < FEWEST_RUNGS:
+        return NEVER
+    least = 0 if best[0] is ladder[0] else best[0].work
+    return WorkRange(least, math.inf if best[-1] is ladder[-1] else best[-1].work)
 
 
 def _measure() -> Iterator[Rung]:
     if not has_kernels():
         return
     for dtype in (torch.float32, *([torch.bfloat16] if multiplies_bfloat16() else [])):
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            for kernel, work, own, theirs, inputs in _cases():
-                pairs = max(FEWEST_PAIRS, 21 * LARGEST_WORK // max(LARGEST_WORK, work))
-                share = median_share(
-                    partial(_there_and_back, own, inputs), partial(_there_and_back, theirs, inputs), pairs=pairs
-                )
-                yield Rung(f"{kernel} {str(dtype).removeprefix('torch.')}", work, share)
+        # Narrowed weights are not kept: a step narrows each anew.
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16, cache_enabled=False):
+            for kernel, work, own, theirs, inputs in _cases(dtype):
+                pairs = max(FEWEST_PAIRS, PAIRS * LARGEST_WORK // max(LARGEST_WORK, work))
+                ways = (partial(_there_and_back, way, inputs) for way in (own, theirs))
+                yield Rung(f"{kernel} {str(dtype).removeprefix('torch.')}", work, median_share(*ways, pairs=pairs))
 
 
-Case = tuple[str, int, Callable[..., Tensor], Callable[..., Tensor], list[Tensor]]
+Way = Callable[..., Tensor]
 
 
-def _cases() -> Iterator[Case]:
-    """A kernel, its work, it, what PyTorch has, and what both are given."""
+def _cases(dtype: torch.dtype) -> Iterator[tuple[str, int, Way, Way, list[Tensor]]]:
+    """A kernel, how much work, it, what PyTorch has, and what both are given, activations in this type."""
     generator = torch.Generator().manual_seed(0)
 
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).requires_grad_()
+    def random(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
 
     for rows, width, out in LINEAR:
-        yield (
-            "linear",
-            rows * width * out,
-            training_linear,
-            F.linear,
-            [random(rows, width), random(out, width), random(out)],
-        )
+        parameters = random(out, width, dtype=torch.float32), random(out, dtype=torch.float32)
+        yield "linear", rows * width * out, training_linear, F.linear, [random(rows, width), *parameters]
     for shape in ATTENTION:
         heads = [random(*shape) for _ in range(3)]
         yield "flash_attention", shape[0] * shape[1] * shape[2] ** 2, _own_attention, _pytorch_attention, heads

@@ -1,4 +1,4 @@
-"""From how much work on a kernel that has PyTorch's way beside it is used: where it was measured to take no more time.
+"""For how much work a kernel that has PyTorch's way beside it is used: where it was measured to take no more time.
 
 By the kernels' level, and where that matters by the CPU's vendor (docs/measurements/kernels.md); or, where this machine
 was measured itself, by what `autotune` kept of it.
@@ -7,6 +7,7 @@ was measured itself, by what `autotune` kept of it.
 import math
 from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,16 +16,26 @@ from tercet.kernel.build import build_id, choose_kernels, constant_when_compiled
 from tercet.kernel.levels import cpu_vendor
 from tercet.kernel.machine_times import MachineTimes
 
-# Work is counted in multiplications, scores and numbers. In bfloat16 they are used whatever there is to do.
-ALL_BUT_LINEAR = {"flash_attention": 0.0, "activate": 0.0}
-FLOAT32 = {
-    "x86-64-v3": {**ALL_BUT_LINEAR, "linear": float(1 << 28)},
+
+class WorkRange(NamedTuple):
+    """Multiplications of a linear layer, scores of attention or numbers of an activation, from `least` to `most`."""
+
+    least: float
+    most: float
+
+
+ALWAYS, NEVER = WorkRange(0, math.inf), WorkRange(math.inf, math.inf)
+KERNELS, DTYPES = ("flash_attention", "activate", "linear"), ("float32", "bfloat16")
+TUNED = tuple(f"{kernel} {dtype}" for dtype in DTYPES for kernel in KERNELS)
+ALL_BUT_LINEAR = {**dict.fromkeys(TUNED, ALWAYS), "linear float32": NEVER}
+TABLES = {
+    "x86-64-v3": {**ALL_BUT_LINEAR, "linear float32": WorkRange(1 << 28, math.inf)},
     "x86-64-v3, GenuineIntel": ALL_BUT_LINEAR,  # PyTorch's products are MKL's, which reach these CPUs' limit
     "x86-64-v4": ALL_BUT_LINEAR,
     "x86-64-v4-bf16": ALL_BUT_LINEAR,
-    "x86-64-v4-amx": ALL_BUT_LINEAR,
+    "x86-64-v4-amx": {**ALL_BUT_LINEAR, "linear bfloat16": WorkRange(0, 1 << 27)},  # oneDNN's tiles are faster beyond
 }
-TUNED = tuple(f"{kernel} {dtype}" for dtype in ("float32", "bfloat16") for kernel in (*ALL_BUT_LINEAR, "linear"))
+BFLOAT16_ALONE = {name: ALWAYS if name.endswith("bfloat16") else NEVER for name in TUNED}  # of a level not measured
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -37,39 +48,47 @@ def pays(kernel: str, dtype: torch.dtype, work: int) -> bool:
     """Whether this kernel is the faster way for so much work in such numbers on this machine."""
     if dtype == torch.bfloat16:  # an activation is worked out in float32 even so
         possible = has_kernels() if kernel == "activate" else multiplies_bfloat16()
-        return possible and work >= least_work(kernel, "bfloat16")
-    return dtype == torch.float32 and work >= least_work(kernel, "float32")
+    else:
+        possible = dtype == torch.float32
+    least, most = work_range(kernel, str(dtype).removeprefix("torch.")) if possible else NEVER
+    return least <= work <= most
 
 
 @cache
 def tuning_key() -> str:
-    """Which row of `FLOAT32` is this machine's: of the kernels' level, or of that level and the CPU's vendor."""
+    """Which of `TABLES` is this machine's: of the kernels' level, or of that level and the CPU's vendor."""
     level = choose_kernels().level
     of_vendor = f"{level}, {cpu_vendor()}"
-    return of_vendor if of_vendor in FLOAT32 else level
+    return of_vendor if of_vendor in TABLES else level
 
 
 def machine_table() -> MachineTimes:
-    """What `autotune` keeps of this machine."""
-    return MachineTimes("autotune", TUNED, kernels=build_id() or "none")
+    """What `autotune` keeps of this machine: for each name of `TUNED` two numbers."""
+    numbers = tuple(f"{name} {field}" for name in TUNED for field in WorkRange._fields)
+    return MachineTimes("autotune", numbers, kernels=build_id() or "none")
 
 
 @cache
-def autotuned() -> dict[str, float] | None:
+def autotuned() -> dict[str, WorkRange] | None:
     """The table that was measured on this machine; None where none was. A process keeps to what it found first."""
-    return machine_table().read() if has_kernels() else None
+    kept = machine_table().read() if has_kernels() else None
+    return None if kept is None else {name: WorkRange(kept[f"{name} least"], kept[f"{name} most"]) for name in TUNED}
 
 
-def describe_table(table: Mapping[str, float | None]) -> str:
-    """From how much work on which kernel is used, in a line; never where that is infinite or None."""
-    never = (None, math.inf)
-    return ", ".join(f"{name} {'never' if work in never else f'from {work:,.0f}'}" for name, work in table.items())
+def describe_table(table: Mapping[str, WorkRange]) -> str:
+    """For how much work which kernel is used, in a line."""
+    return ", ".join(f"{name} {_describe(*of)}" for name, of in table.items())
+
+
+def _describe(least: float, most: float) -> str:
+    if math.isinf(least):
+        return "never"
+    words = [f"from {least:,.0f}"] if least else []
+    words += [f"up to {most:,.0f}"] if math.isfinite(most) else []
+    return " ".join(words) or "always"
 
 
 @constant_when_compiled
-def least_work(kernel: str, dtype: str) -> float:
-    """From how much work on a kernel is used, by the table that holds here; infinite where it never is."""
-    table = autotuned()
-    if table is not None:
-        return table[f"{kernel} {dtype}"]
-    return 0.0 if dtype == "bfloat16" else FLOAT32.get(tuning_key(), {}).get(kernel, math.inf)
+def work_range(kernel: str, dtype: str) -> WorkRange:
+    """For how much work a kernel is used, by the table that holds here."""
+    return (autotuned() or TABLES.get(tuning_key(), BFLOAT16_ALONE))[f"{kernel} {dtype}"]

@@ -1,0 +1,25 @@
+"""What tests of several kernels share."""
+
+import math
+from typing import Protocol
+
+import pytest
+
+from tercet.kernel import tuned
+from tercet.kernel.tuned import NEVER, WorkRange
+
+
+class UseFrom(Protocol):
+    def __call__(self, **least: float) -> None: ...
+
+
+@pytest.fixture
+def use_from(monkeypatch: pytest.MonkeyPatch) -> UseFrom:
+    """In float32 the kernels that are named are used from so much work on, and no others."""
+
+    def use(**least: float) -> None:
+        table = {name: NEVER if name.endswith("float32") else tuned.ALWAYS for name in tuned.TUNED}
+        table |= {f"{kernel} float32": WorkRange(work, math.inf) for kernel, work in least.items()}
+        monkeypatch.setattr(tuned, "autotuned", lambda: table)
+
+    return use

@@ -79,7 +79,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
     """
     import torch
 
-    from tercet.kernel import TUNED, autotuned, build_id, choose_kernels, describe_table, work_range
+    from tercet.kernel import autotuned, build_id, choose_kernels, describe_table, kernel_table
     from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
     from tercet.training.auto_arithmetic import choose_precision
     from tercet.training.specs import TrainingSpec
@@ -87,7 +87,6 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
     kernels, compiler, cache = choose_kernels(), find_compiler(), cache_dir().absolute()
     if autotune is not None:
         _tune(autotune, note)
-    table = {name: work_range(*name.split()) for name in TUNED}
     telling = frozenset[str]().union(*(level.needs for level in LEVELS))
     matter = [name for name in cpu_instructions() if name in telling or name.startswith(("amx_", "avx", "bf16", "sve"))]
     return Diagnosis(
@@ -104,7 +103,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
         kernel_origin=kernels.origin,
         kernel_reason=kernels.reason,
         kernel_build=build_id(),
-        kernel_table=describe_table(table),
+        kernel_table=describe_table(kernel_table()),
         kernel_table_origin="packaged" if autotuned() is None else "autotuned",
         cache=str(cache),
         cache_refusal=_refuse_cache(cache),

@@ -4,6 +4,7 @@ By the kernels' level, and where that matters by the CPU's vendor (docs/measurem
 was measured itself, by what `autotune` kept of it.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -27,15 +28,19 @@ class WorkRange(NamedTuple):
 ALWAYS, NEVER = WorkRange(0, math.inf), WorkRange(math.inf, math.inf)
 KERNELS, DTYPES = ("flash_attention", "activate", "linear"), ("float32", "bfloat16")
 TUNED = tuple(f"{kernel} {dtype}" for dtype in DTYPES for kernel in KERNELS)
-ALL_BUT_LINEAR = {**dict.fromkeys(TUNED, ALWAYS), "linear float32": NEVER}
+NOTHING = dict.fromkeys(TUNED, NEVER)
+# Attention and activations in float32, these in bfloat16 too; and where the CPU multiplies bfloat16, all that is in it.
+FLOAT32 = NOTHING | dict.fromkeys(("flash_attention float32", "activate float32", "activate bfloat16"), ALWAYS)
+BFLOAT16 = {name: ALWAYS if name.endswith("bfloat16") else NEVER for name in TUNED}
+BOTH = {**FLOAT32, "flash_attention bfloat16": ALWAYS, "linear bfloat16": ALWAYS}
 TABLES = {
-    "x86-64-v3": {**ALL_BUT_LINEAR, "linear float32": WorkRange(1 << 28, math.inf)},
-    "x86-64-v3, GenuineIntel": ALL_BUT_LINEAR,  # PyTorch's products are MKL's, which reach these CPUs' limit
-    "x86-64-v4": ALL_BUT_LINEAR,
-    "x86-64-v4-bf16": ALL_BUT_LINEAR,
-    "x86-64-v4-amx": {**ALL_BUT_LINEAR, "linear bfloat16": WorkRange(0, 1 << 27)},  # oneDNN's tiles are faster beyond
+    "none": NOTHING,
+    "x86-64-v3": {**FLOAT32, "linear float32": WorkRange(1 << 28, math.inf)},
+    "x86-64-v3, GenuineIntel": FLOAT32,  # PyTorch's products are MKL's, which reach these CPUs' limit
+    "x86-64-v4": FLOAT32,
+    "x86-64-v4-bf16": BOTH,
+    "x86-64-v4-amx": {**BOTH, "linear bfloat16": WorkRange(0, 1 << 27)},  # oneDNN's tiles are faster beyond
 }
-BFLOAT16_ALONE = {name: ALWAYS if name.endswith("bfloat16") else NEVER for name in TUNED}  # of a level not measured
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -88,7 +93,18 @@ def _describe(least: float, most: float) -> str:
     return " ".join(words) or "always"
 
 
+def kernel_table() -> dict[str, WorkRange]:
+    """The table that holds here: the one that was measured on this machine, else the packaged one."""
+    return autotuned() or TABLES.get(tuning_key(), BFLOAT16)  # of other levels nothing is known in float32
+
+
+def table_id() -> str:
+    """Which table that is: where it comes from, and a hash of it."""
+    text = describe_table(kernel_table())
+    return f"{'packaged' if autotuned() is None else 'autotuned'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
 @constant_when_compiled
 def work_range(kernel: str, dtype: str) -> WorkRange:
-    """For how much work a kernel is used, by the table that holds here."""
-    return (autotuned() or TABLES.get(tuning_key(), BFLOAT16_ALONE))[f"{kernel} {dtype}"]
+    """For how much work a kernel is used."""
+    return kernel_table()[f"{kernel} {dtype}"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tercet.kernel import autotuned, build_id, describe_table
+from tercet.kernel import build_id, table_id
 
 # Each of these makes a library take other instructions, or add up in another order.
 VARIABLES = (
@@ -31,10 +31,10 @@ def describe_arithmetic(*, accelerator: str, precision: str, matmul: str, compil
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
         "kernels": build_id() or "none",
+        "kernel_table": table_id(),
         "precision": precision,
         "matmul": matmul,
         "compiled": "yes" if compiled else "no",
-        **({} if (table := autotuned()) is None else {"autotuned": describe_table(table)}),
         **{name: value for name in VARIABLES if (value := os.environ.get(name))},
     }
 

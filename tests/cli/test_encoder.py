@@ -1,5 +1,6 @@
 """The verbs of an encoder on tiny models with random weights: texts in, as many answers out, and what can be wrong."""
 
+import csv
 import importlib.util
 import io
 import json
@@ -16,6 +17,7 @@ import torch
 import tercet
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
+from tercet.kernel import warm_up
 from tercet.models import (
     AnyModel,
     Classifier,
@@ -38,6 +40,7 @@ ROOM = 23
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    warm_up()  # or the first verb says that it compiles them
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -165,6 +168,47 @@ def test_embed_reads_objects_with_their_ids(
     assert "line 2 has no field 'text'; did you mean 'txt'?" in err
     with np.load(output) as found:
         assert len(found["vectors"]) == len(rows), "what went wrong left the old file whole"
+
+
+def test_embed_reads_the_column_of_a_table(
+    runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["the cat, and the dog", 'a "mat"', "two\nlines", "é"]
+    output = tmp_path / "out.jsonl"
+    for ending, separator in (("csv", ","), ("tsv", "\t")):
+        source = tmp_path / f"in.{ending}"
+        with source.open("w", newline="") as file:
+            writer = csv.writer(file, delimiter=separator)
+            writer.writerows([["id", "note", "text"], *([f"n{n}", "no text", text] for n, text in enumerate(texts))])
+        said(["embed", runs["bare"], "--input", str(source), "--output", str(output)], capsys)
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [row["text"] for row in rows] == texts
+        assert [row["id"] for row in rows] == ["n0", "n1", "n2", "n3"]
+        np.testing.assert_allclose([row["vector"] for row in rows], tercet.load(runs["bare"]).embed(texts), atol=1e-6)
+        flags = ["--text-field", "note"]
+        said(["embed", runs["bare"], "--input", str(source), "--output", str(output), *flags], capsys)
+        assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["no text"] * len(texts)
+    written, wrong = output.read_bytes(), tmp_path / "in.csv"
+    for content, words in (
+        ("id,txt\n1,a\n", "in.csv line 1, the header, has no column 'text'; did you mean 'txt'? (set --text-field)"),
+        ("id,text\n1,a\n2\n", "in.csv line 3 has 1 fields and the header 2"),
+        ('text\n"a\n', "in.csv line 2 is not CSV"),
+    ):
+        wrong.write_text(content)
+        _, err = said(["embed", runs["bare"], "--input", str(wrong), "--output", str(output)], capsys, code=2)
+        assert words in err
+        assert len(err.splitlines()) == 1
+    assert output.read_bytes() == written
+
+
+def test_classify_and_score_read_tables_too(
+    runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("label,text\n" + "".join(f'x,"{line}"\n' for line in LINES))
+    for verb, run in (("classify", "texts"), ("score", "bert")):
+        out, _ = said([verb, runs[run], "--input", str(source)], capsys)
+        assert out == said([verb, runs[run]], capsys, "".join(f"{line}\n" for line in LINES))[0]
 
 
 def test_classify_answers_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,10 @@
-"""Texts from a file or from stdin, as a stream: a line each, or the field of a JSON object a line."""
+"""Texts from a file or from stdin, as a stream: a line each, the field of a JSON object a line, or a table's column."""
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,21 +12,23 @@ from tercet.cli.lines import open_lines, read_lines
 
 POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
 FIELD = "text"
+TABLES = (".csv", ".tsv")
 
 
 class Text(NamedTuple):
-    """A text, and the `id` of its JSON object where that has one."""
+    """A text, and the `id` of its JSON object or row where that has one."""
 
     text: str
     id: str | int | None = None
 
 
 def add_input(add: Callable[..., Any]) -> None:
-    add("--input", metavar="FILE", help="read this file in place of stdin: a text a line, or .jsonl")
+    add("--input", metavar="FILE", help="read this file in place of stdin: a text a line, .jsonl, .csv or .tsv")
     add(
         "--text-field",
         metavar="NAME",
-        help="each line is a JSON object with the text under this name (of .jsonl files: text)",
+        help="each line is a JSON object with the text under this name, or it is the column's of a .csv or .tsv file "
+        "(of these and of .jsonl files: text)",
     )
 
 
@@ -40,9 +43,20 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
     if name == "stdin":
         lines = read_lines(sys.stdin.buffer, name)
     else:
-        field = field or (FIELD if Path(name).suffix == ".jsonl" else None)
+        suffix = Path(name).suffix
+        field = field or (FIELD if suffix in (".jsonl", *TABLES) else None)
         lines = open_lines(Path(name), "--input", files)
+        if field is not None and suffix in TABLES:
+            return _rows(lines, field, name)
     return (Text(line) for line in lines) if field is None else _objects(lines, field, name)
+
+
+def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
+    from tercet.data.tables import read_table
+
+    rows = read_table(lines, name, {field: "--text-field"})
+    first = next(rows, None)  # now, before a model is opened: the header may lack the column
+    return (Text(row[field], row.get("id")) for _, row in chain(() if first is None else (first,), rows))
 
 
 def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:

@@ -1,31 +1,23 @@
 """Labelled texts as a stream: a text and what it is, or a list of words and what each of them is.
 
-Files are JSONL, or CSV and TSV as Python's `csv` reads them, with a header row that names the columns; a quoted field
-may hold tabs, commas and newlines. Labels are text: 3 and true in JSON are "3" and "true".
+Files are JSONL, or tables (CSV, TSV). Labels are text: 3 and true in JSON are "3" and "true".
 """
 
-import csv
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, cast
 
 from tercet import limits
 from tercet.config import UserError
-from tercet.data.files import (
-    check_field,
-    get_text,
-    read_json_objects,
-    read_lines,
-    suggest_field,
-    uncompressed_suffix,
-)
+from tercet.data.files import check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
+from tercet.data.tables import SEPARATORS, read_table
 
 Over = Literal["texts", "tokens"]
-SUFFIXES = (".jsonl", ".csv", ".tsv")
+SUFFIXES = (".jsonl", *SEPARATORS)
 
 
 class Example(NamedTuple):
@@ -104,7 +96,10 @@ class LabelFile:
             for location, values in read_json_objects(self.path, self.encoding, [self.text_field, self.label_field]):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
-            yield from self._rows()
+            needed = {self.text_field: "data.text_field", self.label_field: "data.label_field"}
+            for location, row in read_table(read_lines(self.path, self.encoding), str(self.path), needed):
+                label = _read_label(row[self.label_field], location, self.label_field)
+                yield Example((row[self.text_field],), (label,))
 
     def hash(self) -> str:
         self._check()
@@ -157,59 +152,6 @@ class LabelFile:
         ]
         word_labels = [_read_label(label, location, keys[1]) for label in cast(list[object], labels)]
         return Example(tuple(texts), tuple(word_labels))
-
-    def _rows(self) -> Iterator[Example]:
-        delimiter = "\t" if uncompressed_suffix(self.path) == ".tsv" else ","
-        first, row_characters = 1, 0
-
-        def lines() -> Iterator[str]:
-            nonlocal row_characters
-            for line in read_lines(self.path, self.encoding):
-                row_characters += len(line) + 1
-                if row_characters > limits.LINE_CHARACTERS:  # a quote may go on over all lines
-                    most = f"{limits.LINE_CHARACTERS:,} characters"
-                    raise UserError(f"{self.path} line {first}: the row has more than {most}; {remedy}")
-                yield line + "\n"
-
-        remedy = 'put fields with quotes or newlines in "quotes", quotes within them twice, or use .jsonl'
-        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
-        header: list[str] | None = None
-        columns = list[int]()
-        while True:
-            first = reader.line_num + 1  # of the row's lines
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                raise UserError(
-                    f"{self.path} line {first} is not {uncompressed_suffix(self.path)[1:].upper()} ({error}); {remedy}"
-                ) from None
-            row_characters = 0
-            if row is None:
-                return
-            if not row:
-                continue
-            location = f"{self.path} line {first}"
-            if header is None:
-                header = [name.strip() for name in row]
-                columns = self._read_columns(header, location)
-                continue
-            if len(row) != len(header):
-                raise UserError(
-                    f"{location} has {len(row)} fields and the header {len(header)}; "
-                    "give every row as many, and put fields that hold the separator in quotes"
-                )
-            text, label = (row[column].strip() for column in columns)
-            yield Example((text,), (_read_label(label, location, self.label_field),))
-
-    def _read_columns(self, header: Sequence[str], location: str) -> list[int]:
-        for field, setting in ((self.text_field, "data.text_field"), (self.label_field, "data.label_field")):
-            if field not in header:
-                raise UserError(
-                    f"{location}, the header, has no column {field!r}{suggest_field(field, header)} (set {setting})"
-                )
-            if header.count(field) > 1:
-                raise UserError(f"{location}, the header, has {field!r} more than once; give each column its own name")
-        return [header.index(self.text_field), header.index(self.label_field)]
 
 
 def read_examples(source: LabelSource) -> Iterator[Example]:

@@ -118,9 +118,9 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
 
 
 def _tune(measured: bool, note: Callable[[str], None] | None) -> None:
-    from tercet.kernel import autotune, autotuned, library, machine_table
+    from tercet.kernel import autotune, autotune_cache, autotuned, library
 
-    table = machine_table()
+    table = autotune_cache()
     try:
         if not measured:
             table.path.unlink(missing_ok=True)

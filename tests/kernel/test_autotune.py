@@ -19,17 +19,17 @@ from tercet.config import UserError
 from tercet.kernel import autotune as autotune_function
 from tercet.kernel import dispatch, tuned
 from tercet.kernel import library as loaded
-from tercet.kernel.autotune import SLOWER, Rung, longest_range
-from tercet.kernel.machine_times import MachineTimes
+from tercet.kernel.autotune import SLOWER, Measurement, longest_range
+from tercet.kernel.measurement_cache import MeasurementCache
 from tercet.kernel.tuned import NEVER, WorkRange, describe_table
 from tercet.training.arithmetic import describe_arithmetic, find_changes
 
 autotune_module = sys.modules["tercet.kernel.autotune"]
 needs_kernels = pytest.mark.skipif(loaded() is None, reason="there are no kernels on this machine")
-rungs = st.lists(
+measurements = st.lists(
     st.builds(
-        Rung, name=st.just("linear float32"), work=st.integers(1, 1 << 40), share=st.floats(0.1, 3)
-    ), unique_by=lambda rung: rung.work,
+        Measurement, name=st.just("linear float32"), work=st.integers(1, 1 << 40), share=st.floats(0.1, 3)
+    ), unique_by=lambda one: one.work,
 )  # fmt: skip
 
 
@@ -42,19 +42,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tuned.autotuned.cache_clear()
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, *measurements: Rung) -> None:
+def take(monkeypatch: pytest.MonkeyPatch, *measurements: Measurement) -> None:
     monkeypatch.setattr(autotune_module, "_measure", lambda: iter(measurements))
 
 
-@given(rungs=rungs)
-def test_in_the_range_nothing_is_slower_and_just_outside_something_is(rungs: list[Rung]) -> None:
-    least, most = longest_range(rungs)
-    ladder = sorted(rungs, key=lambda rung: rung.work)
-    inside = [rung for rung in ladder if least <= rung.work <= most]
-    assert all(rung.share <= SLOWER for rung in inside)
+@given(measurements=measurements)
+def test_in_the_range_nothing_is_slower_and_just_outside_something_is(measurements: list[Measurement]) -> None:
+    least, most = longest_range(measurements)
+    ladder = sorted(measurements, key=lambda one: one.work)
+    inside = [one for one in ladder if least <= one.work <= most]
+    assert all(one.share <= SLOWER for one in inside)
     if not inside:
         assert (least, most) == NEVER
-        assert all(max(rung.share, after.share) > SLOWER for rung, after in pairwise(ladder))
+        assert all(max(one.share, after.share) > SLOWER for one, after in pairwise(ladder))
         return
     assert len(inside) >= 2  # of one alone nobody knows
     below, above = ladder[: ladder.index(inside[0])], ladder[ladder.index(inside[-1]) + 1 :]
@@ -62,7 +62,7 @@ def test_in_the_range_nothing_is_slower_and_just_outside_something_is(rungs: lis
     assert above[0].share > SLOWER if above else math.isinf(most)
     for start in range(len(ladder)):  # no part of it that is not slower is longer
         part = ladder[start : start + len(inside) + 1]
-        assert len(part) <= len(inside) or any(rung.share > SLOWER for rung in part)
+        assert len(part) <= len(inside) or any(one.share > SLOWER for one in part)
 
 
 @needs_kernels
@@ -72,12 +72,12 @@ def test_what_was_measured_is_held_to_by_the_next_process_and_told_by_its_runs(
     x, weight = torch.randn(1024, 64), torch.randn(64, 64)  # 2^22 multiplications
     before = describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)
     assert before["kernel_table"].startswith("packaged-")
-    rungs = [
-        Rung("linear float32", 1 << 20, 2.0),
-        Rung("linear float32", 1 << 22, 0.5),
-        Rung("linear float32", 1 << 24, 1),
+    measurements = [
+        Measurement("linear float32", 1 << 20, 2.0),
+        Measurement("linear float32", 1 << 22, 0.5),
+        Measurement("linear float32", 1 << 24, 1),
     ]
-    measured(monkeypatch, *rungs)
+    take(monkeypatch, *measurements)
     told: list[str] = []
     found = tercet.doctor(autotune=True, note=told.append)
     assert told == [
@@ -106,33 +106,33 @@ def test_what_was_measured_is_held_to_by_the_next_process_and_told_by_its_runs(
 @needs_kernels
 @pytest.mark.parametrize("name", ["TERCET_KERNEL", "ONEDNN_MAX_CPU_ISA"])
 def test_another_machine_has_another_table(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch, Rung("linear float32", 1 << 22, 0.5))
+    take(monkeypatch, Measurement("linear float32", 1 << 22, 0.5))
     autotune_function(lambda line: None)
-    mine = tuned.machine_table().path
+    mine = tuned.autotune_cache().path
     if name == "TERCET_KERNEL":
         monkeypatch.setattr(tuned, "build_id", lambda: "x86-64-v9-0123")
     else:
         monkeypatch.setenv(name, "AVX2")
-    assert tuned.machine_table().path != mine
-    assert tuned.machine_table().read() is None
+    assert tuned.autotune_cache().path != mine
+    assert tuned.autotune_cache().read() is None
     assert tuned.autotuned.__wrapped__() is None
 
 
 @needs_kernels
 def test_a_damaged_table_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch, Rung("linear float32", 1 << 22, 0.5))
+    take(monkeypatch, Measurement("linear float32", 1 << 22, 0.5))
     autotune_function(lambda line: None)
-    path = tuned.machine_table().path
+    path = tuned.autotune_cache().path
     path.write_text(path.read_text().replace('"inf"', '"5.0"', 1))
     assert tuned.autotuned.__wrapped__() is None
     assert main(["doctor"]) == 0
 
 
 def test_numbers_that_there_are_not_are_none(cache: Path) -> None:
-    MachineTimes("x", ("a",)).write({"a": 1.5})
-    assert MachineTimes("x", ("a",)).read() == {"a": 1.5}
-    assert MachineTimes("x", ("a", "b")).read() is None
-    assert MachineTimes("x", ("a",), of="another").read() is None
+    MeasurementCache("x", ("a",)).write({"a": 1.5})
+    assert MeasurementCache("x", ("a",)).read() == {"a": 1.5}
+    assert MeasurementCache("x", ("a", "b")).read() is None
+    assert MeasurementCache("x", ("a",), of="another").read() is None
 
 
 @needs_kernels
@@ -148,14 +148,14 @@ def test_each_kernel_is_measured_beside_what_pytorch_has(monkeypatch: pytest.Mon
         assert type(ours.grad_fn) is not type(plain.grad_fn), kernel
     found = list(autotune_module._measure())
     names = [name for name in tuned.TUNED if "float32" in name or tuned.multiplies_bfloat16()]
-    assert {rung.name for rung in found} == set(names)
-    assert all(rung.share > 0 for rung in found)
+    assert {one.name for one in found} == set(names)
+    assert all(one.share > 0 for one in found)
 
 
 def test_no_kernels_and_no_room_are_one_line(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured(monkeypatch)
+    take(monkeypatch)
     (tmp_path / "autotune").write_text("a file")
     if loaded() is not None:
         with pytest.raises(UserError, match="cannot be written"):

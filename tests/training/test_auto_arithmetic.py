@@ -9,7 +9,7 @@ import torch
 from tiny_runs import tiny_recipe
 
 from tercet.checkpoint.run_record import read_record
-from tercet.kernel import machine_times
+from tercet.kernel import measurement_cache
 from tercet.training import auto_arithmetic, train
 from tercet.training.auto_arithmetic import (
     choose_matmul,
@@ -66,12 +66,12 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (kept,) = (tmp_path / "arithmetic").glob("*.json")
     kept.write_text(kept.read_text().replace("0.5", "0.4"))
     assert product_times()["bf16"] == 0.9  # what is damaged is measured anew
-    monkeypatch.setattr(machine_times, "cpu_model", lambda: "another")
+    monkeypatch.setattr(measurement_cache, "cpu_model", lambda: "another")
     with pytest.raises(StopIteration):
         product_times()
 
 
-@pytest.mark.parametrize("limit", machine_times.INSTRUCTION_LIMITS)
+@pytest.mark.parametrize("limit", measurement_cache.INSTRUCTION_LIMITS)
 def test_a_cpu_that_is_held_back_is_another_machine(
     tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,8 +95,8 @@ def test_a_cache_that_cannot_be_written_to_does_no_harm(tmp_path: Path, monkeypa
 
 def test_a_disturbance_of_one_look_is_in_no_median(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = times([1.0, 2.0] * 30, disturbed={7: 900.0, 10: 900.0, 12: 900.0})
-    monkeypatch.setattr(machine_times, "_seconds", lambda _: next(clock))
-    assert machine_times.median_share(lambda: None, lambda: None) == 0.5
+    monkeypatch.setattr(measurement_cache, "_seconds", lambda _: next(clock))
+    assert measurement_cache.median_ratio(lambda: None, lambda: None) == 0.5
 
 
 def times(seconds: list[float], disturbed: dict[int, float]) -> Iterator[float]:

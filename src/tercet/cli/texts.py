@@ -12,7 +12,6 @@ from tercet.cli.lines import open_lines, read_lines
 
 POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
 FIELD = "text"
-TABLES = (".csv", ".tsv")
 
 
 class Text(NamedTuple):
@@ -43,11 +42,13 @@ def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
     if name == "stdin":
         lines = read_lines(sys.stdin.buffer, name)
     else:
-        suffix = Path(name).suffix
-        field = field or (FIELD if suffix in (".jsonl", *TABLES) else None)
         lines = open_lines(Path(name), "--input", files)
-        if field is not None and suffix in TABLES:
-            return _rows(lines, field, name)
+        from tercet.data.tables import SEPARATORS  # after what cannot be opened is refused
+
+        suffix = Path(name).suffix
+        if suffix in SEPARATORS:
+            return _rows(lines, field or FIELD, name)
+        field = field or (FIELD if suffix == ".jsonl" else None)
     return (Text(line) for line in lines) if field is None else _objects(lines, field, name)
 
 

@@ -51,7 +51,7 @@ def read_table(lines: Iterable[str], name: str, needed: Mapping[str, str]) -> It
             continue
         location = f"{name} line {first}"
         if header is None:
-            header = [name.strip() for name in row]
+            header = [column.strip() for column in row]
             _check_header(header, needed, location)
         elif len(row) != len(header):
             raise UserError(

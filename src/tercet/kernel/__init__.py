@@ -22,8 +22,8 @@ from tercet.kernel.top_tokens import top_tokens as top_tokens
 from tercet.kernel.training_linear import linear_backward as linear_backward
 from tercet.kernel.training_linear import linear_forward as linear_forward
 from tercet.kernel.training_linear import supports_training_linear as supports_training_linear
+from tercet.kernel.tuned import autotune_cache as autotune_cache
 from tercet.kernel.tuned import autotuned as autotuned
 from tercet.kernel.tuned import describe_table as describe_table
 from tercet.kernel.tuned import kernel_table as kernel_table
-from tercet.kernel.tuned import machine_table as machine_table
-from tercet.kernel.tuned import table_id as table_id
+from tercet.kernel.tuned import kernel_table_id as kernel_table_id

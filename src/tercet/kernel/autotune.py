@@ -19,12 +19,12 @@ from torch import Tensor
 from tercet.kernel.activations import activate
 from tercet.kernel.build import has_kernels, multiplies_bfloat16
 from tercet.kernel.flash_attention import flash_attention
-from tercet.kernel.machine_times import PAIRS, median_share
+from tercet.kernel.measurement_cache import PAIRS, median_ratio
 from tercet.kernel.short_attention import short_attention, supports_short_attention
 from tercet.kernel.training_linear import training_linear
-from tercet.kernel.tuned import NEVER, TUNED, WorkRange, machine_table
+from tercet.kernel.tuned import NEVER, TUNED, WorkRange, autotune_cache
 
-FEWEST_RUNGS = 2  # one alone may have been a lucky moment
+FEWEST_MEASUREMENTS = 2  # one alone may have been a lucky moment
 SLOWER = 1.03  # of PyTorch's time: with more of it a kernel is not used
 LARGEST_WORK, FEWEST_PAIRS = 1 << 24, 7  # of more work fewer pairs are timed
 # The shapes of small and of common models; of each kernel in the order of its work.
@@ -35,7 +35,7 @@ ATTENTION = ((12, 4, 64, 32), (32, 4, 128, 64), (16, 6, 256, 64), (2, 12, 512, 6
 ACTIVATION = (1 << 18, 1 << 20, 1 << 22)
 
 
-class Rung(NamedTuple):
+class Measurement(NamedTuple):
     """So much work of a kernel's, and what it takes beside PyTorch."""
 
     name: str  # as in `TUNED`
@@ -55,37 +55,39 @@ def autotune(note: Callable[[str], None]) -> dict[str, WorkRange]:
     Raises:
         UserError, OSError: where the cache cannot be written to.
     """
-    rungs = list[Rung]()
-    for rung in _measure():
-        note(f"{rung.name}, {rung.work:,} of work: {rung.share:.2f} of PyTorch's time")
-        rungs.append(rung)
-    table = {name: longest_range([rung for rung in rungs if rung.name == name]) for name in TUNED}
+    measured = list[Measurement]()
+    for one in _measure():
+        note(f"{one.name}, {one.work:,} of work: {one.share:.2f} of PyTorch's time")
+        measured.append(one)
+    table = {name: longest_range([one for one in measured if one.name == name]) for name in TUNED}
     fields = WorkRange._fields
-    machine_table().write({f"{name} {field}": getattr(table[name], field) for name in TUNED for field in fields})
+    autotune_cache().write({f"{name} {field}": getattr(table[name], field) for name in TUNED for field in fields})
     return table
 
 
-def longest_range(rungs: Sequence[Rung]) -> WorkRange:
-    """The most rungs next to each other of which none is slower, two at least; of equally many those with more work."""
-    ladder = sorted(rungs, key=lambda rung: rung.work)
-    parts = [list(part) for is_slower, part in groupby(ladder, lambda rung: rung.share > SLOWER) if not is_slower]
+def longest_range(measured: Sequence[Measurement]) -> WorkRange:
+    """The most amounts of work next to each other, two at least, at none of which a kernel is slower; of equally many
+    the larger ones."""
+    ladder = sorted(measured, key=lambda one: one.work)
+    parts = [list(part) for is_slower, part in groupby(ladder, lambda one: one.share > SLOWER) if not is_slower]
     best = max(reversed(parts), key=len, default=[])
-    if len(best) < FEWEST_RUNGS:
+    if len(best) < FEWEST_MEASUREMENTS:
         return NEVER
     least = 0 if best[0] is ladder[0] else best[0].work
     return WorkRange(least, math.inf if best[-1] is ladder[-1] else best[-1].work)
 
 
-def _measure() -> Iterator[Rung]:
+def _measure() -> Iterator[Measurement]:
     if not has_kernels():
         return
     for dtype in (torch.float32, *([torch.bfloat16] if multiplies_bfloat16() else [])):
+        numbers = str(dtype).removeprefix("torch.")
         # Narrowed weights are not kept: a step narrows each anew.
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16, cache_enabled=False):
             for kernel, work, own, theirs, inputs in _cases(dtype):
                 pairs = max(FEWEST_PAIRS, PAIRS * LARGEST_WORK // max(LARGEST_WORK, work))
                 ways = (partial(_there_and_back, way, inputs) for way in (own, theirs))
-                yield Rung(f"{kernel} {str(dtype).removeprefix('torch.')}", work, median_share(*ways, pairs=pairs))
+                yield Measurement(f"{kernel} {numbers}", work, median_ratio(*ways, pairs=pairs))
 
 
 Way = Callable[..., Tensor]

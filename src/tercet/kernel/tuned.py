@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tercet.kernel.build import build_id, choose_kernels, constant_when_compiled, has_kernels, multiplies_bfloat16
 from tercet.kernel.levels import cpu_vendor
-from tercet.kernel.machine_times import MachineTimes
+from tercet.kernel.measurement_cache import MeasurementCache
 
 
 class WorkRange(NamedTuple):
@@ -67,16 +67,16 @@ def tuning_key() -> str:
     return of_vendor if of_vendor in TABLES else level
 
 
-def machine_table() -> MachineTimes:
+def autotune_cache() -> MeasurementCache:
     """What `autotune` keeps of this machine: for each name of `TUNED` two numbers."""
     numbers = tuple(f"{name} {field}" for name in TUNED for field in WorkRange._fields)
-    return MachineTimes("autotune", numbers, kernels=build_id() or "none")
+    return MeasurementCache("autotune", numbers, kernels=build_id() or "none")
 
 
 @cache
 def autotuned() -> dict[str, WorkRange] | None:
     """The table that was measured on this machine; None where none was. A process keeps to what it found first."""
-    kept = machine_table().read() if has_kernels() else None
+    kept = autotune_cache().read() if has_kernels() else None
     return None if kept is None else {name: WorkRange(kept[f"{name} least"], kept[f"{name} most"]) for name in TUNED}
 
 
@@ -98,7 +98,7 @@ def kernel_table() -> dict[str, WorkRange]:
     return autotuned() or TABLES.get(tuning_key(), BFLOAT16)  # of other levels nothing is known in float32
 
 
-def table_id() -> str:
+def kernel_table_id() -> str:
     """Which table that is: where it comes from, and a hash of it."""
     text = describe_table(kernel_table())
     return f"{'packaged' if autotuned() is None else 'autotuned'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tercet.kernel import build_id, table_id
+from tercet.kernel import build_id, kernel_table_id
 
 # Each of these makes a library take other instructions, or add up in another order.
 VARIABLES = (
@@ -31,7 +31,7 @@ def describe_arithmetic(*, accelerator: str, precision: str, matmul: str, compil
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
         "kernels": build_id() or "none",
-        "kernel_table": table_id(),
+        "kernel_table": kernel_table_id(),
         "precision": precision,
         "matmul": matmul,
         "compiled": "yes" if compiled else "no",

@@ -12,7 +12,7 @@ import torch
 from tercet.checkpoint.run_record import Matmul
 from tercet.config import UserError
 from tercet.kernel.levels import BF16, cpu_instructions
-from tercet.kernel.machine_times import MachineTimes, median_share
+from tercet.kernel.measurement_cache import MeasurementCache, median_ratio
 from tercet.training.machine import accelerator
 from tercet.training.specs import TrainingSpec
 
@@ -64,7 +64,7 @@ def matmul_precision(matmul: Matmul) -> Generator[None]:
 def product_times() -> dict[str, float]:
     """How long products in bf16, and in fp32 by oneDNN ("medium"), take, as shares of fp32's time by default; infinite
     where they are not fp32. As they were measured when this machine was first asked."""
-    kept = MachineTimes("arithmetic", ("bf16", "medium"))
+    kept = MeasurementCache("arithmetic", ("bf16", "medium"))
     times = kept.read()
     if times is None:
         times = measure_products()
@@ -87,6 +87,6 @@ def measure_products() -> dict[str, float]:
         exact = a.double() @ b.double()
         is_fp32 = float((by_onednn() - exact).abs().max() / exact.abs().max()) < AS_EXACT_AS_FP32
         return {
-            "bf16": median_share(lambda: c @ d, lambda: a @ b),
-            "medium": median_share(by_onednn, lambda: a @ b) if is_fp32 else float("inf"),
+            "bf16": median_ratio(lambda: c @ d, lambda: a @ b),
+            "medium": median_ratio(by_onednn, lambda: a @ b) if is_fp32 else float("inf"),
         }

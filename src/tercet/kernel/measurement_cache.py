@@ -1,5 +1,5 @@
-"""Times that are measured on this machine and kept in its cache, since measured anew they would be others: what follows
-from them stays what it is."""
+"""What is measured on this machine and kept in its cache, since measured anew it would be something else: what follows
+from it stays what it is."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_
 WARMUP, PAIRS = 3, 21
 
 
-class MachineTimes:
+class MeasurementCache:
     """Numbers of these names, of this CPU with these threads, PyTorch and limits.
 
     Args:
@@ -49,17 +49,17 @@ class MachineTimes:
             return {name: float(kept[name]) for name in self._names}
         return None
 
-    def write(self, times: dict[str, float]) -> None:
+    def write(self, numbers: dict[str, float]) -> None:
         """Keep them.
 
         Raises:
             UserError, OSError: where the cache cannot be written to.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_sealed_json(self.path, {**self._machine, **{name: str(times[name]) for name in self._names}})
+        write_sealed_json(self.path, {**self._machine, **{name: str(numbers[name]) for name in self._names}})
 
 
-def median_share(work: Callable[[], object], of: Callable[[], object], *, pairs: int = PAIRS) -> float:
+def median_ratio(work: Callable[[], object], of: Callable[[], object], *, pairs: int = PAIRS) -> float:
     """How long `work` takes beside `of`: the median over pairs, timed in turn, so that what else the machine does falls
     on both."""
     times = [(_seconds(work), _seconds(of)) for _ in range(WARMUP + pairs)]

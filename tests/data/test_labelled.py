@@ -251,7 +251,7 @@ def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
     given = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
     assert prepare_labelled(file(tmp_path, TEXTS), tokenizer=given).tokenizer is given
     lacking = Tokenizer.train(Words(), ["a b"])
-    with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no pad and no bos token, which labelled"):
+    with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no bos token, which labelled"):
         prepare_labelled(file(tmp_path, TEXTS), tokenizer=lacking)
 
 

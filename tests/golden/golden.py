@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.cli.main import main
-from tercet.training.recipe_files import recipe_names
+from tercet.training.recipe_files import recipes_from_scratch
 
 LENGTH = ("training.max_steps=3", "training.max_epochs=null", "training.max_hours=null", "training.patience=null")
 # Made small where a step takes more than a few seconds of a laptop; every part stays.
@@ -122,7 +122,7 @@ def command_line() -> int:
             print(json.dumps(trained(options.file, options.seed, Path(folder))))
         return 0
     after: dict[str, Any] = {}
-    for key, recorded in record(options.recipes or list(recipe_names()), options.seeds):
+    for key, recorded in record(options.recipes or recipes_from_scratch(), options.seeds):
         print(key, recorded.get("weights", "no weights"), file=sys.stderr)
         after[key] = recorded
         if options.what == "record":

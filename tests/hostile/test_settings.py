@@ -22,7 +22,7 @@ from tercet.settings_yaml import parse_assignment, parse_yaml, read_yaml, write_
 from tercet.training.changed_recipe import recipe_with
 from tercet.training.grid import VariedKey
 from tercet.training.recipe import Recipe, load_recipe, parse_recipe
-from tercet.training.recipe_files import recipe_names, recipe_text
+from tercet.training.recipe_files import recipe_text, recipes_from_scratch
 
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
 FULL = settings(
@@ -212,7 +212,7 @@ def test_a_byte_order_mark_is_taken(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "a.yaml") == {"a": 1}
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", recipes_from_scratch())
 def test_packaged_recipes_are_what_yaml_says(name: str) -> None:
     assert parse_yaml(recipe_text(name), name=name) == yaml.safe_load(recipe_text(name))
     recipe = load_recipe(name)
@@ -304,7 +304,7 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from leaves(value, (*path, key))
 
 
-PLAIN = {name: to_plain(load_recipe(name)) for name in recipe_names()}
+PLAIN = {name: to_plain(load_recipe(name)) for name in recipes_from_scratch()}
 PLACES = {name: [path for path in leaves(data) if path] for name, data in PLAIN.items()}
 
 

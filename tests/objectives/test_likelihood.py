@@ -87,6 +87,22 @@ def test_label_smoothing_is_that_of_torch_and_its_plain_part_has_none() -> None:
     assert not torch.isclose(smoothed.mean, plain.mean)
 
 
+@pytest.mark.usefixtures("at_once", "either_way")
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_frozen_unembedding_gets_no_gradient_and_changes_no_other(bias: bool) -> None:
+    head, hidden, targets = unembedding(bias=bias), torch.randn(6, 5, D), some_targets()
+    gradients: list[tuple[Tensor | None, ...]] = []
+    for learns in (True, False):
+        h = hidden.clone().requires_grad_()
+        head.zero_grad()
+        head.weight.requires_grad_(learns)
+        negative_log_likelihood(h, head, targets).total.backward()
+        gradients.append((h.grad, None if head.bias is None else head.bias.grad))
+        assert (head.weight.grad is not None) == learns
+    for full, frozen in zip(*gradients, strict=True):
+        torch.testing.assert_close(frozen, full)
+
+
 def test_losses_add_up() -> None:
     head, hidden, targets = unembedding(), torch.randn(6, 5, D), some_targets()
     whole, parts = negative_log_likelihood(hidden, head, targets), zero_loss(hidden.device)

@@ -36,12 +36,12 @@ from tercet.nn.specs import ALiBi, Rotary
 from tercet.plots.diagrams import ModelDiagram, describe_attention, describe_model, plot_attention_shapes, plot_model
 from tercet.plots.diagrams.boxes import Box
 from tercet.plots.picture_file import save
-from tercet.training.recipe_files import recipe_names
+from tercet.training.recipe_files import recipes_from_scratch
 
 pytestmark = pytest.mark.slow
 
 B, T, S = 2, 5, 7
-NAMES = [*PRESETS, *(name for name in recipe_names() if name not in PRESETS)]
+NAMES = [*PRESETS, *(name for name in recipes_from_scratch() if name not in PRESETS)]
 SMALL = StackSpec(d_model=24, n_layers=3, n_heads=6, n_kv_heads=2, d_head=10, d_ff=31, qk_norm=True)
 
 

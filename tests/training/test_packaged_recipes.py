@@ -21,6 +21,7 @@ from tercet.settings_yaml import parse_yaml, write_yaml
 from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
 from tercet.training.metrics_logger import COLUMNS
 from tercet.training.recipe import LabelsRecipe
+from tercet.training.recipe_files import recipes_from_scratch
 
 FEW: dict[str, Any] = {
     "max_steps": 1,
@@ -48,9 +49,11 @@ SMALL_CLASSIFIER: dict[str, Any] = {
     "task": {"batch_size": 2, "micro_batch_size": 1},
     "training": FEW,
 }
-ENCODERS = [name for name in recipe_names() if load_recipe(name).model.family == "encoder-only"]
+# Those that go on from another model are tried in test_finetuning.py.
+RECIPES = recipes_from_scratch()
+ENCODERS = [name for name in RECIPES if load_recipe(name).model.family == "encoder-only"]
 CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).task.kind == "labels"]
-TRANSLATORS = [name for name in recipe_names() if load_recipe(name).task.kind == "translation"]
+TRANSLATORS = [name for name in RECIPES if load_recipe(name).task.kind == "translation"]
 # Tokenizers learnt on a toy's sixty words have no room for more.
 WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
 
@@ -86,7 +89,7 @@ has_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason
 has_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="needs tensorboard")
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", RECIPES)
 def test_it_builds_at_its_own_size(name: str) -> None:
     recipe = load_recipe(name)
     assert parse_recipe(parse_yaml(write_yaml(recipe), name=name), name=name) == recipe
@@ -99,7 +102,7 @@ def test_it_builds_at_its_own_size(name: str) -> None:
         build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **own).model)
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", RECIPES)
 def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
     out = train(small(name, tmp_path), tmp_path / "run", quiet=True)
     assert load_model(out).card.step == 1

@@ -210,7 +210,9 @@ UNDROPPED: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0
 
 
 def weights(run: Path, folder: str = "last") -> bytes:
-    return (run / folder / "model.safetensors").read_bytes()
+    """What was learnt: the model's weights, or an adapter's."""
+    names = ("model.safetensors", "adapter_model.safetensors")
+    return next(path for name in names if (path := run / folder / name).exists()).read_bytes()
 
 
 def resume_state(run: Path) -> dict[str, Any]:

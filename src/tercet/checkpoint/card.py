@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tercet.models import AnySpec, EncoderDecoderSpec
+from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
 
 PATHS = ("source", "target", "path", "pretrained")  # keys of a recipe, at any depth, whose values may be paths
@@ -61,12 +61,11 @@ class Card:
 
     def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
         """The model folder's README.md: `n_parameters` counts tied weights once."""
-        stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
         facts = {
             "Family": spec.family,
             "Parameters": f"{n_parameters:,}",
             "Layers, width, heads": "; ".join(
-                f"{stack.n_layers}, {stack.d_model}, {stack.n_heads}" for stack in stacks
+                f"{stack.n_layers}, {stack.d_model}, {stack.n_heads}" for stack in stack_specs(spec)
             ),
             "Context": f"{spec.max_len:,} tokens",
             "Vocabulary": f"{spec.vocab_size:,} tokens",

@@ -16,13 +16,16 @@ from tercet.checkpoint.trained import Trained
 from tercet.config import UserError, suggest
 
 
-def convert(src: Path | str, dst: Path | str, to: str | None = None, *, force: bool = False) -> Path:
+def convert(
+    src: Path | str, dst: Path | str, to: str | None = None, *, merge: bool = False, force: bool = False
+) -> Path:
     """Write the model of one folder as another folder.
 
     Args:
         src: the folder of a run or of a model, ours or one of those that `load_model` recognises, or a GGUF file.
         dst: a folder that is not there yet, or is empty.
         to: "hf" for one that the `transformers` library opens, or another kind of `WRITERS`; ours by default.
+        merge: of a model and what an adapter learnt beside it, write one model.
         force: write into a folder that holds something; files that are no part of a model stay.
 
     Returns:
@@ -36,6 +39,10 @@ def convert(src: Path | str, dst: Path | str, to: str | None = None, *, force: b
     dst = Path(dst)
     _check_free(dst, Path(src), force=force)
     trained = load_model(src)
+    if merge and trained.adapter is None:
+        raise UserError(f"{src} has no adapter to merge: leave --merge out")
+    if trained.adapter is not None and not merge:
+        raise UserError(f"{src} is an adapter beside the model that it belongs to: --merge makes one model of both")
     if to is None:
         save_trained(trained, dst, readme=trained.readme())
         return dst

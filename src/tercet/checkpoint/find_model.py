@@ -7,8 +7,9 @@ from tercet.reading.files import check_links
 from tercet.tokens.forms import FORMS
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # in their place, beside the model that it belongs to
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
-INSTEAD = {"model.safetensors": [(name,) for name in WEIGHTS], "tokenizer.json": FORMS}  # in a folder of others
+INSTEAD = {"model.safetensors": [*((name,) for name in WEIGHTS), ADAPTER], "tokenizer.json": FORMS}  # of others
 GGUF = ".gguf"
 
 
@@ -45,6 +46,8 @@ def _missing(folder: Path) -> list[str]:
     def has_files(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)
 
+    if has_files(*ADAPTER) and not has_files("config.json"):  # as the peft library keeps one, which is all of it
+        return []
     return [name for name in NEEDED if not any(has_files(*names) for names in INSTEAD.get(name, [(name,)]))]
 
 

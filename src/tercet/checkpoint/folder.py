@@ -8,7 +8,8 @@ chat_template.jinja     how a conversation becomes a text, where the model was m
 manifest.json           size and hash of each of these, which are checked when it is opened; README.md may be edited
 
 An encoder writes nothing and has no generation_config.json. A source_tokenizer.json may also stand beside a vocabulary
-that both sides share: then it cuts the source another way, into the same ids.
+that both sides share: then it cuts the source another way, into the same ids. What an adapter learnt (LoRA) stands
+in two files in the place of model.safetensors (`adapter.py`), and is added to the weights when the folder is opened.
 
 A folder in which the `transformers` library keeps a BERT, a GPT-2, a Llama or a Marian beside its tokenizer opens as it
 is: `READERS` has a reader for each. So does a GGUF file, which holds a model and its tokenizer, or a folder with one.
@@ -16,30 +17,37 @@ is: `READERS` has a reader for each. So does a GGUF file, which holds a model an
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tercet.checkpoint.adapter import (
+    Adapter,
+    adapted_model,
+    adapter_of,
+    find_base,
+    is_adapter,
+    read_adapter,
+    write_adapter,
+)
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
-from tercet.checkpoint.find_model import find_model
-from tercet.checkpoint.foreign.bert import bert_spec, from_bert
+from tercet.checkpoint.find_model import ADAPTER, find_model
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec
-from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
-from tercet.checkpoint.foreign.llama import from_llama, llama_spec
-from tercet.checkpoint.foreign.marian import from_marian, marian_spec
+from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build, build_meta
+from tercet.nn.lora import lora_layers
 from tercet.reading.bounded_json import read_json_file
 from tercet.storage import (
     MANIFEST,
@@ -61,22 +69,11 @@ PARTS = {
     "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "card.json", "README.md",
     "chat_template.jinja", "model.bin", "vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json",
     "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx.data", "encoder.onnx", "encoder.onnx.data",
-    "decoder.onnx", "decoder.onnx.data", MANIFEST,
+    "decoder.onnx", "decoder.onnx.data", *ADAPTER, MANIFEST,
 }  # fmt: skip
 FOR_PEOPLE = {"README.md"}  # whoever has the model may write on it
 
 
-class Reader(NamedTuple):
-    """From the config and the tensors of another program's model: its spec alone, or the model."""
-
-    spec: Callable[..., AnySpec]
-    model: Callable[..., AnyModel]
-
-
-READERS = {  # by their model_type
-    "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
-    "llama": Reader(llama_spec, from_llama), "marian": Reader(marian_spec, from_marian),
-}  # fmt: skip
 MAX_NEW_TOKENS = 200
 
 
@@ -91,7 +88,8 @@ def save_model(
     readme: str | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the model folder, which takes the place of the one before as a whole.
+    """Write the model folder, which takes the place of the one before as a whole. Of the weights of a model with an
+    adapter this alone is written: it belongs to the model in `pretrained/` beside `folder`.
 
     Args:
         folder: made where it is not there yet; files in it that are no part of a model stay.
@@ -128,7 +126,10 @@ def save_model(
             write_atomically(new / name, text.encode())
         if chat_template is not None:
             write_chat_template(new, chat_template)
-        write_weights(new / "model.safetensors", model, state)
+        if lora_layers(model):
+            write_adapter(new, adapter_of(model, state))
+        else:
+            write_weights(new / "model.safetensors", model, state)
 
 
 @contextmanager
@@ -185,6 +186,20 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
             f"{folder}: tokenizer.json is not the one that the model was trained with; "
             "put back the tokenizer.json that was saved with the model"
         )
+    template = read_chat_template(folder)
+    adapter = read_adapter(folder) if is_adapter(folder) else None
+    if adapter is None:
+        model = _build(folder, spec)
+    else:
+        model = adapted_model(_load_base(folder, adapter).model, spec, adapter, folder)
+    return Trained.wrap(
+        model.eval(), tokenizer, source_tokenizer=source_tokenizer, card=card, chat_template=template, folder=folder,
+        adapter=adapter,
+    )  # fmt: skip
+
+
+def _build(folder: Path, spec: AnySpec) -> AnyModel:
+    """The model of `spec` with the weights in `folder`."""
     try:
         with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
             n_tensors = len(read_tensors(folder / "model.safetensors"))
@@ -192,11 +207,15 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
             model = build(spec)
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from None
-    template = read_chat_template(folder)
     read_weights(folder / "model.safetensors", model)
-    return Trained.wrap(
-        model.eval(), tokenizer, source_tokenizer=source_tokenizer, card=card, chat_template=template, folder=folder
-    )
+    return model
+
+
+def _load_base(folder: Path, adapter: Adapter) -> Trained:
+    path = find_base(folder, adapter)
+    if is_adapter(find_model(path)):
+        raise UserError(f"{folder} is an adapter of {path}, which is one itself; give the model that it belongs to")
+    return load_model(path)
 
 
 def read_spec(path: Path | str) -> AnySpec:

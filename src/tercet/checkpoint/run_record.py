@@ -15,6 +15,7 @@ from tercet.storage import FileHash, Manifest, read_sealed_json, write_sealed_js
 
 RECORD = "run.json"
 RECIPE = "recipe.yaml"
+PRETRAINED_COPY = "pretrained"  # the folder of the model that the run went on from
 Matmul = Literal["highest", "medium"]  # PyTorch's words; "medium" lets oneDNN in on a CPU
 
 GROWING = "metrics.csv"  # lines are added after the save that hashed it

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar, overload
 
+from tercet.checkpoint.adapter import Adapter
 from tercet.checkpoint.card import Card, data_settings, without_folders
 from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.config import UserError, parse
@@ -51,6 +52,8 @@ class Trained(ABC):
     Attributes:
         source_tokenizer: the same, but for a translator whose source has a vocabulary of its own.
         chat_template: Jinja text.
+        adapter: what was learnt beside the pretrained weights, which is part of the model's weights already; None where
+            these learnt themselves.
     """
 
     model: AnyModel
@@ -58,6 +61,7 @@ class Trained(ABC):
     source_tokenizer: Tokenizer
     card: Card = field(default_factory=Card)
     chat_template: str | None = None
+    adapter: Adapter | None = None
     folder: Path
 
     @staticmethod
@@ -68,6 +72,7 @@ class Trained(ABC):
         source_tokenizer: Tokenizer | None = None,
         card: Card | None = None,
         chat_template: str | None = None,
+        adapter: Adapter | None = None,
         folder: Path,
     ) -> "Trained":
         """The model as what it is; `source_tokenizer` where the source has its own."""
@@ -80,6 +85,7 @@ class Trained(ABC):
             source_tokenizer=tokenizer if source_tokenizer is None else source_tokenizer,
             card=Card() if card is None else card,
             chat_template=chat_template,
+            adapter=adapter,
             folder=folder,
         )
 

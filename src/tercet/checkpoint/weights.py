@@ -121,15 +121,16 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         known = first.setdefault(id(parameter), name)
         if known != name:
-            tied[_unwrap(name)] = _unwrap(known)
+            tied[unwrap_name(name)] = unwrap_name(known)
     return tied
 
 
 def _unwrapped(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {_unwrap(name): tensor for name, tensor in state.items()}
+    return {unwrap_name(name): tensor for name, tensor in state.items()}
 
 
-def _unwrap(name: str) -> str:
+def unwrap_name(name: str) -> str:
+    """A tensor's name in the model, without what wrappers put into it."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 

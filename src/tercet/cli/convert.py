@@ -24,6 +24,7 @@ def register(verbs: Verbs) -> None:
         help="hf: a folder that AutoModel and AutoTokenizer open; ctranslate2: one that CTranslate2 runs; gguf: a "
         "file for llama.cpp; onnx: one for onnxruntime (default: one of our folders)",
     )
+    parser.add_argument("--merge", action="store_true", help="make one model of an adapter and what it belongs to")
     parser.add_argument("--force", action="store_true", help="write over the model in DST")
 
 
@@ -34,5 +35,5 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.checkpoint import convert
 
-    print(convert(args.src, args.dst, args.to, force=args.force))
+    print(convert(args.src, args.dst, args.to, merge=args.merge, force=args.force))
     return 0

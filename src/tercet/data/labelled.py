@@ -111,12 +111,12 @@ def prepare_labelled(spec: LabelsSpec, *, tokenizer: Tokenizer | None = None, pr
 
     Raises:
         UserError: where texts cannot be read, tokenised or divided, a label is missing in training, the tokenizer lacks
-            pad, bos or eos, or the cache cannot be written.
+            bos or eos, or the cache cannot be written.
     """
     split = _LabelSplit(spec)
     with report_disk_errors():
         tokenizer = tokenizer or split.learn_tokenizer()
-        check_special_tokens(tokenizer, "tokenizer", "labelled texts")
+        check_special_tokens(tokenizer, "tokenizer", "labelled texts", ("bos", "eos"))
         key = digest(FORMAT, split.content_hash, tokenizer.hash, sys.byteorder)
         folder = cache_dir() / "labelled" / key[:32]
         if not is_complete(folder):

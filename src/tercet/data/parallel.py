@@ -113,7 +113,7 @@ def prepare_pairs(
             source = source.with_opening([source.bos_id])
             target = source if joint else target
         for side_tokenizer, setting in ((target, "tokenizer"), (source, "source_tokenizer")):
-            check_special_tokens(side_tokenizer, setting, "pairs")
+            check_special_tokens(side_tokenizer, setting, "pairs", ("pad", "bos", "eos"))
         key = digest(FORMAT, split.content_hash, source.hash, target.hash, sys.byteorder, *source.opening)
         folder = cache_dir() / "pairs" / key[:32]
         if not is_complete(folder):

@@ -5,7 +5,7 @@ The texts are read again each time they are asked for, so that no more than a fe
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Generic, Literal, TypeVar
 
@@ -114,10 +114,9 @@ class TextSplit(ABC, Generic[SourceType, Item]):
         return skipped, draw_validation(hashes, self._drawn.count, undivided)
 
 
-def check_special_tokens(tokenizer: Tokenizer, setting: str, purpose: str) -> None:
-    """Raises UserError where the tokenizer, which `data.<setting>` chose, lacks pad, bos or eos."""
-    ids = {"pad": tokenizer.pad_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
-    if missing := [name for name, token in ids.items() if token is None]:
+def check_special_tokens(tokenizer: Tokenizer, setting: str, purpose: str, roles: Sequence[str]) -> None:
+    """Raises UserError where the tokenizer, which `data.<setting>` chose, lacks one of `roles`, such as "bos"."""
+    if missing := [role for role in roles if getattr(tokenizer, f"{role}_id") is None]:
         raise UserError(
             f"data.{setting} ({tokenizer.kind}) has no {' and no '.join(missing)} token, which {purpose} need; "
             "use one of the kinds wordpiece, bpe, unigram, words and characters, which get them"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tercet.models.specs import EncoderOnlySpec as EncoderOnlySpec
     from tercet.models.specs import MaskedHead as MaskedHead
     from tercet.models.specs import StackSpec as StackSpec
+    from tercet.models.specs import stack_specs as stack_specs
     from tercet.models.stack import Stack as Stack
 else:
     export_lazily(__name__)

@@ -11,7 +11,7 @@ from tercet.messages import shorten
 from tercet.models.decoder_only import DecoderOnly
 from tercet.models.encoder_decoder import EncoderDecoder
 from tercet.models.encoder_only import EncoderOnly
-from tercet.models.specs import AnySpec, DecoderOnlySpec, EncoderDecoderSpec, EncoderOnlySpec
+from tercet.models.specs import AnySpec, DecoderOnlySpec, EncoderOnlySpec, stack_specs
 from tercet.models.stack import Stack
 from tercet.nn.block import Block
 
@@ -40,8 +40,7 @@ def build_meta(spec: AnySpec, *, n_tensors: int) -> AnyModel:
     Raises:
         ValueError: for sizes that do not fit together, into any memory, or into so many tensors.
     """
-    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
-    if (n_layers := sum(stack.n_layers for stack in stacks)) > n_tensors:
+    if (n_layers := sum(stack.n_layers for stack in stack_specs(spec))) > n_tensors:
         raise ValueError(f"{n_layers} layers, and the weights are {n_tensors} tensors")
     try:
         with torch.device("meta"), _Unfilled():

@@ -223,6 +223,13 @@ class EncoderOnlySpec(ModelSpec):
 
 
 AnySpec = DecoderOnlySpec | EncoderDecoderSpec | EncoderOnlySpec
+
+
+def stack_specs(spec: AnySpec) -> tuple[StackSpec, ...]:
+    """Of every stack of blocks: a decoder's, an encoder's, or both."""
+    return (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
+
+
 SPECS: dict[str, type[AnySpec]] = {
     "decoder-only": DecoderOnlySpec,
     "encoder-decoder": EncoderDecoderSpec,

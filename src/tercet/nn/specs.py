@@ -2,12 +2,13 @@
 
 position   where a token stands                 `positions.py` has the module that each builds
 init       how weights begin                    `init.py` fills a model by each
+adapter    what learns beside weights that rest `lora.py` puts it into a model
 norm, placement, activation, pooling            words; the file of that part has a table of what each stands for
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tercet.spec import Context, Deviation, Interval, ShareAboveZero, spec
+from tercet.spec import Context, Deviation, Interval, ShareAboveZero, ShareBelowOne, spec
 
 if TYPE_CHECKING:
     from tercet.nn.positions import PositionScheme
@@ -121,3 +122,25 @@ class PyTorch:
 
 
 Init = Normal | Xavier | ZeroProjections | PyTorch
+
+
+@spec
+class LoRA:
+    """Low-rank adaptation (Hu et al. 2022): beside chosen linear layers two thin matrices learn, and nothing else.
+
+    Args:
+        rank: r, of the two matrices' product.
+        alpha: α; the product is multiplied by α/r.
+        targets: which linear layers of the blocks: names as "query", patterns as "decoder.*.value", or "all".
+        dropout: on what the two matrices read.
+    """
+
+    kind: Literal["lora"] = "lora"
+    rank: Annotated[int, Interval(ge=1, le=1 << 16)] = 8
+    alpha: Annotated[float, Interval(gt=0, le=10**6)] = 16.0
+    targets: tuple[str, ...] = ("query", "value")
+    dropout: ShareBelowOne = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.targets:
+            raise ValueError("targets names no layer; give such as [query, value], or [all]")

@@ -75,6 +75,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight = weight if few else weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
         d_hidden, d_weight, d_bias = torch.empty_like(hidden), None, None
+        _, weight_learns, bias_learns = ctx.needs_input_grad[:3]  # a frozen unembedding's gradient is a third of it all
         total = plain = torch.zeros((), device=hidden.device)
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
@@ -87,16 +88,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 gradient = scores  # which it has become
                 gradient[:, vocab_size:] = 0
                 if few:
-                    d_hidden, d_weight, _ = linear_backward(gradient, hidden, weight, (True, True, False))
+                    d_hidden, d_weight, _ = linear_backward(gradient, hidden, weight, (True, weight_learns, False))
                 else:
                     torch.mm(gradient, weight, out=d_hidden[rows])
-                    d_weight = _add_product(d_weight, gradient, hidden[rows])
-                if bias is not None:
+                    d_weight = _add_product(d_weight, gradient, hidden[rows]) if weight_learns else None
+                if bias_learns:
                     so_far = gradient.sum(0, dtype=torch.float32)
                     d_bias = so_far if d_bias is None else d_bias.add_(so_far)
-        if learns and d_weight is None:  # not one row
+        if learns and not len(hidden):
             d_weight, d_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
-        ctx.gradients = d_hidden, d_weight, d_bias
+        ctx.gradients = d_hidden, d_weight if weight_learns else None, d_bias if bias_learns else None
         return total, plain
 
     @staticmethod

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.config import Plain, UserError, merge
-from tercet.training.recipe_files import read_settings
+from tercet.training.recipe_files import REQUIRED, read_settings
 
 if TYPE_CHECKING:
     from tercet.training.recipe import Recipe
@@ -25,6 +25,8 @@ def recipe_with(
 ) -> "Recipe":
     """The recipe with `changes`, other data and another beginning; arguments as in `tercet.train`.
 
+    A recipe that names no model to go on from describes one of its own, which the pretrained one takes the place of.
+
     Raises:
         UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
     """
@@ -32,14 +34,23 @@ def recipe_with(
         raise UserError(f"the target {target} needs its source: give --source F as well")
     if validation_target is not None and validation_source is None:
         raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
-    settings = read_settings(name, changes)
+    recipe = read_settings(name)
+    settings = merge(recipe, changes)
 
-    from tercet.training.recipe import parse_recipe, task_kind, with_pretrained_copy  # once there is something to parse
+    from tercet.training.pretrained import model_keys_beside  # once there is something to parse
+    from tercet.training.recipe import parse_recipe, task_kind, with_pretrained_copy
 
     if pretrained is not None:
         settings = merge(settings, {"pretrained": pretrained})
-    settings = with_pretrained_copy(settings, out)
+    settings = with_pretrained_copy(settings, out, name=f"recipe {name}")
     translates = task_kind(settings, name=f"recipe {name}") == "translation"
+    if (folder := settings.get("pretrained")) is not None:
+        if (tokenizer := _tokenizer_in(changes)) is not None:
+            raise UserError(f"the tokenizer is that of {folder}: leave data.{tokenizer} out, or pretrained")
+        if recipe.get("pretrained", REQUIRED) == REQUIRED:
+            own, given = ({} if (part := of.get("model")) is None else part for of in (recipe, changes))
+            if isinstance(own, Mapping) and isinstance(given, Mapping):  # else refused as it is parsed
+                settings["model"] = merge(model_keys_beside(Path(folder), own), given)
     if translates and data is not None:
         raise UserError(
             f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "
@@ -60,6 +71,13 @@ def recipe_with(
         held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}
         settings = merge(settings, {"data": {"validation": held_out}})
     return parse_recipe(settings, name=f"recipe {name}")
+
+
+def _tokenizer_in(changes: Plain) -> str | None:
+    """The key by which the changes choose a tokenizer."""
+    data = changes.get("data")
+    keys = data if isinstance(data, Mapping) else {}
+    return next((key for key in ("tokenizer", "source_tokenizer") if keys.get(key) is not None), None)
 
 
 def default_folder(recipe: str) -> Path:

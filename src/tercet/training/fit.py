@@ -13,6 +13,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 
 from tercet.checkpoint import load_model
+from tercet.checkpoint.adapter import fill_adapter
 from tercet.checkpoint.card import without_folders
 from tercet.config import UserError, to_plain
 from tercet.models import AnyModel
@@ -66,7 +67,10 @@ def fit(
     if compiled:
         compile_in_place(model, sharded=spec.strategy == "fsdp")
     if start.weights is not None:
-        model.load_state_dict(start.weights.model.state_dict())
+        if start.weights.adapter is None:
+            model.load_state_dict(start.weights.model.state_dict())
+        else:
+            fill_adapter(model, start.weights.adapter)
     module = TrainingModule(model, task)
     metrics = MetricsLogger(out / METRICS)
     validation = Validation(task)

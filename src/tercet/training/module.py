@@ -51,6 +51,24 @@ class TrainingModule(pl.LightningModule):
         self.base_rates = base_rates(optimizer)
         return optimizer
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # The run's own copy of the pretrained model has the weights that rest beside an adapter.
+        for name in self._resting:
+            checkpoint["state_dict"].pop(name, None)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        own = self.state_dict()
+        checkpoint["state_dict"].update({name: own[name] for name in self._resting})
+
+    @property
+    def _resting(self) -> list[str]:
+        """The weights that are the pretrained model's, of the model and of its average."""
+        if self.task.recipe.adapter is None:
+            return []
+        names = [name for name, p in self.model.named_parameters(remove_duplicate=False) if not p.requires_grad]
+        prefixes = ["model.", *([] if self.average is None else ["average.module."])]
+        return [prefix + name for prefix in prefixes for name in names]
+
     @property
     def eval_model(self) -> AnyModel:
         """The model that is validated and exported: the mean of its steps where there is one, else as it is."""

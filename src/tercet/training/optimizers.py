@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from tercet.spec import Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
+from tercet.training.trainable import trainable_parameters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +29,7 @@ class Adam:
         from tercet.training.adamw import FusedAdamW
 
         return FusedAdamW(
-            list(model.parameters()),
+            trainable_parameters(model),
             lr=self.lr,
             betas=(self.beta1, self.beta2),
             eps=self.eps,
@@ -51,8 +52,8 @@ class AdamW:
     def build(self, model: "nn.Module") -> "Optimizer":
         from tercet.training.adamw import FusedAdamW
 
-        matrices = [p for p in model.parameters() if p.ndim >= 2]
-        vectors = [p for p in model.parameters() if p.ndim < 2]
+        matrices = [p for p in trainable_parameters(model) if p.ndim >= 2]
+        vectors = [p for p in trainable_parameters(model) if p.ndim < 2]
         groups = [
             {"params": matrices, "weight_decay": self.weight_decay},
             {"params": vectors, "weight_decay": 0.0},
@@ -86,28 +87,27 @@ class Muon:
         from tercet.training.muon import MuonAdamW
 
         hidden, rest = hidden_matrices(model)
-        return MuonAdamW(
-            [
-                {
-                    "params": hidden,
-                    "muon": True,
-                    "lr": self.lr,
-                    "momentum": self.momentum,
-                    "weight_decay": self.weight_decay,
-                },
-                {"params": rest, "lr": self.adam_lr, "betas": (self.beta1, self.beta2), "eps": self.eps},
-            ]
-        )
+        groups = [
+            {
+                "params": hidden,
+                "muon": True,
+                "lr": self.lr,
+                "momentum": self.momentum,
+                "weight_decay": self.weight_decay,
+            },
+            {"params": rest, "lr": self.adam_lr, "betas": (self.beta1, self.beta2), "eps": self.eps},
+        ]
+        return MuonAdamW([group for group in groups if group["params"]])
 
 
 OptimizerSpec = Adam | AdamW | Muon
 
 
 def hidden_matrices(model: "nn.Module") -> "tuple[list[nn.Parameter], list[nn.Parameter]]":
-    """The weights of the linear layers inside blocks, and all other parameters."""
+    """The weights of the linear layers inside blocks, and all other parameters, of those that learn."""
     blocks = [module for name, module in model.named_modules() if name.endswith("blocks")]
-    inside = {p: None for block in blocks for p in block.parameters() if p.ndim == 2}  # a set that keeps order
-    return list(inside), [p for p in model.parameters() if p not in inside]
+    inside = {p: None for block in blocks for p in trainable_parameters(block) if p.ndim == 2}  # a set that keeps order
+    return list(inside), [p for p in trainable_parameters(model) if p not in inside]
 
 
 def base_rates(optimizer: "Optimizer") -> list[float]:
@@ -123,4 +123,4 @@ def set_rates(optimizer: "Optimizer", base: Iterable[float], factor: float) -> N
 
 def _fused(model: "nn.Module") -> bool:
     """One kernel for all parameters, where PyTorch has it."""
-    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in model.parameters())
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in trainable_parameters(model))

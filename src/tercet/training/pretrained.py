@@ -4,21 +4,48 @@ A run begins by copying that model into its own folder, so that it needs nothing
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint.find_model import find_model
-from tercet.checkpoint.run_record import RECIPE
-from tercet.config import UserError, merge, parse, to_plain
+from tercet.checkpoint.run_record import PRETRAINED_COPY, RECIPE
+from tercet.config import Plain, UserError, merge, parse, to_plain
 from tercet.messages import show
 from tercet.models import SPECS, AnySpec, EncoderOnlySpec
+from tercet.nn.specs import Learned
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Trained
     from tercet.models import AnyModel
 
-PRETRAINED_COPY = "pretrained"  # the copy's folder in a run
+REQUIRED = (
+    "???"  # in a recipe that goes on from a model, in the place of its folder; the mark that OmegaConf has for it
+)
+STACKS = ("stack", "encoder", "decoder")
 HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.")
+
+
+def model_keys_beside(folder: Path, model: Mapping[str, Any]) -> Plain:
+    """Of a recipe's `model` what goes with the model in `folder`: how many tokens a row has, at most as many as that
+    model knows; dropout; a classifier's settings. The rest describes the model that the recipe makes by itself.
+
+    Raises:
+        UserError: where there is no model.
+    """
+    find_model(folder)  # refused before torch is imported
+
+    from tercet.checkpoint import read_spec
+
+    kept = {key: model[key] for key in ("max_len", "classifier") if key in model}
+    if isinstance(max_len := kept.get("max_len"), int):
+        kept["max_len"] = min(max_len, read_spec(folder).max_len)
+    dropout = {
+        name: {"dropout": stack["dropout"]}
+        for name in STACKS
+        if isinstance(stack := model.get(name), Mapping) and "dropout" in stack
+    }
+    return kept | dropout
 
 
 def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> AnySpec:
@@ -36,14 +63,45 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
     if family != base.family:
         raise UserError(f"{name}.family={show(family)}, and {folder} is {base.family}; leave it out, or pretrained")
     keys = {key: value for key, value in changes.items() if key != "preset"}
-    return parse(SPECS[base.family], merge(to_plain(base), keys), name=name)
+    return _keep_table(base, parse(SPECS[base.family], merge(to_plain(base), keys), name=name))
 
 
-def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> str:
+def _keep_table(base: AnySpec, spec: AnySpec) -> AnySpec:
+    """Shorter rows leave a table of learned positions as long as it is."""
+    if spec.max_len >= base.max_len:
+        return spec
+    stacks = {
+        name: replace(stack, position=replace(stack.position, size=base.max_len))
+        for name in STACKS
+        if (stack := getattr(spec, name, None)) is not None
+        and isinstance(stack.position, Learned)
+        and stack.position.size is None
+    }
+    return replace(spec, **stacks)
+
+
+@dataclass(frozen=True)
+class PretrainedWeights:
+    """What a model took from another.
+
+    Attributes:
+        new: the weights that the other has not.
+        left_behind: those of the other that the model has no place for.
+    """
+
+    new: tuple[str, ...]
+    left_behind: tuple[str, ...]
+
+    def describe(self, folder: str) -> str:
+        """In a few words; `folder` is the other's."""
+        parts = [f"weights of {folder}"]
+        parts += [f"new: {', '.join(self.new)}"] if self.new else []
+        parts += [f"left behind: {', '.join(self.left_behind)}"] if self.left_behind else []
+        return "; ".join(parts)
+
+
+def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> PretrainedWeights:
     """Fill `model` with the weights of `old`, all but heads that it has not or that are for other labels.
-
-    Returns:
-        which weights are new, and which were left behind, in a few words.
 
     Raises:
         UserError: where the rest does not fit.
@@ -75,12 +133,7 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
     with torch.no_grad():
         for name in shared:
             new[name].copy_(known[name])
-    summary = [
-        f"weights of {folder}",
-        *([f"new: {', '.join(fresh)}"] if fresh else []),
-        *([f"left behind: {', '.join(left)}"] if left else []),
-    ]
-    return "; ".join(summary)
+    return PretrainedWeights(tuple(fresh), tuple(left))
 
 
 def save_copy(trained: "Trained", out: Path) -> None:

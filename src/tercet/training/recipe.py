@@ -17,9 +17,10 @@ from tercet.models import (
     MaskedHead,
     model_spec,
 )
+from tercet.nn.specs import LoRA
 from tercet.spec import Name, check_range, spec
 from tercet.training.pretrained import PRETRAINED_COPY, pretrained_spec
-from tercet.training.recipe_files import read_settings
+from tercet.training.recipe_files import REQUIRED, read_settings
 from tercet.training.specs import LoggingSpec, TrainingSpec
 from tercet.training.tasks.specs import (
     LabelsTaskSpec,
@@ -35,10 +36,16 @@ class Recipe:
     """What to learn (`task`), from what (`data`), with what (`model`) and how (`training`). A recipe of each task has
     the data and the model that the task is about.
 
-    `pretrained` is the folder of a run or a model to go on from: its tokenizer, its weights, and its spec with the
-    keys of `model` laid over it."""
+    Args:
+        pretrained: the folder of a run or a model to go on from: its tokenizer, its weights, and its spec with the keys
+            of `model` laid over it.
+        adapter: what learns in the place of the pretrained weights, which stay as they are; null for these themselves.
+        freeze: parts of the model that do not learn, by their names in it, such as "embedding" or "stack.blocks.0".
+    """
 
     pretrained: Name | None = None
+    adapter: LoRA | None = None
+    freeze: tuple[Name, ...] = ()
     task: TaskSpec
     data: TextSpec | PairsSpec | LabelsSpec
     model: AnySpec
@@ -46,6 +53,12 @@ class Recipe:
     logging: LoggingSpec = field(default_factory=LoggingSpec)
 
     def __post_init__(self) -> None:
+        if self.adapter is not None and self.pretrained is None:
+            raise ValueError("adapter goes on from a model that exists: set pretrained, or leave adapter out")
+        if self.adapter is not None and self.freeze:
+            raise ValueError("adapter leaves all other weights as they are: leave freeze out")
+        if self.training.strategy == "fsdp" and self.adapter is not None:
+            raise ValueError("adapter is not tried with fsdp, and needs another training.strategy")
         self.task.check_batches(self.training.world_size, ramp=self.training.batch_ramp is not None)
         if self.training.strategy == "fsdp" and self.task.best_by in ("bleu", "f1"):
             raise ValueError(
@@ -185,10 +198,10 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
     return parse(RECIPES[kind], settings, name=name).with_heads()
 
 
-def with_pretrained_copy(settings: Mapping[str, Any], out: Path) -> Plain:
+def with_pretrained_copy(settings: Mapping[str, Any], out: Path, *, name: str = "recipe") -> Plain:
     """`settings`, where a run that has begun in `out` is to go on and the pretrained model it began with is gone: the
     run's own copy takes its place."""
-    pretrained, copy = _pretrained(settings, name="recipe"), out / PRETRAINED_COPY
+    pretrained, copy = _pretrained(settings, name=name), out / PRETRAINED_COPY
     if pretrained is None or Path(pretrained).exists() or not (copy / "config.json").exists():
         return dict(settings)
     return merge(settings, {"pretrained": str(copy)})
@@ -201,4 +214,9 @@ def _pretrained(settings: Mapping[str, Any], *, name: str) -> str | None:
         check_range("pretrained", pretrained, Name | None)
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
+    if pretrained == REQUIRED:
+        raise UserError(
+            f"{name} goes on from a model that exists: give --pretrained FOLDER, a run's or a model's, or one that "
+            "the transformers library keeps"
+        )
     return pretrained

@@ -7,6 +7,8 @@ from typing import Any
 
 from tercet.config import Plain, UserError, merge, suggest
 
+REQUIRED = "???"  # in the place of a setting that whoever takes the recipe gives; the mark that OmegaConf has for it
+
 
 def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
     """The YAML of a recipe, packaged or one's own, with `changes` laid over it: not parsed yet.
@@ -30,6 +32,11 @@ def recipe_names() -> dict[str, str]:
     files = (file for file in _packaged().iterdir() if file.name.endswith(".yaml"))
     texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
     return {name: texts[name].splitlines()[0].removeprefix("#").strip() for name in sorted(texts)}
+
+
+def recipes_from_scratch() -> list[str]:
+    """The packaged recipes that make a model of their own, where others go on from one that exists."""
+    return [name for name in recipe_names() if f"\npretrained: {REQUIRED}" not in recipe_text(name)]
 
 
 def recipe_text(name: str) -> str:

@@ -15,7 +15,7 @@ from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, to_plain
 from tercet.data.find_sources import check_sources
 from tercet.memory import keep_memory
-from tercet.models import AnySpec, EncoderDecoderSpec
+from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
@@ -30,6 +30,7 @@ from tercet.training.run_folder import (
     remove_run,
     restore_metrics,
 )
+from tercet.training.trainable import set_trainable, trainable_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -129,10 +130,15 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
         raise UserError(f"model: {error}") from None
     for stack in stacks_of(model):
         stack.activation_checkpointing = recipe.training.activation_checkpointing
+    new: tuple[str, ...] = ()
     if old is not None:
-        summary = load_pretrained_weights(model, old.model, str(recipe.pretrained))
+        taken = load_pretrained_weights(model, old.model, str(recipe.pretrained))
+        new = taken.new
         if not (out / RECORD).exists():
-            _log(summary, quiet)
+            _log(
+                f"{taken.describe(str(recipe.pretrained))}; {_describe_sizes(task.recipe.model, old.model.spec)}", quiet
+            )
+    set_trainable(model, recipe, new)
     warm_up()  # before anything is timed, and after every mistake has been told
     return task, model, old
 
@@ -255,8 +261,10 @@ def _settle(
             steps = task.plan.steps
             _log(measured.describe(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
+    learn = sum(p.numel() for p in trainable_parameters(model))
+    learning = "" if learn == parameters else f" of which {learn:,} learn"
     described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
-    _log(f"{parameters:,} parameters, {task.describe()}, {task.plan.steps:,} steps; {described}, "
+    _log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "
          f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
         _log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
@@ -288,9 +296,15 @@ def _is_primary(recipe: Recipe) -> bool:
     return not rank(recipe.training)
 
 
+def _describe_sizes(spec: AnySpec, pretrained: AnySpec) -> str:
+    """Of a model that goes on from another, whose sizes are its own."""
+    sizes = " and ".join(f"{stack.n_layers} layers of {stack.d_model}" for stack in stack_specs(spec))
+    shorter = "" if spec.max_len == pretrained.max_len else f" (of {pretrained.max_len:,})"
+    return f"{sizes}, a context of {spec.max_len:,} tokens{shorter}"
+
+
 def _post_norm(spec: AnySpec) -> bool:
-    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
-    return any(stack.placement == "post" for stack in stacks)
+    return any(stack.placement == "post" for stack in stack_specs(spec))
 
 
 def _export_to(task: "Task", out: Path) -> Any:
@@ -307,7 +321,7 @@ def _export_to(task: "Task", out: Path) -> Any:
             data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
             recipe=to_plain(task.recipe),
         )  # fmt: skip
-        task.save(out / folder, module.eval_model, card, state)
+        task.save(out / folder, module.model, card, state)  # which knows what learns, as its average does not
 
     return export
 

@@ -114,6 +114,6 @@ class LabelsTask:
         tokenizer = self.corpus.tokenizer
         assert tokenizer.bos_id is not None
         assert tokenizer.eos_id is not None
-        assert tokenizer.pad_id is not None
-        special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id}
+        # Where the vocabulary has no padding any token serves: what the mask leaves out is not looked at.
+        special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id or 0}
         return collate_labels(labelled_rows(labelled, numbers, max_len=self.length, **special))

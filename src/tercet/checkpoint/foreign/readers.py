@@ -1,0 +1,23 @@
+"""Which models of other programs there is a reader for, by the model_type in their config.json."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tercet.checkpoint.foreign.bert import bert_spec, from_bert
+from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
+from tercet.checkpoint.foreign.llama import from_llama, llama_spec
+from tercet.checkpoint.foreign.marian import from_marian, marian_spec
+from tercet.models import AnyModel, AnySpec
+
+
+class Reader(NamedTuple):
+    """From the config and the tensors of another program's model: its spec alone, or the model."""
+
+    spec: Callable[..., AnySpec]
+    model: Callable[..., AnyModel]
+
+
+READERS = {  # by their model_type
+    "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
+    "llama": Reader(llama_spec, from_llama), "marian": Reader(marian_spec, from_marian),
+}  # fmt: skip

@@ -1,0 +1,118 @@
+"""Low-rank adaptation: the formula, where it begins, what learns, and that merging changes nothing but the cost."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tercet.models import DecoderOnlySpec, StackSpec, build
+from tercet.nn import Linear
+from tercet.nn.lora import LoRALinear, add_lora, lora_layers, match_layers, merge_lora
+from tercet.nn.specs import LoRA
+
+B, T, K, N, R = 2, 5, 7, 11, 3
+SPEC = DecoderOnlySpec(vocab_size=13, max_len=8, stack=StackSpec(d_model=12, n_layers=2, n_heads=3, d_ff=17))
+NAMES = [f"stack.blocks.{n}.self_attention.{part}" for n in range(2) for part in ("query", "key")]
+
+
+def random_(layer: LoRALinear, seed: int = 3) -> LoRALinear:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        layer.lora_A.normal_(generator=generator)
+        layer.lora_B.normal_(generator=generator)
+    return layer
+
+
+def test_the_formula() -> None:
+    base = Linear(K, N)
+    layer = random_(LoRALinear(base, LoRA(rank=R, alpha=6.0)))
+    x = torch.randn(B, T, K)
+    low = torch.einsum("btk,rk->btr", x, layer.lora_A)
+    expected = base(x) + 6.0 / R * torch.einsum("btr,nr->btn", low, layer.lora_B)
+    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(layer.merge()(x), expected)
+
+
+def test_it_begins_as_the_model_was_and_only_the_two_matrices_learn() -> None:
+    model, ids = build(SPEC, seed=1), torch.arange(B * T).reshape(B, T) % 13
+    before = model(ids)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    add_lora(model, LoRA(rank=R, targets=("query", "feedforward.down")), seed=5)
+    assert torch.equal(model(ids), before)
+    model(ids).sum().backward()
+    learnt = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == set(learnt)
+    assert len(learnt) == 2 * 2 * 2
+    assert all(name.endswith(("query.lora_A", "query.lora_B", "down.lora_A", "down.lora_B")) for name in learnt)
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_it_is_the_same_model(dtype: torch.dtype) -> None:
+    model, ids = build(SPEC, seed=1).to(dtype), torch.arange(B * T).reshape(B, T) % 13
+    kinds = {name: type(module) for name, module in model.named_modules()}
+    tied = model.unembedding.weight is model.embedding.weight
+    add_lora(model, LoRA(rank=R, targets=("all",)))
+    for layer in lora_layers(model).values():
+        random_(layer)
+    adapted = model.eval()(ids)
+    merge_lora(model)
+    assert {name: type(module) for name, module in model.named_modules()} == kinds
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert (model.unembedding.weight is model.embedding.weight) == tied
+    bound = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 0.2, "atol": 0.5}
+    torch.testing.assert_close(model(ids), adapted, **bound)
+
+
+def test_the_seed_draws_a_alone() -> None:
+    def matrices(seed: int) -> list[torch.Tensor]:
+        model = build(SPEC, seed=1)
+        state = torch.get_rng_state()
+        add_lora(model, LoRA(), seed=seed)
+        assert torch.equal(torch.get_rng_state(), state)  # the global generator is left alone
+        return [layer.lora_A for layer in lora_layers(model).values()]
+
+    one, same, other = matrices(1), matrices(1), matrices(2)
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert not torch.equal(one[0], one[1])
+
+
+def test_dropout_acts_on_what_the_two_read_in_training_alone() -> None:
+    layer, x = random_(LoRALinear(Linear(K, N), LoRA(rank=R, dropout=0.5))), torch.randn(B, K)
+    assert not torch.equal(layer(x), layer(x))
+    assert torch.equal(layer.eval()(x), layer(x))
+    torch.testing.assert_close(layer.merge()(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("query", NAMES[::2]),
+        ("self_attention.key", NAMES[1::2]),
+        ("stack.blocks.1.*", NAMES[2:]),
+        ("all", NAMES),
+        (NAMES[2], NAMES[2:3]),
+    ],
+)
+def test_targets(target: str, expected: list[str]) -> None:
+    assert match_layers(target, NAMES) == expected
+
+
+@pytest.mark.parametrize("target", ["querry", "uery", "unembedding", "blocks"])
+def test_a_target_that_is_no_layer(target: str) -> None:
+    with pytest.raises(ValueError, match=rf"no linear layer is called '{target}'; there are query, key, .*and 'all'"):
+        add_lora(build(SPEC), LoRA(targets=(target,)))
+
+
+def test_it_decodes_step_by_step() -> None:
+    """The fused decode step knows plain layers alone: it would leave the two matrices out."""
+    sizes = StackSpec(d_model=32, n_layers=2, n_heads=2, d_ff=64)  # which the fused step is for
+    model, ids = build(replace(SPEC, stack=sizes), seed=1).eval(), torch.tensor([[1, 2, 3]])
+    add_lora(model, LoRA(rank=R, targets=("value",)))
+    for layer in lora_layers(model).values():
+        random_(layer)
+    with torch.no_grad():
+        first, cache = model.start(ids[:, :1], torch.tensor([1]), capacity=8)
+        stepped = torch.stack([first, model.step(ids[:, 1], cache), model.step(ids[:, 2], cache)], 1)
+        torch.testing.assert_close(stepped, model(ids), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,214 @@
+"""A run with an adapter: what learns and what rests, what is written, and that a killed one ends as an unbroken one."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import (
+    CHECKPOINT,
+    TINY,
+    assert_same_run,
+    child,
+    dies_at_rename,
+    exit_code,
+    newest_checkpoint,
+    resume_state,
+)
+
+import tercet
+from tercet.checkpoint import convert, load_model, verify
+from tercet.checkpoint.adapter import read_adapter
+from tercet.config import UserError, merge, to_plain
+from tercet.training import Recipe, parse_recipe, train
+
+Finished = Callable[[str], Path]
+LORA: dict[str, Any] = {"kind": "lora", "rank": 3, "alpha": 5, "targets": ["all"], "dropout": 0.1}
+
+
+def adapted(old: Path, family: str, changes: dict[str, Any] | None = None) -> Recipe:
+    """The family's tiny recipe, which goes on from the run `old` with an adapter."""
+    settings = to_plain(TINY[family](old.parent))
+    settings["model"] = {}
+    return parse_recipe(
+        merge(settings, {"pretrained": str(old), "adapter": LORA, **(changes or {})}), name="with an adapter"
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The run with an adapter that was never killed."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    def run(family: str) -> Path:
+        out = folder / family
+        return out if out.exists() else train(adapted(finished(family), family), out, quiet=True)
+
+    return run
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_the_pretrained_weights_rest(finished: Finished, whole: Finished, family: str) -> None:
+    out, old = whole(family), load_model(finished(family))
+    base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last")
+    assert all(torch.equal(base[name], tensor) for name, tensor in old.model.state_dict().items())
+    assert tuned.adapter is not None
+    changed = {name for name, tensor in tuned.model.state_dict().items() if not torch.equal(tensor, base[name])}
+    assert changed == {f"{name}.weight" for name in tuned.adapter.layers} | set(tuned.adapter.whole)
+    assert bool(tuned.adapter.whole) == (family == "labels")
+    names = {path.name for path in (out / "last").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"} <= names
+    assert "model.safetensors" not in names
+    kept = resume_state(out)["state_dict"]
+    assert all(name.endswith(("lora_A", "lora_B")) or "classifier" in name or "n_averaged" in name for name in kept)
+    assert not verify(out).damaged
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_merged_it_is_a_model_like_any_other(whole: Finished, tmp_path: Path, family: str) -> None:
+    out = whole(family)
+    with pytest.raises(UserError, match="is an adapter beside the model that it belongs to: --merge makes one"):
+        convert(out, tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    merged = load_model(convert(out, tmp_path / "merged", merge=True))
+    assert merged.adapter is None
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
+    expected = load_model(out).model.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in merged.model.state_dict().items())
+    with pytest.raises(UserError, match="has no adapter to merge: leave --merge out"):
+        convert(tmp_path / "merged", tmp_path / "again", merge=True)
+
+
+@pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.slow)])
+def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
+    recipe, out = adapted(finished(family), family), tmp_path / "run"
+    chance, deaths = random.Random(7), 0
+    for _ in range(4):
+
+        def work() -> None:
+            dies_at_rename(chance.randint(4, 24), after=chance.random() < 0.5)()
+            train(recipe, out, quiet=True)
+
+        chance.random()
+        deaths += exit_code(child(work)) != 0
+    assert deaths >= 2
+    train(recipe, out, quiet=True)
+    assert_same_run(whole(family), out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TINY)
+def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
+    recipe, out = adapted(finished(family), family), tmp_path / "run"
+    started = time.perf_counter()
+    train(recipe, tmp_path / "timed", quiet=True)
+    takes, chance, deaths = time.perf_counter() - started, random.Random(3), 0
+    for _ in range(20):
+        pid = child(lambda: train(recipe, out, quiet=True))
+        time.sleep(chance.uniform(0.1, 0.9) * takes)
+        os.kill(pid, signal.SIGKILL)
+        deaths += exit_code(pid) == -signal.SIGKILL
+    assert deaths >= 3
+    train(recipe, out, quiet=True)
+    assert_same_run(whole(family), out)
+
+
+def test_where_every_checkpoint_is_lost_it_goes_on_from_the_weights(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, out = adapted(finished("labels"), "labels"), tmp_path / "run"
+
+    def work() -> None:
+        dies_at_rename(1, after=True, name=CHECKPOINT)()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    before = read_adapter(out / "last")
+    shutil.rmtree(out / "checkpoints")
+    train(recipe, out, quiet=True, from_weights=True)
+    assert "only the weights" in capsys.readouterr().err
+    after = read_adapter(out / "last")
+    assert before.layers.keys() == after.layers.keys()
+    assert load_model(out / "last").card.step == 12
+
+
+def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> None:
+    """Validated and written is the average, of the two matrices as of all that learns."""
+    changes = {"training": {"ema": 0.5, "max_steps": 4}}
+    out = train(adapted(finished("labels"), "labels", changes), tmp_path / "run", quiet=True)
+    state, last = resume_state(out)["state_dict"], read_adapter(out / "last")
+    name = next(iter(last.layers))
+    assert torch.equal(state[f"average.module.{name}.lora_B"], last.layers[name].B)
+    assert not torch.equal(state[f"model.{name}.lora_B"], last.layers[name].B)
+    assert torch.equal(state["average.module.classifier.weight"], last.whole["classifier.weight"])
+
+
+def test_checkpoints_are_as_small_as_what_learns(finished: Finished, whole: Finished) -> None:
+    own, full = (newest_checkpoint(run("text")) / "state.ckpt" for run in (whole, finished))
+    weights = load_model(finished("text")).n_parameters
+    assert sum(t.numel() for t in torch.load(own, weights_only=True)["state_dict"].values()) < weights / 2
+    assert sum(t.numel() for t in torch.load(full, weights_only=True)["state_dict"].values()) >= weights
+
+
+@pytest.mark.parametrize("family", ["text", "masked"])
+def test_frozen_parts_do_not_learn(finished: Finished, tmp_path: Path, family: str) -> None:
+    changes = {"adapter": None, "freeze": ["embedding", "stack.blocks.0.self_attention", "*.up.*"]}
+    out = train(adapted(finished(family), family, changes), tmp_path / "run", quiet=True)
+    base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last").model.state_dict()
+    same = {name for name, tensor in tuned.items() if torch.equal(tensor, base[name])}
+    frozen = {n for n in tuned if n.startswith(("embedding.", "stack.blocks.0.self_attention.")) or ".up." in n}
+    assert frozen <= same
+    assert "stack.blocks.0.feedforward.down.weight" not in same
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"adapter": {"kind": "lora", "targets": ["querry"]}}, r"adapter\.targets: no linear layer is called 'querry'"),
+        ({"adapter": {"kind": "lora", "rank": 0}}, r"adapter\.rank=0 must be at least 1"),
+        ({"adapter": {"kind": "lora", "targets": []}}, "targets names no layer"),
+        ({"adapter": "lora", "pretrained": None, "model": {"preset": "gpt2"}}, "adapter goes on from a model"),
+        ({"freeze": ["embedding"]}, "adapter leaves all other weights as they are: leave freeze out"),
+        ({"adapter": None, "freeze": ["embeding"]}, "no part of the model is called 'embeding'; did you mean 'embedd"),
+        ({"adapter": None, "freeze": ["*"]}, "nothing is left to learn"),
+        ({"adapter": {"kind": "dora"}}, "unknown kind 'dora'"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_is_written(
+    finished: Finished, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        train(adapted(finished("text"), "text", changes), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_its_model_an_adapter_is_refused(whole: Finished, tmp_path: Path) -> None:
+    alone = shutil.copytree(whole("text") / "best", tmp_path / "alone")
+    with pytest.raises(UserError, match=r"the model that it belongs to is not at '\.\./pretrained': put it there"):
+        load_model(alone)
+    shutil.copytree(whole("text") / "pretrained", tmp_path / "pretrained")
+    assert tercet.load(alone).generate("3 ", max_new_tokens=2, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("use_dora", True, "use_dora is True, which Tercet does not have"),
+        ("bias", "all", "bias is 'all', which Tercet does not have; it reads 'none'"),
+        ("peft_type", "IA3", "peft_type is 'IA3'"),
+        ("lora_alpha", "much", "lora_alpha is 'much'"),
+    ],
+)
+def test_another_formula_is_refused(whole: Finished, tmp_path: Path, key: str, value: Any, words: str) -> None:
+    folder = shutil.copytree(whole("text") / "best", tmp_path / "best")
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(UserError, match=words):
+        read_adapter(folder)

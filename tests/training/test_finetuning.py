@@ -1,0 +1,151 @@
+"""The packaged recipes that go on from a model: with a run of each family, with what others keep, with another recipe's
+sizes in the way."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import TINY, tiny_labels_recipe, tiny_masked_recipe
+
+import tercet
+from tercet.checkpoint import convert, load_model
+from tercet.config import UserError, merge, to_plain
+from tercet.models import EncoderOnly
+from tercet.nn.specs import Learned
+from tercet.training import recipe_names, train
+from tercet.training.changed_recipe import recipe_with
+from tercet.training.recipe_files import recipes_from_scratch
+
+Finished = Callable[[str], Path]
+FAMILY = {"lm": "text", "mlm": "masked", "classify": "masked", "translate": "pairs"}
+FEW = {
+    "training": {"max_steps": 2, "max_epochs": None, "accelerator": "cpu", "compile": "never", "precision": "fp32"},
+}
+ROWS: dict[str, Any] = {"batch_size": 4, "micro_batch_size": 2}
+TASKS: dict[str, Any] = {"translate": {"batch_tokens": 64, "micro_batch_tokens": 32, "validation_sentences": 2}}
+
+
+def finetune(kind: str, pretrained: Path, out: Path, changes: dict[str, Any] | None = None) -> Path:
+    """Two steps of the recipe on the data of the tiny run of its family."""
+    data = to_plain(TINY["labels" if kind == "classify" else FAMILY[kind]](out.parent).data)
+    del data["tokenizer"]
+    data.pop("source_tokenizer", None)
+    few = {**FEW, "data": data, "task": TASKS.get(kind, ROWS), **(changes or {})}
+    recipe = recipe_with(f"finetune-{kind}", few, out=out, pretrained=str(pretrained))
+    return train(recipe, out, quiet=True)
+
+
+def test_every_such_recipe_is_tried_here() -> None:
+    assert {f"finetune-{kind}" for kind in FAMILY} == recipe_names().keys() - set(recipes_from_scratch())
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_it_takes_a_step(finished: Finished, tmp_path: Path, kind: str) -> None:
+    old = finished(FAMILY[kind])
+    out = finetune(kind, old, tmp_path / "run")
+    tuned, before = load_model(out / "last"), load_model(old)
+    assert tuned.tokenizer.hash == before.tokenizer.hash
+    assert tuned.model.spec.max_len == before.model.spec.max_len  # the recipe's are more than it knows
+    assert tuned.card.step == 2
+    finetune(kind, old, out)  # the same again: it is finished
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_with_an_adapter(finished: Finished, tmp_path: Path, kind: str) -> None:
+    adapter = {"kind": "lora", "rank": 2, "targets": ["all"]}
+    out = finetune(kind, finished(FAMILY[kind]), tmp_path / "run", {"adapter": adapter})
+    assert load_model(out).adapter is not None
+
+
+@pytest.mark.parametrize("kind", ["lm", "mlm", "classify"])
+def test_from_what_others_keep(finished: Finished, tmp_path: Path, kind: str) -> None:
+    old = finished("text") if kind == "lm" else train(tiny_masked_recipe(tmp_path, BERT), tmp_path / "old", quiet=True)
+    theirs = convert(old, tmp_path / "theirs", "hf")
+    out = finetune(kind, theirs, tmp_path / "run")
+    assert load_model(out / "pretrained").tokenizer.hash == load_model(theirs).tokenizer.hash
+
+
+BERT: dict[str, Any] = {"model": {"preset": "bert-tiny"}, "training": {"max_steps": 1}}
+
+
+@pytest.mark.parametrize(("name", "family"), [("demo", "text"), ("bert-shakespeare", "masked"), ("numbers", "pairs")])
+def test_another_recipes_sizes_do_not_get_in_the_way(
+    finished: Finished, tmp_path: Path, name: str, family: str
+) -> None:
+    recipe = recipe_with(name, {}, out=tmp_path / "run", pretrained=str(finished(family)))
+    old = load_model(finished(family)).model.spec
+    sizes = {key: value for key, value in to_plain(recipe.model).items() if key not in ("stack", "encoder", "decoder")}
+    assert sizes.items() <= to_plain(old).items()
+
+
+def test_dropout_and_the_length_of_rows_are_the_recipes(finished: Finished, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "task: language\ndata: {source: text.txt}\ntraining: {max_steps: 1}\n"
+        "model: {preset: gpt2, max_len: 5, stack: {d_model: 999, dropout: {residual: 0.4}}}\n"
+    )
+    old = load_model(finished("text")).model.spec
+    recipe = recipe_with(str(tmp_path / "own.yaml"), {}, out=tmp_path / "run", pretrained=str(finished("text")))
+    assert recipe.model.max_len == 5
+    assert recipe.model.stack.position == Learned(size=8)  # the table stays as long as it is
+    assert recipe.model.stack.dropout.residual == 0.4
+    assert recipe.model.stack.d_model == old.stack.d_model == 16
+
+
+def test_shorter_rows_keep_the_table_of_positions(finished: Finished, tmp_path: Path) -> None:
+    out = finetune("lm", finished("text"), tmp_path / "run", {"model": {"max_len": 6}})
+    tuned = load_model(out)
+    assert tuned.model.spec.max_len == 6
+    assert tuned.model.state_dict()["stack.position.table.weight"].shape == (8, 16)
+    load_model(convert(out, tmp_path / "hf", "hf"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": {"stack": {"d_model": 32}}}, r"embedding\.weight is \d+x16 in .*, \d+x32 in this recipe"),
+        ({"data": {"tokenizer": "characters"}}, r"the tokenizer is that of .*: leave data\.tokenizer out"),
+        ({"model": {"max_len": 9}}, r"table\.weight is 8x16 in .*, 9x16 in this recipe"),
+    ],
+)
+def test_what_is_asked_for_and_contradicts_is_refused(
+    finished: Finished, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    out, data = (
+        tmp_path / "run",
+        {
+            "data": {"source": str(finished("text").parent / "text.txt")},
+            "task": {"sample_tokens": 0},
+        },
+    )
+    with pytest.raises(UserError, match=words):
+        train(recipe_with("demo", merge(data, changes), out=out, pretrained=str(finished("text"))), out, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_model_it_says_what_to_give(tmp_path: Path) -> None:
+    words = "recipe finetune-lm goes on from a model that exists: give --pretrained FOLDER"
+    with pytest.raises(UserError, match=words):
+        recipe_with("finetune-lm", {}, out=tmp_path / "run")
+    with pytest.raises(UserError, match=words):
+        tercet.train("finetune-lm", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_was_pretrained_on_characters_becomes_a_classifier(tmp_path: Path) -> None:
+    """Its vocabulary has no padding, of which a mask has no need."""
+    letters = {"kind": "characters", "byte_fallback": True, "bos": True, "mask": True}
+    changes = {"data": {"tokenizer": letters}, "training": {"max_steps": 2}}
+    old = train(tiny_masked_recipe(tmp_path, changes), tmp_path / "old", quiet=True)
+    assert load_model(old).tokenizer.pad_id is None
+    tiny_labels_recipe(tmp_path)
+    out = finetune("classify", old, tmp_path / "run")
+    model = load_model(out).model
+    assert isinstance(model, EncoderOnly)
+    run = tercet.load(out)
+    texts = ["the red cat", "the small duck sleeps", "a"]
+    together, alone = run.classify(texts), [run.classify(text) for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        assert one.label == other.label
+        assert torch.isfinite(torch.tensor(one.probability))

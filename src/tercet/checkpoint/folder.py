@@ -32,6 +32,7 @@ from tercet.checkpoint.foreign.bert import bert_spec, from_bert
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
+from tercet.checkpoint.foreign.llama import FAMILIES as LLAMA_FAMILIES
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
 from tercet.checkpoint.foreign.state_dict import read_state_dict
@@ -75,7 +76,8 @@ class Reader(NamedTuple):
 
 READERS = {  # by their model_type
     "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
-    "llama": Reader(llama_spec, from_llama), "marian": Reader(marian_spec, from_marian),
+    "marian": Reader(marian_spec, from_marian),
+    **dict.fromkeys(LLAMA_FAMILIES, Reader(llama_spec, from_llama)),
 }  # fmt: skip
 MAX_NEW_TOKENS = 200
 

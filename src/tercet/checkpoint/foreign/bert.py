@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
     ACTIVATION_NAMES,
-    check_model_type,
     raise_config_errors,
     read_activation,
     read_bool,
+    read_model_type,
     read_value,
     with_ids,
 )
@@ -169,7 +169,7 @@ def _config(spec: EncoderOnlySpec) -> Plain:
 
 
 def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
-    check_model_type(config, "bert")
+    read_model_type(config, "bert")
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
         raise UserError(f"position_embedding_type is {positions!r}; Tercet reads a BERT of 'absolute' ones alone")

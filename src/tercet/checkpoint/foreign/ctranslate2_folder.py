@@ -26,10 +26,10 @@ from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
 from tercet.models.vocabulary import TokenEmbedding
+from tercet.nn.attention import QK_EPS
 from tercet.storage import write_atomically
 
 KIND = "model of CTranslate2"
-QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
 
 
 def ctranslate2_writer(trained: Trained) -> Callable[[Path], None]:

@@ -29,12 +29,15 @@ from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
 from tercet.checkpoint.find_model import find_model
 from tercet.checkpoint.foreign.bert import bert_spec, from_bert
+from tercet.checkpoint.foreign.distilbert import distilbert_spec, from_distilbert
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
 from tercet.checkpoint.foreign.llama import FAMILIES as LLAMA_FAMILIES
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
+from tercet.checkpoint.foreign.roberta import MODEL_TYPES as ROBERTA_TYPES
+from tercet.checkpoint.foreign.roberta import from_roberta, roberta_spec
 from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
@@ -77,7 +80,9 @@ class Reader(NamedTuple):
 READERS = {  # by their model_type
     "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
     "marian": Reader(marian_spec, from_marian),
+    "distilbert": Reader(distilbert_spec, from_distilbert),
     **dict.fromkeys(LLAMA_FAMILIES, Reader(llama_spec, from_llama)),
+    **dict.fromkeys(ROBERTA_TYPES, Reader(roberta_spec, from_roberta)),
 }  # fmt: skip
 MAX_NEW_TOKENS = 200
 

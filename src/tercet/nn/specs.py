@@ -2,7 +2,7 @@
 
 position   where a token stands                 `positions.py` has the module that each builds
 init       how weights begin                    `init.py` fills a model by each
-norm, placement, activation, pooling            words; the file of that part has a table of what each stands for
+norm, placement, activation, pooling ...        words; the file of that part has a table of what each stands for
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,6 +16,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
 Norm = Literal["layer", "layer_std", "rms"]
 Placement = Literal["pre", "post", "sandwich", "branch"]
 Pooling = Literal["mean", "first"]
+PoolerActivation = Literal["tanh", "relu"]
 
 Base = Annotated[float, Interval(gt=0, le=10**12)]
 

@@ -263,7 +263,7 @@ class TestFolders:
         whole = json.loads((folder / "config.json").read_text())
         cases = [
             (whole | {"vocab_size": 30}, "word_embeddings.weight has shape 31x24 where the config needs 30x24"),
-            (whole | {"model_type": "roberta"}, "a model of type 'roberta'; Tercet opens its own folders and those of"),
+            (whole | {"model_type": "mamba"}, "a model of type 'mamba'; Tercet opens its own folders and those of"),
             ({"hidden_size": 3}, "no family and no model_type"),
         ]
         for config, message in cases:

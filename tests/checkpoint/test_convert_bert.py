@@ -35,6 +35,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "texts": {"masked_head": None, "pooler": True, "classifier": Classifier(labels=LABELS, pooling="pooler")},
     "tokens": {"masked_head": None, "classifier": Classifier(labels=LABELS, over="tokens", dropout=0.3)},
 }
+RELU = HEADS["texts"] | {"pooler_activation": "relu"}
 CLASSES = {
     "masked": transformers.AutoModelForMaskedLM,
     "pre-training": transformers.AutoModelForPreTraining,
@@ -177,6 +178,13 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
             r"classifier\.pooling is mean, .* a model with classifier\.pooling: pooler could be converted",
         ),
         ({}, HEADS["tokens"] | {"pooler": True}, r"pooler is true, .* a model with pooler: false could be converted"),
+        ({}, RELU, r"stack\.norm_eps is 0\.001, which no DistilBERT .* stack\.norm_eps: 1e-12 could"),
+        ({"norm_eps": 1e-12}, RELU, r"n_segments is 2, which no DistilBERT .* n_segments: 0 could"),
+        (
+            {"norm_eps": 1e-12},
+            HEADS["pooler"] | {"pooler_activation": "relu", "n_segments": 0},
+            r"pooler is true, which no DistilBERT .* pooler: false could",
+        ),
     ],
 )
 def test_what_no_bert_has_is_refused_by_name(

@@ -100,12 +100,16 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
         ({"norm": "layer"}, {}, r"stack\.norm is layer, which no Llama .* a model with stack\.norm: rms could be"),
         ({"gated": False}, {}, r"stack\.gated is false, .* a model with stack\.gated: true could be converted"),
         ({"placement": "branch"}, {}, r"stack\.placement is branch, .* stack\.placement: pre could"),
-        ({"qk_norm": True}, {}, r"stack\.qk_norm is true, .* stack\.qk_norm: false could"),
+        ({"qk_norm": True, "bias": True}, {}, r"stack\.bias\.feedforward is true, which no Qwen3 .*: false could"),
         ({"position": Rotary(share=0.67)}, {}, r"stack\.position\.share is 0\.67, .* stack\.position\.share: 1\.0"),
         ({"n_heads": 6, "d_head": 4}, {}, r"stack\.n_heads is 6, .* stack\.n_heads: 5 could"),
         ({}, {"embedding_norm": True}, r"embedding_norm is true"),
         ({}, {"logit_softcap": 15.0}, r"logit_softcap is 15\.0"),
-        ({}, {"scale_embedding": True, "tie_embeddings": True}, r"scale_embedding is true"),
+        (
+            {"activation": "gelu"},
+            {"scale_embedding": True, "tie_embeddings": True},
+            r"stack\.activation is gelu, which no Gemma .* stack\.activation: .*gelu_tanh could",
+        ),
     ],
 )
 def test_what_no_llama_has_is_refused_by_name(

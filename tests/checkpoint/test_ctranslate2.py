@@ -246,6 +246,7 @@ def test_encoders_have_the_same_states(kind: str, seed: int, tmp_path: Path) -> 
     stack = replace(BERT, **{key: chosen[key] for key in keys})
     model = encoder(
         seed, stack, n_segments=draw.choice([0, 1, 2]), pooler=draw.random() < 0.7, pad_vocab_to=draw.choice([1, 64]),
+        pooler_activation=draw.choice(["tanh", "relu"]),
         scale_embedding=draw.random() < 0.4, embedding_norm=kind == "bert" or draw.random() < 0.5,
     )  # fmt: skip
     assert furthest_states(model, taken_out(tmp_path, model)) < 1e-4

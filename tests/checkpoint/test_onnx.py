@@ -43,7 +43,13 @@ HEADS: list[dict[str, Any]] = [
     {"masked_head": MaskedHead(transform=True, bias=True), "pooler": True, "next_sentence": True, "n_segments": 2},
     {"masked_head": None, "classifier": Classifier(labels=LABELS)},
     {"masked_head": None, "classifier": Classifier(labels=LABELS, pooling="first"), "n_segments": 1},
-    {"masked_head": None, "pooler": True, "classifier": Classifier(labels=LABELS, pooling="pooler"), "n_segments": 3},
+    {
+        "masked_head": None,
+        "pooler": True,
+        "classifier": Classifier(labels=LABELS, pooling="pooler"),
+        "n_segments": 3,
+        "pooler_activation": "relu",
+    },
     {"masked_head": MaskedHead(), "classifier": Classifier(labels=LABELS, over="tokens")},
 ]
 

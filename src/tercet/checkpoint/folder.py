@@ -72,8 +72,6 @@ PARTS = {
     "decoder.onnx", "decoder.onnx.data", *ADAPTER, MANIFEST,
 }  # fmt: skip
 FOR_PEOPLE = {"README.md"}  # whoever has the model may write on it
-
-
 MAX_NEW_TOKENS = 200
 
 

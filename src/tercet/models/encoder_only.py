@@ -56,7 +56,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
             if spec.tie_embeddings:
                 self.unembedding.weight = self.embedding.weight
         if spec.pooler:
-            self.pooler = Pooler(width)
+            self.pooler = Pooler(width, activation=spec.pooler_activation)
         if spec.next_sentence:
             self.next_sentence = nn.Linear(width, 2)
         if spec.classifier is not None:

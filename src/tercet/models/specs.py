@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
-from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Placement, Pooling, Position
+from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Placement, PoolerActivation, Pooling, Position
 from tercet.spec import Context, Epsilon, Interval, Layers, ShareBelowOne, VocabularySize, Width, spec
 
 
@@ -204,6 +204,7 @@ class EncoderOnlySpec(ModelSpec):
         n_segments: parts that a text may have, each with a vector added to its tokens (BERT's token types); 0 for none.
         masked_head: None where it does not score words.
         pooler: BERT's, which next_sentence and a classifier may read.
+        pooler_activation: what it ends with; DistilBERT's is a ReLU.
         next_sentence: says whether the second segment follows the first.
     """
 
@@ -212,6 +213,7 @@ class EncoderOnlySpec(ModelSpec):
     n_segments: Annotated[int, Interval(ge=0, le=1024)] = 0
     masked_head: MaskedHead | None = field(default_factory=MaskedHead)
     pooler: bool = False
+    pooler_activation: PoolerActivation = "tanh"
     next_sentence: bool = False
     classifier: Classifier | None = None
 

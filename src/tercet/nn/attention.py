@@ -27,6 +27,8 @@ Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
 Note = Callable[[str, Tensor], Tensor]
 
+QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
+
 
 def attend(
     q: Float[Tensor, "B H T K"],
@@ -172,8 +174,8 @@ class Attention(nn.Module):
         self.key = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.value = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.out = Linear(n_heads * self.d_head, d_model, bias=bias if out_bias is None else out_bias)
-        self.query_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
+        self.query_norm = RMSNorm(self.d_head, eps=QK_EPS) if qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(self.d_head, eps=QK_EPS) if qk_norm else nn.Identity()
 
     def forward(
         self,

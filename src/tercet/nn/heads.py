@@ -1,18 +1,21 @@
 """What BERT puts between a hidden state and a score, with the formulas of Devlin et al. (2019).
 
 transform:  norm(act(dense(x)))    before the masked words are scored
-pooler:     tanh(dense(x))         of a text's first token, before the text is classified
+pooler:     tanh(dense(x))         of a text's first token, before the text is classified; or by a ReLU, as DistilBERT's
 """
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from tercet.nn.feedforward import ACTIVATIONS
 from tercet.nn.linear import Linear
-from tercet.nn.specs import Activation
+from tercet.nn.specs import Activation, PoolerActivation
+
+POOLER_ACTIVATIONS: dict[PoolerActivation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": F.relu}
 
 
 class Transform(nn.Module):
@@ -29,9 +32,10 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
-    def __init__(self, d_model: int, *, bias: bool = True) -> None:
+    def __init__(self, d_model: int, *, activation: PoolerActivation = "tanh", bias: bool = True) -> None:
         super().__init__()
         self.dense = Linear(d_model, d_model, bias=bias)
+        self.activation = POOLER_ACTIVATIONS[activation]
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        return torch.tanh(self.dense(x))
+        return self.activation(self.dense(x))

@@ -3,7 +3,7 @@
 position   where a token stands                 `positions.py` has the module that each builds
 init       how weights begin                    `init.py` fills a model by each
 adapter    what learns beside weights that rest `lora.py` puts it into a model
-norm, placement, activation, pooling            words; the file of that part has a table of what each stands for
+norm, placement, activation, pooling ...        words; the file of that part has a table of what each stands for
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,6 +17,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
 Norm = Literal["layer", "layer_std", "rms"]
 Placement = Literal["pre", "post", "sandwich", "branch"]
 Pooling = Literal["mean", "first"]
+PoolerActivation = Literal["tanh", "relu"]
 
 Base = Annotated[float, Interval(gt=0, le=10**12)]
 

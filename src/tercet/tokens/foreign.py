@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from tokenizers import AddedToken
+
 from tercet.config import UserError
 from tercet.limits import MOST_VOCABULARY_BYTES
 from tercet.reading.bounded_json import read_json_file
@@ -19,6 +21,9 @@ from tercet.tokens.structure import library_errors
 from tercet.tokens.tokenizer import Tokenizer
 
 ROLES = ("bos", "eos", "pad")
+SPLIT_OTHERWISE = ("qwen", "llama", "mistral", "gemma")  # than GPT-2, whose two files they may have
+ROBERTA = (*(AddedToken(name, special=True) for name in ("<s>", "<pad>", "</s>", "<unk>")),
+           AddedToken("<mask>", special=True, lstrip=True))  # fmt: skip
 
 
 def tokenizers_of(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
@@ -37,9 +42,7 @@ def tokenizers_of(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, T
         source_path = folder / "source_tokenizer.json"
         source = Tokenizer.load(source_path) if source_path.is_file() else tokenizer
     else:
-        adds_space = _read_settings(folder / "tokenizer_config.json").get("add_prefix_space") is True
-        built = from_files(folder / "vocab.json", folder / "merges.txt", prefix_space=adds_space)
-        tokenizer = source = Tokenizer(built)
+        tokenizer = source = _load_gpt2(folder, config)
     numbers = {**config, **_read_settings(folder / "generation_config.json")}
     configured = _configure_ids(tokenizer, folder, numbers)
     if source is tokenizer:
@@ -58,6 +61,21 @@ def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any
     if start is not None:
         ids["bos_id"] = start
     return tokenizer.with_ids(**ids)
+
+
+def _load_gpt2(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """From the two files, which do not say how a text is split before: GPT-2 and RoBERTa do it alike, others not."""
+    settings = _read_settings(folder / "tokenizer_config.json")
+    kind = _token_text(settings.get("tokenizer_class"), str(config.get("model_type", ""))).lower()
+    if kind.startswith(SPLIT_OTHERWISE):
+        raise UserError(
+            f"{folder} has no tokenizer.json, and a {kind.removesuffix('tokenizer')} splits a text in its own way; "
+            "save its tokenizer with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
+    special = ROBERTA if kind.startswith("roberta") else ()
+    adds_space = settings.get("add_prefix_space") is True
+    built = from_files(folder / "vocab.json", folder / "merges.txt", prefix_space=adds_space, special=special)
+    return Tokenizer(built)
 
 
 def _load_sentencepiece(folder: Path) -> tuple[Tokenizer, Tokenizer]:

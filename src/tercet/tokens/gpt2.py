@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -113,8 +113,13 @@ def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, i
     return built
 
 
-def from_files(vocabulary: Path, merges: Path, *, prefix_space: bool = False) -> tokenizers.Tokenizer:
+def from_files(
+    vocabulary: Path, merges: Path, *, prefix_space: bool = False, special: Sequence[AddedToken] = ()
+) -> tokenizers.Tokenizer:
     """The byte-level BPE in a vocab.json (token -> id) and a merges.txt (a line a merge, the first ones first).
+
+    Args:
+        special: which tokens stand for no text; those that the vocabulary lacks are left out.
 
     Raises:
         UserError: where a file is missing or broken, or they do not belong together.
@@ -130,6 +135,7 @@ def from_files(vocabulary: Path, merges: Path, *, prefix_space: bool = False) ->
         raise UserError(f"{vocabulary} and {merges.name} are not a BPE of bytes ({error}); copy both again") from None
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     built.decoder = decoders.ByteLevel()
+    built.add_special_tokens([token for token in special if token.content in ids])
     return built
 
 

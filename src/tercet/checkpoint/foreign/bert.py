@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
     ACTIVATION_NAMES,
-    check_model_type,
     raise_config_errors,
     read_activation,
     read_bool,
+    read_model_type,
     read_value,
     with_ids,
 )
@@ -29,6 +29,7 @@ from tercet.checkpoint.foreign.features import (
     features_of_vocabulary,
     rewrite_model,
 )
+from tercet.checkpoint.foreign.label_names import read_labels, write_labels
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
@@ -56,6 +57,7 @@ NAMES = {
     "next_sentence": "cls.seq_relationship",
     "classifier": "classifier",
 }
+LABELS = "classifier.weight"
 BIAS, DECODER, WORDS = "cls.predictions.bias", "cls.predictions.decoder", "embeddings.word_embeddings.weight"
 
 
@@ -127,7 +129,7 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
         features.append(
             ("pooler", spec.pooler, [False]) if tokens else ("classifier.pooling", spec.classifier.pooling, ["pooler"])
         )
-    return features
+    return [*features, *([("pooler_activation", spec.pooler_activation, ["tanh"])] if spec.pooler else [])]
 
 
 def _architecture(spec: EncoderOnlySpec) -> str:
@@ -158,26 +160,57 @@ def _config(spec: EncoderOnlySpec) -> Plain:
         "tie_word_embeddings": spec.tie_embeddings,
     }
     if classifier is not None:
-        config |= {
-            "id2label": {str(number): label for number, label in enumerate(classifier.labels)},
-            "label2id": {label: number for number, label in enumerate(classifier.labels)},
-            "classifier_dropout": classifier.dropout,
-        }
-        if classifier.over == "texts":
-            config["problem_type"] = "single_label_classification"
+        config |= write_labels(classifier) | {"classifier_dropout": classifier.dropout}
     return config
 
 
-def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
-    check_model_type(config, "bert")
+def read_encoder(config: Mapping[str, Any], kind: str) -> StackSpec:
+    """The stack that a BERT's config describes, and that of whatever has its keys.
+
+    Raises:
+        UserError: where it is no encoder, or has other positions than a table.
+    """
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
-        raise UserError(f"position_embedding_type is {positions!r}; Tercet reads a BERT of 'absolute' ones alone")
+        raise UserError(f"position_embedding_type is {positions!r}; Tercet reads a {kind} of 'absolute' ones alone")
     if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise UserError("it is a decoder (is_decoder, add_cross_attention); Tercet reads BERT as an encoder alone")
+        raise UserError(f"it is a decoder (is_decoder, add_cross_attention); Tercet reads {kind} as an encoder alone")
     hidden_dropout = read_value(config, "hidden_dropout_prob", float)
-    masked = any(name.startswith("cls.predictions.") for name in state)
-    pooler = "pooler.dense.weight" in state
+    return StackSpec(
+        d_model=read_value(config, "hidden_size", int),
+        n_layers=read_value(config, "num_hidden_layers", int),
+        n_heads=read_value(config, "num_attention_heads", int),
+        d_ff=read_value(config, "intermediate_size", int),
+        position=Learned(),
+        norm_eps=read_value(config, "layer_norm_eps", float),
+        placement="post",
+        activation=read_activation(config, "hidden_act"),
+        dropout=Dropout(
+            embedding=hidden_dropout,
+            attention=read_value(config, "attention_probs_dropout_prob", float),
+            residual=hidden_dropout,
+        ),
+    )
+
+
+def read_classifier(config: Mapping[str, Any], weight: Tensor, *, pooler: bool) -> Classifier:
+    """A classifier over texts, which reads the pooler, or over tokens where there is none.
+
+    Args:
+        weight: a row for each label.
+    """
+    own = "hidden_dropout_prob" if config.get("classifier_dropout") is None else "classifier_dropout"
+    return Classifier(
+        labels=read_labels(config, len(weight)),
+        over="texts" if pooler else "tokens",
+        pooling="pooler" if pooler else "mean",
+        dropout=read_value(config, own, float),
+    )
+
+
+def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
+    read_model_type(config, "bert")
+    masked, pooler = any(name.startswith("cls.predictions.") for name in state), "pooler.dense.weight" in state
     return EncoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=read_value(config, "max_position_embeddings", int),
@@ -187,44 +220,8 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
         masked_head=MaskedHead(transform=True, bias=True) if masked else None,
         pooler=pooler,
         next_sentence="cls.seq_relationship.weight" in state,
-        classifier=_classifier(config, state, pooler=pooler, dropout=hidden_dropout),
-        stack=StackSpec(
-            d_model=read_value(config, "hidden_size", int),
-            n_layers=read_value(config, "num_hidden_layers", int),
-            n_heads=read_value(config, "num_attention_heads", int),
-            d_ff=read_value(config, "intermediate_size", int),
-            position=Learned(),
-            norm_eps=read_value(config, "layer_norm_eps", float),
-            placement="post",
-            activation=read_activation(config, "hidden_act"),
-            dropout=Dropout(
-                embedding=hidden_dropout,
-                attention=read_value(config, "attention_probs_dropout_prob", float),
-                residual=hidden_dropout,
-            ),
-        ),
-    )
-
-
-def _classifier(
-    config: Mapping[str, Any], state: Mapping[str, Tensor], *, pooler: bool, dropout: float
-) -> Classifier | None:
-    if "classifier.weight" not in state:
-        return None
-    count, names = len(state["classifier.weight"]), config.get("id2label") or {}
-    numbered = [f"LABEL_{number}" for number in range(count)]  # what transformers writes where nobody gave names
-    labels = [str(names.get(str(number), names.get(number, ""))) for number in range(len(names))]
-    # A file may keep the two names of a default beside a num_labels that was given later.
-    if len(labels) != count and (config.get("num_labels") == count or (not labels and count == 2)):
-        labels = numbered
-    if len(labels) != count or not all(labels):
-        raise UserError(f"the classifier scores {count} labels and id2label names {len(names)}; name them all")
-    own = config.get("classifier_dropout")
-    return Classifier(
-        labels=tuple(labels),
-        over="texts" if pooler else "tokens",
-        pooling="pooler" if pooler else "mean",
-        dropout=dropout if own is None else read_value(config, "classifier_dropout", float),
+        classifier=read_classifier(config, state[LABELS], pooler=pooler) if LABELS in state else None,
+        stack=read_encoder(config, KIND),
     )
 
 

@@ -58,9 +58,12 @@ def read_activation(config: Mapping[str, Any], key: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def check_model_type(config: Mapping[str, Any], kind: str) -> None:
-    if config.get("model_type", kind) != kind:
-        raise UserError(f"model_type is {config['model_type']!r}; Tercet reads {kind!r} alone")
+def read_model_type(config: Mapping[str, Any], *kinds: str) -> str:
+    """Which of `kinds` it is: the first, where the config does not say it. Raises UserError where it is another."""
+    kind = config.get("model_type", kinds[0])
+    if kind not in kinds:
+        raise UserError(f"model_type is {shorten(repr(kind))}; Tercet reads {' or '.join(map(repr, kinds))} alone")
+    return str(kind)
 
 
 def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind: str) -> None:

@@ -26,10 +26,11 @@ from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
 from tercet.models.vocabulary import TokenEmbedding
+from tercet.nn.attention import QK_EPS
 from tercet.storage import write_atomically
 
 KIND = "model of CTranslate2"
-QK_EPS = 1e-6  # of the norms on queries and keys, whatever the others have
+POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
 
 
 def ctranslate2_writer(trained: Trained) -> Callable[[Path], None]:
@@ -133,7 +134,10 @@ def _encoder(specs: Any, model: EncoderOnly, trained: Trained) -> Any:
     encoder.scale_embeddings = False
     if segments:
         encoder.embeddings[1].weight = model.segment_embedding.weight
-    spec = specs.TransformerEncoderModelSpec(encoder, pooling_layer=model.spec.pooler)
+    activation = POOLER_ACTIVATIONS[model.spec.pooler_activation]
+    spec = specs.TransformerEncoderModelSpec(
+        encoder, pooling_layer=model.spec.pooler, pooling_activation=getattr(specs.Activation, activation)
+    )
     if model.spec.pooler:
         fill_linear(spec.pooler_dense, model.pooler.dense)
     spec.register_vocabulary(vocabulary.tokens)

@@ -40,22 +40,27 @@ def check_features(kind: str, features: Sequence[Feature]) -> None:
 
 
 def features_of_stack(
-    key: str, stack: StackSpec, *, placement: Placement, positions: Sequence[str], norm: str = "layer", gated: bool
+    key: str,
+    stack: StackSpec,
+    *,
+    placement: Placement,
+    positions: Sequence[str],
+    norm: str = "layer",
+    gated: bool,
+    qk_norm: bool = False,
 ) -> list[Feature]:
     """What must be so in every stack of theirs.
 
     Args:
         key: where the stack is in a recipe, such as "stack" or "encoder".
     """
-    divisors = [n for n in range(1, stack.d_model + 1) if stack.d_model % n == 0]
     return [
         (f"{key}.position", stack.position.kind, positions),
         (f"{key}.placement", stack.placement, [placement]),
         (f"{key}.norm", stack.norm, [norm]),
         (f"{key}.gated", stack.gated, [gated]),
         *features_of_block(key, stack),
-        (f"{key}.qk_norm", stack.qk_norm, [False]),
-        (f"{key}.n_heads", stack.n_heads, [min(divisors, key=lambda n: abs(n - stack.n_heads))]),
+        (f"{key}.qk_norm", stack.qk_norm, [qk_norm]),
     ]
 
 
@@ -70,9 +75,16 @@ def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
 def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
     """Where all heads have their own keys and values and share the width."""
     return [
+        feature_of_width(key, stack),
         (f"{key}.n_kv_heads", stack.kv_heads, [stack.n_heads]),
         (f"{key}.d_head", stack.head_width, [stack.d_model // stack.n_heads]),
     ]
+
+
+def feature_of_width(key: str, stack: StackSpec) -> Feature:
+    """Where the width must be a multiple of the heads."""
+    divisors = [n for n in range(1, stack.d_model + 1) if stack.d_model % n == 0]
+    return (f"{key}.n_heads", stack.n_heads, [min(divisors, key=lambda n: abs(n - stack.n_heads))])
 
 
 def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -> list[Feature]:

@@ -94,7 +94,7 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         UserError: naming what the model has and no Llama or GPT-2 of llama.cpp does.
     """
     kind: Architecture = "llama" if isinstance(model.spec.stack.position, Rotary) else "gpt2"
-    config, state = (to_llama if kind == "llama" else to_gpt2)(model)
+    config, state = to_llama(model, "llama") if kind == "llama" else to_gpt2(model)
     activation = ("stack.activation", model.spec.stack.activation, [ACTIVATION[kind]])
     check_features(f"{TITLES[kind]} of llama.cpp", [activation])
     tensors = {their_name(name, NAMES[kind]): tensor for name, tensor in state.items()}

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
     ACTIVATION_NAMES,
-    check_model_type,
     check_settings,
     raise_config_errors,
     read_activation,
     read_bool,
+    read_model_type,
     read_value,
     with_ids,
 )
@@ -123,7 +123,7 @@ def _config(spec: DecoderOnlySpec) -> Plain:
 
 
 def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
-    check_model_type(config, "gpt2")
+    read_model_type(config, "gpt2")
     check_settings(config, REQUIRED_SETTINGS, KIND)
     width = read_value(config, "n_embd", int)
     return DecoderOnlySpec(

@@ -1,32 +1,49 @@
-"""Llama as the `transformers` library keeps it: our "llama" preset under other names, with biases if wanted.
+"""Llama and its kin as the `transformers` library keeps them: our "llama" preset under other names, with few changes.
 
-Touvron et al. (2023). Two switches give biases to attention and to the feed-forward network. Scaled rotations (Llama
-3.1) are another model, and refused.
+    Llama     Touvron et al. (2023); two switches give biases to attention and to the feed-forward network
+    Mistral   Jiang et al. (2023); no biases, and a window for attention, which older models have and newer do without
+    Qwen2     Yang et al. (2024); biases on queries, keys and values
+    Qwen3     Yang et al. (2025); norms on the queries and keys of each head
+    Gemma     Mesnard et al. (2024); scaled embeddings, the GELU by tanh, and norms that keep what is added to one
+
+`FAMILIES` says in what they differ, by their model_type. Where a window is shorter than the context the context ends
+with it, for up to there each token sees all before it. Scaled rotations (Llama 3.1) are another model, and refused.
 """
 
+import logging
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
     ACTIVATION_NAMES,
-    check_model_type,
+    check_settings,
     raise_config_errors,
     read_activation,
     read_bool,
+    read_model_type,
     read_value,
     with_ids,
 )
-from tercet.checkpoint.foreign.features import check_features, features_of_stack, features_of_vocabulary, rewrite_model
+from tercet.checkpoint.foreign.features import (
+    Feature,
+    check_features,
+    feature_of_width,
+    features_of_stack,
+    features_of_vocabulary,
+    rewrite_model,
+)
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Biases, DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Rotary
+from tercet.nn.attention import QK_EPS
 
-KIND = "Llama"
 NAMES = {
     "embedding": "embed_tokens",
     "stack.final_norm": "norm",
@@ -35,16 +52,75 @@ NAMES = {
     "stack.blocks.N.self_attention.key": "layers.N.self_attn.k_proj",
     "stack.blocks.N.self_attention.value": "layers.N.self_attn.v_proj",
     "stack.blocks.N.self_attention.out": "layers.N.self_attn.o_proj",
+    "stack.blocks.N.self_attention.query_norm": "layers.N.self_attn.q_norm",
+    "stack.blocks.N.self_attention.key_norm": "layers.N.self_attn.k_norm",
     "stack.blocks.N.self_residual.before": "layers.N.input_layernorm",
     "stack.blocks.N.feedforward.gate": "layers.N.mlp.gate_proj",
     "stack.blocks.N.feedforward.up": "layers.N.mlp.up_proj",
     "stack.blocks.N.feedforward.down": "layers.N.mlp.down_proj",
     "stack.blocks.N.feedforward_residual.before": "layers.N.post_attention_layernorm",
 }
+NORMS = ("before.weight", "final_norm.weight")  # how the names of norms end, but for those on queries and keys
+QUERIES_KEYS = ("query.weight", "query.bias", "key.weight", "key.bias")
+REQUIRED_SETTINGS = {"use_bidirectional_attention": False}
+WINDOW, FIRST_WINDOWED = 4096, 28  # what their library takes where the config does not say it
+Switch = bool | str  # what is always so, or the key of the config that says it
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """In what one of them differs from the others.
+
+    Attributes:
+        kind: its name, with which that of its class in `transformers` begins.
+        qkv_bias, out_bias, feedforward_bias: which linear layers have biases.
+        divided: whether d_model must be a multiple of n_heads, whatever a head's width.
+        head_dim: a head's width where the config does not say it; None is d_model / n_heads.
+        windowed: whether attention has a window; where it is a key's name, only if that is true.
+        norm_offset: what is added to the weights of norms.
+        renamed_activations: names that stand for another in its config.
+    """
+
+    kind: str
+    qkv_bias: Switch = False
+    out_bias: Switch = False
+    feedforward_bias: Switch = False
+    qk_norm: bool = False
+    divided: bool = False
+    head_dim: int | None = None
+    windowed: Switch = False
+    norm_offset: float = 0.0
+    scale_embedding: bool = False
+    tie_embeddings: bool = False
+    renamed_activations: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def switches(self) -> dict[str, Switch]:
+        """Of each kind of linear layer, as `Biases` names it."""
+        return {"qkv": self.qkv_bias, "out": self.out_bias, "feedforward": self.feedforward_bias}
+
+
+FAMILIES = {
+    "llama": Family(
+        kind="Llama", qkv_bias="attention_bias", out_bias="attention_bias", feedforward_bias="mlp_bias", divided=True,
+    ),
+    "mistral": Family(kind="Mistral", windowed=True),
+    "qwen2": Family(kind="Qwen2", qkv_bias=True, windowed="use_sliding_window"),
+    "qwen3": Family(
+        kind="Qwen3", qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True, head_dim=128,
+        windowed="use_sliding_window",
+    ),
+    "gemma": Family(
+        kind="Gemma", qkv_bias="attention_bias", out_bias="attention_bias", head_dim=256, norm_offset=1.0,
+        scale_embedding=True, tie_embeddings=True, renamed_activations={"gelu": "gelu_pytorch_tanh"},
+    ),
+}  # fmt: skip
 
 
 def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnly:
-    """The model, in eval mode, of a LlamaForCausalLM, or of a LlamaModel whose output is its embedding.
+    """The model, in eval mode, of a LlamaForCausalLM, or of a LlamaModel whose output is its embedding, or of its kin.
 
     Args:
         config: what its config.json holds.
@@ -54,46 +130,95 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
     Raises:
         UserError: where the two do not belong together, or ask for what Tercet does not have.
     """
+    family = FAMILIES[read_model_type(config, *FAMILIES)]
     # Old files keep the frequencies of the rotation, which follow from its base.
     tensors = strip_names(state, prefix="model.", no_weight=lambda name: name.endswith("rotary_emb.inv_freq"))
     spec = llama_spec(config, state, n_ids=n_ids)
-    return build_model(DecoderOnly, spec, tensors, _source, kind=KIND, tied=("lm_head.weight", "embed_tokens.weight"))
+    source = partial(_source, family=family, norm_eps=spec.stack.norm_eps)
+    tied = ("lm_head.weight", "embed_tokens.weight")
+    model = build_model(DecoderOnly, spec, tensors, source, kind=family.kind, tied=tied)
+    if (context := read_value(config, "max_position_embeddings", int)) != spec.max_len:
+        log.warning(
+            "max_len is %d, the sliding_window of this %s, instead of %d: beyond it a token would not see all before "
+            "it, for which Tercet has no attention", spec.max_len, family.kind, context,
+        )  # fmt: skip
+    return model
 
 
 def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
     """The spec of what `from_llama` reads: the config says all of it. Raises as it does."""
-    with raise_config_errors(KIND):
-        return with_ids(_spec(config), n_ids)
+    family = FAMILIES[read_model_type(config, *FAMILIES)]
+    with raise_config_errors(family.kind):
+        return with_ids(_spec(config, family), n_ids)
 
 
-def to_llama(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """The inverse of `from_llama`: config and tensors of a LlamaForCausalLM.
+def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_llama`: config and tensors of a LlamaForCausalLM, or of the one of its kin that it is.
+
+    Args:
+        model_type: which it must be; the one that has what the model has by default.
 
     Raises:
-        UserError: naming what the model has and no Llama does.
+        UserError: naming what the model has and no model of that type does.
     """
     spec, stack = model.spec, model.spec.stack
+    model_type = _nearest(spec) if model_type is None else model_type
+    family = FAMILIES[model_type]
     position = stack.position if isinstance(stack.position, Rotary) else Rotary()
     features = [
-        *features_of_stack("stack", stack, placement="pre", positions=["rotary"], norm="rms", gated=True),
+        *features_of_stack(
+            "stack", stack, placement="pre", positions=["rotary"], norm="rms", gated=True, qk_norm=family.qk_norm
+        ),
         ("stack.position.share", position.share, [1.0]),
-        *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
+        *_features_of_family(stack, family),
+        *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings and not family.scale_embedding),
     ]
-    check_features(f"{KIND} of transformers", features)
-    # Attention's four matrices have biases there, or none of them.
-    attention = stack.biases.qkv or stack.biases.out
-    biases = Biases(qkv=attention, out=attention, feedforward=stack.biases.feedforward)
-    written = replace(spec, pad_vocab_to=1, scale_embedding=False, stack=replace(stack, bias=biases))
-    equal = rewrite_model(model, written)
-    state = export_state(own_tensors(equal), _source, prefix="model.", outside=("lm_head.",))
-    return _config(equal.spec, position, biases), state
+    check_features(f"{family.kind} of transformers", features)
+    biases = _write_biases(stack.biases, family)
+    scaled = family.scale_embedding
+    equal = rewrite_model(
+        model, replace(spec, pad_vocab_to=1, scale_embedding=scaled, stack=replace(stack, bias=biases))
+    )
+    source = partial(_source, family=family, norm_eps=stack.norm_eps)
+    state = export_state(own_tensors(equal), source, prefix="model.", outside=("lm_head.",))
+    return _config(equal.spec, model_type, position), state
 
 
-def _config(spec: DecoderOnlySpec, position: Rotary, biases: Biases) -> Plain:
-    stack = spec.stack
+def _nearest(spec: DecoderOnlySpec) -> str:
+    """The model_type that has what the model has. A Mistral without a window is a Llama."""
+    stack, biases = spec.stack, spec.stack.biases
+    if stack.qk_norm:
+        return "qwen3"
+    if spec.scale_embedding and spec.tie_embeddings:
+        return "gemma"
+    alone = biases.qkv and not biases.out and not biases.feedforward
+    return "qwen2" if alone and stack.d_model == stack.n_heads * stack.head_width else "llama"
+
+
+def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
+    activations = [ours for ours, theirs in ACTIVATION_NAMES.items() if theirs not in family.renamed_activations]
+    biases = [kind for kind, switch in family.switches.items() if switch is False]
+    return [
+        *([feature_of_width("stack", stack)] if family.divided else []),
+        ("stack.activation", stack.activation, activations),
+        *((f"stack.bias.{kind}", getattr(stack.biases, kind), [False]) for kind in biases),
+    ]
+
+
+def _write_biases(biases: Biases, family: Family) -> Biases:
+    """Where one switch is for several kinds of layers, all of them have biases, or none."""
+    switches = family.switches
+    asked = {switch: any(getattr(biases, kind) for kind in switches if switches[kind] == switch) for switch in
+             switches.values() if isinstance(switch, str)}  # fmt: skip
+    return Biases(**{kind: asked[switch] if isinstance(switch, str) else switch for kind, switch in switches.items()})
+
+
+def _config(spec: DecoderOnlySpec, model_type: str, position: Rotary) -> Plain:
+    stack, family = spec.stack, FAMILIES[model_type]
+    keys = {switch: getattr(stack.biases, kind) for kind, switch in family.switches.items() if isinstance(switch, str)}
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [f"{family.kind}ForCausalLM"],
+        "model_type": model_type,
         "vocab_size": spec.vocab_size,
         "max_position_embeddings": spec.max_len,
         "hidden_size": stack.d_model,
@@ -108,38 +233,59 @@ def _config(spec: DecoderOnlySpec, position: Rotary, biases: Biases) -> Plain:
         "rope_parameters": {"rope_type": "default", "rope_theta": position.base},
         "attention_dropout": stack.dropout.attention,
         "tie_word_embeddings": spec.tie_embeddings,
-        "attention_bias": biases.qkv,
-        "mlp_bias": biases.feedforward,
+        **keys,
     }
 
 
-def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
-    check_model_type(config, "llama")
+def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
+    check_settings(config, REQUIRED_SETTINGS, family.kind)
     heads, width = read_value(config, "num_attention_heads", int), read_value(config, "hidden_size", int)
+    context, window = read_value(config, "max_position_embeddings", int), _window(config, family)
+    activation = read_value(config, "hidden_act", str)
     return DecoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
-        max_len=read_value(config, "max_position_embeddings", int),
-        tie_embeddings=read_bool(config, "tie_word_embeddings", False),
+        max_len=context if window is None else min(context, window),
+        tie_embeddings=read_bool(config, "tie_word_embeddings", family.tie_embeddings),
+        scale_embedding=family.scale_embedding,
         stack=StackSpec(
             d_model=width,
             n_layers=read_value(config, "num_hidden_layers", int),
             n_heads=heads,
             n_kv_heads=read_value(config, "num_key_value_heads", int, heads),
-            d_head=None if config.get("head_dim") is None else read_value(config, "head_dim", int),
+            d_head=family.head_dim if config.get("head_dim") is None else read_value(config, "head_dim", int),
             d_ff=read_value(config, "intermediate_size", int),
-            position=Rotary(base=_base(config)),
+            position=Rotary(base=_base(config, family)),
             norm="rms",
             norm_eps=read_value(config, "rms_norm_eps", float),
             norm_bias=False,
-            activation=read_activation(config, "hidden_act"),
+            activation=read_activation(
+                {"hidden_act": family.renamed_activations.get(activation, activation)}, "hidden_act"
+            ),
             gated=True,
-            bias=_biases(config),
+            bias=_read_biases(config, family),
+            qk_norm=family.qk_norm,
             dropout=Dropout(attention=read_value(config, "attention_dropout", float, 0.0)),
         ),
     )
 
 
-def _base(config: Mapping[str, Any]) -> float:
+def _window(config: Mapping[str, Any], family: Family) -> int | None:
+    """How many tokens some layer looks back at the most, itself included; None where all look back at all."""
+    switch = family.windowed
+    if not (read_bool(config, switch, False) if isinstance(switch, str) else switch):
+        return None
+    if config.get("sliding_window", WINDOW) is None:
+        return None
+    if isinstance(switch, str):  # then it is the window of some layers alone
+        first = read_value(config, "max_window_layers", int, FIRST_WINDOWED)
+        kinds = config.get("layer_types")
+        slides = "sliding_attention" in kinds if isinstance(kinds, list) else first < config["num_hidden_layers"]
+        if not slides:
+            return None
+    return read_value(config, "sliding_window", int, WINDOW)
+
+
+def _base(config: Mapping[str, Any], family: Family) -> float:
     """The rotation's base, which stands in one of three places; 10000 where it stands in none."""
     rope: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
     for key in ("rope_scaling", "rope_parameters"):
@@ -149,16 +295,26 @@ def _base(config: Mapping[str, Any]) -> float:
         rope |= {name: value for name, value in (settings or {}).items() if value is not None}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise UserError(f"the rotation is scaled by {kind!r}, which Tercet does not have; it reads a Llama without")
+        raise UserError(
+            f"the rotation is scaled by {kind!r}, which Tercet does not have; it reads a {family.kind} without"
+        )
     if read_value(rope, "partial_rotary_factor", float, 1.0) != 1.0:
-        raise UserError("partial_rotary_factor is not 1, which no Llama of transformers follows; leave it out")
+        raise UserError(f"partial_rotary_factor is not 1, which no {family.kind} of transformers follows; leave it out")
     return read_value(rope, "rope_theta", float, 10_000.0)
 
 
-def _biases(config: Mapping[str, Any]) -> bool | Biases:
-    attention, mlp = (read_bool(config, f"{part}_bias", False) for part in ("attention", "mlp"))
-    return attention if attention == mlp else Biases(qkv=attention, out=attention, feedforward=mlp)
+def _read_biases(config: Mapping[str, Any], family: Family) -> bool | Biases:
+    biases = Biases(
+        **{
+            kind: read_bool(config, switch, False) if isinstance(switch, str) else switch
+            for kind, switch in family.switches.items()
+        }
+    )
+    return biases.qkv if biases.qkv == biases.out == biases.feedforward else biases
 
 
-def _source(ours: str) -> Source:
-    return Source(name=their_name(ours, NAMES))
+def _source(ours: str, family: Family, norm_eps: float) -> Source:
+    # In theirs the norms on queries and keys have the epsilon e of the others, and x / sqrt(mean(x^2) + e) is what
+    # comes of c x where e is c^2 as large.
+    scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and ours.endswith(QUERIES_KEYS) else 1.0
+    return Source(name=their_name(ours, NAMES), scale=scale, offset=family.norm_offset if ours.endswith(NORMS) else 0.0)

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
     ACTIVATION_NAMES,
-    check_model_type,
     check_settings,
     raise_config_errors,
     read_activation,
     read_bool,
+    read_model_type,
     read_value,
     with_ids,
 )
@@ -182,7 +182,7 @@ def interleave_columns(width: int) -> Int[Tensor, " D"]:
 
 
 def _spec(config: Mapping[str, Any], *, shared: bool, biased: bool) -> EncoderDecoderSpec:
-    check_model_type(config, "marian")
+    read_model_type(config, "marian")
     check_settings(config, REQUIRED_SETTINGS, KIND)
     source_size = read_value(config, "vocab_size", int)
     is_joint = read_bool(config, "share_encoder_decoder_embeddings", True)

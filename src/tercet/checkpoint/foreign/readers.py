@@ -4,9 +4,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tercet.checkpoint.foreign.bert import bert_spec, from_bert
+from tercet.checkpoint.foreign.distilbert import distilbert_spec, from_distilbert
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
+from tercet.checkpoint.foreign.llama import FAMILIES as LLAMA_FAMILIES
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
+from tercet.checkpoint.foreign.roberta import MODEL_TYPES as ROBERTA_TYPES
+from tercet.checkpoint.foreign.roberta import from_roberta, roberta_spec
 from tercet.models import AnyModel, AnySpec
 
 
@@ -19,5 +23,8 @@ class Reader(NamedTuple):
 
 READERS = {  # by their model_type
     "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
-    "llama": Reader(llama_spec, from_llama), "marian": Reader(marian_spec, from_marian),
+    "marian": Reader(marian_spec, from_marian),
+    "distilbert": Reader(distilbert_spec, from_distilbert),
+    **dict.fromkeys(LLAMA_FAMILIES, Reader(llama_spec, from_llama)),
+    **dict.fromkeys(ROBERTA_TYPES, Reader(roberta_spec, from_roberta)),
 }  # fmt: skip

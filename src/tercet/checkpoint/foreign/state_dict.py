@@ -33,24 +33,38 @@ class Source:
     Attributes:
         transposed: its matrix is kept as (in, out), where ours is (out, in).
         part, parts: which of several of ours, that stand side by side in its last dimension.
+        scale, offset: ours is theirs * scale + offset, worked out in float32.
+        skipped: how many rows of theirs stand before ours.
     """
 
     name: str
     transposed: bool = False
     part: int = 0
     parts: int = 1
+    scale: float = 1.0
+    offset: float = 0.0
+    skipped: int = 0
 
     def shape(self, ours: Tensor) -> torch.Size:
-        *rest, last = reversed(ours.shape) if self.transposed else ours.shape
+        first, *rest = reversed(ours.shape) if self.transposed else ours.shape
+        *rest, last = (first + self.skipped, *rest)
         return torch.Size([*rest, last * self.parts])
 
     def read(self, theirs: Tensor) -> Tensor:
-        tensor = theirs.chunk(self.parts, dim=-1)[self.part]
-        return self.write(tensor)
+        tensor = self._turn(theirs.chunk(self.parts, dim=-1)[self.part][self.skipped :])
+        return tensor if self._is_plain else tensor.float() * self.scale + self.offset
 
     def write(self, ours: Tensor) -> Tensor:
-        """Our tensor as theirs, or as a part of it: to transpose is its own inverse."""
-        return ours.T if self.transposed and ours.ndim == 2 else ours
+        """Our tensor as theirs, or as a part of it; nothing is written that has rows before ours."""
+        return self._turn(ours if self._is_plain else (ours.float() - self.offset) / self.scale)
+
+    @property
+    def _is_plain(self) -> bool:
+        return (self.scale, self.offset) == (1.0, 0.0)
+
+    def _turn(self, tensor: Tensor) -> Tensor:
+        """To transpose is its own inverse."""
+        return tensor.T if self.transposed and tensor.ndim == 2 else tensor
 
 
 def strip_names(

@@ -10,6 +10,7 @@ from torch import Tensor
 from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
 from tercet.checkpoint.foreign.bert import to_bert
+from tercet.checkpoint.foreign.distilbert import is_distilbert, to_distilbert
 from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
 from tercet.checkpoint.foreign.marian import to_marian
@@ -54,7 +55,7 @@ def transformers_writer(trained: Trained) -> Callable[[Path], None]:
 
 def _equal(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
     if isinstance(model, EncoderOnly):
-        return to_bert(model)
+        return to_distilbert(model) if is_distilbert(model.spec) else to_bert(model)
     if isinstance(model, EncoderDecoder):
         return to_marian(model)
     return to_llama(model) if isinstance(model.spec.stack.position, Rotary) else to_gpt2(model)

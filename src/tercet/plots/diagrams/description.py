@@ -259,7 +259,9 @@ def _describe_encoder_heads(
         first = Box(kind="pool", title="First token", shape=(b, width))
         pooled = (
             first,
-            read_linear(model.pooler.dense, "pooler.dense", (b, width), title="Pooler", more=("then tanh",)),
+            read_linear(
+                model.pooler.dense, "pooler.dense", (b, width), title="Pooler", more=(f"then {spec.pooler_activation}",)
+            ),
         )
     by_pooler = spec.classifier is not None and spec.classifier.over == "texts" and spec.classifier.pooling == "pooler"
     if spec.next_sentence:

@@ -1,0 +1,209 @@
+"""DistilBERT as the `transformers` library keeps it: a BERT without segments, whose pooler ends with a ReLU.
+
+Sanh et al. (2019). Its norms have an epsilon of 1e-12, which no config says, and attention's output no dropout.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from tercet.checkpoint.foreign.config_keys import (
+    ACTIVATION_NAMES,
+    raise_config_errors,
+    read_activation,
+    read_bool,
+    read_model_type,
+    read_value,
+    with_ids,
+)
+from tercet.checkpoint.foreign.features import (
+    FIXED,
+    Feature,
+    check_features,
+    features_of_heads,
+    features_of_stack,
+    features_of_vocabulary,
+    rewrite_model,
+)
+from tercet.checkpoint.foreign.label_names import read_labels, write_labels
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
+from tercet.checkpoint.weights import own_tensors
+from tercet.config import Plain
+from tercet.models import BranchDropout, Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
+from tercet.nn import Learned
+
+KIND = "DistilBERT"
+EPSILON = 1e-12
+NAMES = {
+    "embedding": "embeddings.word_embeddings",
+    "stack.position.table": "embeddings.position_embeddings",
+    "stack.embedding_norm": "embeddings.LayerNorm",
+    "stack.blocks.N.self_attention.query": "transformer.layer.N.attention.q_lin",
+    "stack.blocks.N.self_attention.key": "transformer.layer.N.attention.k_lin",
+    "stack.blocks.N.self_attention.value": "transformer.layer.N.attention.v_lin",
+    "stack.blocks.N.self_attention.out": "transformer.layer.N.attention.out_lin",
+    "stack.blocks.N.self_residual.after": "transformer.layer.N.sa_layer_norm",
+    "stack.blocks.N.feedforward.up": "transformer.layer.N.ffn.lin1",
+    "stack.blocks.N.feedforward.down": "transformer.layer.N.ffn.lin2",
+    "stack.blocks.N.feedforward_residual.after": "transformer.layer.N.output_layer_norm",
+    "transform.dense": "vocab_transform",
+    "transform.norm": "vocab_layer_norm",
+    "unembedding": "vocab_projector",
+    "pooler.dense": "pre_classifier",
+    "classifier": "classifier",
+}
+HEADS = ("vocab_", "pre_classifier.", "classifier.")  # how their names begin
+LABELS, TIED = "classifier.weight", ("vocab_projector.weight", "embeddings.word_embeddings.weight")
+
+
+def from_distilbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
+    """The model, in eval mode, of a DistilBertModel, DistilBertForMaskedLM or a DistilBERT that classifies.
+
+    Args:
+        config: what its config.json holds.
+        state: its tensors by name.
+        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+
+    Raises:
+        UserError: where the two do not belong together, or are of another model.
+    """
+    tensors, spec = _their_names(state), distilbert_spec(config, state, n_ids=n_ids)
+    tied = None if spec.masked_head is None else TIED
+    return build_model(EncoderOnly, spec, tensors, _source, kind=KIND, tied=tied)
+
+
+def distilbert_spec(
+    config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
+) -> EncoderOnlySpec:
+    """The spec of what `from_distilbert` reads; no tensor is looked into. Raises as it does."""
+    with raise_config_errors(KIND):
+        return with_ids(_spec(config, _their_names(state)), n_ids)
+
+
+def is_distilbert(spec: EncoderOnlySpec) -> bool:
+    """Whether a model has what a DistilBERT has and a BERT would have to be given, or cannot have."""
+    if spec.pooler:
+        return spec.pooler_activation == "relu"
+    return spec.n_segments == 0 and spec.stack.norm_eps == EPSILON
+
+
+def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_distilbert`: config and tensors of the class that has the model's heads.
+
+    Raises:
+        UserError: naming what the model has and no DistilBERT does.
+    """
+    spec, stack = model.spec, model.spec.stack
+    masked = spec.masked_head is not None
+    features = [
+        *features_of_stack("stack", stack, placement="post", positions=FIXED, gated=False),
+        *features_of_heads("stack", stack),
+        ("stack.norm_eps", stack.norm_eps, [EPSILON]),
+        ("n_segments", spec.n_segments, [0]),
+        *features_of_vocabulary(spec, embedding_norm=True, tied=masked and spec.tie_embeddings),
+        *_features_of_heads_on_top(spec),
+    ]
+    check_features(f"{KIND} of transformers", features)
+    written = replace(
+        spec,
+        pad_vocab_to=1,
+        scale_embedding=False,
+        masked_head=MaskedHead(transform=True, bias=True) if masked else None,
+        stack=replace(stack, position=Learned(), bias=True, norm_bias=True),
+    )
+    equal = rewrite_model(model, written)
+    config = _config(equal.spec)
+    prefix = "" if config["architectures"] == ["DistilBertModel"] else "distilbert."
+    return config, export_state(own_tensors(equal), _source, prefix=prefix, outside=HEADS)
+
+
+def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
+    head = spec.classifier
+    texts = head is not None and head.over == "texts"
+    return [
+        *([] if spec.masked_head is None else [("masked_head.transform", spec.masked_head.transform, [True])]),
+        ("next_sentence", spec.next_sentence, [False]),
+        *([("classifier.pooling", head.pooling, ["pooler"])] if head is not None and texts else []),
+        *([] if texts else [("pooler", spec.pooler, [False])]),
+    ]
+
+
+def _architecture(spec: EncoderOnlySpec) -> str:
+    if spec.classifier is None:
+        return "DistilBertModel" if spec.masked_head is None else "DistilBertForMaskedLM"
+    over = {"texts": "Sequence", "tokens": "Token"}[spec.classifier.over]
+    return f"DistilBertFor{over}Classification"
+
+
+def _config(spec: EncoderOnlySpec) -> Plain:
+    stack, classifier = spec.stack, spec.classifier
+    config: Plain = {
+        "architectures": [_architecture(spec)],
+        "model_type": "distilbert",
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.max_len,
+        "sinusoidal_pos_embds": False,
+        "dim": stack.d_model,
+        "n_layers": stack.n_layers,
+        "n_heads": stack.n_heads,
+        "hidden_dim": stack.inner_width,
+        "activation": ACTIVATION_NAMES[stack.activation],
+        "dropout": stack.dropout.branches.feedforward,
+        "attention_dropout": stack.dropout.attention,
+        "tie_word_embeddings": spec.tie_embeddings,
+    }
+    return (
+        config
+        if classifier is None
+        else config | write_labels(classifier) | {"seq_classif_dropout": classifier.dropout}
+    )
+
+
+def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
+    read_model_type(config, "distilbert")
+    rate = read_value(config, "dropout", float)
+    texts = "pre_classifier.weight" in state
+    classifier = None
+    if LABELS in state:
+        classifier = Classifier(
+            labels=read_labels(config, len(state[LABELS])),
+            over="texts" if texts else "tokens",
+            pooling="pooler" if texts else "mean",
+            dropout=read_value(config, "seq_classif_dropout", float, 0.2) if texts else rate,
+        )
+    return EncoderOnlySpec(
+        vocab_size=read_value(config, "vocab_size", int),
+        max_len=read_value(config, "max_position_embeddings", int),
+        embedding_norm=True,
+        tie_embeddings=read_bool(config, "tie_word_embeddings", True),
+        masked_head=MaskedHead(transform=True, bias=True) if any(name.startswith("vocab_") for name in state) else None,
+        pooler=texts,
+        pooler_activation="relu" if texts else "tanh",
+        classifier=classifier,
+        stack=StackSpec(
+            d_model=read_value(config, "dim", int),
+            n_layers=read_value(config, "n_layers", int),
+            n_heads=read_value(config, "n_heads", int),
+            d_ff=read_value(config, "hidden_dim", int),
+            position=Learned(),
+            norm_eps=EPSILON,
+            placement="post",
+            activation=read_activation(config, "activation"),
+            dropout=Dropout(
+                embedding=rate,
+                attention=read_value(config, "attention_dropout", float),
+                residual=BranchDropout(attention=0.0, feedforward=rate),
+            ),
+        ),
+    )
+
+
+def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    positions = "embeddings.position_ids"  # 0, 1, 2 ...
+    return strip_names(state, prefix="distilbert.", no_weight=lambda name: name == positions)
+
+
+def _source(ours: str) -> Source:
+    return Source(name=their_name(ours, NAMES))

@@ -1,0 +1,104 @@
+"""RoBERTa as the `transformers` library keeps it: a BERT whose table of positions begins behind the padding's id.
+
+Liu et al. (2019); XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same with other
+vocabularies. A position is counted there from pad_token_id + 1 on, among tokens that are no padding, so the rows before
+it are never read and are left out here. A classifier over texts has a layer of its own on the first token, which is
+BERT's pooler. What is written of it is a BERT: nothing tells the two apart but the names of the tensors.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from tercet.checkpoint.foreign.bert import NAMES as BERT_NAMES
+from tercet.checkpoint.foreign.bert import read_classifier, read_encoder
+from tercet.checkpoint.foreign.config_keys import raise_config_errors, read_bool, read_model_type, read_value, with_ids
+from tercet.checkpoint.foreign.state_dict import Source, build_model, merge_tied, strip_names, their_name
+from tercet.config import UserError
+from tercet.models import EncoderOnly, EncoderOnlySpec, MaskedHead
+
+KIND = "RoBERTa"
+MODEL_TYPES = ("roberta", "xlm-roberta", "camembert")
+NAMES = {
+    **BERT_NAMES,
+    "transform.dense": "lm_head.dense",
+    "transform.norm": "lm_head.layer_norm",
+    "unembedding": "lm_head.decoder",
+}
+OVER_TEXTS = {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
+POSITIONS = "stack.position.table.weight"
+BIAS, DECODER, WORDS = "lm_head.bias", "lm_head.decoder", "embeddings.word_embeddings.weight"
+
+
+def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
+    """The model, in eval mode, of a RobertaModel, RobertaForMaskedLM or a RoBERTa that classifies.
+
+    Args:
+        config: what its config.json holds.
+        state: its tensors by name.
+        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+
+    Raises:
+        UserError: where the two do not belong together, or are of another model.
+    """
+    tensors, spec = _their_names(state), roberta_spec(config, state, n_ids=n_ids)
+    tied = None
+    if spec.masked_head is not None:
+        tied = (f"{DECODER}.weight", WORDS)
+        if not spec.tie_embeddings and f"{DECODER}.bias" in tensors:
+            tensors[BIAS] = tensors.pop(f"{DECODER}.bias")  # of the two it is the one that counts
+        merge_tied(tensors, f"{DECODER}.bias", BIAS, KIND)
+    texts = spec.classifier is not None and spec.classifier.over == "texts"
+    source = partial(_source, names=NAMES | (OVER_TEXTS if texts else {}), skipped=_first_position(config))
+    return build_model(EncoderOnly, spec, tensors, source, kind=KIND, tied=tied)
+
+
+def roberta_spec(
+    config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
+) -> EncoderOnlySpec:
+    """The spec of what `from_roberta` reads; no tensor is looked into. Raises as it does."""
+    with raise_config_errors(KIND):
+        return with_ids(_spec(config, _their_names(state)), n_ids)
+
+
+def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
+    read_model_type(config, *MODEL_TYPES)
+    stack = read_encoder(config, KIND)
+    masked, texts = any(name.startswith("lm_head.") for name in state), "classifier.dense.weight" in state
+    if masked and stack.activation != "gelu":
+        raise UserError(
+            f"hidden_act is {config['hidden_act']!r}, and what scores masked words has 'gelu' in every {KIND}; "
+            "Tercet has one activation for both"
+        )
+    weight = state.get("classifier.out_proj.weight" if texts else "classifier.weight")
+    return EncoderOnlySpec(
+        vocab_size=read_value(config, "vocab_size", int),
+        max_len=read_value(config, "max_position_embeddings", int) - _first_position(config),
+        n_segments=read_value(config, "type_vocab_size", int),
+        embedding_norm=True,
+        tie_embeddings=read_bool(config, "tie_word_embeddings", True),
+        masked_head=MaskedHead(transform=True, bias=True) if masked else None,
+        pooler=texts or "pooler.dense.weight" in state,
+        classifier=None if weight is None else read_classifier(config, weight, pooler=texts),
+        stack=stack,
+    )
+
+
+def _first_position(config: Mapping[str, Any]) -> int:
+    """The row of the table that the first token reads."""
+    return read_value(config, "pad_token_id", int, 1) + 1
+
+
+def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without what is no weight: positions 0, 1, 2 ..., and the pooler of old files whose classifier reads none."""
+    unread = ("pooler.",) if "classifier.dense.weight" in state else ()
+    return strip_names(
+        state, prefix="roberta.", no_weight=lambda name: name == "embeddings.position_ids" or name.startswith(unread)
+    )
+
+
+def _source(ours: str, names: Mapping[str, str], skipped: int) -> Source:
+    name = BIAS if ours == "unembedding.bias" else their_name(ours, names)
+    return Source(name=name, skipped=skipped if ours == POSITIONS else 0)

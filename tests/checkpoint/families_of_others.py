@@ -1,0 +1,220 @@
+"""Small random models of each family of `transformers` whose folders Tercet opens, and how far the two are apart."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from converted import opened_by_theirs
+from folders_of_others import shaken, written, written_greedily
+from torch import Tensor
+
+from tercet.checkpoint import convert, load_model
+from tercet.models import AnyModel, DecoderOnly, EncoderOnly
+
+B, T, VOCABULARY, LABELS = 2, 5, 23, 3
+PAD = 1  # whose id RoBERTa counts positions from
+HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model")
+Settings = Callable[[random.Random], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How to draw one.
+
+    Attributes:
+        name: with which its classes begin.
+        settings: those of its config.
+        heads: with which its classes end, one after another.
+        written_as: with which the classes of what we write begin.
+    """
+
+    name: str
+    settings: Settings
+    written_as: str
+    heads: tuple[str, ...] = ("ForCausalLM",)
+
+    def draw(self, seed: int) -> Any:
+        """A random model of theirs, in eval mode."""
+        drawn = random.Random(seed)
+        settings = self.settings(drawn)
+        kind = getattr(transformers, f"{self.name}{self.heads[seed % len(self.heads)]}")
+        torch.manual_seed(seed)
+        return shaken(kind(getattr(transformers, f"{self.name}Config")(**settings)), seed)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """The largest differences of what both answer, and whether they write the same eight tokens.
+
+    Attributes:
+        read: where we read their folder.
+        written: where they read the one that we then write.
+        same_tokens: None where a model writes nothing.
+    """
+
+    read: float
+    written: float
+    same_tokens: bool | None
+
+
+def llama_like(more: Settings) -> Settings:
+    def draw(drawn: random.Random) -> dict[str, Any]:
+        heads = drawn.choice([1, 2, 3, 6])
+        return {
+            "vocab_size": VOCABULARY, "max_position_embeddings": 31, "hidden_size": heads * 10, "intermediate_size": 29,
+            "num_attention_heads": heads, "num_hidden_layers": drawn.choice([1, 2, 3]),
+            "num_key_value_heads": drawn.choice([n for n in (1, 2, 3, 6) if heads % n == 0]),
+            "tie_word_embeddings": drawn.random() < 0.5, "rms_norm_eps": drawn.choice([1e-6, 1e-5, 1e-3]),
+            "rope_parameters": {"rope_type": "default", "rope_theta": drawn.choice([10_000.0, 1e6, 37.0])},
+            "head_dim": drawn.choice([4, 10, 16]),
+            "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+            **more(drawn),
+        }  # fmt: skip
+
+    return draw
+
+
+def bert_like(more: Settings) -> Settings:
+    def draw(drawn: random.Random) -> dict[str, Any]:
+        heads = drawn.choice([1, 2, 3])
+        return {
+            "vocab_size": VOCABULARY, "max_position_embeddings": 19, "hidden_size": heads * 10, "intermediate_size": 29,
+            "num_attention_heads": heads, "num_hidden_layers": drawn.choice([1, 2, 3]), "num_labels": LABELS,
+            "layer_norm_eps": drawn.choice([1e-12, 1e-5, 1e-3]), "type_vocab_size": drawn.choice([1, 2]),
+            "tie_word_embeddings": drawn.random() < 0.7, "pad_token_id": PAD,
+            **more(drawn),
+        }  # fmt: skip
+
+    return draw
+
+
+def gpt2(drawn: random.Random) -> dict[str, Any]:
+    heads = drawn.choice([1, 2, 3])
+    return {
+        "vocab_size": VOCABULARY, "n_positions": 31, "n_embd": heads * 10, "n_head": heads,
+        "n_layer": drawn.choice([1, 2, 3]), "n_inner": drawn.choice([None, 29]),
+        "activation_function": drawn.choice(["gelu_new", "gelu", "relu"]),
+        "tie_word_embeddings": drawn.random() < 0.5, "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+
+
+def distilbert(drawn: random.Random) -> dict[str, Any]:
+    heads = drawn.choice([1, 2, 3])
+    return {
+        "vocab_size": VOCABULARY, "max_position_embeddings": 19, "dim": heads * 10, "n_heads": heads, "hidden_dim": 29,
+        "n_layers": drawn.choice([1, 2, 3]), "activation": drawn.choice(["gelu", "relu"]), "num_labels": LABELS,
+        "tie_word_embeddings": drawn.random() < 0.7, "sinusoidal_pos_embds": drawn.random() < 0.3,
+    }  # fmt: skip
+
+
+def roberta(name: str) -> Family:
+    return Family(name=name, settings=bert_like(lambda drawn: {}), written_as="Bert", heads=HEADS)
+
+
+FAMILIES = {
+    "GPT-2": Family(name="GPT2", settings=gpt2, written_as="GPT2", heads=("LMHeadModel",)),
+    "Llama": Family(
+        name="Llama", written_as="Llama",
+        settings=llama_like(
+            lambda drawn: {"attention_bias": drawn.random() < 0.3, "mlp_bias": drawn.random() < 0.3}
+        ),
+    ),
+    "Mistral": Family(
+        name="Mistral", written_as="Llama",
+        settings=llama_like(lambda drawn: {"sliding_window": drawn.choice([None, 31, 47, 13])}),
+    ),
+    "Qwen2": Family(
+        name="Qwen2", written_as="Qwen2",
+        settings=llama_like(
+            lambda drawn: {
+                "use_sliding_window": drawn.random() < 0.5, "sliding_window": 13, "head_dim": 10,
+                "max_window_layers": drawn.choice([0, 1, 28]),
+            }
+        ),
+    ),
+    "Qwen3": Family(
+        name="Qwen3", written_as="Qwen3",
+        settings=llama_like(lambda drawn: {"attention_bias": drawn.random() < 0.4, "hidden_size": 31}),
+    ),
+    "Gemma": Family(
+        name="Gemma", written_as="Gemma",
+        settings=llama_like(
+            lambda drawn: {
+                "attention_bias": drawn.random() < 0.3, "tie_word_embeddings": True,
+                "hidden_act": drawn.choice(["gelu_pytorch_tanh", "silu"]),
+            }
+        ),
+    ),
+    "BERT": Family(
+        name="Bert", written_as="Bert", heads=HEADS,
+        settings=bert_like(lambda drawn: {"hidden_act": drawn.choice(["gelu", "relu", "gelu_new"])}),
+    ),
+    "RoBERTa": roberta("Roberta"),
+    "XLM-RoBERTa": roberta("XLMRoberta"),
+    "CamemBERT": roberta("Camembert"),
+    "DistilBERT": Family(name="DistilBert", settings=distilbert, written_as="DistilBert", heads=HEADS),
+}  # fmt: skip
+
+
+@torch.no_grad()
+def distance(family: Family, seed: int, folder: Path, *, dtype: torch.dtype = torch.float32) -> Distance:
+    """How far the two are apart on one random model, which is read from and written to folders within `folder`.
+
+    Args:
+        dtype: of its weights in their folder.
+    """
+    theirs = family.draw(seed)
+    ours = load_model(written(folder / "theirs", theirs.to(dtype))).model
+    theirs = theirs.float()
+    out = convert(folder / "theirs", folder / "again", "hf")
+    (kind,) = json.loads((out / "config.json").read_text())["architectures"]
+    assert kind == type(theirs).__name__.replace(family.name, family.written_as)
+    again = opened_by_theirs(out, getattr(transformers, kind))
+    draw = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(PAD + 1, VOCABULARY, (B, T), generator=draw)
+    segments = torch.randint(getattr(theirs.config, "type_vocab_size", 1), (B, T), generator=draw)
+    read, wrote = (
+        max((mine - other).abs().max().item() for mine, other in _answers(ours, model, tokens, segments))
+        for model in (theirs, again)
+    )
+    if not isinstance(ours, DecoderOnly):
+        return Distance(read, wrote, None)
+    greedy = written_greedily(ours, tokens, 8)
+    return Distance(read, wrote, all(torch.equal(greedy, _greedily(model, tokens)) for model in (theirs, again)))
+
+
+def _answers(ours: AnyModel, theirs: Any, tokens: Tensor, segments: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """What both answer: logits, or those of the head that there is; of encoders with a padded row."""
+    if isinstance(ours, DecoderOnly):
+        yield ours(tokens), theirs(tokens).logits
+        return
+    assert isinstance(ours, EncoderOnly)
+    mask = torch.arange(T) < torch.tensor([[T], [T - 2]])
+    tokens = tokens.where(mask, PAD)
+    told = {"input_ids": tokens, "attention_mask": mask.long()}
+    if ours.spec.n_segments > 1:
+        told["token_type_ids"] = segments
+    answer = theirs(**told)
+    hidden = ours.hidden(tokens, token_mask=mask, segments=segments if ours.spec.n_segments else None)
+    if ours.spec.classifier is not None:
+        mine = ours.classify(hidden, mask)
+        yield (mine, answer.logits) if mine.ndim == 2 else (mine[mask], answer.logits[mask])
+    elif ours.spec.masked_head is not None:
+        yield ours.logits(hidden)[mask], answer.logits[mask]
+    else:
+        yield hidden[mask], answer.last_hidden_state[mask]
+        if ours.spec.pooler:
+            yield ours.pooled(hidden, mask), answer.pooler_output
+
+
+def _greedily(theirs: Any, tokens: Tensor) -> Tensor:
+    mask = torch.ones_like(tokens)
+    return theirs.generate(
+        tokens, attention_mask=mask, do_sample=False, max_new_tokens=8, min_new_tokens=8, eos_token_id=None,
+        pad_token_id=0,
+    )[:, tokens.shape[1] :]  # fmt: skip

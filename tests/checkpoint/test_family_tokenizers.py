@@ -1,0 +1,151 @@
+"""The tokenizers of the families that Tercet reads, as their own classes save them: ids are AutoTokenizer's."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import transformers
+from tokenizers import models, pre_tokenizers, trainers
+
+from tercet.config import UserError
+from tercet.tokens import Tokenizer
+from tercet.tokens.foreign import tokenizers_of
+
+TEXT = "The cat sat on the mat. Don't they say: naïve größe, 1234 567? \n\n  def f(x):\n    return x\n"
+LINES = [
+    TEXT,
+    "The cat",
+    " the  cat\n",
+    "日本 🙂 in 2024",
+    "",
+    "it's <s> not </s> [SEP] an end",
+    "\tTabs\r\nand lines  ",
+]
+ENDS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def bytes_bpe(special: list[str]) -> dict[str, Any]:
+    """Vocabulary and merges of a small BPE of bytes."""
+    built = tokenizers.Tokenizer(models.BPE())
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    built.train_from_iterator(
+        [TEXT] * 3,
+        trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    return {name: json.loads(built.to_str())["model"][name] for name in ("vocab", "merges")}
+
+
+def merges_of(model: dict[str, Any]) -> dict[str, Any]:
+    return model | {"merges": [tuple(merge) for merge in model["merges"]]}
+
+
+def qwen() -> Any:
+    return transformers.Qwen2Tokenizer(**merges_of(bytes_bpe(ENDS)), eos_token="<|im_end|>", pad_token="<|endoftext|>")
+
+
+def roberta() -> Any:
+    mask = tokenizers.AddedToken("<mask>", lstrip=True, special=True)  # as the published ones have it
+    return transformers.RobertaTokenizer(**merges_of(bytes_bpe(ROBERTA)), mask_token=mask)
+
+
+def xlm_roberta() -> Any:
+    letters = sorted(set(TEXT.replace("\n", "").replace(" ", "▁")) | {"▁"})
+    names = ["<s>", "<pad>", "</s>", "<unk>", "▁the", "▁cat", "▁sat", "at", *letters]
+    return transformers.XLMRobertaTokenizer(
+        vocab=[*((name, -float(n)) for n, name in enumerate(names)), ("<mask>", 0.0)]
+    )
+
+
+def distilbert() -> Any:
+    letters = sorted(set(TEXT.lower()) - set(" \n"))
+    names = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        "the",
+        "cat",
+    ]
+    return transformers.DistilBertTokenizer(vocab={name: number for number, name in enumerate(names)})
+
+
+def gemma() -> Any:
+    letters = sorted(set(TEXT.replace("\n", "").replace(" ", "▁")) | {"▁"})
+    merges = [("t", "h"), ("th", "e"), ("▁", "the"), ("a", "t"), ("▁", "c"), ("▁c", "at")]
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    names += [left + right for left, right in merges]
+    return transformers.GemmaTokenizer(vocab={name: n for n, name in enumerate(names)}, merges=merges)
+
+
+KINDS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "Qwen": ("qwen3", qwen),
+    "Gemma": ("gemma", gemma),
+    "RoBERTa": ("roberta", roberta),
+    "XLM-RoBERTa": ("xlm-roberta", xlm_roberta),
+    "DistilBERT": ("distilbert", distilbert),
+}
+
+
+def both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
+    """Ours and AutoTokenizer's, of one folder."""
+    model_type, build = KINDS[kind]
+    build().save_pretrained(folder)
+    config = {"model_type": model_type}
+    (folder / "config.json").write_text(json.dumps(config))
+    return tokenizers_of(folder, config)[0], transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_and_ends_are_those_of_auto_tokenizer(kind: str, tmp_path: Path) -> None:
+    ours, theirs = both(tmp_path, kind)
+    for line in LINES:
+        # What a text spells out is text in ours.
+        ids = theirs(line, split_special_tokens=True)["input_ids"]
+        if theirs.mask_token_id is None or theirs.cls_token_id is None:  # a language model's
+            assert [*ours.opening, *ours.encode(line)] == ids, line
+        else:
+            assert [ours.bos_id, *ours.encode(line), ours.eos_id] == ids, line
+    for role in ("eos", "pad"):
+        name = "sep" if role == "eos" and theirs.eos_token_id is None else role
+        assert getattr(ours, f"{role}_id") == getattr(theirs, f"{name}_token_id")
+
+
+@pytest.mark.parametrize("kind", ["RoBERTa", "XLM-RoBERTa", "DistilBERT"])
+def test_masks_are_where_theirs_are(kind: str, tmp_path: Path) -> None:
+    ours, theirs = both(tmp_path, kind)
+    for line in ("The <mask> sat", "<mask> cat", "The cat<mask>.", "the <mask> <mask> mat"):
+        ids = theirs(line.replace("<mask>", theirs.mask_token))["input_ids"]
+        assert [ours.bos_id, *ours.encode_masked(line).tolist(), ours.eos_id] == ids, line
+
+
+def two_files(folder: Path, kind: str, **settings: Any) -> Path:
+    """Vocabulary and merges alone, as older folders have them."""
+    model = bytes_bpe(ROBERTA if kind == "roberta" else ENDS)
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, model["merges"])))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_a_roberta_of_two_files(tmp_path: Path) -> None:
+    ours, _ = tokenizers_of(two_files(tmp_path, "roberta"), {"model_type": "roberta"})
+    theirs = roberta()
+    for line in LINES:
+        ids = theirs(line, split_special_tokens=True)["input_ids"]
+        assert [ours.bos_id, *ours.encode(line), ours.eos_id] == ids
+    masked = theirs("The <mask> sat")["input_ids"]
+    assert [ours.bos_id, *ours.encode_masked("The <mask> sat").tolist(), ours.eos_id] == masked
+
+
+@pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "Qwen2Tokenizer"}])
+def test_two_files_that_are_split_otherwise_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no tokenizer\.json, and a qwen2 splits a text in its own way; save its"):
+        tokenizers_of(two_files(tmp_path, "qwen2", **settings), {"model_type": "qwen2"})

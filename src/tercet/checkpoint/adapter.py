@@ -9,6 +9,7 @@ model folder's other files, in the place of `best/` and `last/`; the model is in
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,16 +59,23 @@ class Adapter:
     base: the folder of the model that it belongs to, as its file has it.
     layers: by the name of the linear layer.
     whole: weights that learnt as they are, by name.
+    transposed: whether the model keeps its matrices as (in, out), as GPT-2 does in `transformers`.
     """
 
     base: str
     layers: Mapping[str, LowRank]
     whole: Mapping[str, Tensor]
+    transposed: bool = False
 
 
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter in the place of a model's weights."""
     return all((folder / name).is_file() for name in ADAPTER)
+
+
+def is_foreign_adapter(folder: Path) -> bool:
+    """Whether it holds an adapter alone, as the `peft` library keeps one."""
+    return is_adapter(folder) and not (folder / "config.json").is_file()
 
 
 def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, base: str = BASE) -> Adapter:
@@ -161,6 +169,7 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
         "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.whole}) or None,
         "lora_dropout": 0.0,  # learning is over
         "bias": "none",
+        "fan_in_fan_out": adapter.transposed,
         "inference_mode": True,
     }
     write_atomically(folder / CONFIG, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
@@ -223,10 +232,10 @@ def _scaling(config: Mapping[str, Any], name: str, rank: int, path: Path) -> flo
     """What a layer's product is multiplied by: alpha/r, or alpha/√r where it is stabilised (Kalajdzievski 2023)."""
     alpha: Any = config.get("lora_alpha", 8)
     patterns: Any = config.get("alpha_pattern") or {}
-    if isinstance(patterns, dict):
-        for pattern, value in patterns.items():
-            if name == pattern or name.endswith(f".{pattern}"):
-                alpha = value
+    # In theirs each is a regular expression; of names, which have no other sign than a dot, it is the same.
+    if not isinstance(patterns, dict) or any(re.search(r"[^\w.]", pattern) for pattern in patterns):
+        raise UserError(f"{path}: alpha_pattern is {show(patterns)}, where Tercet reads names of layers, each in full")
+    alpha = next((value for pattern, value in patterns.items() if f".{name}".endswith(f".{pattern}")), alpha)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise UserError(f"{path}: lora_alpha is {show(alpha)}; put back the number of the trained adapter")
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

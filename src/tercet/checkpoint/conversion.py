@@ -11,6 +11,7 @@ from tercet.checkpoint.folder import load_model, replace_model_folder, save_trai
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.gguf_folder import gguf_writer
 from tercet.checkpoint.foreign.onnx_folder import onnx_writer
+from tercet.checkpoint.foreign.peft_folder import peft_writer
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError, suggest
@@ -41,8 +42,13 @@ def convert(
     trained = load_model(src)
     if merge and trained.adapter is None:
         raise UserError(f"{src} has no adapter to merge: leave --merge out")
-    if trained.adapter is not None and not merge:
-        raise UserError(f"{src} is an adapter beside the model that it belongs to: --merge makes one model of both")
+    if to == "peft" and merge:
+        raise UserError("--to peft writes the adapter alone: leave --merge out")
+    if trained.adapter is not None and not merge and to != "peft":
+        raise UserError(
+            f"{src} is an adapter beside the model that it belongs to: --merge makes one model of both, --to peft "
+            "writes the adapter alone"
+        )
     if to is None:
         save_trained(trained, dst, readme=trained.readme())
         return dst
@@ -58,6 +64,7 @@ WRITERS: dict[str, Callable[[Trained], Writer]] = {
     "ctranslate2": ctranslate2_writer,
     "gguf": gguf_writer,
     "onnx": onnx_writer,
+    "peft": peft_writer,
 }
 
 

@@ -32,14 +32,17 @@ from tercet.checkpoint.adapter import (
     adapter_of,
     find_base,
     is_adapter,
+    is_foreign_adapter,
+    merge_adapter,
     read_adapter,
     write_adapter,
 )
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
 from tercet.checkpoint.find_model import ADAPTER, find_model
-from tercet.checkpoint.foreign.gguf_file import GgufFile
-from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec
+from tercet.checkpoint.foreign.config_keys import name_in_errors
+from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_spec
+from tercet.checkpoint.foreign.peft_folder import to_ours
 from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.trained import Trained
@@ -60,7 +63,6 @@ from tercet.storage import (
 )
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import tokenizers_of
-from tercet.tokens.gguf import TEMPLATE, from_settings
 
 # What a folder of any kind may hold of a model: it makes way for a new one, with which it would be read together.
 PARTS = {
@@ -163,12 +165,15 @@ def load_model(path: Path | str) -> Trained:
     folder = find_model(Path(path))
     keep_memory()  # who loads a model is about to compute with it
     if folder.is_file():
-        return _load_gguf(folder, Path(path))
+        _check(folder.parent, read_manifest(folder.parent), [folder.name])
+        return load_gguf(folder, Path(path))
     return read_whole(folder, lambda manifest: _load(folder, manifest))
 
 
 def _load(folder: Path, manifest: Manifest | None) -> Trained:
     _check(folder, manifest)
+    if is_foreign_adapter(folder):
+        return _load_foreign_adapter(folder)
     config = read_json_file(folder / "config.json")
     if _is_foreign(config):
         return _load_foreign(folder, config)
@@ -189,7 +194,7 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
     if adapter is None:
         model = _build(folder, spec)
     else:
-        model = adapted_model(_load_base(folder, adapter).model, spec, adapter, folder)
+        model = adapted_model(load_model(_find_base(folder, adapter)).model, spec, adapter, folder)
     return Trained.wrap(
         model.eval(), tokenizer, source_tokenizer=source_tokenizer, card=card, chat_template=template, folder=folder,
         adapter=adapter,
@@ -209,11 +214,20 @@ def _build(folder: Path, spec: AnySpec) -> AnyModel:
     return model
 
 
-def _load_base(folder: Path, adapter: Adapter) -> Trained:
+def _load_foreign_adapter(folder: Path) -> Trained:
+    """The model that an adapter of the other library's names belongs to, with what was learnt in its weights."""
+    adapter = read_adapter(folder)
+    base = load_model(_find_base(folder, adapter))
+    ours = to_ours(adapter, base.model, folder)
+    merge_adapter(base.model, ours, folder)
+    return replace(base, adapter=ours, folder=folder, card=replace(base.card, name=folder.name))
+
+
+def _find_base(folder: Path, adapter: Adapter) -> Path:
     path = find_base(folder, adapter)
     if is_adapter(find_model(path)):
         raise UserError(f"{folder} is an adapter of {path}, which is one itself; give the model that it belongs to")
-    return load_model(path)
+    return path
 
 
 def read_spec(path: Path | str) -> AnySpec:
@@ -226,9 +240,9 @@ def read_spec(path: Path | str) -> AnySpec:
     """
     folder = find_model(Path(path))
     if folder.is_file():
-        file = GgufFile(folder)
-        with _name_in_errors(folder):
-            return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
+        return read_gguf_spec(folder)
+    if is_foreign_adapter(folder):
+        return read_spec(_find_base(folder, read_adapter(folder)))
     return read_whole(folder, lambda manifest: _read_spec(folder, manifest))
 
 
@@ -258,7 +272,7 @@ def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
     if not _is_foreign(config):
         return _spec(config, folder / "config.json")
     tokenizer, _ = tokenizers_of(folder, config)
-    with _name_in_errors(folder):
+    with name_in_errors(folder):
         return READERS[str(config["model_type"])].spec(config, read_state_dict(folder), n_ids=tokenizer.vocab_size)
 
 
@@ -273,20 +287,11 @@ def _is_foreign(config: Plain) -> bool:
     return "family" not in config and isinstance(kind, str) and kind in READERS
 
 
-@contextmanager
-def _name_in_errors(path: Path) -> Generator[None]:
-    """A reader's mistakes are told with the path."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-
-
 def _load_foreign(folder: Path, config: Plain) -> Trained:
     tokenizer, source_tokenizer = tokenizers_of(folder, config)
     template = read_chat_template(folder)
     state = read_state_dict(folder)
-    with _name_in_errors(folder):
+    with name_in_errors(folder):
         model = READERS[str(config["model_type"])].model(config, state, n_ids=tokenizer.vocab_size)
     own = None if source_tokenizer is tokenizer else source_tokenizer
     _check_sizes(folder, model.spec, _tokenizers(tokenizer, own))
@@ -297,26 +302,6 @@ def _load_foreign(folder: Path, config: Plain) -> Trained:
         card=Card(name=folder.name),
         chat_template=template,
         folder=folder,
-    )
-
-
-def _load_gguf(path: Path, given: Path) -> Trained:
-    _check(path.parent, read_manifest(path.parent), [path.name])
-    file = GgufFile(path)
-    template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")
-    with _name_in_errors(path):
-        tokenizer = from_settings(file.settings)
-        model = from_gguf(file, n_ids=tokenizer.vocab_size)
-    if tokenizer.vocab_size != model.spec.vocab_size:
-        raise UserError(
-            f"{path}: {tokenizer.vocab_size} ids in its tokenizer, {model.spec.vocab_size} in its model; copy it again"
-        )
-    return Trained.wrap(
-        model,
-        tokenizer,
-        card=Card(name=name if isinstance(name, str) and name else path.stem),
-        chat_template=template if isinstance(template, str) else None,
-        folder=given,
     )
 
 

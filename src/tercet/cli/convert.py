@@ -22,9 +22,10 @@ def register(verbs: Verbs) -> None:
         "--to",
         metavar="KIND",
         help="hf: a folder that AutoModel and AutoTokenizer open; ctranslate2: one that CTranslate2 runs; gguf: a "
-        "file for llama.cpp; onnx: one for onnxruntime (default: one of our folders)",
+        "file for llama.cpp; onnx: one for onnxruntime; peft: an adapter alone, for a model of transformers (default: "
+        "one of our folders)",
     )
-    parser.add_argument("--merge", action="store_true", help="make one model of an adapter and what it belongs to")
+    parser.add_argument("--merge", action="store_true", help="make one model of an adapter and its model")
     parser.add_argument("--force", action="store_true", help="write over the model in DST")
 
 

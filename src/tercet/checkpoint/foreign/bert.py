@@ -79,7 +79,7 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
         if not spec.tie_embeddings and f"{DECODER}.bias" in tensors:
             tensors[BIAS] = tensors.pop(f"{DECODER}.bias")  # of the two it is the one that counts
         merge_tied(tensors, f"{DECODER}.bias", BIAS, KIND)
-    return build_model(EncoderOnly, spec, tensors, _source, kind=KIND, tied=tied)
+    return build_model(EncoderOnly, spec, tensors, bert_source, kind=KIND, tied=tied)
 
 
 def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnlySpec:
@@ -114,7 +114,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     equal = rewrite_model(model, written)
     config = _config(equal.spec)
     prefix = "" if config["architectures"] == ["BertModel"] else "bert."
-    state = export_state(own_tensors(equal), _source, prefix=prefix, outside=("cls.", "classifier."))
+    state = export_state(own_tensors(equal), bert_source, prefix=prefix, outside=("cls.", "classifier."))
     if masked and not spec.tie_embeddings:
         state[f"{DECODER}.bias"] = state[BIAS].clone()  # the one that counts where the matrices are two
     return config, state
@@ -236,5 +236,5 @@ def _new_name(name: str) -> str:
     return name
 
 
-def _source(ours: str) -> Source:
+def bert_source(ours: str) -> Source:
     return Source(name=BIAS if ours == "unembedding.bias" else their_name(ours, NAMES))

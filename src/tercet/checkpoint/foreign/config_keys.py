@@ -3,6 +3,7 @@
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -91,3 +92,12 @@ def with_ids(spec: Spec, n_ids: int | None) -> Spec:
     if n_ids is None or own or not 0 < n_ids < spec.vocab_size:
         return spec
     return replace(spec, vocab_size=n_ids, pad_vocab_to=spec.vocab_size)
+
+
+@contextmanager
+def name_in_errors(path: Path) -> Generator[None]:
+    """A reader's mistakes are told with the path."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

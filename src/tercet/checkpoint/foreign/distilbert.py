@@ -71,7 +71,7 @@ def from_distilbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
     """
     tensors, spec = _their_names(state), distilbert_spec(config, state, n_ids=n_ids)
     tied = None if spec.masked_head is None else TIED
-    return build_model(EncoderOnly, spec, tensors, _source, kind=KIND, tied=tied)
+    return build_model(EncoderOnly, spec, tensors, distilbert_source, kind=KIND, tied=tied)
 
 
 def distilbert_spec(
@@ -116,7 +116,7 @@ def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     equal = rewrite_model(model, written)
     config = _config(equal.spec)
     prefix = "" if config["architectures"] == ["DistilBertModel"] else "distilbert."
-    return config, export_state(own_tensors(equal), _source, prefix=prefix, outside=HEADS)
+    return config, export_state(own_tensors(equal), distilbert_source, prefix=prefix, outside=HEADS)
 
 
 def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
@@ -205,5 +205,5 @@ def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return strip_names(state, prefix="distilbert.", no_weight=lambda name: name == positions)
 
 
-def _source(ours: str) -> Source:
+def distilbert_source(ours: str) -> Source:
     return Source(name=their_name(ours, NAMES))

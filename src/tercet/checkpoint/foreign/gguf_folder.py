@@ -4,14 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tercet.checkpoint.card import Card
+from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.export_files import extend_card
-from tercet.checkpoint.foreign.gguf_file import write_gguf
-from tercet.checkpoint.foreign.gguf_model import to_gguf
+from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
+from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec, to_gguf
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError
-from tercet.models import DecoderOnly
+from tercet.models import DecoderOnly, DecoderOnlySpec
 from tercet.storage import write_atomically
-from tercet.tokens.gguf import TEMPLATE, to_settings
+from tercet.tokens.gguf import TEMPLATE, from_settings, to_settings
 
 FILE = "model.gguf"
 ALL_FLOAT32 = 0  # what llama.cpp calls the type of the whole file
@@ -55,3 +57,34 @@ def gguf_writer(trained: Trained) -> Callable[[Path], None]:
         write_gguf(folder / FILE, about, tensors)
 
     return write
+
+
+def read_gguf_spec(path: Path) -> DecoderOnlySpec:
+    """The spec of what `load_gguf` loads. Raises as it does."""
+    file = GgufFile(path)
+    with name_in_errors(path):
+        return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
+
+
+def load_gguf(path: Path, given: Path) -> Trained:
+    """The model in the file at `path`; `given` is how it was asked for.
+
+    Raises:
+        UserError: where the file is broken, or has what Tercet does not.
+    """
+    file = GgufFile(path)
+    template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")
+    with name_in_errors(path):
+        tokenizer = from_settings(file.settings)
+        model = from_gguf(file, n_ids=tokenizer.vocab_size)
+    if tokenizer.vocab_size != model.spec.vocab_size:
+        raise UserError(
+            f"{path}: {tokenizer.vocab_size} ids in its tokenizer, {model.spec.vocab_size} in its model; copy it again"
+        )
+    return Trained.wrap(
+        model,
+        tokenizer,
+        card=Card(name=name if isinstance(name, str) and name else path.stem),
+        chat_template=template if isinstance(template, str) else None,
+        folder=given,
+    )

@@ -73,7 +73,7 @@ def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
     """
     tensors = strip_names(state, prefix="transformer.", no_weight=lambda name: MASK.fullmatch(name) is not None)
     spec = gpt2_spec(config, state, n_ids=n_ids)
-    return build_model(DecoderOnly, spec, tensors, _source, kind=KIND, tied=("lm_head.weight", "wte.weight"))
+    return build_model(DecoderOnly, spec, tensors, gpt2_source, kind=KIND, tied=("lm_head.weight", "wte.weight"))
 
 
 def gpt2_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
@@ -97,7 +97,7 @@ def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     check_features(f"{KIND} of transformers", features)
     stack = replace(stack, position=Learned(), bias=True, norm_bias=True)
     equal = rewrite_model(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
-    state = export_state(own_tensors(equal), _source, prefix="transformer.", outside=("lm_head.",))
+    state = export_state(own_tensors(equal), gpt2_source, prefix="transformer.", outside=("lm_head.",))
     return _config(equal.spec), state
 
 
@@ -147,7 +147,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
     )
 
 
-def _source(ours: str) -> Source:
+def gpt2_source(ours: str) -> Source:
     name, part = their_name(ours, NAMES), ours.split(".")[-2]
     if part in FUSED:
         return Source(name=name, transposed=True, part=FUSED.index(part), parts=len(FUSED))

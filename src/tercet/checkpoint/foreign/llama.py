@@ -134,7 +134,7 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
     # Old files keep the frequencies of the rotation, which follow from its base.
     tensors = strip_names(state, prefix="model.", no_weight=lambda name: name.endswith("rotary_emb.inv_freq"))
     spec = llama_spec(config, state, n_ids=n_ids)
-    source = partial(_source, family=family, norm_eps=spec.stack.norm_eps)
+    source = partial(llama_source, family=family, norm_eps=spec.stack.norm_eps)
     tied = ("lm_head.weight", "embed_tokens.weight")
     model = build_model(DecoderOnly, spec, tensors, source, kind=family.kind, tied=tied)
     if (context := read_value(config, "max_position_embeddings", int)) != spec.max_len:
@@ -179,7 +179,7 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
     equal = rewrite_model(
         model, replace(spec, pad_vocab_to=1, scale_embedding=scaled, stack=replace(stack, bias=biases))
     )
-    source = partial(_source, family=family, norm_eps=stack.norm_eps)
+    source = partial(llama_source, family=family, norm_eps=stack.norm_eps)
     state = export_state(own_tensors(equal), source, prefix="model.", outside=("lm_head.",))
     return _config(equal.spec, model_type, position), state
 
@@ -313,7 +313,7 @@ def _read_biases(config: Mapping[str, Any], family: Family) -> bool | Biases:
     return biases.qkv if biases.qkv == biases.out == biases.feedforward else biases
 
 
-def _source(ours: str, family: Family, norm_eps: float) -> Source:
+def llama_source(ours: str, family: Family, norm_eps: float) -> Source:
     # In theirs the norms on queries and keys have the epsilon e of the others, and x / sqrt(mean(x^2) + e) is what
     # comes of c x where e is c^2 as large.
     scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and ours.endswith(QUERIES_KEYS) else 1.0

@@ -97,7 +97,7 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
         tensors[BIAS] = tensors[BIAS][0]
     spec = marian_spec(config, state, n_ids=n_ids)
     tied = ("lm_head.weight", SHARED if shared else EMBEDDINGS[1])
-    model = build_model(EncoderDecoder, spec, tensors, partial(_source, shared=shared), kind=KIND, tied=tied)
+    model = build_model(EncoderDecoder, spec, tensors, partial(marian_source, shared=shared), kind=KIND, tied=tied)
     order = interleave_columns(model.spec.encoder.d_model)
     for side, table in tables.items():
         _check_positions(model, side, table, order)
@@ -129,7 +129,7 @@ def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     equal = rewrite_model(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))
     back = interleave_columns(spec.encoder.d_model).argsort()
     tensors = {name: _in_order(name, tensor, back) for name, tensor in own_tensors(equal).items()}
-    state = export_state(tensors, partial(_source, shared=shared), prefix="model.", outside=("lm_head.", BIAS))
+    state = export_state(tensors, partial(marian_source, shared=shared), prefix="model.", outside=("lm_head.", BIAS))
     state[BIAS] = state[BIAS][None]
     return _config(equal.spec), state
 
@@ -236,7 +236,7 @@ def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
     return True
 
 
-def _source(ours: str, shared: bool) -> Source:
+def marian_source(ours: str, shared: bool) -> Source:
     if shared and ours in ("source_embedding.weight", "embedding.weight"):
         return Source(name=SHARED)
     return Source(name=BIAS if ours == "unembedding.bias" else their_name(ours, NAMES))
@@ -256,6 +256,17 @@ def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, ord
 def _reorder(model: EncoderDecoder, order: Tensor) -> None:
     for name, parameter in model.named_parameters():  # a shared one comes once
         parameter.copy_(_in_order(name, parameter, order))
+
+
+def reorder_low_rank(name: str, a: Tensor, b: Tensor, *, back: bool = False) -> tuple[Tensor, Tensor]:
+    """A (r, K) and B (N, r) of an adapter of the weight `name` of ours, read from theirs, or `back` from ours."""
+    if name.endswith(READS):
+        order = interleave_columns(a.shape[1])
+        return a[:, order.argsort() if back else order], b
+    if name.endswith(WRITES):
+        order = interleave_columns(len(b))
+        return a, b[order.argsort() if back else order]
+    return a, b
 
 
 def _in_order(name: str, tensor: Tensor, order: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ OPENING = "## Open it with transformers"
 def transformers_writer(trained: Trained) -> Callable[[Path], None]:
     """Everything is worked out here; to write it is all that is left."""
     model, tokenizer = trained.model, trained.tokenizer
-    config, state = _equal(model)
+    config, state = to_transformers(model)
     generation = _generation(trained)
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
     start = {"decoder_start_token_id": tokenizer.bos_id} if isinstance(model, EncoderDecoder) else {}
@@ -53,7 +53,12 @@ def transformers_writer(trained: Trained) -> Callable[[Path], None]:
     return write
 
 
-def _equal(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
+def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
+    """Config and tensors of the same model there.
+
+    Raises:
+        UserError: naming what the model has and none of theirs does.
+    """
     if isinstance(model, EncoderOnly):
         return to_distilbert(model) if is_distilbert(model.spec) else to_bert(model)
     if isinstance(model, EncoderDecoder):

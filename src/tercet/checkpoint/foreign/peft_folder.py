@@ -1,0 +1,162 @@
+"""An adapter under the names of the `transformers` library, as `peft` puts it onto a model there; and back.
+
+Where one matrix of theirs is several of ours side by side (GPT-2's queries, keys and values), the product of theirs is
+
+    [B1 A1; B2 A2; B3 A3] = diag(B1, B2, B3) [A1; A2; A3]
+
+of three times the rank; and of theirs each of ours takes its rows of B, with the same A.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoint.adapter import Adapter, LowRank, write_adapter
+from tercet.checkpoint.foreign.bert import bert_source
+from tercet.checkpoint.foreign.distilbert import distilbert_source
+from tercet.checkpoint.foreign.export_files import extend_card
+from tercet.checkpoint.foreign.gpt2 import gpt2_source
+from tercet.checkpoint.foreign.llama import FAMILIES, llama_source
+from tercet.checkpoint.foreign.marian import marian_source, reorder_low_rank
+from tercet.checkpoint.foreign.state_dict import Source
+from tercet.checkpoint.foreign.transformers_folder import to_transformers
+from tercet.checkpoint.trained import Trained
+from tercet.checkpoint.weights import first_names, own_tensors
+from tercet.config import UserError
+from tercet.models import AnyModel, EncoderDecoder, EncoderOnly
+from tercet.storage import write_atomically
+
+CODE = """
+from peft import PeftModel
+from transformers import {architecture}
+
+model = {architecture}.from_pretrained("base")
+model = PeftModel.from_pretrained(model, "this_folder")
+"""
+WORDS = "`base` is the model that it belongs to: `tercet convert RUN/pretrained base --to hf` writes it."
+SourceOf = Callable[[str], Source]  # where the tensor of ours of that name is read from
+
+
+def peft_writer(trained: Trained) -> Callable[[Path], None]:
+    """Everything is worked out here; to write it is all that is left.
+
+    Raises:
+        UserError: where nothing was learnt beside the weights, or the model has no equal there.
+    """
+    if trained.adapter is None:
+        raise UserError(f"{trained.folder} has no adapter, which --to peft writes; train one with adapter: lora")
+    config, state = to_transformers(trained.model)
+    adapter = _to_theirs(trained.adapter, trained.model, config["model_type"], state)
+    card = extend_card(trained, "peft", CODE.format(architecture=config["architectures"][0]), WORDS)
+
+    def write(folder: Path) -> None:
+        write_atomically(folder / "README.md", card.encode())
+        write_adapter(folder, adapter)
+
+    return write
+
+
+def to_ours(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
+    """The adapter in `folder`, whose names are the other library's, as one of our model.
+
+    Raises:
+        UserError: where its layers are none of the model's.
+    """
+    unknown = list(adapter.layers)
+    for model_type, source in _sources(model).items():
+        names = _names(model, source)
+        known = {name: theirs for name in names if (theirs := _find(_layer(names[name].name), adapter.layers))}
+        unknown = min(unknown, [name for name in adapter.layers if name not in known.values()], key=len)
+        if not unknown:
+            layers = {
+                _layer(name): _read(adapter.layers[theirs], name, names[name], model_type)
+                for name, theirs in known.items()
+            }
+            return Adapter(base=adapter.base, layers=layers, whole=_read_whole(adapter, names, folder))
+    raise UserError(f"{folder} is no adapter of this model, which has no {first_names(unknown)}; give the right model")
+
+
+def _to_theirs(adapter: Adapter, model: AnyModel, model_type: str, state: Mapping[str, Tensor]) -> Adapter:
+    """The inverse of `to_ours`: `state` has the names of a whole model there."""
+    names = _names(model, _sources(model)[model_type])
+    joined, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
+    for layer, low in adapter.layers.items():
+        theirs = names[f"{layer}.weight"]
+        key = _layer(_find(theirs.name, state) or theirs.name)
+        joined.setdefault(key, {})[theirs.part] = _write(low, f"{layer}.weight", theirs, model_type)
+        n_parts[key] = theirs.parts
+    whole = {key: state[key] for name in adapter.whole if (key := _find(names[name].name, state))}
+    layers = {key: _join(parts, n_parts[key]) for key, parts in joined.items()}
+    transposed = any(names[f"{layer}.weight"].transposed for layer in adapter.layers)
+    return Adapter(base=adapter.base, layers=layers, whole=whole, transposed=transposed)
+
+
+def _sources(model: AnyModel) -> dict[str, SourceOf]:
+    """By the model_type that such a model may be there, what its tensors are called."""
+    if isinstance(model, EncoderOnly):
+        return {"bert": bert_source, "distilbert": distilbert_source}  # RoBERTa's blocks have BERT's names
+    if isinstance(model, EncoderDecoder):
+        return {"marian": partial(marian_source, shared=True)}
+    stack = model.spec.stack
+    kin = {name: family for name, family in FAMILIES.items() if family.qk_norm == stack.qk_norm}
+    return {
+        "gpt2": gpt2_source,
+        **{name: partial(llama_source, family=family, norm_eps=stack.norm_eps) for name, family in kin.items()},
+    }
+
+
+def _names(model: AnyModel, source: SourceOf) -> dict[str, Source]:
+    """Of each tensor of ours that one of theirs is there for."""
+    names = dict[str, Source]()
+    for name in own_tensors(model):
+        with suppress(KeyError):  # their models have no such part
+            names[name] = source(name)
+    return names
+
+
+def _find(name: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that is `name`, or `name` within a larger model."""
+    return next((key for key in known if key == name or key.endswith(f".{name}")), None)
+
+
+def _layer(name: str) -> str:
+    return name.removesuffix(".weight")
+
+
+def _read(low: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
+    a, b = low.A, low.B.chunk(theirs.parts)[theirs.part]
+    a, b = reorder_low_rank(name, a, b) if model_type == "marian" else (a, b)
+    return LowRank(A=a, B=b, scaling=low.scaling * theirs.scale)
+
+
+def _write(low: LowRank, name: str, theirs: Source, model_type: str) -> LowRank:
+    """The inverse of `_read`, but for the other parts."""
+    a, b = reorder_low_rank(name, low.A, low.B, back=True) if model_type == "marian" else (low.A, low.B)
+    return LowRank(A=a, B=b, scaling=low.scaling / theirs.scale)
+
+
+def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
+    """Several of ours as one of theirs, of which each has its rows."""
+    low = [parts[part] for part in sorted(parts)]
+    if n_parts == 1:
+        return low[0]
+    n_rows, scaling = len(low[0].B), low[0].scaling
+    b = low[0].B.new_zeros(n_parts * n_rows, sum(len(one.A) for one in low))
+    column = 0
+    for part, one in zip(sorted(parts), low, strict=True):
+        b[part * n_rows : (part + 1) * n_rows, column : column + len(one.A)] = one.B * (one.scaling / scaling)
+        column += len(one.A)
+    return LowRank(A=torch.cat([one.A for one in low]), B=b, scaling=scaling)
+
+
+def _read_whole(adapter: Adapter, names: Mapping[str, Source], folder: Path) -> dict[str, Tensor]:
+    known = {name: theirs for name in names if (theirs := _find(names[name].name, adapter.whole))}
+    if left := [name for name in adapter.whole if name not in known.values()]:
+        raise UserError(
+            f"{folder}: the model that the adapter belongs to has no {first_names(left)}; give the right one"
+        )
+    return {name: names[name].read(adapter.whole[theirs]) for name, theirs in known.items()}

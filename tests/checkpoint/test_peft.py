@@ -1,0 +1,210 @@
+"""Adapters of the `peft` library: ours is the same model there, theirs the same here; what is none is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tercet.checkpoint import Card, convert, load_model, read_spec, save_model
+from tercet.checkpoint.adapter import read_adapter
+from tercet.config import UserError, parse
+from tercet.models import AnyModel, EncoderDecoder, EncoderOnly, build
+from tercet.models.specs import SPECS
+from tercet.nn.lora import add_lora, lora_layers
+from tercet.nn.specs import LoRA
+from tercet.tokens import Words
+from tercet.tokens.tokenizer import Tokenizer
+
+peft = pytest.importorskip("peft")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # which peft asks transformers
+    pytest.mark.slow,
+]
+
+B, T, S = 2, 5, 7
+GPT2: dict[str, Any] = {
+    "family": "decoder-only", "max_len": 11,
+    "stack": {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_ff": 34, "activation": "gelu_tanh"},
+}  # fmt: skip
+LLAMA: dict[str, Any] = {
+    "family": "decoder-only", "max_len": 11, "tie_embeddings": False,
+    "stack": {"d_model": 24, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "d_ff": 34, "position": "rotary",
+              "norm": "rms", "norm_bias": False, "activation": "silu", "gated": True, "bias": False},
+}  # fmt: skip
+QWEN3 = {**LLAMA, "stack": {**LLAMA["stack"], "qk_norm": True, "d_head": 6, "norm_eps": 1e-6}}
+POST = {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_ff": 34, "placement": "post"}
+BERT: dict[str, Any] = {
+    "family": "encoder-only", "max_len": 11, "n_segments": 2, "embedding_norm": True, "pooler": True,
+    "masked_head": None, "classifier": {"labels": ["a", "b", "c"], "pooling": "pooler"}, "stack": POST,
+}  # fmt: skip
+MARIAN: dict[str, Any] = {
+    "family": "encoder-decoder", "max_len": 11, "scale_embedding": True, "logit_bias": True,
+    "encoder": {**POST, "position": "sinusoidal", "activation": "relu"},
+    "decoder": {**POST, "position": "sinusoidal", "activation": "relu"},
+}  # fmt: skip
+MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN}
+THEIR_TARGETS = {
+    "gpt2": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"], "qwen3": ["q_proj", "k_proj"],
+    "bert": ["query", "output.dense"], "marian": ["q_proj", "k_proj", "out_proj", "fc1", "fc2"],
+}  # fmt: skip
+
+
+def words() -> Tokenizer:
+    return Tokenizer.train(Words(min_count=1, pad=True, bos=True, eos=True), [" ".join("abcdefghijklm")])
+
+
+def random_(model: AnyModel, seed: int) -> AnyModel:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return model
+
+
+def run_of(name: str, folder: Path, targets: tuple[str, ...] = ("all",)) -> Path:
+    """What a run with an adapter leaves: `pretrained/`, and beside it `best/`."""
+    tokenizer = words()
+    plain = {**MODELS[name], "vocab_size": tokenizer.vocab_size}
+    model = random_(build(parse(SPECS[plain["family"]], plain), seed=1), 2)
+    save_model(folder / "pretrained", model, tokenizer, Card(name="base"))
+    add_lora(model, LoRA(rank=3, alpha=5.0, targets=targets))
+    for layer in lora_layers(model).values():
+        torch.nn.init.normal_(layer.lora_B)
+    if name == "bert":
+        for parameter in model.classifier.parameters():
+            parameter.requires_grad_(True).data.normal_()
+    save_model(folder / "best", model, tokenizer, Card(name="adapted"))
+    return folder
+
+
+def logits(model: Any) -> Tensor:
+    ids = torch.arange(B * T).reshape(B, T) % 11 + 3
+    source = torch.arange(B * S).reshape(B, S) % 7 + 3
+    with torch.no_grad():
+        if isinstance(model, EncoderDecoder):
+            return model(source, ids)
+        if isinstance(model, EncoderOnly):
+            return model.classify(model.hidden(ids), None)
+        if isinstance(model, torch.nn.Module) and not hasattr(model, "config"):
+            return model(ids)
+        given = (
+            {"decoder_input_ids": ids, "input_ids": source} if model.config.is_encoder_decoder else {"input_ids": ids}
+        )
+        return model(**given).logits
+
+
+def theirs(folder: Path) -> Any:
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+    return getattr(transformers, architecture).from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ours_is_the_same_there(name: str, tmp_path: Path) -> None:
+    run = run_of(name, tmp_path / "run")
+    base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
+    before = logits(base)
+    adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
+    expected = logits(load_model(run).model)
+    torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+    assert (before - expected).abs().max() > 0.1
+    merged = theirs(convert(run, tmp_path / "merged", "hf", merge=True))
+    torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_some_of_a_fused_matrix_is_the_same_there(tmp_path: Path) -> None:
+    """The values alone of GPT-2's one matrix of queries, keys and values; another rank in one layer."""
+    run = run_of("gpt2", tmp_path / "run", targets=("value", "down"))
+    base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
+    adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
+    torch.testing.assert_close(logits(adapted.get_base_model()), logits(load_model(run).model), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stabilised", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_theirs_is_the_same_here(name: str, stabilised: bool, tmp_path: Path) -> None:
+    base = convert(run_of(name, tmp_path / "run") / "pretrained", tmp_path / "base", "hf")
+    settings = peft.LoraConfig(
+        r=3, lora_alpha=7, target_modules=THEIR_TARGETS[name], init_lora_weights=False, use_rslora=stabilised,
+        fan_in_fan_out=name == "gpt2", modules_to_save=["classifier"] if name == "bert" else None,
+        alpha_pattern={THEIR_TARGETS[name][0]: 11},
+    )  # fmt: skip
+    torch.manual_seed(3)
+    adapted = peft.get_peft_model(theirs(base), settings).eval()
+    if name == "bert":
+        adapted.get_base_model().classifier.modules_to_save.default.weight.data.normal_()
+    expected = logits(adapted.get_base_model())
+    adapted.save_pretrained(tmp_path / "adapter")
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": str(base)}))
+    trained = load_model(tmp_path / "adapter")
+    torch.testing.assert_close(logits(trained.model), expected, rtol=1e-4, atol=1e-4)
+    assert trained.adapter is not None
+    assert read_spec(tmp_path / "adapter") == trained.model.spec
+    again = convert(tmp_path / "adapter", tmp_path / "again", "peft")  # and back
+    back = peft.PeftModel.from_pretrained(theirs(base), again).eval()
+    torch.testing.assert_close(logits(back.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_ours_opens_on_our_model_too(tmp_path: Path) -> None:
+    run = run_of("llama", tmp_path / "run")
+    model = peft.PeftModel.from_pretrained(load_model(run / "pretrained").model, run / "best").eval()
+    expected = logits(load_model(run).model)
+    torch.testing.assert_close(logits(model.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+    run, other = run_of("llama", tmp_path / "run"), run_of("gpt2", tmp_path / "other")
+    adapter = convert(run, tmp_path / "adapter", "peft")
+    config = adapter / "adapter_config.json"
+    plain = json.loads(config.read_text())
+    config.write_text(json.dumps({**plain, "base_model_name_or_path": str(other / "pretrained")}))
+    (adapter / "manifest.json").unlink()
+    with pytest.raises(UserError, match="is no adapter of this model, which has no "):
+        load_model(adapter)
+    config.write_text(json.dumps({**plain, "base_model_name_or_path": str(run / "best")}))
+    with pytest.raises(UserError, match="which is one itself; give the model that it belongs to"):
+        load_model(adapter)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("adapter_config.json", {"lora_alpha": None}, "lora_alpha is None"),
+        ("adapter_config.json", {"use_dora": True}, "use_dora is True"),
+        ("adapter_config.json", {"base_model_name_or_path": 3}, "the model that it belongs to is not at ''"),
+        ("adapter_config.json", {"alpha_pattern": [1]}, "alpha_pattern is"),
+        ("adapter_config.json", {"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern is .*reads names of layers"),
+        ("adapter_model.safetensors", {}, "A and B of .* do not belong together"),
+    ],
+)
+def test_a_damaged_adapter_is_refused(file: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = run_of("llama", tmp_path / "run") / "best"
+    (folder / "manifest.json").unlink()
+    if file.endswith(".json"):
+        (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **change}))
+    else:
+        tensors = load_file(folder / file)
+        del tensors[next(name for name in tensors if "lora_B" in name)]
+        save_file(tensors, folder / file)
+    with pytest.raises(UserError, match=words):
+        load_model(folder)
+
+
+def test_what_has_no_adapter_is_not_written_as_one(tmp_path: Path) -> None:
+    run = run_of("llama", tmp_path / "run")
+    with pytest.raises(UserError, match="has no adapter, which --to peft writes"):
+        convert(run / "pretrained", tmp_path / "adapter", "peft")
+    with pytest.raises(UserError, match="--to peft writes the adapter alone: leave --merge out"):
+        convert(run, tmp_path / "adapter", "peft", merge=True)
+    assert not (tmp_path / "adapter").exists()
+    shutil.rmtree(run / "pretrained")
+    with pytest.raises(UserError, match="the model that it belongs to is not at"):
+        read_adapter(run / "best") and load_model(run / "best")

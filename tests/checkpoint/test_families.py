@@ -6,6 +6,8 @@ python -m pytest tests/checkpoint/test_families.py -m slow -k table -n 0 -s     
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import torch
 import transformers
 from families_of_others import FAMILIES, VOCABULARY, distance
 from folders_of_others import edited, words, written
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from tercet.checkpoint import convert, load_model, read_spec
@@ -39,7 +43,7 @@ CASES = [some_slow(name, seed, slow=seed >= 3 or name in ELSEWHERE) for name in 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     warm_up()  # or the first verb says that it compiles them
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -132,12 +136,15 @@ ATTENTION = "model.layers.0.self_attn"
         ("Qwen3", 0, {"head_dim": 6}, {}, r"q_proj\.weight has shape .* where the config needs"),
         ("Qwen3", 0, {"head_dim": None}, {}, r"q_proj\.weight has shape .* where the config needs"),
         ("Qwen3", 0, {"rope_parameters": {"rope_type": "yarn"}}, {}, "scaled by 'yarn', .* it reads a Qwen3 without"),
+        ("Qwen3", 0, {"rms_norm_eps": 0.0}, {}, r"rms_norm_eps is 0\.0; Tercet reads a Qwen3 of 1e-12 or more"),
         ("Mistral", 0, {}, {f"{ATTENTION}.q_proj.bias": torch.ones(4)}, r"q_proj\.bias unknown"),
         ("Mistral", 0, {"sliding_window": "far"}, {}, "has 'far' as sliding_window; put back the int"),
         ("Gemma", 0, {"use_bidirectional_attention": True}, {}, "use_bidirectional_attention is true, which Tercet"),
         ("RoBERTa", 0, {"hidden_act": "relu"}, {}, "hidden_act is 'relu', and what scores masked words has 'gelu' in"),
         ("RoBERTa", 0, {"max_position_embeddings": 17}, {}, r"position_embeddings\.weight has shape 19x.* needs 17x"),
         ("RoBERTa", 0, {"max_position_embeddings": 1}, {}, "config of this RoBERTa does not fit together: max_len=-1"),
+        ("RoBERTa", 0, {"pad_token_id": -5}, {}, "pad_token_id is -5, behind which the positions of a RoBERTa begin"),
+        ("RoBERTa", 1, {"id2label": [1]}, {}, r"config\.json has \[1\] as id2label; put back the label of each number"),
         ("RoBERTa", 0, {"is_decoder": True}, {}, "it is a decoder"),
         ("RoBERTa", 1, {"id2label": {"0": "no"}}, {}, "the classifier scores 3 labels and id2label names 1; name them"),
         ("RoBERTa", 1, {}, {"classifier.out_proj.bias": None}, r"classifier\.out_proj\.bias missing"),
@@ -174,6 +181,30 @@ def test_what_is_not_read_is_refused_by_what_it_has(kind: str, any_folder: Path,
     with pytest.raises(UserError, match=f"a model of type '{kind}' with "):
         convert(folder, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@cache
+def whole(name: str, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    theirs = FAMILIES[name].draw(seed)
+    return config_of(theirs), theirs.state_dict()
+
+
+ANY_VALUE = st.sampled_from(
+    [None, True, False, 0, 1, 2, -1, -5, 3, 10**12, -0.5, 1e-9, float("inf"), "", "gelu", "no", [], {}, [1], {"0": "a"},
+     ["sliding_attention"], {"0": ["a"], "1": "b", "2": None}, {"rope_type": []}, {"rope_theta": {}}]
+)  # fmt: skip
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_config_says_it_is_a_model_or_a_user_error(data: st.DataObject) -> None:
+    name, seed = data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT"])), 1
+    config, state = whole(name, seed)
+    changed = config | data.draw(st.dictionaries(st.sampled_from(sorted(config)), ANY_VALUE, min_size=1, max_size=2))
+    changed["model_type"] = config["model_type"]
+    reader = READERS[config["model_type"]]
+    with suppress(UserError):
+        assert reader.model(changed, state, n_ids=VOCABULARY).spec == reader.spec(changed, state, n_ids=VOCABULARY)
 
 
 def test_old_robertas_keep_a_pooler_that_their_classifier_does_not_read(tmp_path: Path) -> None:

@@ -101,6 +101,11 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
         ({"gated": False}, {}, r"stack\.gated is false, .* a model with stack\.gated: true could be converted"),
         ({"placement": "branch"}, {}, r"stack\.placement is branch, .* stack\.placement: pre could"),
         ({"qk_norm": True, "bias": True}, {}, r"stack\.bias\.feedforward is true, which no Qwen3 .*: false could"),
+        (
+            {"qk_norm": True, "norm_eps": 0.0},
+            {},
+            r"stack\.norm_eps is 0\.0, which no Qwen3 .* stack\.norm_eps: 1e-12 could",
+        ),
         ({"position": Rotary(share=0.67)}, {}, r"stack\.position\.share is 0\.67, .* stack\.position\.share: 1\.0"),
         ({"n_heads": 6, "d_head": 4}, {}, r"stack\.n_heads is 6, .* stack\.n_heads: 5 could"),
         ({}, {"embedding_norm": True}, r"embedding_norm is true"),

@@ -189,7 +189,10 @@ def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], mes
         ({"layer_norm_epsilon": None}, "has no layer_norm_epsilon; put back the float"),
         ({"n_layer": True}, "has True as n_layer; put back the int"),
         ({"tie_word_embeddings": 1}, "has 1 as tie_word_embeddings; put back the true or false"),
-        ({"model_type": "gptj"}, "a model of type 'gptj'; Tercet opens its own folders and those of .*'bert', 'gpt2'"),
+        (
+            {"model_type": "gptj"},
+            "a model of type 'gptj'; Tercet opens its own folders and those of .*'bert', .*'gpt2'",
+        ),
     ],
 )
 def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ An encoder writes nothing and has no generation_config.json. A source_tokenizer.
 that both sides share: then it cuts the source another way, into the same ids. What an adapter learnt (LoRA) stands
 in two files in the place of model.safetensors (`adapter.py`), and is added to the weights when the folder is opened.
 
-A folder in which the `transformers` library keeps a BERT, a GPT-2, a Llama or a Marian beside its tokenizer opens as it
-is: `READERS` has a reader for each. So does a GGUF file, which holds a model and its tokenizer, or a folder with one.
+A folder in which the `transformers` library keeps a model beside its tokenizer opens as it is, where `READERS` has a
+reader for it. So does a GGUF file, which holds a model and its tokenizer, or a folder with one.
 """
 
 import json
@@ -45,10 +45,12 @@ from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_spec
 from tercet.checkpoint.foreign.peft_folder import to_ours
 from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.state_dict import read_state_dict
+from tercet.checkpoint.foreign.unsupported import LACKING
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
+from tercet.messages import shorten
 from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build, build_meta
 from tercet.nn.lora import lora_layers
 from tercet.reading.bounded_json import read_json_file
@@ -325,9 +327,11 @@ def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
 
 def _spec(config: Plain, path: Path) -> AnySpec:
     if "family" not in config:
-        known = ", ".join(map(repr, READERS))
-        kind = f"a model of type {config['model_type']!r}" if "model_type" in config else "no family and no model_type"
-        raise UserError(f"{path} has {kind}; Tercet opens its own folders and those of model_type {known}")
+        known, kind = ", ".join(map(repr, sorted(READERS))), config.get("model_type")
+        lacking = LACKING.get(kind) if isinstance(kind, str) else None
+        what = "no family and no model_type" if kind is None else f"a model of type {shorten(repr(kind))}"
+        why = "" if lacking is None else f" with {lacking}, which Tercet does not have"
+        raise UserError(f"{path} has {what}{why}; Tercet opens its own folders and those of model_type {known}")
     family = str(config["family"])
     if family not in SPECS:
         raise UserError(f"{path}: unknown family {family!r}{suggest(family, SPECS)}")

@@ -11,9 +11,9 @@ def register(verbs: Verbs) -> None:
         "convert",
         help="bring a model from elsewhere here, or take one there",
         description="Write the model in SRC as another folder, whose path is printed. SRC may be a run, one of our "
-        "model folders, a GPT-2, Llama, BERT or Marian as the transformers library keeps it, or a Llama or GPT-2 in a "
-        "GGUF file; it is recognised by itself. A model that has no equal there is refused, by the first setting that "
-        "is in the way.",
+        "model folders, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, DistilBERT or Marian as the "
+        "transformers library keeps it, or a Llama or GPT-2 in a GGUF file; it is recognised by itself. A model that "
+        "has no equal there is refused, by the first setting that is in the way.",
         epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here",
     )
     parser.add_argument("src", metavar="SRC", help="the folder of a run or of a model, or a .gguf file")

@@ -1,9 +1,10 @@
 """The labels of a classifier, as a config.json names them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tercet.config import Plain, UserError
+from tercet.messages import shorten
 from tercet.models import Classifier
 
 
@@ -13,7 +14,10 @@ def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     Raises:
         UserError: where some have none.
     """
-    names = config.get("id2label") or {}
+    named: Any = config.get("id2label") or {}
+    if not isinstance(named, dict):
+        raise UserError(f"config.json has {shorten(repr(named))} as id2label; put back the label of each number")
+    names = cast("dict[Any, Any]", named)
     numbered = [f"LABEL_{number}" for number in range(count)]  # what transformers writes where nobody gave names
     labels = [str(names.get(str(number), names.get(number, ""))) for number in range(len(names))]
     # A file may keep the two names of a default beside a num_labels that was given later.

@@ -63,6 +63,7 @@ NAMES = {
 NORMS = ("before.weight", "final_norm.weight")  # how the names of norms end, but for those on queries and keys
 QUERIES_KEYS = ("query.weight", "query.bias", "key.weight", "key.bias")
 REQUIRED_SETTINGS = {"use_bidirectional_attention": False}
+LEAST_EPS = 1e-12  # of norms on queries and keys, whose epsilon becomes a scale
 WINDOW, FIRST_WINDOWED = 4096, 28  # what their library takes where the config does not say it
 Switch = bool | str  # what is always so, or the key of the config that says it
 
@@ -198,8 +199,10 @@ def _nearest(spec: DecoderOnlySpec) -> str:
 def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
     activations = [ours for ours, theirs in ACTIVATION_NAMES.items() if theirs not in family.renamed_activations]
     biases = [kind for kind, switch in family.switches.items() if switch is False]
+    known_eps = [max(stack.norm_eps, LEAST_EPS)] if family.qk_norm else [stack.norm_eps]
     return [
         *([feature_of_width("stack", stack)] if family.divided else []),
+        ("stack.norm_eps", stack.norm_eps, known_eps),
         ("stack.activation", stack.activation, activations),
         *((f"stack.bias.{kind}", getattr(stack.biases, kind), [False]) for kind in biases),
     ]
@@ -241,7 +244,9 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
     check_settings(config, REQUIRED_SETTINGS, family.kind)
     heads, width = read_value(config, "num_attention_heads", int), read_value(config, "hidden_size", int)
     context, window = read_value(config, "max_position_embeddings", int), _window(config, family)
-    activation = read_value(config, "hidden_act", str)
+    activation, norm_eps = read_value(config, "hidden_act", str), read_value(config, "rms_norm_eps", float)
+    if family.qk_norm and norm_eps < LEAST_EPS:
+        raise UserError(f"rms_norm_eps is {norm_eps}; Tercet reads a {family.kind} of {LEAST_EPS} or more")
     return DecoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=context if window is None else min(context, window),
@@ -256,7 +261,7 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
             d_ff=read_value(config, "intermediate_size", int),
             position=Rotary(base=_base(config, family)),
             norm="rms",
-            norm_eps=read_value(config, "rms_norm_eps", float),
+            norm_eps=norm_eps,
             norm_bias=False,
             activation=read_activation(
                 {"hidden_act": family.renamed_activations.get(activation, activation)}, "hidden_act"
@@ -279,7 +284,11 @@ def _window(config: Mapping[str, Any], family: Family) -> int | None:
     if isinstance(switch, str):  # then it is the window of some layers alone
         first = read_value(config, "max_window_layers", int, FIRST_WINDOWED)
         kinds = config.get("layer_types")
-        slides = "sliding_attention" in kinds if isinstance(kinds, list) else first < config["num_hidden_layers"]
+        slides = (
+            "sliding_attention" in kinds
+            if isinstance(kinds, list)
+            else first < read_value(config, "num_hidden_layers", int)
+        )
         if not slides:
             return None
     return read_value(config, "sliding_window", int, WINDOW)

@@ -88,7 +88,10 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
 
 def _first_position(config: Mapping[str, Any]) -> int:
     """The row of the table that the first token reads."""
-    return read_value(config, "pad_token_id", int, 1) + 1
+    pad = read_value(config, "pad_token_id", int, 1)
+    if pad < 0:
+        raise UserError(f"pad_token_id is {pad}, behind which the positions of a {KIND} begin; put back the id")
+    return pad + 1
 
 
 def _their_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

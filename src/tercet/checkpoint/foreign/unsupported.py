@@ -1,0 +1,28 @@
+"""Models of `transformers` that are not read because a part of theirs has no equal here, by their model_type."""
+
+BUCKETS = "relative position buckets"
+EXPERTS = "a mixture of experts"
+WINDOWS = "attention within a window, by another rotation, in most layers"
+TWO_TOKENS = "two tokens before a target"
+
+LACKING = {
+    "albert": "the weights of one block for all",
+    "bart": TWO_TOKENS,
+    "deberta": "attention to relative positions",
+    "deberta-v2": "attention to relative positions",
+    "gemma2": "a cap on attention's scores",
+    "gemma3": WINDOWS,
+    "gemma3_text": WINDOWS,
+    "longformer": "attention within a window",
+    "mbart": TWO_TOKENS,
+    "mixtral": EXPERTS,
+    "modernbert": WINDOWS,
+    "mpnet": BUCKETS,
+    "mt5": BUCKETS,
+    "olmo2": "norms over the queries of all heads together",
+    "qwen2_moe": EXPERTS,
+    "qwen3_moe": EXPERTS,
+    "smollm3": "layers with and without a rotation",
+    "t5": BUCKETS,
+    "umt5": BUCKETS,
+}

@@ -1,4 +1,4 @@
-"""`tercet train`: a recipe and a folder to put the run in."""
+"""`tercet train`: a recipe and a folder to put the run in, or a run that is to go on."""
 
 import argparse
 import shlex
@@ -6,7 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tercet.cli.parser import Verbs, out_path
+from tercet.cli.parser import Verbs, out_path, parse_number
+from tercet.spec import Steps
 
 NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
 EXAMPLE = {
@@ -23,11 +24,17 @@ def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "train",
         help="train a model as a recipe says",
-        description="Train a model as a recipe says. The same command again resumes a run that was stopped.",
+        description="Train a model as a recipe says. The same command again resumes a run that was stopped, and so "
+        "does the run's folder in place of the recipe.",
         epilog="Examples: tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500; "
+        "tercet train runs/mine --more 500; "
         "tercet train numbers --source train.de --target train.en --out runs/de-en",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a name that `tercet recipes` lists, or the path of a .yaml")
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE|RUN",
+        help="a name that `tercet recipes` lists, the path of a .yaml, or the folder of a run that is to go on",
+    )
     parser.add_argument(
         "--data",
         metavar="PATH",
@@ -49,6 +56,12 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
     )
+    parser.add_argument(
+        "--more", metavar="STEPS", type=parse_number(Steps), help="go on for so many steps beyond the run's end"
+    )
+    parser.add_argument(
+        "--until", metavar="STEPS", type=parse_number(Steps), help="go on until so many steps are done in all"
+    )
     parser.add_argument("--print-config", action="store_true", help="print the whole recipe and train nothing")
     parser.add_argument("--restart", action="store_true", help="delete the run that is there, and begin anew")
     parser.add_argument(
@@ -61,7 +74,7 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.training.changed_recipe import default_folder, recipe_with
+    from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 
     changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
     if args.set:
@@ -69,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
         changes = merge_assignments(changes, args.set)
 
-    out = args.out or default_folder(args.recipe)
+    out = choose_folder(args.recipe, args.out)
     recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})
     if args.print_config:
         from tercet.settings_yaml import write_yaml
@@ -81,8 +94,9 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         folder = train(
-            recipe, out, quiet=args.quiet, restart=args.restart, from_weights=args.from_weights, exact=args.exact
-        )
+            recipe, out, own=find_run(args.recipe) is not None, more=args.more, until=args.until, quiet=args.quiet,
+            restart=args.restart, from_weights=args.from_weights, exact=args.exact,
+        )  # fmt: skip
     except Interrupted as error:
         print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
         return 128 + error.signal

@@ -1,9 +1,12 @@
 """A run that has begun is made longer, or a setting of it becomes another: to which end, and in which words."""
 
 import json
+import os
+import random
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -217,3 +220,29 @@ def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its hours have become steps"):
         train(read_with(out, max_steps=None, max_hours=1.0), out, own=True, quiet=True)
     assert files_of(out) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["text", "pairs", "masked", "labels"])
+def test_killed_at_any_time_on_its_way_to_the_new_end(finished: Finished, tmp_path: Path, case: str) -> None:
+    """Twenty times, each time with the same command: neither lengthened twice nor another run at its end."""
+    recipe = TINY[case](finished(case).parent, save_every=2)
+    begun = train(recipe, tmp_path / "begun", quiet=True)
+    expected, out = (shutil.copytree(begun, tmp_path / name) for name in ("expected", "run"))
+    started = time.perf_counter()
+    train(recipe, expected, more=28, quiet=True)
+    takes, chance, kills = time.perf_counter() - started, random.Random(case), 0
+    while kills < 20:
+        pid = child(lambda: train(recipe, out, more=28, quiet=True))
+        time.sleep(chance.uniform(0.0, 0.5) * takes)
+        os.kill(pid, signal.SIGKILL)
+        kills += exit_code(pid) != 0
+        record = read_record(out)
+        assert record is not None
+        if record.finished and record.changes:  # it was faster, and begins anew
+            shutil.rmtree(out)
+            shutil.copytree(begun, out)
+        assert changes(out) in ([], [(12, "training.max_steps", 12, 40)])
+        assert load_model(out / "last").card.step <= 40
+    train(recipe, out, more=28, quiet=True)
+    assert_same_run(expected, out)

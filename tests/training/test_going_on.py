@@ -29,6 +29,7 @@ from tiny_runs import (
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.run_record import read_record
+from tercet.cli.train import summary
 from tercet.config import UserError
 from tercet.training import Recipe, read_recipe, train
 from tercet.training.schedules import rate_factor
@@ -67,7 +68,11 @@ def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
     assert "learning rate (constant): 0.01 at step 13, as if the run had been planned for 16 steps\n" in said
     assert changes(out) == [(12, "training.max_steps", 12, 16)]
     assert read_recipe(out).training.max_steps == 16
-    assert load_model(out / "last").card.recipe["training"]["max_steps"] == 16
+    card = load_model(out / "last").card
+    assert card.recipe["training"]["max_steps"] == 16
+    assert card.changes == [{"step": 12, "key": "training.max_steps", "old": 12, "new": 16, "steps": 16}]
+    readme = (out / "last" / "README.md").read_text()
+    assert "| 1. after step 12 | training.max_steps: 12 -> 16 |\n" in readme
     assert (out / "recipe.yaml").read_bytes() == begun
 
 
@@ -207,6 +212,26 @@ def test_what_may_change_of_a_stopped_run(tmp_path: Path) -> None:
 
 def files_of(out: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name[0] != "."}
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [("text", "best validation loss {:.4f}"), ("pairs", "highest BLEU {:.2f}"), ("labels", "highest accuracy {:.1%}")],
+)
+def test_models_are_named_by_what_they_are(finished: Finished, family: str, words: str) -> None:
+    out = finished(family)
+    name = {"text": "val/loss", "pairs": "val/bleu", "labels": "val/accuracy"}[family]
+    values = [(value if name == "val/loss" else -value, step) for step, value in figures(out)[name]]
+    value, step = min(values)  # of equals the first
+    best, last = load_model(out).card, load_model(out / "last").card
+    assert (best.kept_as, best.step, last.kept_as, last.step) == ("best", step, "last", 12)
+    assert best.choice == words.format(abs(value)) + f" at step {step}"
+    assert last.choice == "last, at step 12"
+    for folder, card in (("best", best), ("last", last)):
+        assert f"| Checkpoint | {card.choice} |\n" in (out / folder / "README.md").read_text()
+    said = summary(out).splitlines()[0]
+    assert said.startswith(f"The run is in {out}; {words.format(abs(value))}")
+    assert said.endswith(f", at step {step}{', the last' if step == 12 else '; last, at step 12'}.")
 
 
 def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:

@@ -105,19 +105,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(folder: Path) -> str:
-    """Where the run is, how good its best model is, and what to do with it."""
+    """Where the run is, which models it has kept, how good the best one is, and what to do with it."""
     from tercet.checkpoint import read_card
 
     card = read_card(folder)
     metrics, task = card.metrics, card.recipe["task"]["kind"]
-    best = [
-        f"best validation loss {metrics['val/loss']:.4f} nats per {UNIT.get(task, 'token')}",
-        f"{metrics['val/unigram_entropy']:.4f} by counting words" if "val/unigram_entropy" in metrics else "",
-        f"BLEU {metrics['val/bleu']:.2f} (greedy, cased, detokenised)" if "val/bleu" in metrics else "",
-        f"accuracy {metrics['val/accuracy']:.1%}" if "val/accuracy" in metrics else "",
-        f"F1 {metrics['val/f1']:.1%}" if "val/f1" in metrics else "",
-    ] if "val/loss" in metrics else []  # fmt: skip
-    figures = ", ".join(part for part in best if part)
+    figures = {
+        "val/loss": "validation loss {:.4f} nats per " + UNIT.get(task, "token"),
+        "val/unigram_entropy": "{:.4f} by counting words",
+        "val/bleu": "BLEU {:.2f} (greedy, cased, detokenised)",
+        "val/accuracy": "accuracy {:.1%}",
+        "val/f1": "F1 {:.1%}",
+    }
+    best = f"val/{card.best_by}"
+    names = [best, *(name for name in figures if name != best)]
+    words = ", ".join(figures[name].format(metrics[name]) for name in names if name in metrics)
+    last = read_card(folder / "last").step if (folder / "last").is_dir() else card.step
+    models = f"last, at step {last:,}"
+    if words:
+        which = "best" if card.best_by == "loss" else "highest"
+        models = f"{which} {words}, at step {card.step:,}{', the last' if last == card.step else f'; {models}'}"
     name = shlex.quote(str(folder))
     verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in (*NEXT[task], "evaluate", "inspect"))
-    return "\n".join([f"The run is in {name}{f'; {figures}' if figures else ''}.", "Next:", *verbs])
+    return "\n".join([f"The run is in {name}; {models}.", "Next:", *verbs])

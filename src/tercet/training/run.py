@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, Change, RunRecord, read_record
 from tercet.config import UserError, to_plain
@@ -214,8 +214,8 @@ def _train(
         with matmul_precision(record.matmul):
             signal = fit(
                 task, model, out, start=start, checkpoints=checkpoints, arithmetic=arithmetic,
-                precision=record.precision, compiled=compiled, export=_export_to(task, out), save_record=save_record,
-                quiet=quiet,
+                precision=record.precision, compiled=compiled, export=_export_to(task, out, record.changes),
+                save_record=save_record, quiet=quiet,
             )  # fmt: skip
     except NonFiniteLoss as error:
         saved = f"the checkpoint of step {record.saved} is kept in {out}" if record.saved else "nothing was saved yet"
@@ -310,19 +310,19 @@ def _post_norm(spec: AnySpec) -> bool:
     return any(stack.placement == "post" for stack in stacks)
 
 
-def _export_to(task: "Task", out: Path) -> Any:
+def _export_to(task: "Task", out: Path, changes: Sequence[Change]) -> Any:
     from tercet.checkpoint import Card, current_versions, git_commit
 
     commit, versions = git_commit(), current_versions()
 
-    def export(folder: str, module: Any, step: int, metrics: dict[str, float]) -> None:
+    def export(folder: Literal["best", "last"], module: Any, step: int, metrics: dict[str, float]) -> None:
         state = gathered_state(module.eval_model)
         if not module.trainer.is_global_zero:
             return
         card = Card(
             name=out.name, step=step, tokens_seen=module.tokens_seen, metrics=metrics, data_name=task.data_name,
             data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
-            recipe=to_plain(task.recipe),
+            recipe=to_plain(task.recipe), kept_as=folder, changes=[change.to_plain() for change in changes],
         )  # fmt: skip
         task.save(out / folder, module.eval_model, card, state)
 

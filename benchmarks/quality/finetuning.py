@@ -68,12 +68,11 @@ def contenders(what: str, text: Path | None, out: Path, steps: int) -> Iterator[
     recipe = f"finetune-{what}"
     data = [] if text is None else ["--data", str(text)]
     pretrained = ["--pretrained", str(model_of(what))]
-    length = ["--set", "training.max_epochs=null", "--set", f"training.max_steps={steps}"]
+    length = ["--set", f"training.max_steps={steps}"]
     look = ["--set", f"training.validate_every={max(1, steps // 4)}", "--set", f"training.save_every={steps}"]
     adapter = ["--set", f"adapter={LORA}", "--set", f"training.optimizer.lr={LORA_LR[what]}"]
     if what == "lm":
-        one = ["--set", "training.max_epochs=null", "--set", "training.max_steps=1"]
-        yield Contender("as it is", recipe, [*data, *pretrained, *one, *HELD])
+        yield Contender("as it is", recipe, [*data, *pretrained, "--set", "training.max_steps=1", *HELD])
     yield Contender("full", recipe, [*data, *pretrained, *length, *look])
     yield Contender("LoRA", recipe, [*data, *pretrained, *length, *look, *adapter])
     base = out / f"{what}-full" / "pretrained"

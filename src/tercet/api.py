@@ -21,6 +21,8 @@ def train(
     pretrained: str | Path | None = None,
     out: str | Path | None = None,
     set: Mapping[str, Any] | None = None,  # the name of the command line's flag
+    more: int | None = None,
+    until: int | None = None,
     restart: bool = False,
     from_weights: bool = False,
     exact: bool = False,
@@ -29,7 +31,7 @@ def train(
     """Train as the recipe says, as `tercet train` does.
 
     Args:
-        recipe: a packaged recipe's name or a YAML file's path.
+        recipe: a packaged recipe's name, a YAML file's path, or the folder of a run that is to go on.
         data: a file, folder or named dataset in place of the recipe's, where it trains a language model.
         source, target: the same where it trains a translator: two files, line by line; or, without target, one .tsv or
             .jsonl file of pairs or a named dataset.
@@ -37,6 +39,8 @@ def train(
         pretrained: the folder of a model to go on from: its sizes, tokenizer and weights.
         out: the run's folder, runs/<recipe> by default; a run that is there already is resumed.
         set: changes such as {"training.max_steps": 500}.
+        more: steps for which a run that is there goes on beyond its end.
+        until: steps that it is to have in all.
         restart: delete the run that is there, and begin anew.
         from_weights: go on from the last model's weights, where every checkpoint of the run is lost.
         exact: go on only where the end is an unbroken run's to the last bit.
@@ -45,7 +49,7 @@ def train(
         UserError: where recipe, data or settings do not fit, or another process trains there.
     """
     from tercet.training import train as run_recipe
-    from tercet.training.changed_recipe import default_folder, recipe_with
+    from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 
     changes: Plain = {}
     for path, value in _check_changes(set).items():
@@ -56,9 +60,14 @@ def train(
         "validation_source": validation_source, "validation_target": validation_target, "pretrained": pretrained,
     }  # fmt: skip
     paths = {name: str(path) for name, path in files.items() if path is not None}
-    out = default_folder(recipe) if out is None else Path(out)
-    made = recipe_with(recipe, changes, out=out, **paths)
-    return load(run_recipe(made, out, quiet=quiet, restart=restart, from_weights=from_weights, exact=exact))
+    folder = choose_folder(recipe, None if out is None else Path(out))
+    own = find_run(recipe) is not None
+    made = recipe_with(recipe, changes, out=folder, **paths)
+    trained = run_recipe(
+        made, folder, own=own, more=more, until=until, quiet=quiet, restart=restart, from_weights=from_weights,
+        exact=exact,
+    )  # fmt: skip
+    return load(trained)
 
 
 def _check_changes(changes: object) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from tercet.config import UserError
 FLAGS = {
     "train": [
         "--data", "--source", "--target", "--validation-source", "--validation-target", "--encoding", "--out", "--set",
-        "--print-config", "--quiet",
+        "--more", "--until", "--print-config", "--quiet",
     ],
     "generate": [
         "--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
@@ -103,7 +103,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         ("trian demo", "unknown verb 'trian'; did you mean 'train'?"),
-        ("train", "the following arguments are required: RECIPE; see `tercet train --help`"),
+        ("train", "the following arguments are required: RECIPE|RUN; see `tercet train --help`"),
         ("train demo --quite", "unknown argument '--quite'; did you mean '--quiet'?"),
         ("train demo again", "unknown argument 'again'; see `tercet train --help`"),
         ("train dmo", "unknown recipe 'dmo'; did you mean 'demo'?"),

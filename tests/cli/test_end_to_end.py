@@ -66,9 +66,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_says_where_the_run_is_and_what_comes_next(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(training(run.parent / "text.txt", run)) == 0  # finished already, so nothing is trained
     out = capsys.readouterr().out
-    assert re.match(
-        rf"The run is in {re.escape(str(run))}; best validation loss \d\.\d{{4}} nats per token\.\nNext:", out
-    )
+    loss = r"best validation loss \d\.\d{4} nats per token, at step 20, the last"
+    assert re.match(rf"The run is in {re.escape(str(run))}; {loss}\.\nNext:", out)
     assert all(f"tercet {verb} {run}\n" in out for verb in ("generate", "evaluate", "inspect"))
 
 

@@ -49,7 +49,10 @@ def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     capsys.readouterr()
     train(recipe, out)
-    assert "is already finished; give another --out to train again" in capsys.readouterr().err
+    assert (
+        "is already finished: it has ended at step 2; --more STEPS goes on, another --out trains again"
+        in capsys.readouterr().err
+    )
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 

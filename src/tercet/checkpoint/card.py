@@ -10,13 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from tercet.messages import show
 from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
 
+BEST_BY = {
+    "loss": "best validation loss {:.4f}", "bleu": "highest BLEU {:.2f}", "accuracy": "highest accuracy {:.1%}",
+    "f1": "highest F1 {:.1%}",
+}  # fmt: skip
 PATHS = ("source", "target", "path", "pretrained")  # keys of a recipe, at any depth, whose values may be paths
 
 
@@ -31,6 +36,8 @@ class Card:
         data_hash, tokenizer_hash: sha256 as hex digits.
         git_commit: of the repository that the training was started in; None outside one.
         recipe: the resolved recipe, as plain dictionaries.
+        kept_as: which of its run's models it is: the best by the task's `best_by`, or the last.
+        changes: of the recipe since the run was begun, as `run.json` has them.
     """
 
     name: str = ""
@@ -43,6 +50,22 @@ class Card:
     versions: dict[str, str] = field(default_factory=dict[str, str])
     git_commit: str | None = None
     recipe: dict[str, Any] = field(default_factory=dict[str, Any])
+    kept_as: Literal["", "best", "last"] = ""
+    changes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @property
+    def best_by(self) -> str:
+        """What made a validation of its training better than another."""
+        task = self.recipe.get("task")
+        best_by = task.get("best_by") if isinstance(task, Mapping) else None
+        return best_by if isinstance(best_by, str) and best_by in BEST_BY else "loss"
+
+    @property
+    def choice(self) -> str:
+        """What it is among its run's models, such as "best validation loss 1.2340 at step 800"; nothing of others."""
+        if self.kept_as == "best" and f"val/{self.best_by}" in self.metrics:
+            return f"{BEST_BY[self.best_by].format(self.metrics[f'val/{self.best_by}'])} at step {self.step:,}"
+        return f"last, at step {self.step:,}" if self.kept_as == "last" else ""
 
     @property
     def data_settings(self) -> dict[str, Any] | None:
@@ -69,6 +92,7 @@ class Card:
             ),
             "Context": f"{spec.max_len:,} tokens",
             "Vocabulary": f"{spec.vocab_size:,} tokens",
+            "Checkpoint": self.choice,
             "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens" if self.step else "",  # here
             "Data": self.data_name,
             "Data hash": self.data_hash,
@@ -81,6 +105,14 @@ class Card:
             parts.append("## How good it is\n\nLosses are nats per token.\n\n" + _table("metric", "value", metrics))
         if self.versions:
             parts.append("## Made with\n\n" + _table("", "version", self.versions))
+        if self.changes:
+            changes = {
+                f"{number}. after step {change.get('step')}": (
+                    f"{change.get('key')}: {show(change.get('old'))} -> {show(change.get('new'))}"
+                )
+                for number, change in enumerate(self.changes, start=1)
+            }
+            parts.append("## Changed since it was begun\n\n" + _table("when", "what", changes))
         if self.recipe:
             parts.append(f"## Recipe\n\n```yaml\n{write_yaml(self.recipe)}```\n")
         return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""`run.json`: what a run settled when it began, how far it has been saved, and the hashes of its other files.
+"""`run.json`: what a run settled when it began, what was changed since, how far it is saved, the hashes of its files.
 
 What `auto` came to is kept through every resumption, so that the arithmetic stays the same. The record has a checksum
 of its own, and is written after each save: it is the run's manifest.
@@ -23,11 +23,42 @@ HASHED = (RECIPE, GROWING, "loss.png")  # as they are at each save, beside the s
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """A setting that became another after the run had begun.
+
+    Attributes:
+        step: steps of training that were behind the run: the change holds from the next one on.
+        key: of the recipe, such as training.max_steps.
+        steps: the length of the run from then on, where this is what the key says; else None.
+    """
+
+    step: int
+    key: str
+    old: Any
+    new: Any
+    steps: int | None = None
+
+    @staticmethod
+    def parse(plain: Any) -> "Change":
+        """The inverse of `to_plain`. Raises TypeError where it is nothing of the kind."""
+        change = Change(**plain)
+        counts = [change.step, 1 if change.steps is None else change.steps]
+        if type(change.key) is not str or any(type(count) is not int or count < 0 for count in counts):
+            raise TypeError("no change of a run")
+        return change
+
+    def to_plain(self) -> dict[str, Any]:
+        length = {} if self.steps is None else {"steps": self.steps}
+        return {"step": self.step, "key": self.key, "old": self.old, "new": self.new, **length}
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """Attributes:
     data, tokenizer: their hashes.
     precision, matmul, compile: what `auto` came to.
-    steps: of a run whose length was given in hours; None for others.
+    steps: the run's length when it began; None in a run of an earlier version, where its recipe says it.
+    changes: of the recipe, in the order in which they were made; `recipe.yaml` stays as the run began.
     saved: steps of training behind the last save; 0 before the first.
     finished: whether the run is at its end.
     files: of the run's folder, without those of its models and checkpoints, which have manifests of their own.
@@ -39,16 +70,24 @@ class RunRecord:
     matmul: Matmul
     compile: str
     steps: int | None = None
+    changes: tuple[Change, ...] = ()
     saved: int = 0
     finished: bool = False
     files: Manifest = field(default_factory=lambda: Manifest({}))
+
+    @property
+    def total_steps(self) -> int | None:
+        """The run's length as it is now; None where its recipe says it."""
+        return next((change.steps for change in reversed(self.changes) if change.steps is not None), self.steps)
 
     def write(self, out: Path) -> None:
         """Write `run.json`. Raises as `write_atomically` does."""
         plain = {
             "finished": self.finished, "saved": self.saved, "data": self.data, "tokenizer": self.tokenizer,
             "precision": self.precision, "matmul": self.matmul, "compile": self.compile,
-            **({} if self.steps is None else {"steps": self.steps}), "files": self.files.to_plain(),
+            **({} if self.steps is None else {"steps": self.steps}),
+            **({"changes": [change.to_plain() for change in self.changes]} if self.changes else {}),
+            "files": self.files.to_plain(),
         }  # fmt: skip
         write_sealed_json(out / RECORD, plain)
 
@@ -82,7 +121,8 @@ def read_record(out: Path) -> RunRecord | None:
     plain: dict[str, Any] = read_sealed_json(path, since="files")
     files = Manifest.parse(plain.pop("files", {}), str(path))
     try:
-        return RunRecord(**plain, files=files)
+        changes = tuple(map(Change.parse, plain.pop("changes", ())))
+        return RunRecord(**plain, changes=changes, files=files)
     except TypeError:
         raise UserError(f"{path} is of another version of Tercet; give another --out, or --restart") from None
 

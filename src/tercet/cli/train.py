@@ -1,4 +1,4 @@
-"""`tercet train`: a recipe and a folder to put the run in."""
+"""`tercet train`: a recipe and a folder to put the run in, or a run that is to go on."""
 
 import argparse
 import shlex
@@ -6,7 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tercet.cli.parser import Verbs, out_path
+from tercet.cli.parser import Verbs, out_path, parse_number
+from tercet.spec import Steps
 
 NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
 EXAMPLE = {
@@ -23,11 +24,17 @@ def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "train",
         help="train a model as a recipe says",
-        description="Train a model as a recipe says. The same command again resumes a run that was stopped.",
+        description="Train a model as a recipe says. The same command again resumes a run that was stopped, and so "
+        "does the run's folder in place of the recipe.",
         epilog="Examples: tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500; "
+        "tercet train runs/mine --more 500; "
         "tercet train numbers --source train.de --target train.en --out runs/de-en",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a name that `tercet recipes` lists, or the path of a .yaml")
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE|RUN",
+        help="a name that `tercet recipes` lists, the path of a .yaml, or the folder of a run that is to go on",
+    )
     parser.add_argument(
         "--data",
         metavar="PATH",
@@ -49,6 +56,12 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
     )
+    parser.add_argument(
+        "--more", metavar="STEPS", type=parse_number(Steps), help="go on for so many steps beyond the run's end"
+    )
+    parser.add_argument(
+        "--until", metavar="STEPS", type=parse_number(Steps), help="go on until so many steps are done in all"
+    )
     parser.add_argument("--print-config", action="store_true", help="print the whole recipe and train nothing")
     parser.add_argument("--restart", action="store_true", help="delete the run that is there, and begin anew")
     parser.add_argument(
@@ -61,7 +74,7 @@ def register(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.training.changed_recipe import default_folder, recipe_with
+    from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 
     changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
     if args.set:
@@ -69,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
         changes = merge_assignments(changes, args.set)
 
-    out = args.out or default_folder(args.recipe)
+    out = choose_folder(args.recipe, args.out)
     recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})
     if args.print_config:
         from tercet.settings_yaml import write_yaml
@@ -81,8 +94,9 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         folder = train(
-            recipe, out, quiet=args.quiet, restart=args.restart, from_weights=args.from_weights, exact=args.exact
-        )
+            recipe, out, own=find_run(args.recipe) is not None, more=args.more, until=args.until, quiet=args.quiet,
+            restart=args.restart, from_weights=args.from_weights, exact=args.exact,
+        )  # fmt: skip
     except Interrupted as error:
         print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
         return 128 + error.signal
@@ -91,19 +105,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(folder: Path) -> str:
-    """Where the run is, how good its best model is, and what to do with it."""
+    """Where the run is, which models it has kept, how good the best one is, and what to do with it."""
     from tercet.checkpoint import read_card
 
     card = read_card(folder)
     metrics, task = card.metrics, card.recipe["task"]["kind"]
-    best = [
-        f"best validation loss {metrics['val/loss']:.4f} nats per {UNIT.get(task, 'token')}",
-        f"{metrics['val/unigram_entropy']:.4f} by counting words" if "val/unigram_entropy" in metrics else "",
-        f"BLEU {metrics['val/bleu']:.2f} (greedy, cased, detokenised)" if "val/bleu" in metrics else "",
-        f"accuracy {metrics['val/accuracy']:.1%}" if "val/accuracy" in metrics else "",
-        f"F1 {metrics['val/f1']:.1%}" if "val/f1" in metrics else "",
-    ] if "val/loss" in metrics else []  # fmt: skip
-    figures = ", ".join(part for part in best if part)
+    figures = {
+        "val/loss": "validation loss {:.4f} nats per " + UNIT.get(task, "token"),
+        "val/unigram_entropy": "{:.4f} by counting words",
+        "val/bleu": "BLEU {:.2f} (greedy, cased, detokenised)",
+        "val/accuracy": "accuracy {:.1%}",
+        "val/f1": "F1 {:.1%}",
+    }
+    best = f"val/{card.best_by}"
+    names = [best, *(name for name in figures if name != best)]
+    words = ", ".join(figures[name].format(metrics[name]) for name in names if name in metrics)
+    last = read_card(folder / "last").step if (folder / "last").is_dir() else card.step
+    models = f"last, at step {last:,}"
+    if words:
+        which = "best" if card.best_by == "loss" else "highest"
+        models = f"{which} {words}, at step {card.step:,}{', the last' if last == card.step else f'; {models}'}"
     name = shlex.quote(str(folder))
     verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in (*NEXT[task], "evaluate", "inspect"))
-    return "\n".join([f"The run is in {name}{f'; {figures}' if figures else ''}.", "Next:", *verbs])
+    return "\n".join([f"The run is in {name}; {models}.", "Next:", *verbs])

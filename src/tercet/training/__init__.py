@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tercet.training.run import Interrupted as Interrupted
     from tercet.training.run import RunDiverged as RunDiverged
     from tercet.training.run import train as train
-    from tercet.training.run_folder import read_recipe as read_recipe
+    from tercet.training.run_changes import read_recipe as read_recipe
     from tercet.training.specs import LoggingSpec as LoggingSpec
     from tercet.training.specs import TrainingSpec as TrainingSpec
 else:

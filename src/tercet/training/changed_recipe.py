@@ -1,11 +1,14 @@
-"""A recipe with what the command line, or a caller from Python, lays over it: other data, another beginning, keys."""
+"""A recipe, or that of a run, with what the command line or a caller from Python lays over it: other data, another
+beginning, keys."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.config import Plain, UserError, merge
-from tercet.training.recipe_files import REQUIRED, read_settings
+from tercet.checkpoint.run_record import RECIPE, RECORD
+from tercet.config import Plain, UserError, merge, to_plain
+from tercet.storage import DamagedFile
+from tercet.training.recipe_files import REQUIRED, change_settings, read_settings, recipe_names
 
 if TYPE_CHECKING:
     from tercet.training.recipe import Recipe
@@ -23,7 +26,8 @@ def recipe_with(
     validation_target: str | None = None,
     pretrained: str | None = None,
 ) -> "Recipe":
-    """The recipe with `changes`, other data and another beginning; arguments as in `tercet.train`.
+    """The recipe with `changes`, other data and another beginning; arguments as in `tercet.train`. Of a run's folder it
+    is the recipe by which the run goes on.
 
     A recipe that names no model to go on from describes one of its own, which the pretrained one takes the place of.
 
@@ -34,8 +38,9 @@ def recipe_with(
         raise UserError(f"the target {target} needs its source: give --source F as well")
     if validation_target is not None and validation_source is None:
         raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
-    recipe = read_settings(name)
-    settings = merge(recipe, changes)
+    run = find_run(name)
+    recipe = read_settings(name) if run is None else _recipe_of(run)
+    settings = change_settings(recipe, changes)
 
     from tercet.training.pretrained import model_keys_beside  # once there is something to parse
     from tercet.training.recipe import parse_recipe, task_kind, with_pretrained_copy
@@ -47,7 +52,7 @@ def recipe_with(
     if (folder := settings.get("pretrained")) is not None:
         if (tokenizer := _tokenizer_in(changes)) is not None:
             raise UserError(f"the tokenizer is that of {folder}: leave data.{tokenizer} out, or pretrained")
-        if recipe.get("pretrained", REQUIRED) == REQUIRED:
+        if recipe.get("pretrained") in (None, REQUIRED):
             own, given = ({} if (part := of.get("model")) is None else part for of in (recipe, changes))
             if isinstance(own, Mapping) and isinstance(given, Mapping):  # else refused as it is parsed
                 settings["model"] = merge(model_keys_beside(Path(folder), own), given)
@@ -70,7 +75,7 @@ def recipe_with(
     if validation_source is not None:
         held_out = {"kind": "held_out", "source": validation_source, "target": validation_target}
         settings = merge(settings, {"data": {"validation": held_out}})
-    return parse_recipe(settings, name=f"recipe {name}")
+    return parse_recipe(settings, name=f"recipe {name}", run=run)
 
 
 def _tokenizer_in(changes: Plain) -> str | None:
@@ -80,5 +85,41 @@ def _tokenizer_in(changes: Plain) -> str | None:
     return next((key for key in ("tokenizer", "source_tokenizer") if keys.get(key) is not None), None)
 
 
-def default_folder(recipe: str) -> Path:
-    return Path("runs", Path(recipe).stem)
+def find_run(name: str) -> Path | None:
+    """The run's folder that a name means; None where it is a recipe's.
+
+    Raises:
+        UserError: where the folder of that name holds no run.
+    """
+    folder = Path(name)
+    if name.endswith((".yaml", ".yml")) or not folder.is_dir() or name in recipe_names():
+        return None
+    if not (folder / RECORD).exists() and not (folder / RECIPE).exists():
+        raise UserError(f"{name} holds no run: it has no {RECORD}; give a run's folder, or a recipe and --out {name}")
+    if not (folder / RECIPE).exists():
+        raise UserError(f"{folder / RECIPE} is missing; put it back, or give a recipe and --out {name} --restart")
+    return folder
+
+
+def choose_folder(recipe: str, out: Path | None) -> Path:
+    """Where a run goes: `out`, else the folder that a recipe has by default, or the run that `recipe` is itself.
+
+    Raises:
+        UserError: where a run is to go on elsewhere.
+    """
+    run = find_run(recipe)
+    if run is None:
+        return Path("runs", Path(recipe).stem) if out is None else out
+    if out is not None and out.resolve() != run.resolve():
+        raise UserError(f"{run} is a run, which goes on in its own folder; leave --out out, or give {run / RECIPE}")
+    return run
+
+
+def _recipe_of(run: Path) -> Plain:
+    """The recipe of a run as it is now. What is damaged is refused by who trains it, or not: there are choices."""
+    from tercet.training.run_changes import read_begun, read_recipe
+
+    try:
+        return to_plain(read_recipe(run))
+    except DamagedFile:
+        return to_plain(read_begun(run, None))

@@ -80,7 +80,8 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batches: list[Any], step: int) -> None:
         optimizer = cast(Optimizer, self.optimizers())
         step = self.global_step
-        factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=self.total_steps)
+        total = self.task.plan.planned_at(step)
+        factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=total)
         set_rates(optimizer, self.base_rates, factor)
         torch.manual_seed(step_seed(self.spec.seed, step, self.global_rank))
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum()

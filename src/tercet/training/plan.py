@@ -6,7 +6,8 @@ and step s takes
     k(s) = k_0 + floor((K - k_0) s / r)     for s < r, and K from there on
 
 of them: k_0 = 1, K fill the batch, r is the share of the steps over which it grows. Units are laid end to end, as
-epochs are, so that whatever the steps take, no row is skipped and none comes twice in an epoch.
+epochs are, so that whatever the steps take, no row is skipped and none comes twice in an epoch. A run that is made
+longer keeps the r of its beginning.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,6 +31,8 @@ class Plan:
     ramp: the share of the run over which a step grows from one unit to all; 0 for none.
     seed: of the order.
     steps: of the whole run; 0 where a budget of hours is not yet settled.
+    lengths: where that was changed after the run had begun: from which step on, and to how many steps, in the order in
+        which it was said; the first is the run's beginning.
     """
 
     n_rows: int
@@ -38,6 +41,15 @@ class Plan:
     ramp: float = 0.0
     seed: int = 0
     steps: int = 0
+    lengths: tuple[tuple[int, int], ...] = ()
+
+    def lengthened(self, steps: int, *, at: int) -> "Plan":
+        """The same up to step `at`, and from there on as a run of so many steps."""
+        return replace(self, steps=steps, lengths=(*(self.lengths or ((0, self.steps),)), (at, steps)))
+
+    def planned_at(self, step: int) -> int:
+        """How long the run is to be, as it holds for `step`, counted from 0."""
+        return next((steps for first, steps in reversed(self.lengths) if first <= step), self.steps)
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the rows of `step`, counted from 0, and the epoch of each."""
@@ -60,18 +72,19 @@ class Plan:
         return self.rows_before(step) / self.n_rows
 
     def units_of(self, step: int) -> int:
-        growing = self._growing
+        growing = self.growing
         return self.units if step >= growing else 1 + (self.units - 1) * step // growing
 
     def units_before(self, step: int) -> int:
-        growing = self._growing
+        growing = self.growing
         grown = min(step, growing)
         rising = grown + floor_sum(grown, self.units - 1, growing) if growing else 0
         return rising + (step - grown) * self.units
 
     @property
-    def _growing(self) -> int:
-        return ceil(self.ramp * self.steps)
+    def growing(self) -> int:
+        """The steps over which a batch grows."""
+        return ceil(self.ramp * self.planned_at(0))
 
     def lasting(self, epochs: float) -> "Plan":
         """The shortest plan that sees the data so often; its last batch is filled up from the next epoch."""

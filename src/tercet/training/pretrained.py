@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from tercet.checkpoint import Trained
     from tercet.models import AnyModel
 
-REQUIRED = (
-    "???"  # in a recipe that goes on from a model, in the place of its folder; the mark that OmegaConf has for it
-)
 STACKS = ("stack", "encoder", "decoder")
 HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tercet.config import Plain, UserError, merge, suggest
 
+LENGTHS = ("max_steps", "max_epochs", "max_hours")  # of a run, of which one is said
 REQUIRED = "???"  # in the place of a setting that whoever takes the recipe gives; the mark that OmegaConf has for it
 
 
@@ -19,12 +20,21 @@ def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
     if name.endswith((".yaml", ".yml")):
         from tercet.settings_yaml import read_yaml
 
-        return merge(read_yaml(Path(name)), changes or {})
+        return change_settings(read_yaml(Path(name)), changes or {})
     text = recipe_text(name)
 
     from tercet.settings_yaml import parse_yaml
 
-    return merge(parse_yaml(text, name=f"recipe {name}"), changes or {})
+    return change_settings(parse_yaml(text, name=f"recipe {name}"), changes or {})
+
+
+def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
+    """A recipe's settings with `changes` laid over them. A length in the changes takes back the one in the settings,
+    whatever that is said in: `training.max_steps=500` means so where the recipe counts epochs."""
+    given, training = changes.get("training"), settings.get("training")
+    if isinstance(given, Mapping) and isinstance(training, Mapping) and any(given.get(k) is not None for k in LENGTHS):
+        settings = {**settings, "training": {key: x for key, x in training.items() if key not in LENGTHS}}
+    return merge(settings, changes)
 
 
 def recipe_names() -> dict[str, str]:

@@ -4,14 +4,14 @@ What a user can have got wrong is looked at first: what needs no tensor before t
 Lightning is.
 """
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
+from tercet.checkpoint.run_record import RECIPE, RECORD, Change, RunRecord, read_record
 from tercet.config import UserError, to_plain
 from tercet.data.find_sources import check_sources
 from tercet.memory import keep_memory
@@ -21,15 +21,18 @@ from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy
 from tercet.training.recipe import Recipe
+from tercet.training.run_changes import check_length, describe_end, goes_on, list_changes, planned
 from tercet.training.run_folder import (
     Start,
     check_finished,
-    check_same_run,
+    find_recipes,
     find_record,
     find_start,
+    recipes_of,
     remove_run,
     restore_metrics,
 )
+from tercet.training.run_reports import explain_length, log, report_arithmetic, report_changes, report_start
 from tercet.training.trainable import set_trainable, trainable_parameters
 
 if TYPE_CHECKING:
@@ -56,6 +59,9 @@ def train(
     recipe: Recipe,
     out: Path | str,
     *,
+    own: bool = False,
+    more: int | None = None,
+    until: int | None = None,
     quiet: bool = False,
     restart: bool = False,
     from_weights: bool = False,
@@ -66,6 +72,10 @@ def train(
 
     Args:
         out: the run's folder; made where it is missing, resumed where it holds a run of the same recipe.
+        own: the recipe is the one of the run in `out` as it is now, with changes laid over it, and not the one that
+            this was begun with.
+        more: steps beyond the run's end, as it is planned now.
+        until: steps in all, in place of those that are planned.
         quiet: no progress on stderr.
         restart: delete the run that is there, and begin anew.
         from_weights: where every checkpoint of the run is lost, go on from the weights of its last model, with an
@@ -84,34 +94,52 @@ def train(
         Interrupted: after a Ctrl-C or SIGTERM, when everything is saved.
     """
     out = Path(out)
-    if from_weights and (restart or exact):
-        raise UserError(f"--from-weights and {'--restart' if restart else '--exact'} exclude each other; leave one out")
+    _check_together({"--from-weights": from_weights, "--restart": restart, "--exact": exact, "--more": more is not None,
+                     "--until": until is not None})  # fmt: skip
+    before, now = None, recipe
+    find = partial(find_recipes, out, recipe, own=own, more=more, until=until, from_weights=from_weights)
     if not restart:
-        check_same_run(out, recipe, find_record(out, from_weights=from_weights))
+        before, now, recipe = find()
     check_sources(recipe.data)
     keep_memory()
     with ExitStack() as stack:
         primary, begun = _is_primary(recipe), (out / RECIPE).exists() or (out / RECORD).exists()
         if primary and begun:
             stack.enter_context(lock_folder(out))
+        if not restart and find_record(out, from_weights=from_weights) != before:
+            before, now, recipe = find()  # another process was here until now
         if primary and restart:
             remove_run(out, recipe)
         checkpoints = Checkpoints(out, recipe.training.keep)
-        start = find_start(out, checkpoints, from_weights=from_weights)
-        if primary and start.weights is not None and find_record(out, from_weights=True) is None:
+        longer = before is not None and before.finished and goes_on(before, now, recipe)
+        start = find_start(out, checkpoints, from_weights=from_weights, longer=longer)
+        if primary and start.weights is not None and before is None:
             (out / RECORD).unlink(missing_ok=True)  # a damaged one; what it said is settled anew
         task, model, old = _build(recipe, out, quiet)
         if primary and not begun:
             _make_folder(out)
             stack.enter_context(lock_folder(out))
-            check_same_run(out, recipe, read_record(out))  # another process may have been here meanwhile
+            recipes_of(out, recipe, read_record(out))  # another process may have been here meanwhile
             start = find_start(out, checkpoints, from_weights=from_weights)
         record = _settle(out, task, model, old, quiet, arithmetic)
-        if record.finished:
-            check_finished(out, record)
-            _log(f"{out} is already finished; give another --out to train again, or --restart to begin anew", quiet)
+        if record.steps is None:
+            record = replace(record, steps=planned(task.plan, now.training, record).steps)
+        changes: tuple[Change, ...] = ()
+        if before is not None:
+            check_length(out, now, recipe, record, task.plan.steps)
+            step = record.saved if record.finished and not longer else start.step
+            changes = list_changes(now, recipe, step=step, steps=task.plan.steps)
+            record = replace(record, changes=(*record.changes, *changes))
+        task.plan = planned(task.plan, now.training, record)
+        if not record.finished or longer:
+            _train(task, model, out, record, start, checkpoints, changes=changes, exact=exact, quiet=quiet)
             return out
-        _train(task, model, out, record, start, checkpoints, exact=exact, quiet=quiet)
+        check_finished(out, record)
+        if primary and changes:
+            report_changes(changes, quiet)
+            record.write(out)
+        choices = "--more STEPS goes on, another --out trains again, --restart begins anew"
+        log(f"{out} is already finished: {describe_end(record, now.training)}; {choices}", quiet)
     return out
 
 
@@ -135,9 +163,8 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
         taken = load_pretrained_weights(model, old.model, str(recipe.pretrained))
         new = taken.new
         if not (out / RECORD).exists():
-            _log(
-                f"{taken.describe(str(recipe.pretrained))}; {_describe_sizes(task.recipe.model, old.model.spec)}", quiet
-            )
+            of = str(recipe.pretrained)
+            log(f"{taken.describe(of)}; {_describe_sizes(task.recipe.model, old.model.spec)}", quiet)
     set_trainable(model, recipe, new)
     warm_up()  # before anything is timed, and after every mistake has been told
     return task, model, old
@@ -151,9 +178,11 @@ def _train(
     start: Start,
     checkpoints: Checkpoints,
     *,
+    changes: Sequence[Change],
     exact: bool,
     quiet: bool,
 ) -> None:
+    """Train from `start` on; `changes` are those of the record that are not written down yet."""
     from tercet.checkpoint.metrics import read_metrics
     from tercet.plots import NothingToDraw, plot_loss, save
     from tercet.training.arithmetic import describe_arithmetic
@@ -163,14 +192,19 @@ def _train(
     from tercet.training.module import NonFiniteLoss
 
     recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
-    if record.steps is not None:
-        task.plan = replace(task.plan, steps=record.steps)
     arithmetic = describe_arithmetic(
         accelerator=accelerator(recipe.training), precision=record.precision, matmul=record.matmul, compiled=compiled
     )
     if primary:
-        _report_start(out, start, checkpoints, task.plan.steps, quiet)
-        _report_arithmetic(out, start, arithmetic, exact=exact)
+        length = explain_length(out, task, changes, exact=exact)
+        report_changes(changes, quiet)
+        report_start(out, start, checkpoints, task.plan.steps, quiet)
+        report_arithmetic(out, start, arithmetic, exact=exact)
+        if length is not None:
+            log(length, quiet)
+        if changes or record.finished:  # before any other file is touched: from here on it is the run that goes on
+            record = replace(record, finished=False)
+            record.write(out)
         restore_metrics(out, start)
         record = record.saved_at(out, start.step)
         record.write(out)
@@ -185,8 +219,8 @@ def _train(
         with matmul_precision(record.matmul):
             signal = fit(
                 task, model, out, start=start, checkpoints=checkpoints, arithmetic=arithmetic,
-                precision=record.precision, compiled=compiled, export=_export_to(task, out), save_record=save_record,
-                quiet=quiet,
+                precision=record.precision, compiled=compiled, export=_export_to(task, out, record.changes),
+                save_record=save_record, quiet=quiet,
             )  # fmt: skip
     except NonFiniteLoss as error:
         saved = f"the checkpoint of step {record.saved} is kept in {out}" if record.saved else "nothing was saved yet"
@@ -202,37 +236,14 @@ def _train(
         record.write(out)
         if record.finished:
             check_finished(out, record)  # what was saved before it was resumed may have been damaged since
+            if record.saved < task.plan.steps:
+                more = "--more STEPS or a larger training.patience goes on"
+                log(f"{describe_end(record, recipe.training)}; {more}", quiet)
     if signal is not None:
         raise Interrupted(signal, f"saved in {out}; the same command goes on from there")
     if primary and recipe.training.max_hours is not None:
         took = read_metrics(out / METRICS)["seconds"][-1][1] / 3600
-        _log(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
-
-
-def _report_start(out: Path, start: Start, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
-    """Where the run goes on, and, quiet or not, what of it was damaged."""
-    for damage in checkpoints.damaged.values():
-        before = f"goes on from the checkpoint of step {start.step}" if start.checkpoint else "begins anew"
-        _log(f"{damage}; the run {before}", quiet=False)
-    if start.step and start.step < steps:
-        _log(f"goes on at step {start.step + 1:,} of {steps:,}", quiet)
-    if start.weights is not None:
-        _log(f"only the weights of {start.weights.folder} are left: the optimizer begins anew, and the run does not "
-             "end as it would have", quiet=False)  # fmt: skip
-
-
-def _report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact: bool) -> None:
-    """Raises:
-    UserError: where an exact end is asked for, and steps so far were worked out otherwise than those to come.
-    """
-    from tercet.training.arithmetic import find_changes
-
-    changes = find_changes(() if start.checkpoint is None else start.checkpoint.arithmetic, now)
-    if changes and exact:
-        raise UserError(f"{out} cannot go on exactly: {'; '.join(changes)}; undo that, or leave --exact out")
-    if changes:
-        _log(f"arithmetic: {'; '.join(changes)}: the run ends as it would have but for rounding, not to the last bit "
-             "(--exact refuses)", quiet=False)  # fmt: skip
+        log(f"{took:.2f} of {recipe.training.max_hours:g} hours", quiet)
 
 
 def _settle(
@@ -252,32 +263,37 @@ def _settle(
         return record
     chosen = arithmetic or choose_arithmetic(spec)
     precision, matmul = chosen["precision"], chosen["matmul"]
-    steps: int | None = None
     with matmul_precision(matmul):
         compiled, why = choose_compile(task, model, precision)
         if spec.max_hours is not None:
             measured = speed(task, model, precision=precision, compiled=compiled == "always")
             task.plan = measured.plan(task.plan, spec)
-            steps = task.plan.steps
-            _log(measured.describe(task.plan, spec), quiet)
+            log(measured.describe(task.plan, spec), quiet)
     parameters = sum(p.numel() for p in model.parameters())
     learn = sum(p.numel() for p in trainable_parameters(model))
     learning = "" if learn == parameters else f" of which {learn:,} learn"
     described = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
-    _log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "
-         f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
+    log(f"{parameters:,} parameters{learning}, {task.describe()}, {task.plan.steps:,} steps; {described}, "
+        f"{'compiled' if compiled == 'always' else 'not compiled'} ({why})", quiet)  # fmt: skip
     if _post_norm(task.recipe.model) and not spec.warmup_steps:
-        _log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
-             "or placement to pre", quiet)  # fmt: skip
+        log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
+            "or placement to pre", quiet)  # fmt: skip
     write_atomically(out / RECIPE, write_yaml(task.recipe).encode())
     if old is not None:
         save_copy(old, out)
     record = RunRecord(
         data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
-        steps=steps,
+        steps=task.plan.steps,
     ).saved_at(out, 0)  # fmt: skip
     record.write(out)
     return record
+
+
+def _check_together(flags: Mapping[str, bool]) -> None:
+    for one, *others in (("--from-weights", "--restart", "--exact"), ("--restart", "--more", "--until"),
+                         ("--more", "--until")):  # fmt: skip
+        if other := next((other for other in others if flags[one] and flags[other]), None):
+            raise UserError(f"{one} and {other} exclude each other; leave one out")
 
 
 def _make_folder(out: Path) -> None:
@@ -307,19 +323,19 @@ def _post_norm(spec: AnySpec) -> bool:
     return any(stack.placement == "post" for stack in stack_specs(spec))
 
 
-def _export_to(task: "Task", out: Path) -> Any:
+def _export_to(task: "Task", out: Path, changes: Sequence[Change]) -> Any:
     from tercet.checkpoint import Card, current_versions, git_commit
 
     commit, versions = git_commit(), current_versions()
 
-    def export(folder: str, module: Any, step: int, metrics: dict[str, float]) -> None:
+    def export(folder: Literal["best", "last"], module: Any, step: int, metrics: dict[str, float]) -> None:
         state = gathered_state(module.eval_model)
         if not module.trainer.is_global_zero:
             return
         card = Card(
             name=out.name, step=step, tokens_seen=module.tokens_seen, metrics=metrics, data_name=task.data_name,
             data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
-            recipe=to_plain(task.recipe),
+            recipe=to_plain(task.recipe), kept_as=folder, changes=[change.to_plain() for change in changes],
         )  # fmt: skip
         task.save(out / folder, module.model, card, state)  # which knows what learns, as its average does not
 
@@ -334,8 +350,3 @@ def gathered_state(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
         name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
         for name, value in model.state_dict().items()
     }
-
-
-def _log(text: str, quiet: bool) -> None:
-    if not quiet:
-        print(text, file=sys.stderr, flush=True)

@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
-from tercet.settings_yaml import read_yaml
 from tercet.storage import DamagedFile, read_manifest, report_write_errors, write_atomically
 from tercet.training.checkpoints import FOLDER, METRICS, Checkpoint, Checkpoints
 from tercet.training.pretrained import PRETRAINED_COPY
-from tercet.training.recipe import Recipe, parse_recipe
+from tercet.training.recipe import Recipe
+from tercet.training.recipe_files import LENGTHS
+from tercet.training.run_changes import (
+    KEYS,
+    MAY_CHANGE,
+    apply_changes,
+    check_length,
+    keep_changes,
+    read_begun,
+    with_length,
+)
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Trained
@@ -24,7 +33,6 @@ MODELS = ("last", "best")  # the newest first
 OF_BEFORE = "resume.ckpt"  # where an earlier version kept its state, without hashes
 # The recipe last: after a kill in between, what is left is still known as a run.
 PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", OF_BEFORE, RECIPE)
-MAY_CHANGE = ("logging.", "training.keep:")  # settings that change no model
 CHOICES = "--from-weights goes on from the weights of its last model, --restart deletes it and begins anew"
 
 
@@ -38,27 +46,16 @@ class Start:
     weights: "Trained | None" = None
 
 
-def read_recipe(run: Path | str) -> Recipe:
-    """The recipe of a run.
-
-    Raises:
-        UserError: where the folder holds none, or it is damaged.
-    """
-    return _read_recipe(Path(run), read_record(Path(run)))
-
-
-def _read_recipe(run: Path, record: RunRecord | None) -> Recipe:
-    path = run / RECIPE
-    if record is not None:
-        record.check_file(run, RECIPE)
-    return parse_recipe(read_yaml(path), name=str(path), run=run)
-
-
-def check_same_run(out: Path, recipe: Recipe, record: RunRecord | None) -> None:
-    """A folder holds one run. Where figures are logged to may change; nothing that changes the model may.
+def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool = False) -> tuple[Recipe, Recipe]:
+    """A folder holds one run. Its length may change, and how often it looks, saves and logs; all else that changes the
+    model may not.
 
     Args:
         record: what the run noted of itself, as of its recipe.
+        own: `recipe` is the run's as it is now, with changes laid over it, and not the one that it was begun with.
+
+    Returns:
+        the run's recipe as it is now, and the one by which it goes on; twice `recipe` where there is no run.
 
     Raises:
         UserError: where `out` holds another run, or something else.
@@ -71,21 +68,40 @@ def check_same_run(out: Path, recipe: Recipe, record: RunRecord | None) -> None:
             raise UserError(f"{out / RECIPE} is missing; put it back, or: --restart deletes the run and begins anew")
         if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no run; give another --out")
-        return
-    old, new = to_plain(_read_recipe(out, record)), to_plain(recipe)
+        return recipe, recipe
+    begun = read_begun(out, record)
+    now = apply_changes(begun, record, out)
+    recipe = recipe if own else keep_changes(recipe, begun, now)
+    old, new = to_plain(now), to_plain(recipe)
     for settings in (old, new):
         for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
             settings["model"].pop(size, None)
         if settings["model"].get("classifier"):
             settings["model"]["classifier"].pop("labels")  # the data's
+        del settings["logging"]
+        for key in (*LENGTHS, *KEYS):
+            del settings["training"][key]
     if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
         new["pretrained"] = old["pretrained"]
-    changed = [line for line in find_differences(old, new) if not line.startswith(MAY_CHANGE)]
-    if changed:
+    if changed := find_differences(old, new):
         raise UserError(
             f"{out} holds a run with other settings ({'; '.join(changed)}); give another --out, or --restart, which "
-            "deletes it"
+            f"deletes it (of a run that has begun, only {', '.join(MAY_CHANGE)} and logging may change)"
         )
+    return now, recipe
+
+
+def find_recipes(
+    out: Path, recipe: Recipe, *, own: bool, more: int | None, until: int | None, from_weights: bool
+) -> tuple[RunRecord | None, Recipe, Recipe]:
+    """What the run in `out` noted of itself, its recipe as it is now, and the one by which it is to go on; without a
+    run, nothing and `recipe` twice."""
+    record = find_record(out, from_weights=from_weights)
+    now, recipe = recipes_of(out, recipe, record, own=own)
+    if more is not None or until is not None:
+        recipe = with_length(now, recipe, record, out, more=more, until=until)
+    check_length(out, now, recipe, record, recipe.training.max_steps)
+    return record, now, recipe
 
 
 def check_finished(out: Path, record: RunRecord) -> None:
@@ -108,7 +124,7 @@ def remove_run(out: Path, recipe: Recipe) -> None:
     """
     if not any((out / name).exists() for name in (RECIPE, RECORD)):
         if out.exists():
-            check_same_run(out, recipe, None)
+            recipes_of(out, recipe, None)
         return
     if recipe.pretrained is not None and Path(recipe.pretrained).resolve().is_relative_to(out.resolve()):
         raise UserError(f"--restart would delete {recipe.pretrained}, which the run begins with; give another --out")
@@ -140,14 +156,17 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
     return record
 
 
-def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool) -> Start:
-    """The newest whole checkpoint, or what was chosen in its place; nothing of a run at its end.
+def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, longer: bool = False) -> Start:
+    """The newest whole checkpoint, or what was chosen in its place; nothing of a run at its end that stays there.
+
+    Args:
+        longer: whether a run at its end goes on.
 
     Raises:
         UserError: where a run that has trained has nothing to go on from, with the choices.
     """
     record = find_record(out, from_weights=from_weights)
-    if record is not None and record.finished:
+    if record is not None and record.finished and not longer:
         return Start()
     checkpoint = checkpoints.newest()
     if from_weights:

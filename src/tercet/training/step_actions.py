@@ -33,8 +33,11 @@ class StepActions(Callback):
         self.actions = actions
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if any(isinstance(action, Validation) and action.out_of_patience for action in self.actions):
-            trainer.should_stop = True  # killed after its last save: there is nothing left to train
+        for action in self.actions:
+            if isinstance(action, Validation):
+                action.renew_patience(trainer.global_step)
+                # Killed after its last save: there is nothing left to train.
+                trainer.should_stop = trainer.should_stop or action.out_of_patience
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -60,9 +63,11 @@ class StatefulAction:
 class Validation(StatefulAction):
     """The loss on the validation set and the task's own scores, every `every` steps.
 
-    It stops the run after `patience` times without a better one.
+    It stops the run after `patience` times without a better one; where a run that was stopped so is made longer, it
+    counts anew.
 
-    `figures` holds the figures where this step was one to validate at, else nothing.
+    `figures` holds the figures where this step was one to validate at, else nothing; `improved` says whether they are
+    the best so far.
     """
 
     def __init__(self, task: Task) -> None:
@@ -71,23 +76,27 @@ class Validation(StatefulAction):
         self.best_by = task.recipe.task.best_by
         self.state = {"best": float("inf"), "best_step": 0, "without_better": 0}
         self.figures: dict[str, float] = {}
-
-    @property
-    def improved(self) -> bool:
-        return bool(self.figures) and self.state["without_better"] == 0
+        self.improved = False
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        self.figures = {}
+        self.figures, self.improved = {}, False
         if trainer.global_step % self.every and trainer.global_step != module.total_steps:
             return
         self.figures = {**self._validate(trainer, module), **self._scores(trainer, module)}
         value = self._cost(self.figures)
-        if value < self.state["best"]:
+        self.improved = value < self.state["best"]
+        if self.improved:
             self.state = {"best": value, "best_step": trainer.global_step, "without_better": 0}
         else:
             self.state = {**self.state, "without_better": self.state["without_better"] + 1}
+        self.renew_patience(trainer.global_step)
         if self.out_of_patience:
             trainer.should_stop = True
+
+    def renew_patience(self, step: int) -> None:
+        """Forget what was in vain before the run was made longer."""
+        if self.out_of_patience and any(first == step for first, _ in self.task.plan.lengths):
+            self.state = {**self.state, "without_better": 0}
 
     def take_best(self, card: Card) -> None:
         """Hold later models to this one, where what was known of the best is lost."""

@@ -20,7 +20,8 @@ from tercet.storage import read_sealed_json, write_sealed_json
 from tercet.training.grid import VariedKey, folder_names, grid_points
 from tercet.training.recipe import Recipe, load_recipe
 from tercet.training.recipe_files import recipe_names
-from tercet.training.run import RunDiverged, check_same_run, train
+from tercet.training.run import RunDiverged, train
+from tercet.training.run_folder import recipes_of
 
 if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
@@ -136,7 +137,7 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
         if run.recipe is None:
             check_scorable(load_model(run.folder))
             continue
-        check_same_run(run.folder, run.recipe, read_record(run.folder))
+        recipes_of(run.folder, run.recipe, read_record(run.folder))
         if run.variant in seen or is_finished(run.folder):
             continue
         seen.add(run.variant)

@@ -1,0 +1,70 @@
+"""What a run says on stderr of where it goes on, and with what; and what is refused where its end is to be exact."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tercet.checkpoint.run_record import Change
+from tercet.config import UserError
+from tercet.messages import show
+from tercet.training.checkpoints import Checkpoints
+from tercet.training.run_changes import describe_length, is_as_planned
+from tercet.training.run_folder import Start
+
+if TYPE_CHECKING:
+    from tercet.training.tasks.task import Task
+
+
+def report_start(out: Path, start: Start, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
+    """Where the run goes on, and, quiet or not, what of it was damaged."""
+    for damage in checkpoints.damaged.values():
+        before = f"goes on from the checkpoint of step {start.step}" if start.checkpoint else "begins anew"
+        log(f"{damage}; the run {before}", quiet=False)
+    if start.step and start.step < steps:
+        log(f"goes on at step {start.step + 1:,} of {steps:,}", quiet)
+    if start.weights is not None:
+        log(
+            f"only the weights of {start.weights.folder} are left: the optimizer begins anew, and the run does not "
+            "end as it would have",
+            quiet=False,
+        )
+
+
+def report_changes(changes: Sequence[Change], quiet: bool) -> None:
+    if changes:
+        log(f"changed: {', '.join(f'{one.key} {show(one.old)} -> {show(one.new)}' for one in changes)}", quiet)
+
+
+def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact: bool) -> str | None:
+    """What another length does to the steps from here on; None where it stays.
+
+    Raises:
+        UserError: where an exact end is asked for, and a run that was planned so would have taken other steps so far.
+    """
+    at = next((change.step for change in changes if change.steps is not None), None)
+    if at is None:
+        return None
+    words = describe_length(task.recipe.training, task.plan, at)
+    if exact and not is_as_planned(task.recipe.training, task.plan, at):
+        raise UserError(f"{out} cannot get another length exactly: {words}; leave --exact out")
+    return words
+
+
+def report_arithmetic(out: Path, start: Start, now: Mapping[str, str], *, exact: bool) -> None:
+    """Raises:
+    UserError: where an exact end is asked for, and steps so far were worked out otherwise than those to come.
+    """
+    from tercet.training.arithmetic import find_changes
+
+    changes = find_changes(() if start.checkpoint is None else start.checkpoint.arithmetic, now)
+    if changes and exact:
+        raise UserError(f"{out} cannot go on exactly: {'; '.join(changes)}; undo that, or leave --exact out")
+    if changes:
+        log(f"arithmetic: {'; '.join(changes)}: the run ends as it would have but for rounding, not to the last bit "
+            "(--exact refuses)", quiet=False)  # fmt: skip
+
+
+def log(text: str, quiet: bool) -> None:
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)

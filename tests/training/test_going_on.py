@@ -1,0 +1,273 @@
+"""A run that has begun is made longer, or a setting of it becomes another: to which end, and in which words."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import (
+    CHECKPOINT,
+    TINY,
+    assert_same_run,
+    child,
+    dies_at_rename,
+    exit_code,
+    figures,
+    newest_checkpoint,
+    resume_state,
+    tiny_recipe,
+    weights,
+)
+
+from tercet.checkpoint import load_model
+from tercet.checkpoint.run_record import read_record
+from tercet.cli.train import summary
+from tercet.config import UserError
+from tercet.training import Recipe, read_recipe, train
+from tercet.training.schedules import rate_factor
+
+Finished = Callable[[str], Path]
+CONSTANT: dict[str, Any] = {"schedule": "constant"}
+STUCK: dict[str, Any] = {"optimizer": {"kind": "adam", "lr": 0.0}, "patience": 2, "validate_every": 2, "max_steps": 30}
+
+
+def stopped(recipe: Recipe, out: Path, saves: int = 2) -> Path:
+    """A run that was killed right after so many saves, of four steps each."""
+
+    def work() -> None:
+        dies_at_rename(saves, after=True, name=CHECKPOINT)()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    return out
+
+
+def changes(out: Path) -> list[tuple[int, str, Any, Any]]:
+    record = read_record(out)
+    assert record is not None
+    return [(one.step, one.key, one.old, one.new) for one in record.changes]
+
+
+def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run", quiet=True)
+    begun = (out / "recipe.yaml").read_bytes()
+    train(tiny_recipe(tmp_path, **CONSTANT), out, more=4, exact=True)
+    assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **CONSTANT), tmp_path / "planned", quiet=True), out)
+    said = capsys.readouterr().err
+    assert "changed: training.max_steps 12 -> 16\ngoes on at step 13 of 16\n" in said
+    assert "learning rate (constant): 0.01 at step 13, as if the run had been planned for 16 steps\n" in said
+    assert changes(out) == [(12, "training.max_steps", 12, 16)]
+    assert read_recipe(out).training.max_steps == 16
+    card = load_model(out / "last").card
+    assert card.recipe["training"]["max_steps"] == 16
+    assert card.changes == [{"step": 12, "key": "training.max_steps", "old": 12, "new": 16, "steps": 16}]
+    readme = (out / "last" / "README.md").read_text()
+    assert "| 1. after step 12 | training.max_steps: 12 -> 16 |\n" in readme
+    assert (out / "recipe.yaml").read_bytes() == begun
+
+
+def test_so_is_one_whose_rate_does_not_know_the_end(finished: Finished, tmp_path: Path) -> None:
+    out = shutil.copytree(finished("pairs"), tmp_path / "run")
+    train(read_recipe(out), out, until=15, exact=True, quiet=True)
+    recipe = TINY["pairs"](finished("pairs").parent, max_steps=15)
+    assert_same_run(train(recipe, tmp_path / "planned", quiet=True), out)
+
+
+def test_so_is_one_that_had_not_begun_to_cool_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wsd: dict[str, Any] = {"schedule": {"kind": "wsd", "cooldown": 0.25}}
+    out = stopped(tiny_recipe(tmp_path, **wsd), tmp_path / "run")
+    train(tiny_recipe(tmp_path, **wsd), out, until=16, exact=True)
+    assert "goes on at step 9 of 16\n" in capsys.readouterr().err
+    assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **wsd), tmp_path / "planned", quiet=True), out)
+
+
+def test_a_rate_that_has_fallen_rises_and_says_so(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shutil.copytree(finished("text"), tmp_path / "run")
+    recipe = read_recipe(out)
+    before = files_of(out)
+    with pytest.raises(UserError, match=r"cannot get another length exactly: learning rate \(cosine\): .*; leave"):
+        train(recipe, out, more=4, exact=True)
+    assert capsys.readouterr().err == ""
+    assert files_of(out) == before
+
+    train(recipe, out, more=4)
+    words = (
+        r"learning rate \(cosine\): 0\.001 at step 12, 0\.00(\d+) at step 13, from where on it is that of 16 steps: "
+    )
+    said = re.search(words, capsys.readouterr().err)
+    assert said
+    spec = recipe.training
+    expected = [
+        0.01 * rate_factor(spec.schedule, step=step, warmup=2, total=12 if step < 12 else 16) for step in range(16)
+    ]
+    assert [rate for _, rate in figures(out)["lr"]] == pytest.approx(expected, rel=1e-6)
+    assert float(f"0.00{said[1]}") == pytest.approx(expected[12], rel=1e-3)
+
+
+def test_steps_before_a_change_stay_as_they_were(finished: Finished, tmp_path: Path) -> None:
+    """The checkpoint at which the run was made longer is lost, and the steps to it are taken once more."""
+    expected = shutil.copytree(finished("text"), tmp_path / "expected")
+    recipe = read_recipe(expected)
+    out = shutil.copytree(expected, tmp_path / "run")
+    train(recipe, expected, more=4, quiet=True)
+
+    def work() -> None:
+        dies_at_rename(1, after=False, name=CHECKPOINT)()
+        train(recipe, out, more=4, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    shutil.rmtree(newest_checkpoint(out))
+    assert newest_checkpoint(out).name == "step-000008"
+    train(recipe, out, quiet=True)
+    assert_same_run(expected, out)
+
+
+@pytest.mark.parametrize(("number", "after"), [(1, False), (1, True), (2, False)])
+def test_killed_while_the_change_is_written(finished: Finished, tmp_path: Path, number: int, after: bool) -> None:
+    """The run before the change or the one after it; and the same command again does not make it longer twice."""
+    out = shutil.copytree(finished("text"), tmp_path / "run")
+    recipe = read_recipe(out)
+
+    def work() -> None:
+        dies_at_rename(number, after=after, name="run.json")()
+        train(recipe, out, more=1, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    record = read_record(out)
+    assert record is not None
+    assert (record.finished, len(record.changes)) == ((True, 0) if (number, after) == (1, False) else (False, 1))
+    load_model(out)
+    train(recipe, out, more=1, quiet=True)
+    assert resume_state(out)["global_step"] == 13
+    assert changes(out) == [(12, "training.max_steps", 12, 13)]
+
+
+def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    epochs: dict[str, Any] = {**CONSTANT, "max_steps": None, "sample_tokens": 0}
+    out = train(tiny_recipe(tmp_path, max_epochs=1, **epochs), tmp_path / "run", quiet=True)
+    first = resume_state(out)["global_step"]
+    train(read_recipe(out), out, own=True, more=1, quiet=True)
+    assert resume_state(out)["global_step"] == first + 1
+    assert changes(out) == [(first, "training.max_steps", None, first + 1), (first, "training.max_epochs", 1, None)]
+    train(tiny_recipe(tmp_path, max_epochs=2, **epochs), out)
+    assert f"goes on at step {first + 2} of {2 * first - 1}\n" in capsys.readouterr().err
+    planned = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
+    assert weights(planned) == weights(out)
+    with pytest.raises(UserError, match=rf"has taken {2 * first - 1} steps, so that {first} in all leave none"):
+        train(read_with(out, max_epochs=1, max_steps=None), out, own=True, quiet=True)
+
+
+def read_with(out: Path, **training: Any) -> Recipe:
+    recipe = read_recipe(out)
+    return replace(recipe, training=replace(recipe.training, **training))
+
+
+def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny_recipe(tmp_path, sample_tokens=0, **STUCK)
+    out = train(recipe, tmp_path / "run")
+    why = "it stopped at step 6 of 30, 2 validations without a better one"
+    assert f"{why}; --more STEPS or a larger training.patience goes on\n" in capsys.readouterr().err
+    train(recipe, out)
+    assert f"is already finished: {why}; --more STEPS goes on" in capsys.readouterr().err
+    train(read_with(out, patience=3), out, own=True)
+    said = capsys.readouterr().err
+    assert "changed: training.patience 2 -> 3\ngoes on at step 7 of 30\n" in said
+    assert "it stopped at step 8 of 30, 3 validations without a better one" in said
+    train(recipe, out, more=2, quiet=True)  # it counts anew
+    assert resume_state(out)["global_step"] == 14
+    assert resume_state(out)["callbacks"]["StepActions"]["Validation"]["best_step"] == 2
+    assert load_model(out).card.step == 2
+
+
+def test_what_may_change_of_a_stopped_run(tmp_path: Path) -> None:
+    out = stopped(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run")
+    changed = {"validate_every": 5, "save_every": 2, "log_every": 4, "keep": 4, "patience": 50}
+    train(tiny_recipe(tmp_path, **CONSTANT, **changed), out, quiet=True)
+    assert {key: new for _, key, _, new in changes(out)} == {f"training.{k}": value for k, value in changed.items()}
+    assert {step for step, *_ in changes(out)} == {8}
+    whole = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "whole", quiet=True)
+    assert weights(out) == weights(whole)
+    assert len(list((out / "checkpoints").iterdir())) == 4
+    assert [step for step, _ in figures(out)["val/loss"]] == [3, 6, 10, 12]
+    train(tiny_recipe(tmp_path, **CONSTANT), out, quiet=True)  # the command that began it takes none of that back
+    assert len(changes(out)) == len(changed)
+    train(read_with(out, keep=2), out, own=True, quiet=True)
+    assert changes(out)[-1] == (12, "training.keep", 4, 2)
+    assert json.loads((out / "run.json").read_text())["changes"][-1] == {
+        "step": 12, "key": "training.keep", "old": 4, "new": 2,
+    }  # fmt: skip
+
+
+def files_of(out: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name[0] != "."}
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [("text", "best validation loss {:.4f}"), ("pairs", "highest BLEU {:.2f}"), ("labels", "highest accuracy {:.1%}")],
+)
+def test_models_are_named_by_what_they_are(finished: Finished, family: str, words: str) -> None:
+    out = finished(family)
+    name = {"text": "val/loss", "pairs": "val/bleu", "labels": "val/accuracy"}[family]
+    values = [(value if name == "val/loss" else -value, step) for step, value in figures(out)[name]]
+    value, step = min(values)  # of equals the first
+    best, last = load_model(out).card, load_model(out / "last").card
+    assert (best.kept_as, best.step, last.kept_as, last.step) == ("best", step, "last", 12)
+    assert best.choice == words.format(abs(value)) + f" at step {step}"
+    assert last.choice == "last, at step 12"
+    for folder, card in (("best", best), ("last", last)):
+        assert f"| Checkpoint | {card.choice} |\n" in (out / folder / "README.md").read_text()
+    said = summary(out).splitlines()[0]
+    assert said.startswith(f"The run is in {out}; {words.format(abs(value))}")
+    assert said.endswith(f", at step {step}{', the last' if step == 12 else '; last, at step 12'}.")
+
+
+def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
+    out = shutil.copytree(finished("text"), tmp_path / "run")
+    before = files_of(out)
+    only = r"only training\.max_steps, training\.max_epochs, .*, training\.patience and logging may change"
+    for change in ({"warmup_steps": 3}, {"schedule": "constant"}, {"batch_size": 8}, {"ema": 0.5}):
+        key = next(iter(change))
+        with pytest.raises(UserError, match=rf"other settings \((task|training)\.{key}.*{only}"):
+            train(TINY["text"](finished("text").parent, keep=7, **change), out, quiet=True)
+    with pytest.raises(UserError, match="its hours have become steps"):
+        train(read_with(out, max_steps=None, max_hours=1.0), out, own=True, quiet=True)
+    assert files_of(out) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["text", "pairs", "masked", "labels"])
+def test_killed_at_any_time_on_its_way_to_the_new_end(finished: Finished, tmp_path: Path, case: str) -> None:
+    """Twenty times, each time with the same command: neither lengthened twice nor another run at its end."""
+    recipe = TINY[case](finished(case).parent, save_every=2)
+    begun = train(recipe, tmp_path / "begun", quiet=True)
+    expected, out = (shutil.copytree(begun, tmp_path / name) for name in ("expected", "run"))
+    started = time.perf_counter()
+    train(recipe, expected, more=28, quiet=True)
+    takes, chance, kills = time.perf_counter() - started, random.Random(case), 0
+    while kills < 20:
+        pid = child(lambda: train(recipe, out, more=28, quiet=True))
+        time.sleep(chance.uniform(0.0, 0.5) * takes)
+        os.kill(pid, signal.SIGKILL)
+        kills += exit_code(pid) != 0
+        record = read_record(out)
+        assert record is not None
+        if record.finished and record.changes:  # it was faster, and begins anew
+            shutil.rmtree(out)
+            shutil.copytree(begun, out)
+        assert changes(out) in ([], [(12, "training.max_steps", 12, 40)])
+        assert load_model(out / "last").card.step <= 40
+    train(recipe, out, more=28, quiet=True)
+    assert_same_run(expected, out)

@@ -1,0 +1,180 @@
+"""`tercet train RUN`: a run's folder in the place of a recipe, with --more, --until and --set; and the same from
+Python."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import CHECKPOINT, assert_same_run, child, dies_at_rename, exit_code, resume_state, tiny_recipe
+
+import tercet
+from tercet.checkpoint.run_record import read_record
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.storage import lock_folder, read_sealed_json, write_sealed_json
+from tercet.training import read_recipe, train
+from tercet.training.changed_recipe import choose_folder, find_run
+
+Finished = Callable[[str], Path]
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line on stderr of a command that must end with 2."""
+    assert main(["train", *map(str, arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.fixture
+def run(finished: Finished, tmp_path: Path) -> Path:
+    """A finished run of 12 steps."""
+    return shutil.copytree(finished("text"), tmp_path / "run")
+
+
+def test_a_stopped_run_goes_on_by_its_folder(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, recipe = tmp_path / "run", read_recipe(finished("text"))
+
+    def work() -> None:
+        dies_at_rename(1, after=True, name=CHECKPOINT)()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) < 0
+    assert main(["train", str(out)]) == 0
+    said = capsys.readouterr()
+    assert "goes on at step 5 of 12\n" in said.err
+    assert said.out.startswith(f"The run is in {out}; ")
+    assert_same_run(finished("text"), out)
+    assert main(["train", str(out), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(run), "--more", "1", "--set", "training.keep=3"]) == 0
+    assert "changed: training.max_steps 12 -> 13, training.keep 2 -> 3\n" in capsys.readouterr().err
+    assert main(["train", str(run), "--until", "14", "--out", str(run)]) == 0
+    assert main(["train", str(run), "--until", "14"]) == 0
+    assert "is already finished: it has ended at step 14; --more STEPS goes on" in capsys.readouterr().err
+    assert tercet.train(run, more=1, quiet=True).folder == run / "best"
+    tercet.train(run, until=16, set={"training.patience": 9}, quiet=True)
+    record = read_record(run)
+    assert record is not None
+    assert (record.steps, record.total_steps, record.saved, record.finished) == (12, 16, 16, True)
+    assert [change.step for change in record.changes] == [12, 12, 13, 14, 15, 15]
+    assert main(["train", str(run), "--print-config"]) == 0
+    assert "  max_steps: 16\n" in capsys.readouterr().out
+    assert main(["verify", str(run)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--more", "0"], "argument --more: 0 must be at least 1"),
+        (["--more", "1.5"], "argument --more: invalid int value: '1.5'"),
+        (["--until", "12.0"], "argument --until: invalid int value"),
+        (["--until", "9"], "has taken 12 steps, so that 9 in all leave none; give a larger --until"),
+        (["--set", "training.max_steps=11"], "has taken 12 steps, so that 11 in all leave none"),
+        (["--more", "1000000000"], "max_steps=1000000012 must be at least 1 and at most 1,000,000,000"),
+        (["--more", "5", "--restart"], "--restart and --more exclude each other; leave one out"),
+        (["--until", "50", "--restart"], "--restart and --until exclude each other; leave one out"),
+        (["--more", "5", "--until", "20"], "--more and --until exclude each other; leave one out"),
+        (["--more", "5", "--set", "training.max_epochs=9"], "--more and another length in the recipe or in --set"),
+        (["--more", "5", "--exact"], "cannot get another length exactly: learning rate (cosine)"),
+        (["--more", "5", "--out", "elsewhere"], "is a run, which goes on in its own folder; leave --out out"),
+        (["--set", "training.seed=3"], "other settings (training.seed: 1 -> 3); give another --out"),
+        (["--set", "training.max_hours=3"], "its hours have become steps"),
+        (["--set", "training.patience=0"], "training.patience=0 must be at least 1"),
+    ],
+)
+def test_what_is_refused_changes_nothing(
+    finished: Finished, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished("text")
+    before = files_of(run)
+    assert words in refused(capsys, run, *flags)
+    assert files_of(run) == before
+    assert not Path("elsewhere").exists()
+
+
+def test_folders_without_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    words = f"{tmp_path / 'empty'} holds no run: it has no run.json; give a run's folder, or a recipe and --out "
+    assert words in refused(capsys, tmp_path / "empty", "--more", "5")
+    assert "last holds no run: it has no run.json" in refused(capsys, run / "last", "--more", "5")
+    assert "unknown recipe" in refused(capsys, tmp_path / "nothing", "--more", "5")
+    assert list((tmp_path / "empty").iterdir()) == []
+    (run / "recipe.yaml").rename(tmp_path / "recipe.yaml")
+    assert "recipe.yaml is missing; put it back" in refused(capsys, run, "--more", "5")
+    (tmp_path / "recipe.yaml").rename(run / "recipe.yaml")
+    (run / "run.json").unlink()
+    assert "run.json is missing; put it back, or: --from-weights" in refused(capsys, run, "--more", "5")
+    new = tmp_path / "new"
+    assert "new holds no run that has begun" in refused(capsys, run / "recipe.yaml", "--out", new, "--more", "5")
+    assert not new.exists()
+
+
+def test_a_run_that_is_being_trained_is_left_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files_of(run)
+    with lock_folder(run):
+        assert f"run is in use by process {os.getpid()} on " in refused(capsys, run, "--more", "5")
+    assert files_of(run) == before
+
+
+def test_a_damaged_record_leaves_the_choices_and_a_restart(
+    run: Path, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run / "run.json"
+    path.write_text(path.read_text().replace("12", "13", 1))
+    assert "run.json is damaged; put back the file that was written; or: --from-weights" in refused(capsys, run)
+    assert main(["train", str(run), "--restart", "--quiet"]) == 0
+    assert_same_run(finished("text"), run)
+
+
+@pytest.mark.parametrize(
+    "changes", [[{"step": 1}], [3], "many", [{"step": 1.5, "key": "training.keep", "old": 1, "new": 2}]]
+)
+def test_changes_that_are_none(run: Path, changes: Any) -> None:
+    write_sealed_json(run / "run.json", {**read_sealed_json(run / "run.json"), "changes": changes})
+    with pytest.raises(UserError, match="is of another version of Tercet"):
+        read_recipe(run)
+
+
+@pytest.mark.parametrize(
+    ("key", "new", "words"),
+    [
+        ("training.seed", 3, "there is no 'training.seed' that may change"),
+        ("training.keep", "all", "training.keep: input should be a valid integer"),
+        ("logging.wandb", 3, "logging.wandb"),
+    ],
+)
+def test_changes_that_do_not_fit(run: Path, key: str, new: Any, words: str) -> None:
+    change = {"step": 12, "key": key, "old": None, "new": new}
+    write_sealed_json(run / "run.json", {**read_sealed_json(run / "run.json"), "changes": [change]})
+    with pytest.raises(UserError, match=rf"run\.json: changes: .*{words}"):
+        read_recipe(run)
+
+
+def test_weights_alone_go_on_beyond_the_end(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run / "checkpoints")
+    assert "--from-weights goes on from the weights" in refused(capsys, run, "--more", "2")
+    assert main(["train", str(run), "--more", "2", "--from-weights"]) == 0
+    assert "goes on at step 13 of 14\n" in capsys.readouterr().err
+    assert resume_state(run)["global_step"] == 14
+
+
+def test_a_recipe_goes_before_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tiny_recipe(tmp_path, max_steps=1, sample_tokens=0), tmp_path / "demo", quiet=True)
+    monkeypatch.chdir(tmp_path)
+    assert find_run("demo") is None
+    assert find_run("./demo") == Path("demo")
+    assert choose_folder("demo", None) == Path("runs/demo")

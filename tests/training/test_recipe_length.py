@@ -1,0 +1,54 @@
+"""How long a run is to be: a recipe says it in steps, epochs or hours, and whoever changes it in any of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.config import UserError
+from tercet.settings_yaml import write_yaml
+from tercet.training import load_recipe
+from tercet.training.grid import VariedKey, grid_points
+from tercet.training.recipe_files import LENGTHS, change_settings
+
+VALUES = {"max_steps": 5, "max_epochs": 3, "max_hours": 0.5}
+
+
+def length(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    training = change_settings(settings, changes)["training"]
+    return {key: training[key] for key in LENGTHS if training.get(key) is not None}
+
+
+@pytest.mark.parametrize("old", LENGTHS)
+@pytest.mark.parametrize("new", LENGTHS)
+def test_the_length_that_is_given_is_the_one_that_holds(tmp_path: Path, old: str, new: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"task: language\ndata: {{source: text.txt}}\nmodel: {{}}\ntraining: {{{old}: 2, seed: 7}}\n")
+    training = load_recipe(str(path), {"training": {new: VALUES[new]}}).training
+    assert [getattr(training, key) for key in LENGTHS] == [VALUES[key] if key == new else None for key in LENGTHS]
+    assert training.seed == 7
+
+
+def test_of_two_lengths_none_is_guessed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="set exactly one of max_steps, max_epochs and max_hours"):
+        load_recipe("demo", {"training": {"max_steps": 5, "max_epochs": 2}})
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_yaml({"task": "language", "data": {"source": "text.txt"}, "training": VALUES}))
+    with pytest.raises(UserError, match="set exactly one of max_steps, max_epochs and max_hours"):
+        load_recipe(str(path), {"training": {"seed": 2}})
+    assert load_recipe(str(path), {"training": {"max_steps": 4}}).training.max_epochs is None
+
+
+def test_null_alone_takes_one_back() -> None:
+    base = {"training": {"max_steps": 5, "seed": 1}}
+    assert length(base, {"training": {"max_steps": None}}) == {}
+    assert length(base, {"training": {"max_steps": None, "max_epochs": 2}}) == {"max_epochs": 2}
+    assert length(base, {"training": {"seed": 2}}) == {"max_steps": 5}
+    assert length(base, {}) == {"max_steps": 5}
+
+
+def test_a_grid_may_vary_the_length_in_epochs() -> None:
+    points = grid_points([VariedKey.read("training.max_epochs=1,2")])
+    recipes = [load_recipe("demo", point.changes) for point in points]
+    assert [(r.training.max_steps, r.training.max_epochs) for r in recipes] == [(None, 1), (None, 2)]
+    assert load_recipe("demo").training.max_steps is not None

@@ -1,0 +1,128 @@
+"""What a change does to a plan, a rate and a recipe, held against the words of each by brute force."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_runs import tiny_recipe
+
+from tercet.checkpoint.run_record import Change, RunRecord
+from tercet.training.plan import Plan
+from tercet.training.run_changes import (
+    apply_changes,
+    describe_length,
+    is_as_planned,
+    keep_changes,
+    list_changes,
+    planned,
+)
+from tercet.training.schedules import WSD, Constant, Cosine, InverseSquareRoot, LinearDecay, Noam, rate_factor
+from tercet.training.specs import TrainingSpec
+
+RECORD = RunRecord(data="", tokenizer="", precision="fp32", matmul="highest", compile="never")
+SCHEDULES = [
+    Constant(), Cosine(), LinearDecay(), WSD(cooldown=0.3), WSD(cooldown=1.0), Noam(), InverseSquareRoot(),
+    Cosine(final=1.0),
+]  # fmt: skip
+lengths = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 60)), min_size=1, max_size=4)
+ramps = st.sampled_from([0.0, 0.2, 0.7, 1.0])
+
+
+def changed(plan: Plan, said: list[tuple[int, int]]) -> Plan:
+    for at, steps in said:
+        plan = plan.lengthened(steps, at=at)
+    return plan
+
+
+@given(lengths, ramps)
+def test_a_length_holds_from_its_step_on(said: list[tuple[int, int]], ramp: float) -> None:
+    plan = changed(Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25), said)
+    of_step = [25] * 70
+    for at, steps in said:  # the last word holds, also of a run that had to go back
+        of_step[at:] = [steps] * (70 - at)
+    assert [plan.planned_at(step) for step in range(70)] == of_step
+    assert plan.steps == said[-1][1]
+
+
+@given(lengths.filter(lambda said: said[0][0] > 0 and said == sorted(said)), ramps)
+def test_no_row_is_skipped_or_comes_twice(said: list[tuple[int, int]], ramp: float) -> None:
+    begun = Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25)
+    plan = changed(begun, said)
+    for step in range(40):
+        assert np.array_equal(plan.rows(step)[0], begun.rows(step)[0])
+        assert plan.rows_before(step + 1) == plan.rows_before(step) + len(plan.rows(step)[0])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Of a run of 25 steps: each time it has done some more of them, and is to have another number in all."""
+    said, done, total = list[tuple[int, int]](), 0, 25
+    for _ in range(draw(st.integers(1, 3))):
+        done = draw(st.integers(done, total))
+        total = draw(st.integers(done + 1, done + 40))
+        said.append((done, total))
+    return said
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(1, 12), histories(), ramps)
+def test_exact_is_where_no_step_would_have_been_another(
+    schedule: Any, warmup: int, said: list[tuple[int, int]], ramp: float
+) -> None:
+    at = said[-1][0]
+    spec = TrainingSpec(max_steps=25, schedule=schedule, warmup_steps=warmup, batch_ramp=ramp or None)
+    plan = changed(Plan(n_rows=50, unit=2, units=9, ramp=ramp, steps=25), said)
+    straight = replace(plan, lengths=())
+
+    def rate(step: int, of: Plan) -> float:
+        return rate_factor(schedule, step=step, warmup=warmup, total=of.planned_at(step))
+
+    same_rates = all(rate(step, plan) == rate(step, straight) for step in range(plan.steps))
+    same_rows = all(plan.units_of(step) == straight.units_of(step) for step in range(plan.steps))
+    assert is_as_planned(spec, plan, at) == (same_rates and same_rows)
+    words = describe_length(spec, plan, at)
+    assert ("as if the run had been planned" in words) == is_as_planned(spec, plan, at)
+    if not same_rows:
+        assert f"; the batch grows over {plan.growing:,} steps, as it was begun" in words
+
+
+def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_path: Path) -> None:
+    old = tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=3)
+    new = tiny_recipe(tmp_path, {"logging": {"tensorboard": True}}, max_steps=40, keep=7, patience=None)
+    changes = list_changes(old, new, step=9, steps=40)
+    assert {change.key: change.steps for change in changes} == {
+        "training.max_steps": 40,
+        "training.max_epochs": None,
+        "training.keep": None,
+        "training.patience": None,
+        "logging.tensorboard": None,
+    }
+    assert apply_changes(old, replace(RECORD, changes=changes), tmp_path) == new
+    assert tuple(Change.parse(change.to_plain()) for change in changes) == changes
+    assert list_changes(old, old, step=9, steps=40) == ()
+
+
+def test_a_repeated_command_takes_no_change_back(tmp_path: Path) -> None:
+    begun = tiny_recipe(tmp_path, max_steps=None, max_epochs=2)
+    now = tiny_recipe(tmp_path, max_steps=40, keep=7)
+    assert keep_changes(begun, begun, now) == now
+    assert keep_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=4), begun, now) == tiny_recipe(
+        tmp_path, max_steps=40, keep=7, patience=4
+    )
+    assert keep_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=3), begun, now) == tiny_recipe(
+        tmp_path, max_steps=None, max_epochs=3, keep=7
+    )
+
+
+@pytest.mark.parametrize(("length", "steps"), [({"max_steps": 12}, 12), ({"max_steps": None, "max_epochs": 3}, 15)])
+def test_a_run_of_an_earlier_version_says_its_length_by_its_recipe(
+    tmp_path: Path, length: dict[str, Any], steps: int
+) -> None:
+    spec = tiny_recipe(tmp_path, **length).training
+    assert planned(Plan(n_rows=10, unit=2, steps=77), spec, RECORD).steps == steps
+    told = replace(RECORD, steps=30, changes=(Change(step=8, key="training.max_steps", old=30, new=40, steps=40),))
+    plan = planned(Plan(n_rows=10, unit=2, steps=77), spec, told)
+    assert (plan.planned_at(7), plan.planned_at(8), plan.steps) == (30, 40, 40)

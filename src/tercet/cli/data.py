@@ -34,6 +34,9 @@ def register(verbs: Verbs) -> None:
         help="the translations of the lines in SOURCE, or the labelled texts held out",
     )
     parser.add_argument("--encoding", metavar="NAME", default="utf-8", help="of text files (default: utf-8)")
+    parser.add_argument(
+        "--documents", choices=("file", "line", "blank_line"), default="file", help="a document of a text file (file)"
+    )
     parser.add_argument("--text-field", metavar="NAME", default="text", help="in JSONL, CSV, Parquet (default: text)")
     parser.add_argument("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
     parser.add_argument("--over", choices=("texts", "tokens"), help="what is labelled (default: texts)")
@@ -64,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
             return _labels(spec, args.target)
         if pairs:
             return _pairs(PairsSpec(source=args.source, target=args.target, encoding=args.encoding))
-        return _text(TextSpec(source=args.source, encoding=args.encoding, text_field=args.text_field))
+        read = {"encoding": args.encoding, "text_field": args.text_field, "documents": args.documents}
+        return _text(TextSpec(source=args.source, **read))
     except ValueError as error:
         raise UserError(f"--encoding: {error}" if "encoding" in str(error) else str(error)) from None
 
@@ -74,7 +78,7 @@ def _text(spec: "TextSpec") -> int:
 
     documents = n_bytes = characters = 0
     start = ""
-    for piece in find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field).pieces():
+    for piece in find_documents(spec.source, **spec.file_settings).pieces():
         documents += piece.last
         n_bytes += len(piece.text.encode())
         characters += len(piece.text)

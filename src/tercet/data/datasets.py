@@ -3,11 +3,12 @@ whoever only names a file waits for none of it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tercet.config import UserError, suggest
 from tercet.data.files import find_path
+from tercet.data.line_documents import DocumentUnit
 from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -36,19 +37,23 @@ class Dataset:
 
     description: str
     origin: str
-    open: Callable[[], DocumentSource]
+    open: Callable[[], DocumentTexts | DocumentFiles]
 
 
-def find_documents(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> DocumentSource:
+def find_documents(
+    source: str, *, encoding: str = "utf-8", text_field: str = "text", documents: DocumentUnit = "file"
+) -> DocumentSource:
     """The named dataset `source`, else the file or folder at that path (`./shakespeare` is always a path).
+
+    The keywords are those of `TextSpec`.
 
     Raises:
         UserError: where it is neither, with the nearest name of either.
     """
     if source in DATASETS:
-        return DATASETS[source].open()
+        return replace(DATASETS[source].open(), documents=documents)
     path = find_path(source)
-    files = DocumentFiles(root=path, encoding=encoding, text_field=text_field)
+    files = DocumentFiles(root=path, encoding=encoding, text_field=text_field, documents=documents)
     if not path.exists():
         guess = suggest(source, DATASETS)
         if path.parent == Path() and guess.startswith("; did you mean"):
@@ -59,23 +64,23 @@ def find_documents(source: str, *, encoding: str = "utf-8", text_field: str = "t
     return files
 
 
-def _animals() -> DocumentSource:
+def _animals() -> DocumentTexts:
     return DocumentTexts(name="animals", texts=(" ".join(FACTS),))
 
 
-def _debian_descriptions() -> DocumentSource:
+def _debian_descriptions() -> DocumentTexts:
     from tercet.data.debian import read_descriptions
 
     return read_descriptions()
 
 
-def _induction() -> DocumentSource:
+def _induction() -> DocumentTexts:
     from tercet.data.induction import repeated_words
 
     return DocumentTexts(name="induction", texts=repeated_words())
 
 
-def _python_docs() -> DocumentSource:
+def _python_docs() -> DocumentTexts:
     from pydoc_data.topics import topics
 
     return DocumentTexts(
@@ -97,7 +102,7 @@ def _drop_repeated_paragraphs(texts: Iterable[str]) -> Iterator[str]:
             yield "\n\n".join(new_paragraphs).rstrip() + "\n"
 
 
-def _shakespeare() -> DocumentSource:
+def _shakespeare() -> DocumentFiles:
     from tercet.data.downloads import fetch_file
 
     path = fetch_file(

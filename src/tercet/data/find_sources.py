@@ -14,7 +14,7 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec) -> None:
             from tercet.data.datasets import DATASETS, find_documents
 
             if spec.source not in DATASETS:
-                find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field).size()
+                find_documents(spec.source, **spec.file_settings).size()
         case PairsSpec():
             from tercet.data.pair_datasets import PAIR_DATASETS, find_pairs
 

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import Progress
@@ -25,7 +26,7 @@ from tercet.data.cache import (
     write_meta,
 )
 from tercet.data.datasets import find_documents
-from tercet.data.sources import DocumentSource
+from tercet.data.sources import DocumentFiles, DocumentSource
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
 from tercet.data.splitting import split_documents, split_tail
 from tercet.tokens import Tokenizer
@@ -63,14 +64,14 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
     Raises:
         UserError: where text cannot be read, tokenised or divided, or the cache cannot be written.
     """
-    source = find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field)
+    source = find_documents(spec.source, **spec.file_settings)
     held_out = None
     if isinstance(spec.validation, HeldOut):
-        held_out = find_documents(spec.validation.source, encoding=spec.encoding, text_field=spec.text_field)
+        held_out = find_documents(spec.validation.source, **spec.file_settings)
     snapshots = [Snapshot(documents) for documents in (source, held_out) if documents]
     hashes = [snapshot.hash for snapshot in snapshots]
     content = hashes[0] if len(hashes) == 1 else digest(*hashes)
-    settings = [spec.encoding, spec.text_field]
+    settings = [spec.encoding, spec.text_field, *_later_settings(spec)]
     with report_disk_errors():
         tokenizer = tokenizer or load_or_train_tokenizer(
             spec.tokenizer,
@@ -84,9 +85,30 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
         key = digest(FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key)
         folder = cache_dir() / "corpora" / key[:32]
         if not is_complete(folder):
+            _hint_at_lines(source)
             with create_atomically(folder, snapshots) as new, progress_bar(shown=progress) as bar:
                 _write(new, spec, source, held_out, tokenizer, bar)
     return _load(folder, name=spec.source, content=content, tokenizer=tokenizer)
+
+
+def _later_settings(spec: TextSpec) -> list[Any]:
+    """How files are read beyond what the first caches knew: nothing where all is as it was then."""
+    default = TextSpec(source=spec.source).file_settings
+    return [
+        {name: value}
+        for name, value in spec.file_settings.items()
+        if name not in ("encoding", "text_field") and value != default[name]
+    ]
+
+
+def _hint_at_lines(source: DocumentSource) -> None:
+    if isinstance(source, DocumentFiles) and source.looks_like_lines():
+        print(
+            f"tercet: {source.name} looks like a document on each line, and is read as one document; "
+            "with data.documents: line (--documents line) each line is one",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _write(

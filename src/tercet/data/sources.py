@@ -23,16 +23,19 @@ from tercet.data.files import (
     get_text,
     open_file,
     read_json_objects,
+    read_lines,
     read_text,
     report_file_errors,
     suggest_field,
     uncompressed_suffix,
 )
+from tercet.data.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
+from tercet.data.tables import SEPARATORS, read_table
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
 LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
-SUFFIXES = (".txt", ".md", ".jsonl", ".parquet")
+SUFFIXES = (".txt", ".md", ".jsonl", *SEPARATORS, ".parquet")
 
 _ALONE = re.compile(r"(?<=\S)\n(?=\S)")
 _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a text has only "\r\n" or empty lines
@@ -68,10 +71,14 @@ class DocumentTexts:
 
     name: str
     texts: tuple[str, ...]
+    documents: DocumentUnit = "file"
 
     def pieces(self) -> Iterator[TextPiece]:
         for text in self.texts:
-            yield from cut_pieces([text])
+            for document in (
+                [[text]] if self.documents == "file" else documents_of_lines(text.split("\n"), self.documents)
+            ):
+                yield from cut_pieces(document)
 
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
@@ -82,11 +89,15 @@ class DocumentTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentFiles:
-    """Documents in the file or folder `root`: a text file is one, as is each line of JSONL and each row of Parquet."""
+    """Documents in the file or folder `root`: each line of JSONL is one, and each row of CSV, TSV and Parquet.
+
+    Of a text file `documents` says what is one, as in `TextSpec`.
+    """
 
     root: Path
     encoding: str = "utf-8"
     text_field: str = "text"
+    documents: DocumentUnit = "file"
 
     @property
     def name(self) -> str:
@@ -148,15 +159,28 @@ class DocumentFiles:
 
     def size(self) -> int | None:
         files = self.files()
-        is_plain_text = all(path.suffix not in (".jsonl", ".parquet", ".gz") for path in files)
+        is_plain_text = all(path.suffix not in (".jsonl", *SEPARATORS, ".parquet", ".gz") for path in files)
         return sum(path.stat().st_size for path in files) if is_plain_text else None
+
+    def looks_like_lines(self) -> bool:
+        """Whether this is one .txt file that is read as one document, and looks like one document a line."""
+        if self.documents != "file" or not self.root.is_file() or uncompressed_suffix(self.root) != ".txt":
+            return False
+        return has_document_per_line(next(read_text(self.root, self.encoding)))
 
     def _documents(self, path: Path) -> Iterator[Iterable[str]]:
         match uncompressed_suffix(path):
             case ".jsonl":
                 yield from ([text] for text in _read_json_lines(path, self.encoding, self.text_field))
+            case ".csv" | ".tsv":
+                rows = read_table(
+                    read_lines(path, self.encoding), str(path), {self.text_field: "data.text_field (--text-field)"}
+                )
+                yield from ([row[self.text_field]] for _, row in rows)
             case ".parquet":
                 yield from ([text] for text in _read_parquet(path, self.text_field))
+            case _ if self.documents != "file":
+                yield from documents_of_lines(read_lines(path, self.encoding), self.documents)
             case _:
                 yield read_text(path, self.encoding)
 

@@ -10,8 +10,10 @@ from tercet.cli.parser import Verbs
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
+    from tercet.data.id_files import IdFile
 
 SHOWN = 3  # first lines
+FIRST_IDS = 20
 LABELS = 30  # of labelled texts, the commonest
 
 
@@ -74,11 +76,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(spec: "TextSpec") -> int:
-    from tercet.data.datasets import find_documents
+    from tercet.data.datasets import find_text
+    from tercet.data.id_files import IdFile
 
+    source = find_text(spec)
+    if isinstance(source, IdFile):
+        return _ids(source)
     documents = n_bytes = characters = 0
     start = ""
-    for piece in find_documents(spec.source, **spec.file_settings).pieces():
+    for piece in source.pieces():
         documents += piece.last
         n_bytes += len(piece.text.encode())
         characters += len(piece.text)
@@ -86,6 +92,17 @@ def _text(spec: "TextSpec") -> int:
             start += piece.text + "\n" * piece.last
     print(f"documents   {documents:,}\nbytes       {n_bytes:,} (UTF-8)\ncharacters  {characters:,}\nbegins with")
     _show([line for line in start.splitlines() if line.strip()][:SHOWN])
+    return 0
+
+
+def _ids(file: "IdFile") -> int:
+    lists = count = 0
+    begins = list[int]()
+    for ids, last in file.blocks():
+        lists, count = lists + last, count + len(ids)
+        begins += ids[: max(0, FIRST_IDS - len(begins))].tolist()
+    print(f"lists       {lists:,}\nids         {count:,}\nlargest     {file.largest():,}\nbegins with")
+    _show([" ".join(map(str, begins))])
     return 0
 
 

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     )
 
 FLAGS = {  # of each task, beside --json, --encoding and --device
-    "language": ("data", "stride", "text_field", "documents"),
+    "language": ("data", "stride", "text_field", "documents", "dtype"),
     "translation": (
         "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
     ),
-    "masked": ("data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents"),
+    "masked": (
+        "data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents", "dtype",
+    ),
     "labels": ("data", "text_field"),
 }  # fmt: skip
 PLATEAU = (
@@ -110,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.encoding is not None and args.data is None and args.source is None:
         raise UserError("--encoding is that of the files in --data, or --source and --target; give both")
-    for name in ("text_field", "documents"):
+    for name in ("text_field", "documents", "dtype"):
         if getattr(args, name) is not None and args.data is None:
             raise UserError(f"--{name.replace('_', '-')} says how the file in --data is read; give both")
     earlier = None if args.compare is None else _read_result(args.compare)

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 from tercet.cli.lines import open_lines, read_lines
 
-READING = ("encoding", "text_field", "documents")  # how files of data are read: keys of `data` that are flags too
+READING = (
+    "encoding",
+    "text_field",
+    "documents",
+    "dtype",
+)  # how files of data are read: keys of `data` that are flags too
 POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
 FIELD = "text"
 
@@ -41,6 +46,7 @@ def add_reading(add: Callable[..., Any]) -> None:
         choices=("file", "line", "blank_line"),
         help="a document of a text file: all of it, a line, or what stands between empty lines (data.documents)",
     )
+    add("--dtype", choices=("uint16", "uint32"), help="of the ids in a .bin file (data.dtype; default: uint16)")
 
 
 def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:

@@ -5,15 +5,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tercet.config import UserError, suggest
-from tercet.data.files import find_path
+from tercet.data.files import find_path, uncompressed_suffix
 from tercet.data.line_documents import DocumentUnit
 from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
+from tercet.data.specs import TextSpec
+
+if TYPE_CHECKING:
+    from tercet.data.id_files import IdFile
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
+MAY_HOLD_IDS = (".bin", ".npy", ".jsonl")
 FACTS = (
     "cats sleep most of the day.",
     "an octopus has 3 hearts.",
@@ -38,6 +44,24 @@ class Dataset:
     description: str
     origin: str
     open: Callable[[], DocumentTexts | DocumentFiles]
+
+
+def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | IdFile":
+    """What `spec.source`, or another source that is read as it is, holds: documents, or ids that were made elsewhere.
+
+    Raises:
+        UserError: as `find_documents`.
+    """
+    source = spec.source if source is None else source
+    if source not in DATASETS:
+        path = find_path(source)
+        if uncompressed_suffix(path) in MAY_HOLD_IDS and path.is_file():
+            from tercet.data.id_files import IdFile, holds_ids
+
+            ids = IdFile(path=path, dtype=spec.dtype, encoding=spec.encoding, text_field=spec.text_field)
+            if holds_ids(ids):
+                return ids
+    return find_documents(source, encoding=spec.encoding, text_field=spec.text_field, documents=spec.documents)
 
 
 def find_documents(

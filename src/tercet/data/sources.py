@@ -38,6 +38,7 @@ LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever
 SUFFIXES = (".txt", ".md", ".jsonl", *SEPARATORS, ".parquet")
 
 _ALONE = re.compile(r"(?<=\S)\n(?=\S)")
+_BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
 _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a text has only "\r\n" or empty lines
 
 
@@ -206,8 +207,8 @@ def _find_cut(text: str, searched: int) -> int | None:
         return newline.end()
     if len(text) <= LONGEST:
         return None
-    last_of_run = _LAST_OF_RUN.search(text, PIECE)
-    return last_of_run.start() if last_of_run else LONGEST
+    fair = _LAST_OF_RUN.search(text, PIECE) or _BEFORE_WORD.search(text, PIECE)
+    return fair.start() if fair else LONGEST
 
 
 def _read_json_lines(path: Path, encoding: str, field: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from tercet.data.line_documents import DocumentUnit
 from tercet.spec import Context, Interval, Name, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
-FILE_SETTINGS = ("encoding", "text_field", "documents")  # of a `TextSpec`
+FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype")  # of a `TextSpec`
 NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
 
 
@@ -79,12 +79,13 @@ class TextSpec:
     """Running text.
 
     Args:
-        source: a named dataset, or the path of a text, JSONL, CSV, TSV or Parquet file or a folder of them, also as
-            `.gz`.
+        source: a named dataset; the path of a text, JSONL, CSV, TSV or Parquet file or a folder of them; or one file of
+            ids that were made elsewhere: `.bin`, `.npy`, or JSONL with a list of them on each line. All also as `.gz`.
         encoding: of text files.
         text_field: the key or column that holds a document in JSONL, CSV, TSV and Parquet.
         documents: what is a document of a text file: the `file`, each `line`, or the lines between a `blank_line` and
             the next. Empty ones are none.
+        dtype: of the ids in a `.bin` file.
     """
 
     source: Name
@@ -94,13 +95,14 @@ class TextSpec:
     encoding: Name = "utf-8"
     text_field: Name = "text"
     documents: DocumentUnit = "file"
+    dtype: Literal["uint16", "uint32"] = "uint16"
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
 
     @property
     def file_settings(self) -> dict[str, Any]:
-        """How files are read: the keywords of `find_documents`."""
+        """How files are read."""
         return {name: getattr(self, name) for name in FILE_SETTINGS}
 
     @property

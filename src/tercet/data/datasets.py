@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.config import UserError, suggest
+from tercet.data.fasta import SequenceCase
 from tercet.data.files import find_path, uncompressed_suffix
 from tercet.data.line_documents import DocumentUnit
 from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
@@ -61,11 +62,22 @@ def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | Id
             ids = IdFile(path=path, dtype=spec.dtype, encoding=spec.encoding, text_field=spec.text_field)
             if holds_ids(ids):
                 return ids
-    return find_documents(source, encoding=spec.encoding, text_field=spec.text_field, documents=spec.documents)
+    return find_documents(
+        source,
+        encoding=spec.encoding,
+        text_field=spec.text_field,
+        documents=spec.documents,
+        sequence_case=spec.sequence_case,
+    )
 
 
 def find_documents(
-    source: str, *, encoding: str = "utf-8", text_field: str = "text", documents: DocumentUnit = "file"
+    source: str,
+    *,
+    encoding: str = "utf-8",
+    text_field: str = "text",
+    documents: DocumentUnit = "file",
+    sequence_case: SequenceCase = "keep",
 ) -> DocumentSource:
     """The named dataset `source`, else the file or folder at that path (`./shakespeare` is always a path).
 
@@ -77,7 +89,9 @@ def find_documents(
     if source in DATASETS:
         return replace(DATASETS[source].open(), documents=documents)
     path = find_path(source)
-    files = DocumentFiles(root=path, encoding=encoding, text_field=text_field, documents=documents)
+    files = DocumentFiles(
+        root=path, encoding=encoding, text_field=text_field, documents=documents, sequence_case=sequence_case
+    )
     if not path.exists():
         guess = suggest(source, DATASETS)
         if path.parent == Path() and guess.startswith("; did you mean"):

@@ -18,6 +18,7 @@ from typing import IO, NamedTuple, Protocol
 
 from tercet import limits
 from tercet.config import UserError, suggest
+from tercet.data import fasta
 from tercet.data.files import (
     BLOCK,
     get_text,
@@ -35,7 +36,7 @@ from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
 LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
-SUFFIXES = (".txt", ".md", ".jsonl", *SEPARATORS, ".parquet")
+SUFFIXES = (".txt", ".md", ".jsonl", *SEPARATORS, ".parquet", *fasta.SUFFIXES)
 
 _ALONE = re.compile(r"(?<=\S)\n(?=\S)")
 _BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
@@ -90,7 +91,7 @@ class DocumentTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentFiles:
-    """Documents in the file or folder `root`: each line of JSONL is one, and each row of CSV, TSV and Parquet.
+    """Documents in the file or folder `root`: a line of JSONL, a row of CSV, TSV and Parquet, a record of FASTA, FASTQ.
 
     Of a text file `documents` says what is one, as in `TextSpec`.
     """
@@ -99,6 +100,7 @@ class DocumentFiles:
     encoding: str = "utf-8"
     text_field: str = "text"
     documents: DocumentUnit = "file"
+    sequence_case: fasta.SequenceCase = "keep"
 
     @property
     def name(self) -> str:
@@ -141,10 +143,9 @@ class DocumentFiles:
         """
         empty = True
         for path in self.files():
-            for document in self._documents(path):
-                for piece in cut_pieces(document):
-                    empty = False
-                    yield piece
+            for piece in self._pieces(path):
+                empty = False
+                yield piece
         if empty:
             raise UserError(f"{self.root} is empty; give a file with some text in it")
 
@@ -160,7 +161,9 @@ class DocumentFiles:
 
     def size(self) -> int | None:
         files = self.files()
-        is_plain_text = all(path.suffix not in (".jsonl", *SEPARATORS, ".parquet", ".gz") for path in files)
+        is_plain_text = all(
+            path.suffix not in (".jsonl", *SEPARATORS, ".parquet", *fasta.SUFFIXES, ".gz") for path in files
+        )
         return sum(path.stat().st_size for path in files) if is_plain_text else None
 
     def looks_like_lines(self) -> bool:
@@ -168,6 +171,14 @@ class DocumentFiles:
         if self.documents != "file" or not self.root.is_file() or uncompressed_suffix(self.root) != ".txt":
             return False
         return has_document_per_line(next(read_text(self.root, self.encoding)))
+
+    def _pieces(self, path: Path) -> Iterator[TextPiece]:
+        if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
+            for text, last in read_sequences(read_lines(path, self.encoding), str(path)):
+                yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last)
+            return
+        for document in self._documents(path):
+            yield from cut_pieces(document)
 
     def _documents(self, path: Path) -> Iterator[Iterable[str]]:
         match uncompressed_suffix(path):

@@ -4,11 +4,12 @@ import codecs
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from tercet.data.fasta import SequenceCase
 from tercet.data.line_documents import DocumentUnit
 from tercet.spec import Context, Interval, Name, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
-FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype")  # of a `TextSpec`
+FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # of a `TextSpec`
 NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
 
 
@@ -79,13 +80,15 @@ class TextSpec:
     """Running text.
 
     Args:
-        source: a named dataset; the path of a text, JSONL, CSV, TSV or Parquet file or a folder of them; or one file of
-            ids that were made elsewhere: `.bin`, `.npy`, or JSONL with a list of them on each line. All also as `.gz`.
+        source: a named dataset; the path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file or a folder of them;
+            or one file of ids that were made elsewhere: `.bin`, `.npy`, or JSONL with a list of them on each line. All
+            also as `.gz`.
         encoding: of text files.
         text_field: the key or column that holds a document in JSONL, CSV, TSV and Parquet.
         documents: what is a document of a text file: the `file`, each `line`, or the lines between a `blank_line` and
             the next. Empty ones are none.
         dtype: of the ids in a `.bin` file.
+        sequence_case: of FASTA and FASTQ: letters as they are, or all of them in the `upper` case.
     """
 
     source: Name
@@ -96,6 +99,7 @@ class TextSpec:
     text_field: Name = "text"
     documents: DocumentUnit = "file"
     dtype: Literal["uint16", "uint32"] = "uint16"
+    sequence_case: SequenceCase = "keep"
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)

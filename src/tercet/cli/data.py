@@ -77,9 +77,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(spec: "TextSpec") -> int:
     from tercet.data.datasets import find_text
-    from tercet.data.id_files import IdFile
 
     source = find_text(spec)
+    source.size()  # what is not there is refused before anything is imported for it
+
+    from tercet.data.id_files import IdFile
+
     if isinstance(source, IdFile):
         return _ids(source)
     documents = n_bytes = characters = 0

@@ -131,7 +131,9 @@ class PairFiles:
 
     def _objects(self) -> Iterator[Pair]:
         keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
-        for location, values in read_json_objects(self.source, self.encoding, [key for key, _ in keys]):
+        for location, values in read_json_objects(
+            read_lines(self.source, self.encoding), self.source, [key for key, _ in keys]
+        ):
             source, target = (get_text(values, key, location, setting) for key, setting in keys)
             yield source, target
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Literal, NamedTuple, Protocol
 
 from tercet import limits
 from tercet.config import UserError, suggest
@@ -44,7 +44,7 @@ _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a te
 
 
 class TextPiece(NamedTuple):
-    """A part of a document, never empty; `last` where the document ends with it."""
+    """A part of a document, empty only where `all_pieces` says so; `last` where the document ends with it."""
 
     text: str
     last: bool
@@ -101,6 +101,7 @@ class DocumentFiles:
     text_field: str = "text"
     documents: DocumentUnit = "file"
     sequence_case: fasta.SequenceCase = "keep"
+    errors: Literal["strict", "replace"] = "strict"  # what is no text in this encoding is refused, or becomes U+FFFD
 
     @property
     def name(self) -> str:
@@ -142,12 +143,26 @@ class DocumentFiles:
             UserError: where there is no text at all, or a file is broken or not what its name says.
         """
         empty = True
-        for path in self.files():
-            for piece in self._pieces(path):
+        for piece in self.all_pieces():
+            if piece.text:
                 empty = False
                 yield piece
         if empty:
             raise UserError(f"{self.root} is empty; give a file with some text in it")
+
+    def all_pieces(self) -> Iterator[TextPiece]:
+        """As `pieces`, with a piece without text for each empty document; it may be that there is nothing at all."""
+        for path in self.files():
+            if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
+                for text, last in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
+                    yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last)
+                continue
+            for document in self._documents(path):
+                piece = None
+                for piece in cut_pieces(document):
+                    yield piece
+                if piece is None:
+                    yield TextPiece("", last=True)
 
     def hash(self) -> str:
         digest = hashlib.sha256()
@@ -170,31 +185,28 @@ class DocumentFiles:
         """Whether this is one .txt file that is read as one document, and looks like one document a line."""
         if self.documents != "file" or not self.root.is_file() or uncompressed_suffix(self.root) != ".txt":
             return False
-        return has_document_per_line(next(read_text(self.root, self.encoding)))
-
-    def _pieces(self, path: Path) -> Iterator[TextPiece]:
-        if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
-            for text, last in read_sequences(read_lines(path, self.encoding), str(path)):
-                yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last)
-            return
-        for document in self._documents(path):
-            yield from cut_pieces(document)
+        return has_document_per_line(next(read_text(self.root, self.encoding, self.errors)))
 
     def _documents(self, path: Path) -> Iterator[Iterable[str]]:
         match uncompressed_suffix(path):
             case ".jsonl":
-                yield from ([text] for text in _read_json_lines(path, self.encoding, self.text_field))
+                yield from (
+                    [text]
+                    for text in _read_json_lines(read_lines(path, self.encoding, self.errors), path, self.text_field)
+                )
             case ".csv" | ".tsv":
                 rows = read_table(
-                    read_lines(path, self.encoding), str(path), {self.text_field: "data.text_field (--text-field)"}
+                    read_lines(path, self.encoding, self.errors),
+                    str(path),
+                    {self.text_field: "data.text_field (--text-field)"},
                 )
                 yield from ([row[self.text_field]] for _, row in rows)
             case ".parquet":
                 yield from ([text] for text in _read_parquet(path, self.text_field))
             case _ if self.documents != "file":
-                yield from documents_of_lines(read_lines(path, self.encoding), self.documents)
+                yield from documents_of_lines(read_lines(path, self.encoding, self.errors), self.documents)
             case _:
-                yield read_text(path, self.encoding)
+                yield read_text(path, self.encoding, self.errors)
 
 
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
@@ -222,8 +234,8 @@ def _find_cut(text: str, searched: int) -> int | None:
     return fair.start() if fair else LONGEST
 
 
-def _read_json_lines(path: Path, encoding: str, field: str) -> Iterator[str]:
-    for location, values in read_json_objects(path, encoding, [field]):
+def _read_json_lines(lines: Iterable[str], path: Path, field: str) -> Iterator[str]:
+    for location, values in read_json_objects(lines, path, [field]):
         yield get_text(values, field, location, "data.text_field")
 
 
@@ -245,7 +257,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
 
 
 def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
-    """The texts of a column that are not empty, one by one: a dictionary holds each of them once."""
+    """The texts of a column, "" for null, one by one: a dictionary holds each of them once."""
     from pyarrow import parquet, types
 
     packed = path.stat().st_size
@@ -263,10 +275,10 @@ def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
     unpacked = 0
     for batch in table.iter_batches(batch_size=1024, columns=[field]):
         for value in batch.column(0):
-            if text := value.as_py():
-                unpacked += len(text)
-                check_unpacked(path, packed, unpacked)
-                yield text
+            text = value.as_py() or ""
+            unpacked += len(text)
+            check_unpacked(path, packed, unpacked)
+            yield text
 
 
 def _suggest_path(path: Path) -> str:

@@ -33,8 +33,8 @@ def train(
     Args:
         recipe: a packaged recipe's name, a YAML file's path, or the folder of a run that is to go on.
         data: a file, folder or named dataset in place of the recipe's, where it trains a language model.
-        source, target: the same where it trains a translator: two files, line by line; or, without target, one .tsv or
-            .jsonl file of pairs or a named dataset.
+        source, target: the same where it trains a translator: two files, line by line; or, without target, one
+            .tsv, .csv or .jsonl file of pairs or a named dataset.
         validation_source, validation_target: pairs to validate on, in files of their own.
         pretrained: the folder of a model to go on from: its sizes, tokenizer and weights.
         out: the run's folder, runs/<recipe> by default; a run that is there already is resumed.

@@ -56,7 +56,7 @@ FLAGS = {
     "verify": ["FOLDER", "--json"],
     "doctor": ["--json"],
     "recipes": ["NAME"],
-    "data": ["--encoding", "--text-field"],
+    "data": ["--encoding", "--text-field", "--documents", "--dtype", "--recipe", "--tokenizer", "--max-len", "--json"],
     "demo": ["--out"],
 }  # fmt: skip
 

@@ -370,7 +370,7 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
     ("flags", "words"),
     [
         ("--target {a}", "needs its source: give --source as well"),
-        ("--source {a}", "neither .tsv nor .jsonl"),
+        ("--source {a}", "none of .tsv, .csv, .jsonl"),
         ("--source {a} --target {b}", "has 216 lines and"),
         ("--source {a} --target {a} --part test", "has no parts, all of it is scored; leave --part out"),
         ("--part test", "has no test part of its own"),

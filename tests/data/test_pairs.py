@@ -111,7 +111,7 @@ BROKEN: dict[str, tuple[Callable[[Path], PairFiles], str]] = {
     "a folder": (lambda at: PairFiles(source=two(at, "a", "b").source, target=at), "is a folder|no file to read"),
     "one text file": (
         lambda at: PairFiles(source=two(at, "a", "b").source),
-        r"neither \.tsv nor \.jsonl; set data\.target",
+        r"none of \.tsv, \.csv, \.jsonl; set data\.target",
     ),
     "not utf-8": (lambda at: two(at, b"abc\nd\xff\n", "A\nB\n"), r"a\.de is not utf-8 text: byte 5 .*data\.encoding"),
     "three columns": (

@@ -188,7 +188,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(module, "_encode", full)
+    monkeypatch.setattr(module, "encode_source", full)
     with pytest.raises(UserError, match=f"{cache}: the disk is full; make room, or set TERCET_CACHE"):
         prepare(TextSpec(source=text_file(tmp_path), tokenizer=Characters()))
     assert not (cache / "corpora").exists(), "a half-written folder was left behind"

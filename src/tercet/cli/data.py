@@ -6,12 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tercet.cli.parser import Verbs
+from tercet.cli.look import look_at
+from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.texts import READING, add_reading
+from tercet.spec import Context
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
+    from tercet.data.id_files import IdFile
 
 SHOWN = 3  # first lines
+FIRST_IDS = 20
+LOOK = "look"  # the word before a source to say all about; a file of this name is ./look
 LABELS = 30  # of labelled texts, the commonest
 
 
@@ -19,62 +25,93 @@ def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "data",
         help="list the named datasets, or look into a source",
-        description="List the named datasets, or count what is in a source as training would read it.",
+        description="List the named datasets; count what is in a source as training would read it; or, with `look` "
+        "before it, say all about it: what it is, lengths, scripts, labels, doubles, what is empty, no UTF-8 or long.",
+        epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare",
     )
     parser.add_argument(
-        "source",
+        "sources",
         metavar="SOURCE",
-        nargs="?",
-        help="a name; a text, JSONL or Parquet file or folder; a .tsv file of pairs; or a .csv file of labelled texts",
+        nargs="*",
+        help="`look`, for more; a name, a file or a folder of one's own; the translations of its lines, or the "
+        "labelled texts held out",
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        nargs="?",
-        help="the translations of the lines in SOURCE, or the labelled texts held out",
-    )
-    parser.add_argument("--encoding", metavar="NAME", default="utf-8", help="of text files (default: utf-8)")
-    parser.add_argument("--text-field", metavar="NAME", default="text", help="in JSONL, CSV, Parquet (default: text)")
+    add_reading(parser.add_argument)
     parser.add_argument("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
     parser.add_argument("--over", choices=("texts", "tokens"), help="what is labelled (default: texts)")
+    look = parser.add_argument_group("look")
+    look.add_argument("--json", action="store_true", help="print one JSON object")
+    look.add_argument("--recipe", metavar="RECIPE", help="count the tokens that this recipe's tokenizer makes of it")
+    look.add_argument("--tokenizer", metavar="FOLDER", help="or those of a run's, a model's, or of a tokenizer.json")
+    look.add_argument(
+        "--max-len",
+        metavar="N",
+        type=parse_number(Context),
+        help="what would be cut or left out (default: the recipe's)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS, LabelsSpec, PairsSpec, TextSpec
+    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS
 
-    if args.source is None:
+    if not args.sources:
         known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS}
         width = max(map(len, known))
         for name, dataset in sorted(known.items()):
             print(f"{name:<{width}}  {dataset.description} ({dataset.origin})")
         return 0
-    named = args.source in LABEL_DATASETS or args.source.endswith((".csv", ".csv.gz"))
-    labelled = named or args.label_field or args.over
-    pairs = args.target is not None or args.source in PAIR_DATASETS or args.source.endswith((".tsv", ".tsv.gz"))
+    is_look = args.sources[0] == LOOK and len(args.sources) > 1
+    source, *others = args.sources[is_look:]
+    target = others[0] if others else None
+    if len(others) > 1:
+        raise UserError(f"{source} and {target} are a source and its target, and {others[1]} is one too many")
+    flags = [flag for flag in ("json", "recipe", "tokenizer", "max_len") if getattr(args, flag)]
+    if flags and not is_look:
+        raise UserError(f"--{flags[0].replace('_', '-')} is for `tercet data look SOURCE`; write it so")
     try:
-        if labelled:
-            spec = LabelsSpec(
-                source=args.source,
-                text_field=args.text_field,
-                label_field=args.label_field or "label",
-                over=args.over or "texts",
-                encoding=args.encoding,
-            )
-            return _labels(spec, args.target)
-        if pairs:
-            return _pairs(PairsSpec(source=args.source, target=args.target, encoding=args.encoding))
-        return _text(TextSpec(source=args.source, encoding=args.encoding, text_field=args.text_field))
+        if is_look:
+            return look_at(args, source, target)
+        return _count(args, source, target)
     except ValueError as error:
         raise UserError(f"--encoding: {error}" if "encoding" in str(error) else str(error)) from None
 
 
-def _text(spec: "TextSpec") -> int:
-    from tercet.data.datasets import find_documents
+def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
+    from tercet.data import LABEL_DATASETS, PAIR_DATASETS, LabelsSpec, PairsSpec, TextSpec
 
+    encoding = args.encoding or "utf-8"
+    named = source in LABEL_DATASETS or source.endswith((".csv", ".csv.gz"))
+    labelled = named or args.label_field or args.over
+    pairs = target is not None or source in PAIR_DATASETS or source.endswith((".tsv", ".tsv.gz"))
+    if labelled:
+        spec = LabelsSpec(
+            source=source,
+            text_field=args.text_field or "text",
+            label_field=args.label_field or "label",
+            over=args.over or "texts",
+            encoding=encoding,
+        )
+        return _labels(spec, target)
+    if pairs:
+        return _pairs(PairsSpec(source=source, target=target, encoding=encoding))
+    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
+    return _text(TextSpec(source=source, **read))
+
+
+def _text(spec: "TextSpec") -> int:
+    from tercet.data.datasets import find_text
+
+    source = find_text(spec)
+    source.size()  # what is not there is refused before anything is imported for it
+
+    from tercet.data.id_files import IdFile
+
+    if isinstance(source, IdFile):
+        return _ids(source)
     documents = n_bytes = characters = 0
     start = ""
-    for piece in find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field).pieces():
+    for piece in source.pieces():
         documents += piece.last
         n_bytes += len(piece.text.encode())
         characters += len(piece.text)
@@ -82,6 +119,17 @@ def _text(spec: "TextSpec") -> int:
             start += piece.text + "\n" * piece.last
     print(f"documents   {documents:,}\nbytes       {n_bytes:,} (UTF-8)\ncharacters  {characters:,}\nbegins with")
     _show([line for line in start.splitlines() if line.strip()][:SHOWN])
+    return 0
+
+
+def _ids(file: "IdFile") -> int:
+    lists = count = 0
+    begins = list[int]()
+    for ids, last in file.blocks():
+        lists, count = lists + last, count + len(ids)
+        begins += ids[: max(0, FIRST_IDS - len(begins))].tolist()
+    print(f"lists       {lists:,}\nids         {count:,}\nlargest     {file.largest():,}\nbegins with")
+    _show([" ".join(map(str, begins))])
     return 0
 
 

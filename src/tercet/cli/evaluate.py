@@ -16,7 +16,7 @@ from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.search import add_batches, add_beam, search_of
 from tercet.cli.show import show
-from tercet.cli.texts import tell_cut
+from tercet.cli.texts import READING, add_reading, tell_cut
 from tercet.spec import Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     )
 
 FLAGS = {  # of each task, beside --json, --encoding and --device
-    "language": ("data", "stride"),
+    "language": ("data", "stride", "text_field", "documents", "dtype"),
     "translation": (
         "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
     ),
-    "masked": ("data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word"),
-    "labels": ("data",),
+    "masked": (
+        "data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents", "dtype",
+    ),
+    "labels": ("data", "text_field"),
 }  # fmt: skip
 PLATEAU = (
     "the loss lies on the unigram plateau: the model has learnt how often tokens come, and nothing from what stands "
@@ -52,7 +54,7 @@ def register(verbs: Verbs) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--encoding", metavar="NAME", help="of the text files given (default: utf-8)")
+    add_reading(parser.add_argument)
     add_quantize(parser.add_argument)
     add_device(parser)
     parser.add_argument(
@@ -88,7 +90,9 @@ def register(verbs: Verbs) -> None:
         "--within-word", action="store_true", default=None, help="in that, with the rest of its word to the right"
     )
     pairs = parser.add_argument_group("translators")
-    pairs.add_argument("--source", metavar="FILE", help="score on these sentences; or a .tsv, .jsonl or named dataset")
+    pairs.add_argument(
+        "--source", metavar="FILE", help="score on these sentences; or a .tsv, .csv, .jsonl or named dataset"
+    )
     pairs.add_argument("--target", metavar="FILE", help="and their references, line by line")
     pairs.add_argument(
         "--part", choices=("validation", "test"), help="of the dataset (default: test, where it has one)"
@@ -108,6 +112,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.encoding is not None and args.data is None and args.source is None:
         raise UserError("--encoding is that of the files in --data, or --source and --target; give both")
+    for name in ("text_field", "documents", "dtype"):
+        if getattr(args, name) is not None and args.data is None:
+            raise UserError(f"--{name.replace('_', '-')} says how the file in --data is read; give both")
     earlier = None if args.compare is None else _read_result(args.compare)
     search_of(args)  # refuses what cannot be before anything is loaded
     device = pick(args.device, models=[args.run])
@@ -155,7 +162,7 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     max_len = evaluation.trained.model.max_len
     if args.stride is not None and args.stride > max_len:
         raise UserError(f"--stride {args.stride} must be at most the context, {max_len}")
-    corpus = evaluation.load(args.data, encoding=args.encoding)
+    corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING})
     scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
     baselines = evaluation.baselines(corpus)
     if args.data is not None:  # counts need text of the same kind to learn from, and there is none
@@ -174,7 +181,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     texts = args.pseudo_perplexity
     if args.within_word and texts is None:
         raise UserError("--within-word is for --pseudo-perplexity; give it a number of texts")
-    corpus = evaluation.load(args.data, encoding=args.encoding)
+    corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING})
     scores = evaluation.score(corpus, rate=rate, seed=args.mask_seed or 0)
     pseudo = None
     if texts is not None:
@@ -190,7 +197,7 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
 def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> None:
     from tercet.evaluate import label_dict, label_table
 
-    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
+    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field))
     tell_cut(scores.truncated, evaluation.trained.model.max_len)
     if args.json:
         print(json.dumps(label_dict(scores), indent=2, ensure_ascii=False))

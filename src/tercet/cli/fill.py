@@ -2,16 +2,19 @@
 
 import argparse
 import json
-import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, pick
-from tercet.cli.lines import read_lines, replace_line_ends
+from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.texts import tell_cut
+from tercet.cli.texts import Text, add_input, read_texts, tell_cut
 from tercet.spec import Candidates
 
 if TYPE_CHECKING:
+    import torch
+
     from tercet.encoding import Filled
 
 
@@ -24,7 +27,13 @@ def register(verbs: Verbs) -> None:
         epilog='Example: tercet fill runs/mine "The [MASK] sat" --top 3',
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
-    parser.add_argument("text", metavar="TEXT", help="with [MASK] where a word is missing; - reads texts, a line each")
+    parser.add_argument(
+        "text",
+        metavar="TEXT",
+        nargs="?",
+        help="with [MASK] where a word is missing; - reads texts from stdin, a line each",
+    )
+    add_input(parser.add_argument)
     parser.add_argument(
         "--top", metavar="N", type=parse_number(Candidates), help="at most N for each mask (default: 5)"
     )
@@ -40,19 +49,37 @@ def run(args: argparse.Namespace) -> int:
     if only == []:
         raise UserError("--only has no word; give some with commas between them, such as --only cat,dog")
     device = pick(args.device, models=[args.run])
-    texts = read_lines(sys.stdin.buffer, "stdin") if args.text == "-" else iter([args.text])
+    with ExitStack() as files:
+        return _fill(args, _texts(args, files), only, device)
 
+
+def _texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
+    from tercet.config import UserError
+
+    if args.text not in (None, "-"):
+        if args.input is not None or args.text_field is not None:
+            raise UserError("TEXT is a text of its own, --input and --text-field are for texts in a file; give one")
+        return iter([Text(args.text)])
+    if args.text is None and args.input is None:
+        raise UserError('there is nothing to fill: give a TEXT such as "The [MASK] sat", - for stdin, or --input FILE')
+    return read_texts(args, files)
+
+
+def _fill(args: argparse.Namespace, texts: Iterator[Text], only: list[str] | None, device: "torch.device") -> int:
     from tercet.checkpoint import load_model
+    from tercet.config import UserError
     from tercet.encoding import fill
 
     trained = load_model(args.run)
     model = trained.require("fill").model.to(device)
     cut = 0
+    source = args.input if args.input not in (None, "-") else "stdin" if args.text in (None, "-") else None
     for number, text in enumerate(texts):
         try:
-            filled = fill(model, trained.tokenizer, [text], top=args.top, only=only)[0]
+            filled = fill(model, trained.tokenizer, [text.text], top=args.top, only=only)[0]
         except (UserError, ValueError) as error:
-            raise UserError(f"stdin line {number + 1}: {error}" if args.text == "-" else str(error)) from None
+            unit = "line" if source == "stdin" else "text"
+            raise UserError(str(error) if source is None else f"{source} {unit} {number + 1}: {error}") from None
         cut += filled.truncated
         if number and not args.json:
             print()

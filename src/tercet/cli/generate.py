@@ -4,13 +4,14 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.texts import read_texts
 from tercet.spec import (
     DraftTokens,
     NewTokens,
@@ -46,6 +47,12 @@ def register(verbs: Verbs) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
     parser.add_argument(
         "--prompt", metavar="TEXT", action="append", help="a text, FILE:path, or - for stdin; may be repeated"
+    )
+    parser.add_argument(
+        "--input", metavar="FILE", help="a prompt on each line of this file, or in a .jsonl, .csv or .tsv"
+    )
+    parser.add_argument(
+        "--text-field", metavar="NAME", help="of its JSON objects or table: the prompt's (default: text)"
     )
     parser.add_argument(
         "--max-new-tokens",
@@ -127,7 +134,14 @@ def run(args: argparse.Namespace) -> int:
     if sampling.seed + args.num_samples > 2**63:
         raise UserError(f"--seed {sampling.seed}: the seeds of {args.num_samples:,} samples must stay below 2**63")
     _check_guesses(args)
+    if args.text_field is not None and args.input is None:
+        raise UserError("--text-field says where the prompts in --input stand; give both")
     prompts = [_read(prompt) for prompt in args.prompt or []]
+    if args.input is not None:
+        with ExitStack() as files:
+            prompts += [text.text for text in read_texts(args, files)]
+        if not prompts:
+            raise UserError(f"--input {args.input} has no prompt; give a file with some")
     device = pick(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model

@@ -33,7 +33,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON object a line: text, logprob, tokens, ...")
     pairs = parser.add_argument_group("translators")
     pairs.add_argument(
-        "--source", metavar="FILE", type=Path, help="sentences; without --target a .tsv or .jsonl of pairs"
+        "--source", metavar="FILE", type=Path, help="sentences; without --target a .tsv, .csv or .jsonl of pairs"
     )
     pairs.add_argument("--target", metavar="FILE", type=Path, help="their translations, line by line")
     pairs.add_argument("--encoding", metavar="NAME", default="utf-8", help="of the files (default: utf-8)")

@@ -10,6 +10,12 @@ from typing import Any, NamedTuple
 
 from tercet.cli.lines import open_lines, read_lines
 
+READING = (
+    "encoding",
+    "text_field",
+    "documents",
+    "dtype",
+)  # how files of data are read: keys of `data` that are flags too
 POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
 FIELD = "text"
 
@@ -29,6 +35,18 @@ def add_input(add: Callable[..., Any]) -> None:
         help="each line is a JSON object with the text under this name, or it is the column's of a .csv or .tsv file "
         "(of these and of .jsonl files: text)",
     )
+
+
+def add_reading(add: Callable[..., Any]) -> None:
+    """The flags of `READING`."""
+    add("--encoding", metavar="NAME", help="of text files, such as latin-1 (data.encoding)")
+    add("--text-field", metavar="NAME", help="the key or column of JSONL, CSV, TSV, Parquet (data.text_field)")
+    add(
+        "--documents",
+        choices=("file", "line", "blank_line"),
+        help="a document of a text file: all of it, a line, or what stands between empty lines (data.documents)",
+    )
+    add("--dtype", choices=("uint16", "uint32"), help="of the ids in a .bin file (data.dtype; default: uint16)")
 
 
 def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:

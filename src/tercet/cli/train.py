@@ -5,8 +5,10 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from tercet.cli.parser import Verbs, out_path, parse_number
+from tercet.cli.texts import READING, add_reading
 from tercet.spec import Steps
 
 NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
@@ -43,7 +45,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--source",
         metavar="FILE",
-        help="train a translator on these sentences; or, without --target, on a .tsv, .jsonl or named dataset",
+        help="train a translator on these sentences; or, without --target, on a .tsv, .csv, .jsonl or named dataset",
     )
     parser.add_argument("--target", metavar="FILE", help="and their translations, line by line (data.target)")
     parser.add_argument("--validation-source", metavar="FILE", help="validate on these pairs (data.validation)")
@@ -51,7 +53,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--pretrained", metavar="RUN", help="go on from this run's or folder's model: sizes, tokenizer and weights"
     )
-    parser.add_argument("--encoding", metavar="NAME", help="of text files, such as latin-1 (data.encoding)")
+    add_reading(parser.add_argument)
     parser.add_argument("--out", metavar="DIR", type=out_path, help="the run's folder (default: runs/<recipe>)")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
@@ -76,7 +78,8 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 
-    changes = {} if args.encoding is None else {"data": {"encoding": args.encoding}}
+    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
+    changes: dict[str, Any] = {"data": read} if read else {}
     if args.set:
         from tercet.settings_yaml import merge_assignments
 

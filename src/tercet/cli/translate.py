@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.device import add_device, add_quantize, pick
-from tercet.cli.lines import open_lines, read_lines, replace_line_ends, take_pool
+from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
+from tercet.cli.texts import add_input, read_texts
 from tercet.spec import BeamSize, CoverageWeight, LengthRatio, NewTokens, PoolLines
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def register(verbs: Verbs) -> None:
         epilog="Example: tercet translate runs/mine < in.de > out.en",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="the folder of a run or of a model")
-    parser.add_argument("--input", metavar="FILE", type=Path, help="read this file in place of stdin")
+    add_input(parser.add_argument)
     search = parser.add_argument_group("search")
     add_beam(search.add_argument)
     search.add_argument(
@@ -119,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _with_prefixes(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
     """Each line of the input, and how its translation begins. What cannot be opened is told at once."""
-    lines = read_lines(sys.stdin.buffer, "stdin") if args.input is None else open_lines(args.input, "--input", files)
+    lines = (text.text for text in read_texts(args, files))
     if args.prefix is not None:
         return _side_by_side(lines, open_lines(args.prefix, "--prefix", files), args.prefix)
     return zip(lines, repeat(args.prefix_text or ""))

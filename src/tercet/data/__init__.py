@@ -49,5 +49,9 @@ if TYPE_CHECKING:
     from tercet.data.specs import Sliding as Sliding
     from tercet.data.specs import Tail as Tail
     from tercet.data.specs import TextSpec as TextSpec
+    from tercet.data.summary import DataSummary as DataSummary
+    from tercet.data.summary import look as look
+    from tercet.data.token_fit import TokenFit as TokenFit
+    from tercet.data.token_fit import measure_tokens as measure_tokens
 else:
     export_lazily(__name__)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError, to_plain
 from tercet.storage import DamagedFile, read_manifest, write_folder
-from tercet.tokens import Characters, Tokenizer, TokenizerSpec, Words
+from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
 
 FORMAT = 1  # counts up when the same settings give other files
@@ -69,7 +69,7 @@ def load_or_train_tokenizer(
     pattern = [WORD] if isinstance(spec, Words) else []
     folder = cache_dir() / "tokenizers" / digest(FORMAT, content, to_plain(spec), *pattern)[:32]
     if not is_complete(folder):
-        max_bytes = None if isinstance(spec, Characters) else TRAINING_BYTES
+        max_bytes = None if isinstance(spec, Characters | PlainIds) else TRAINING_BYTES
         with create_atomically(folder, made_of) as new:
             Tokenizer.train(spec, _take_bytes(max_bytes, texts())).save(new / "tokenizer.json")
     return Tokenizer.load(folder / "tokenizer.json")

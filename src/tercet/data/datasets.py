@@ -3,16 +3,24 @@ whoever only names a file waits for none of it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tercet.config import UserError, suggest
-from tercet.data.files import find_path
+from tercet.data.fasta import SequenceCase
+from tercet.data.files import find_path, uncompressed_suffix
+from tercet.data.line_documents import DocumentUnit
 from tercet.data.sources import DocumentFiles, DocumentSource, DocumentTexts
+from tercet.data.specs import TextSpec
+
+if TYPE_CHECKING:
+    from tercet.data.id_files import IdFile
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
+MAY_HOLD_IDS = (".bin", ".npy", ".jsonl")
 FACTS = (
     "cats sleep most of the day.",
     "an octopus has 3 hearts.",
@@ -36,19 +44,54 @@ class Dataset:
 
     description: str
     origin: str
-    open: Callable[[], DocumentSource]
+    open: Callable[[], DocumentTexts | DocumentFiles]
 
 
-def find_documents(source: str, *, encoding: str = "utf-8", text_field: str = "text") -> DocumentSource:
+def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | IdFile":
+    """What `spec.source`, or another source that is read as it is, holds: documents, or ids that were made elsewhere.
+
+    Raises:
+        UserError: as `find_documents`.
+    """
+    source = spec.source if source is None else source
+    if source not in DATASETS:
+        path = find_path(source)
+        if uncompressed_suffix(path) in MAY_HOLD_IDS and path.is_file():
+            from tercet.data.id_files import IdFile, holds_ids
+
+            ids = IdFile(path=path, dtype=spec.dtype, encoding=spec.encoding, text_field=spec.text_field)
+            if holds_ids(ids):
+                return ids
+    return find_documents(
+        source,
+        encoding=spec.encoding,
+        text_field=spec.text_field,
+        documents=spec.documents,
+        sequence_case=spec.sequence_case,
+    )
+
+
+def find_documents(
+    source: str,
+    *,
+    encoding: str = "utf-8",
+    text_field: str = "text",
+    documents: DocumentUnit = "file",
+    sequence_case: SequenceCase = "keep",
+) -> DocumentSource:
     """The named dataset `source`, else the file or folder at that path (`./shakespeare` is always a path).
+
+    The keywords are those of `TextSpec`.
 
     Raises:
         UserError: where it is neither, with the nearest name of either.
     """
     if source in DATASETS:
-        return DATASETS[source].open()
+        return replace(DATASETS[source].open(), documents=documents)
     path = find_path(source)
-    files = DocumentFiles(root=path, encoding=encoding, text_field=text_field)
+    files = DocumentFiles(
+        root=path, encoding=encoding, text_field=text_field, documents=documents, sequence_case=sequence_case
+    )
     if not path.exists():
         guess = suggest(source, DATASETS)
         if path.parent == Path() and guess.startswith("; did you mean"):
@@ -59,23 +102,23 @@ def find_documents(source: str, *, encoding: str = "utf-8", text_field: str = "t
     return files
 
 
-def _animals() -> DocumentSource:
+def _animals() -> DocumentTexts:
     return DocumentTexts(name="animals", texts=(" ".join(FACTS),))
 
 
-def _debian_descriptions() -> DocumentSource:
+def _debian_descriptions() -> DocumentTexts:
     from tercet.data.debian import read_descriptions
 
     return read_descriptions()
 
 
-def _induction() -> DocumentSource:
+def _induction() -> DocumentTexts:
     from tercet.data.induction import repeated_words
 
     return DocumentTexts(name="induction", texts=repeated_words())
 
 
-def _python_docs() -> DocumentSource:
+def _python_docs() -> DocumentTexts:
     from pydoc_data.topics import topics
 
     return DocumentTexts(
@@ -97,7 +140,7 @@ def _drop_repeated_paragraphs(texts: Iterable[str]) -> Iterator[str]:
             yield "\n\n".join(new_paragraphs).rstrip() + "\n"
 
 
-def _shakespeare() -> DocumentSource:
+def _shakespeare() -> DocumentFiles:
     from tercet.data.downloads import fetch_file
 
     path = fetch_file(

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Literal, cast
 
 from tercet import limits
 from tercet.config import UserError, suggest
@@ -56,13 +56,15 @@ def report_file_errors(path: Path) -> Generator[None]:
         raise UserError(f"cannot read {path}: {error.strerror or error}; check the file and its permissions") from None
 
 
-def read_text(path: Path, encoding: str) -> Iterator[str]:
+def read_text(path: Path, encoding: str, errors: Literal["strict", "replace"] = "strict") -> Iterator[str]:
     """The text of a file in blocks, newlines as they are, without a byte-order mark.
+
+    With `errors` "replace" U+FFFD stands for what is no text.
 
     Raises:
         UserError: where it is not text in this encoding, and as `open_file`.
     """
-    decoder = codecs.getincrementaldecoder(encoding)()
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
     start = 0  # of the bytes that the decoder looks at next
     with open_file(path) as file:
         while True:
@@ -83,14 +85,14 @@ def read_text(path: Path, encoding: str) -> Iterator[str]:
                 return
 
 
-def read_lines(path: Path, encoding: str) -> Iterator[str]:
+def read_lines(path: Path, encoding: str, errors: Literal["strict", "replace"] = "strict") -> Iterator[str]:
     """The lines of a file, which end at "\n" alone; after the last of these there is none unless it has text.
 
     Raises:
         UserError: where a line is longer than `limits.LINE_CHARACTERS`, and as `read_text`.
     """
     number, parts, length = 1, list[str](), 0  # of the line that has not ended
-    for block in read_text(path, encoding):
+    for block in read_text(path, encoding, errors):
         first, *others = block.split("\n")
         parts.append(first)
         length += len(first)
@@ -107,9 +109,11 @@ def read_lines(path: Path, encoding: str) -> Iterator[str]:
         yield "".join(parts)
 
 
-def read_json_objects(path: Path, encoding: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
-    """The object on each line of a JSONL file, and where it stands; `fields` are those that it should have."""
-    for number, line in enumerate(read_lines(path, encoding), 1):
+def read_json_objects(
+    lines: Iterable[str], path: Path, fields: Sequence[str]
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """The object on each of a JSONL file's lines, and where it stands; `fields` are those that it should have."""
+    for number, line in enumerate(lines, 1):
         if line.strip():
             location = f"{path} line {number}"
             yield location, parse_object(line, location, fields)

@@ -11,10 +11,10 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec) -> None:
     """
     match spec:
         case TextSpec():
-            from tercet.data.datasets import DATASETS, find_documents
+            from tercet.data.datasets import DATASETS, find_text
 
             if spec.source not in DATASETS:
-                find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field).size()
+                find_text(spec).size()
         case PairsSpec():
             from tercet.data.pair_datasets import PAIR_DATASETS, find_pairs
 

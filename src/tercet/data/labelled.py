@@ -35,7 +35,7 @@ from tercet.data.label_datasets import LABEL_DATASETS, Part, find_labels
 from tercet.data.labels import Example, LabelSource, Over, no_text_error, read_examples
 from tercet.data.specs import HeldOutLabels, LabelsSpec
 from tercet.data.text_split import TextSplit, check_special_tokens
-from tercet.tokens import BPE, Characters, Tokenizer, Unigram, Words
+from tercet.tokens import BPE, Characters, Fields, KMers, PlainIds, Tokenizer, Unigram, Words
 
 IGNORED = -100  # no label: the objectives' own number
 
@@ -212,7 +212,7 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
             return (example.text for example in self.items("train"))
 
         spec = self.spec.tokenizer
-        if isinstance(spec, Characters | Words | BPE | Unigram):
+        if isinstance(spec, Characters | Words | BPE | Unigram | Fields | KMers | PlainIds):
             spec = replace(spec, pad=True, bos=True, eos=True)
         return load_or_train_tokenizer(spec, texts, self.training_hash, self.snapshots[:1])
 

@@ -93,7 +93,9 @@ class LabelFile:
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
-            for location, values in read_json_objects(self.path, self.encoding, [self.text_field, self.label_field]):
+            for location, values in read_json_objects(
+                read_lines(self.path, self.encoding), self.path, [self.text_field, self.label_field]
+            ):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
             needed = {self.text_field: "data.text_field", self.label_field: "data.label_field"}

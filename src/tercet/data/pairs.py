@@ -1,4 +1,4 @@
-"""Sentences and their translations, as a stream: two files line by line, or one TSV or JSONL file.
+"""Sentences and their translations, as a stream: two files line by line, or one TSV, CSV or JSONL file.
 
 Lines end at "\\n" alone, as `wc -l` counts them: a line separator (U+2028) or a carriage return within a sentence is
 text. White space around a sentence is not.
@@ -15,8 +15,10 @@ from typing import Protocol
 from tercet.config import UserError
 from tercet.data.files import get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
+from tercet.data.tables import read_table
 
 Pair = tuple[str, str]
+SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 class PairSource(Protocol):
@@ -57,9 +59,10 @@ class PairTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
-    """The lines of `source` beside those of `target`; or, without one, the pairs in the TSV or JSONL file `source`.
+    """The lines of `source` beside those of `target`; or, without one, the pairs in the file `source`, of `SUFFIXES`.
 
-    `source_field` and `target_field` are the keys of a JSONL file.
+    `source_field` and `target_field` are the keys of a JSONL file, and the columns of a CSV file. The first line of a
+    TSV file is a header where it names both; else it has two columns and is the first pair.
     """
 
     source: Path
@@ -100,22 +103,37 @@ class PairFiles:
             if not path.is_file():
                 DocumentFiles(root=path).files()  # names the nearest path, or what the folder lacks
                 raise UserError(f"{path} is a folder; give a file of sentences, one a line")
-        if not self.target and uncompressed_suffix(self.source) not in (".tsv", ".jsonl"):
+        if not self.target and uncompressed_suffix(self.source) not in SUFFIXES:
             raise UserError(
-                f"{self.source} is one file, and neither .tsv nor .jsonl; "
+                f"{self.source} is one file, and none of {', '.join(SUFFIXES)}; "
                 "set data.target to the file of its translations, line by line"
             )
 
     def _pairs(self) -> Iterator[Pair]:
         if self.target:
             return _read_side_by_side(self.source, self.target, self.encoding)
-        if uncompressed_suffix(self.source) == ".tsv":
-            return _read_columns(self.source, self.encoding)
-        return self._objects()
+        match uncompressed_suffix(self.source):
+            case ".jsonl":
+                return self._objects()
+            case ".tsv" if not self._has_header():
+                return _read_columns(self.source, self.encoding)
+            case _:
+                return self._rows()
+
+    def _has_header(self) -> bool:
+        first = next(read_lines(self.source, self.encoding), "")
+        return {self.source_field, self.target_field} <= {column.strip().strip('"') for column in first.split("\t")}
+
+    def _rows(self) -> Iterator[Pair]:
+        needed = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
+        for _, row in read_table(read_lines(self.source, self.encoding), str(self.source), needed):
+            yield row[self.source_field], row[self.target_field]
 
     def _objects(self) -> Iterator[Pair]:
         keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
-        for location, values in read_json_objects(self.source, self.encoding, [key for key, _ in keys]):
+        for location, values in read_json_objects(
+            read_lines(self.source, self.encoding), self.source, [key for key, _ in keys]
+        ):
             source, target = (get_text(values, key, location, setting) for key, setting in keys)
             yield source, target
 

@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import Progress
@@ -14,7 +16,6 @@ from tercet.data.cache import (
     CHUNK_CHARACTERS,
     FORMAT,
     Snapshot,
-    chunk_items,
     create_atomically,
     digest,
     id_dtype,
@@ -24,11 +25,13 @@ from tercet.data.cache import (
     report_disk_errors,
     write_meta,
 )
-from tercet.data.datasets import find_documents
-from tercet.data.sources import DocumentSource
+from tercet.data.datasets import find_text
+from tercet.data.encode import beginning_ids, check_ids, encode_source
+from tercet.data.id_files import IdFile
+from tercet.data.sources import DocumentFiles, DocumentSource
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
 from tercet.data.splitting import split_documents, split_tail
-from tercet.tokens import Tokenizer
+from tercet.tokens import PlainIds, Tokenizer, TokenizerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,47 +66,80 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
     Raises:
         UserError: where text cannot be read, tokenised or divided, or the cache cannot be written.
     """
-    source = find_documents(spec.source, encoding=spec.encoding, text_field=spec.text_field)
-    held_out = None
+    source, held_out = find_text(spec), None
     if isinstance(spec.validation, HeldOut):
-        held_out = find_documents(spec.validation.source, encoding=spec.encoding, text_field=spec.text_field)
-    snapshots = [Snapshot(documents) for documents in (source, held_out) if documents]
+        held_out = find_text(spec, spec.validation.source)
+    sources = [some for some in (source, held_out) if some]
+    snapshots = [Snapshot(some) for some in sources]
     hashes = [snapshot.hash for snapshot in snapshots]
     content = hashes[0] if len(hashes) == 1 else digest(*hashes)
-    settings = [spec.encoding, spec.text_field]
+    settings = [spec.encoding, spec.text_field, *_later_settings(spec)]
     with report_disk_errors():
         tokenizer = tokenizer or load_or_train_tokenizer(
-            spec.tokenizer,
-            lambda: (piece.text for piece in source.pieces()),
-            digest(FORMAT, hashes[0], settings),
-            snapshots[:1],
+            spec.tokenizer, lambda: _texts(source, spec.tokenizer), digest(FORMAT, hashes[0], settings), snapshots[:1]
         )
         if tokenizer.prefix_space:  # each piece of a document would get a space, and a continuation lose one
             raise UserError("prefix_space is for sentence pairs, not for running text; leave it out of data.tokenizer")
-        bos_key = ["bos"] if _beginning(tokenizer) else []
+        bos_key = ["bos"] if beginning_ids(tokenizer) else []
         key = digest(FORMAT, content, settings, to_plain(spec.validation), tokenizer.hash, sys.byteorder, *bos_key)
         folder = cache_dir() / "corpora" / key[:32]
         if not is_complete(folder):
+            _hint_at_lines(source)
+            for some in sources:
+                check_ids(some, tokenizer)
             with create_atomically(folder, snapshots) as new, progress_bar(shown=progress) as bar:
                 _write(new, spec, source, held_out, tokenizer, bar)
     return _load(folder, name=spec.source, content=content, tokenizer=tokenizer)
 
 
+def _later_settings(spec: TextSpec) -> list[Any]:
+    """How files are read beyond what the first caches knew: nothing where all is as it was then."""
+    default = TextSpec(source=spec.source).file_settings
+    return [
+        {name: value}
+        for name, value in spec.file_settings.items()
+        if name not in ("encoding", "text_field") and value != default[name]
+    ]
+
+
+def _texts(source: DocumentSource | IdFile, tokenizer: TokenizerSpec) -> Iterator[str]:
+    """What a vocabulary is learnt from: of ids the largest one, which says how many there are."""
+    if not isinstance(source, IdFile):
+        yield from (piece.text for piece in source.pieces())
+    elif isinstance(tokenizer, PlainIds):
+        yield str(source.largest())
+    else:
+        raise UserError(
+            f"{source.name} holds ids, and data.tokenizer ({tokenizer.kind}) is learnt from text; set it to "
+            "{kind: ids}, or to {kind: file, path: TOKENIZER.json} where there is the one that made them"
+        )
+
+
+def _hint_at_lines(source: DocumentSource | IdFile) -> None:
+    if isinstance(source, DocumentFiles) and source.looks_like_lines():
+        print(
+            f"tercet: {source.name} looks like a document on each line, and is read as one document; "
+            "with data.documents: line (--documents line) each line is one",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def _write(
     folder: Path,
     spec: TextSpec,
-    source: DocumentSource,
-    held_out: DocumentSource | None,
+    source: DocumentSource | IdFile,
+    held_out: DocumentSource | IdFile | None,
     tokenizer: Tokenizer,
     bar: Progress,
 ) -> None:
-    starts, sizes = _encode(source, tokenizer, folder / "train.bin", bar)
+    starts, sizes = encode_source(source, tokenizer, folder / "train.bin", bar)
     dtype = id_dtype(tokenizer)
     text_bytes = int(sizes.sum())
     match spec.validation:
         case HeldOut():
             assert held_out is not None
-            held_starts, held_sizes = _encode(held_out, tokenizer, folder / "validation.bin", bar)
+            held_starts, held_sizes = encode_source(held_out, tokenizer, folder / "validation.bin", bar)
             held_bytes = int(held_sizes.sum())
         case Tail(fraction=fraction):
             starts, held_starts = split_tail(folder, starts, dtype, fraction)
@@ -123,41 +159,6 @@ def _write(
         "validation_bytes": held_bytes,
     }
     write_meta(folder, meta)
-
-
-def _encode(source: DocumentSource, tokenizer: Tokenizer, path: Path, bar: Progress) -> tuple[np.ndarray, np.ndarray]:
-    """Write the ids of all documents, each ended by eos where there is one, and begun by bos where tokens are masked.
-
-    Returns:
-        of each document, where it starts and how many UTF-8 bytes of text it has.
-    """
-    ends, sizes, size, written = [0], list[int](), 0, 0
-    bos, eos = _beginning(tokenizer), [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    dtype = id_dtype(tokenizer)
-    task = bar.add_task(f"tokenising {source.name}", total=source.size())
-    with path.open("wb") as file:
-        for pieces in chunk_items(source.pieces(), lambda piece: len(piece.text)):
-            texts = [piece.text for piece in pieces]
-            for piece, ids in zip(pieces, tokenizer.encode_batch(texts), strict=True):
-                if written == ends[-1]:  # nothing of this document yet
-                    file.write(np.array(bos, dtype).tobytes())
-                    written += len(bos)
-                file.write(ids.astype(dtype).tobytes())
-                n_bytes = len(piece.text.encode())
-                written, size = written + len(ids), size + n_bytes
-                bar.advance(task, n_bytes)
-                if piece.last:
-                    file.write(np.array(eos, dtype).tobytes())
-                    written += len(eos)
-                    ends.append(written)
-                    sizes.append(size)
-                    size = 0
-    return np.array(ends[:-1], dtype=np.int64), np.array(sizes, dtype=np.int64)
-
-
-def _beginning(tokenizer: Tokenizer) -> list[int]:
-    """What stands before each document: bos for a model that fills masks, which reads a text between bos and eos."""
-    return [] if tokenizer.mask_id is None or tokenizer.bos_id is None else [tokenizer.bos_id]
 
 
 def _count_bytes(path: Path, tokenizer: Tokenizer) -> int:

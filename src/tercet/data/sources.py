@@ -14,32 +14,37 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Literal, NamedTuple, Protocol
 
 from tercet import limits
 from tercet.config import UserError, suggest
+from tercet.data import fasta
 from tercet.data.files import (
     BLOCK,
     get_text,
     open_file,
     read_json_objects,
+    read_lines,
     read_text,
     report_file_errors,
     suggest_field,
     uncompressed_suffix,
 )
+from tercet.data.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
+from tercet.data.tables import SEPARATORS, read_table
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # characters: from here on a piece ends at the first good place; longer ones encode more slowly
 LONGEST = 1 << 22  # characters: text without a good place is cut here, wherever that is
-SUFFIXES = (".txt", ".md", ".jsonl", ".parquet")
+SUFFIXES = (".txt", ".md", ".jsonl", *SEPARATORS, ".parquet", *fasta.SUFFIXES)
 
 _ALONE = re.compile(r"(?<=\S)\n(?=\S)")
+_BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # where there is no line end at all
 _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # good for GPT-2's split too, where a text has only "\r\n" or empty lines
 
 
 class TextPiece(NamedTuple):
-    """A part of a document, never empty; `last` where the document ends with it."""
+    """A part of a document, empty only where `all_pieces` says so; `last` where the document ends with it."""
 
     text: str
     last: bool
@@ -68,10 +73,14 @@ class DocumentTexts:
 
     name: str
     texts: tuple[str, ...]
+    documents: DocumentUnit = "file"
 
     def pieces(self) -> Iterator[TextPiece]:
         for text in self.texts:
-            yield from cut_pieces([text])
+            for document in (
+                [[text]] if self.documents == "file" else documents_of_lines(text.split("\n"), self.documents)
+            ):
+                yield from cut_pieces(document)
 
     def hash(self) -> str:
         return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
@@ -82,11 +91,17 @@ class DocumentTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentFiles:
-    """Documents in the file or folder `root`: a text file is one, as is each line of JSONL and each row of Parquet."""
+    """Documents in the file or folder `root`: a line of JSONL, a row of CSV, TSV and Parquet, a record of FASTA, FASTQ.
+
+    Of a text file `documents` says what is one, as in `TextSpec`.
+    """
 
     root: Path
     encoding: str = "utf-8"
     text_field: str = "text"
+    documents: DocumentUnit = "file"
+    sequence_case: fasta.SequenceCase = "keep"
+    errors: Literal["strict", "replace"] = "strict"  # what is no text in this encoding is refused, or becomes U+FFFD
 
     @property
     def name(self) -> str:
@@ -128,13 +143,26 @@ class DocumentFiles:
             UserError: where there is no text at all, or a file is broken or not what its name says.
         """
         empty = True
-        for path in self.files():
-            for document in self._documents(path):
-                for piece in cut_pieces(document):
-                    empty = False
-                    yield piece
+        for piece in self.all_pieces():
+            if piece.text:
+                empty = False
+                yield piece
         if empty:
             raise UserError(f"{self.root} is empty; give a file with some text in it")
+
+    def all_pieces(self) -> Iterator[TextPiece]:
+        """As `pieces`, with a piece without text for each empty document; it may be that there is nothing at all."""
+        for path in self.files():
+            if read_sequences := fasta.sequence_reader(uncompressed_suffix(path)):
+                for text, last in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
+                    yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last)
+                continue
+            for document in self._documents(path):
+                piece = None
+                for piece in cut_pieces(document):
+                    yield piece
+                if piece is None:
+                    yield TextPiece("", last=True)
 
     def hash(self) -> str:
         digest = hashlib.sha256()
@@ -148,17 +176,37 @@ class DocumentFiles:
 
     def size(self) -> int | None:
         files = self.files()
-        is_plain_text = all(path.suffix not in (".jsonl", ".parquet", ".gz") for path in files)
+        is_plain_text = all(
+            path.suffix not in (".jsonl", *SEPARATORS, ".parquet", *fasta.SUFFIXES, ".gz") for path in files
+        )
         return sum(path.stat().st_size for path in files) if is_plain_text else None
+
+    def looks_like_lines(self) -> bool:
+        """Whether this is one .txt file that is read as one document, and looks like one document a line."""
+        if self.documents != "file" or not self.root.is_file() or uncompressed_suffix(self.root) != ".txt":
+            return False
+        return has_document_per_line(next(read_text(self.root, self.encoding, self.errors)))
 
     def _documents(self, path: Path) -> Iterator[Iterable[str]]:
         match uncompressed_suffix(path):
             case ".jsonl":
-                yield from ([text] for text in _read_json_lines(path, self.encoding, self.text_field))
+                yield from (
+                    [text]
+                    for text in _read_json_lines(read_lines(path, self.encoding, self.errors), path, self.text_field)
+                )
+            case ".csv" | ".tsv":
+                rows = read_table(
+                    read_lines(path, self.encoding, self.errors),
+                    str(path),
+                    {self.text_field: "data.text_field (--text-field)"},
+                )
+                yield from ([row[self.text_field]] for _, row in rows)
             case ".parquet":
                 yield from ([text] for text in _read_parquet(path, self.text_field))
+            case _ if self.documents != "file":
+                yield from documents_of_lines(read_lines(path, self.encoding, self.errors), self.documents)
             case _:
-                yield read_text(path, self.encoding)
+                yield read_text(path, self.encoding, self.errors)
 
 
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
@@ -182,12 +230,12 @@ def _find_cut(text: str, searched: int) -> int | None:
         return newline.end()
     if len(text) <= LONGEST:
         return None
-    last_of_run = _LAST_OF_RUN.search(text, PIECE)
-    return last_of_run.start() if last_of_run else LONGEST
+    fair = _LAST_OF_RUN.search(text, PIECE) or _BEFORE_WORD.search(text, PIECE)
+    return fair.start() if fair else LONGEST
 
 
-def _read_json_lines(path: Path, encoding: str, field: str) -> Iterator[str]:
-    for location, values in read_json_objects(path, encoding, [field]):
+def _read_json_lines(lines: Iterable[str], path: Path, field: str) -> Iterator[str]:
+    for location, values in read_json_objects(lines, path, [field]):
         yield get_text(values, field, location, "data.text_field")
 
 
@@ -209,7 +257,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
 
 
 def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
-    """The texts of a column that are not empty, one by one: a dictionary holds each of them once."""
+    """The texts of a column, "" for null, one by one: a dictionary holds each of them once."""
     from pyarrow import parquet, types
 
     packed = path.stat().st_size
@@ -227,10 +275,10 @@ def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
     unpacked = 0
     for batch in table.iter_batches(batch_size=1024, columns=[field]):
         for value in batch.column(0):
-            if text := value.as_py():
-                unpacked += len(text)
-                check_unpacked(path, packed, unpacked)
-                yield text
+            text = value.as_py() or ""
+            unpacked += len(text)
+            check_unpacked(path, packed, unpacked)
+            yield text
 
 
 def _suggest_path(path: Path) -> str:

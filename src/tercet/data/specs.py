@@ -2,11 +2,14 @@
 
 import codecs
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from tercet.data.fasta import SequenceCase
+from tercet.data.line_documents import DocumentUnit
 from tercet.spec import Context, Interval, Name, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
+FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # of a `TextSpec`
 NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # but of single names and literals
 
 
@@ -74,9 +77,18 @@ class Sliding:
 
 @spec
 class TextSpec:
-    """`source` is a named dataset, or the path of a text, JSONL or Parquet file or a folder of them, also as `.gz`.
+    """Running text.
 
-    `encoding` is that of text files, `text_field` the key or column that holds a document in JSONL and Parquet.
+    Args:
+        source: a named dataset; the path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file or a folder of them;
+            or one file of ids that were made elsewhere: `.bin`, `.npy`, or JSONL with a list of them on each line. All
+            also as `.gz`.
+        encoding: of text files.
+        text_field: the key or column that holds a document in JSONL, CSV, TSV and Parquet.
+        documents: what is a document of a text file: the `file`, each `line`, or the lines between a `blank_line` and
+            the next. Empty ones are none.
+        dtype: of the ids in a `.bin` file.
+        sequence_case: of FASTA and FASTQ: letters as they are, or all of them in the `upper` case.
     """
 
     source: Name
@@ -85,9 +97,17 @@ class TextSpec:
     rows: Packed | Padded | Sliding = Packed()
     encoding: Name = "utf-8"
     text_field: Name = "text"
+    documents: DocumentUnit = "file"
+    dtype: Literal["uint16", "uint32"] = "uint16"
+    sequence_case: SequenceCase = "keep"
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
+
+    @property
+    def file_settings(self) -> dict[str, Any]:
+        """How files are read."""
+        return {name: getattr(self, name) for name in FILE_SETTINGS}
 
     @property
     def has_document_mask(self) -> bool:
@@ -121,16 +141,16 @@ class PairsSpec:
     """Sentences and their translations.
 
     Args:
-        source: a file of sentences, one a line; or, without `target`, a named dataset of pairs or one `.tsv` or
+        source: a file of sentences, one a line; or, without `target`, a named dataset of pairs or one `.tsv`, `.csv` or
             `.jsonl` file of them. Files may be `.gz`.
         target: the file of their translations, line by line.
         source_language, target_language: such as "de"; they choose the direction of a named dataset and are the keys
-            of a JSONL file (by default "source" and "target").
+            of a JSONL file and the columns of a CSV file (by default "source" and "target").
         validation: null is the named dataset's own validation part; for files, some of their pairs.
         tokenizer: learnt on both sides; where there is a `source_tokenizer`, on the target side alone.
         source_tokenizer: gives the source side a vocabulary of its own.
         source_bos: whether the encoder reads bos before the source, as the decoder does before the target.
-        encoding: of text and TSV files.
+        encoding: of text, TSV and CSV files.
     """
 
     source: Name

@@ -10,6 +10,7 @@ from tercet.config import UserError
 from tercet.data.files import suggest_field, uncompressed_suffix
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SHOWN = 20  # columns that a refusal names
 
 
 def read_table(lines: Iterable[str], name: str, needed: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -65,8 +66,8 @@ def read_table(lines: Iterable[str], name: str, needed: Mapping[str, str]) -> It
 def _check_header(header: list[str], needed: Mapping[str, str], location: str) -> None:
     for field, setting in needed.items():
         if field not in header:
-            raise UserError(
-                f"{location}, the header, has no column {field!r}{suggest_field(field, header)} (set {setting})"
-            )
+            guess = suggest_field(field, header)
+            columns = "" if guess.startswith("; known") else f"; its columns: {', '.join(header[:SHOWN])}"
+            raise UserError(f"{location}, the header, has no column {field!r}{guess} (set {setting}){columns}")
         if header.count(field) > 1:
             raise UserError(f"{location}, the header, has {field!r} more than once; give each column its own name")

@@ -58,7 +58,7 @@ def generate(
     encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     prompt_samples = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
     seeds = [sampling.seed + sample for _, sample in prompt_samples]
-    rows = [TextRow(tokenizer, sampling.stop) for _ in prompt_samples]
+    rows = [TextRow(tokenizer, sampling.stop, after_text=bool(prompts[prompt])) for prompt, _ in prompt_samples]
     ended: set[int] = set()
     for new_tokens in _passes(
         model, tokenizer, [encoded[prompt] for prompt, _ in prompt_samples], sampling, seeds, ended, guesses
@@ -92,7 +92,7 @@ def stream_text(
     """
     ids = encode_prompt(tokenizer, prompt)
     passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), guesses)
-    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop))
+    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop, after_text=bool(prompt)))
 
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -154,14 +154,14 @@ def _stream_pieces(passes: Iterator[Pass], row: "TextRow") -> Iterator[str]:
 
 
 class TextRow:
-    """One row on its way from tokens to text."""
+    """One row on its way from tokens to text, `after_text` where there is a prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, after_text: bool = False) -> None:
         self.tokens: list[Token] = []
         self.pieces: list[str] = []
         self.finish: Finish = "length"
         self.passes = 0
-        self._decoder = tokenizer.stream()
+        self._decoder = tokenizer.stream(after_text=after_text)
         self._matcher = StopMatcher(stop)
 
     def read(self, token: Token) -> str:

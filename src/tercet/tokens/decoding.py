@@ -95,6 +95,8 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
             return [value.get(name, name.encode()) for name in names]
         case ["Fuse"]:
             return [name.encode() for name in names]
+        case [] if is_separated(structure):  # the library joins by a space what has no decoder
+            return [f" {name}".encode() if name else b"" for name in names]
         case ["WordPiece"]:
             inside, tidy = structure["decoder"]["prefix"], structure["decoder"]["cleanup"]
             pieces = [name.removeprefix(inside) if name.startswith(inside) else f" {name}" for name in names]
@@ -107,7 +109,13 @@ def first_table(structure: dict[str, Any], names: Sequence[str], table: list[byt
     """The bytes of every id where it is the first of a text, beside its `table` elsewhere."""
     if decoder_steps(structure) == ["WordPiece"]:  # a piece from inside a word then shows that it is one
         return [_clean_up(name, structure["decoder"]["cleanup"]).encode() for name in names]
-    return [piece.removeprefix(b" ") for piece in table] if has_prefix_space(structure) else table
+    starts_without = has_prefix_space(structure) or is_separated(structure)
+    return [piece.removeprefix(b" ") for piece in table] if starts_without else table
+
+
+def is_separated(structure: dict[str, Any]) -> bool:
+    """Whether a space stands between any two tokens, which belongs to neither."""
+    return not decoder_steps(structure) and structure["model"]["type"] == "WordLevel"
 
 
 def _clean_up(piece: str, tidy: bool) -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tercet.tokens.decoding import decoder_steps, has_prefix_space
+from tercet.tokens.sequences import SEPARATORS, is_plain_ids
 
 
 def recognise_kind(structure: dict[str, Any], vocab_size: int) -> str:
@@ -10,6 +11,8 @@ def recognise_kind(structure: dict[str, Any], vocab_size: int) -> str:
     model, split = structure["model"], structure.get("pre_tokenizer") or {}
     splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
     steps = decoder_steps(structure)
+    if kind := _sequence_kind(structure, splits, steps):
+        return kind
     normalizer = (structure.get("normalizer") or {}).get("type")
     if (model["type"], normalizer, splits, steps) == (
         "WordPiece",
@@ -31,3 +34,18 @@ def recognise_kind(structure: dict[str, Any], vocab_size: int) -> str:
     if model["type"] == "BPE" and splits[-1:] == ["ByteLevel"]:
         return "gpt2" if vocab_size == 50_257 and model["vocab"].get("<|endoftext|>") == 50_256 else "bpe"
     return "file"
+
+
+def _sequence_kind(structure: dict[str, Any], splits: list[str], steps: list[str]) -> str | None:
+    model, split = structure["model"], structure.get("pre_tokenizer") or {}
+    match model["type"], splits, steps:
+        case "WordLevel", ["WhitespaceSplit"], [] if is_plain_ids(model["vocab"]):
+            return "ids"
+        case "WordLevel", ["Split"], [] if split == {
+            "type": "Split", "pattern": {"Regex": SEPARATORS}, "behavior": "Removed", "invert": False,
+        }:  # fmt: skip
+            return "fields"
+        case "Unigram", ["FixedLength"], ["Fuse"]:
+            return "kmers"
+        case _:
+            return None

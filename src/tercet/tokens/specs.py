@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from tercet.spec import Interval, Name, VocabularySize, spec
+from tercet.spec import Index, Interval, Name, VocabularySize, spec
 
 
 @spec
@@ -122,6 +122,73 @@ class WordPiece:
 
 
 @spec
+class Fields:
+    """One token per field: what stands between white space and commas, such as moves of a game, events, words of a log.
+
+    The commonest are kept, and the rest become `<unk>`. Text comes back with one space between fields. Where letters
+    are to be parted from punctuation, there is the kind `words`.
+    """
+
+    kind: Literal["fields"] = "fields"
+    vocab_size: VocabularySize = 32_000
+    min_count: Annotated[int, Interval(ge=1, le=10**9)] = 1
+    eos: bool = True
+    pad: bool = False
+    bos: bool = False
+    mask: bool = False
+
+    def __post_init__(self) -> None:
+        least = 2 + self.eos + self.pad + self.bos + self.mask  # <unk> and a field
+        if self.vocab_size < least:
+            raise ValueError(f"fields need vocab_size >= {least}, got {self.vocab_size}")
+
+
+@spec
+class KMers:
+    """`k` characters of a sequence a token, one k-mer after the other without overlap, as for nucleotides and proteins.
+
+    What is no known k-mer, such as the rest at the end or a stretch with an N, is one token per character (Dalla-Torre
+    et al. 2023, the Nucleotide Transformer). The commonest k-mers are kept.
+    """
+
+    kind: Literal["kmers"] = "kmers"
+    k: Annotated[int, Interval(ge=1, le=8)] = 6
+    vocab_size: VocabularySize = 8192
+    eos: bool = True
+    pad: bool = False
+    bos: bool = False
+    mask: bool = False
+
+    def __post_init__(self) -> None:
+        least = 2 + self.eos + self.pad + self.bos + self.mask
+        if self.vocab_size < least:
+            raise ValueError(f"kmers need vocab_size >= {least}, got {self.vocab_size}")
+
+
+@spec
+class PlainIds:
+    """Numbers that are ids already: a token is its number, and text is numbers with white space between them.
+
+    `vocab_size` counts the numbers, from 0 on; null is one more than the largest in the data. `eos_id` is the number
+    that ends a document there; without it `eos` is an id of its own, above the numbers like all special tokens.
+    """
+
+    kind: Literal["ids"] = "ids"
+    vocab_size: VocabularySize | None = None
+    eos_id: Index | None = None
+    eos: bool = True
+    pad: bool = False
+    bos: bool = False
+    mask: bool = False
+
+    def __post_init__(self) -> None:
+        if self.vocab_size == 0:
+            raise ValueError("ids need vocab_size >= 1, or null for one more than the largest in the data")
+        if self.vocab_size is not None and self.eos_id is not None and self.eos_id >= self.vocab_size:
+            raise ValueError(f"eos_id={self.eos_id} must be below vocab_size={self.vocab_size}")
+
+
+@spec
 class GPT2:
     """GPT-2's own 50,257 ids; `<|endoftext|>` ends a document."""
 
@@ -136,5 +203,5 @@ class TokenizerFile:
     path: Name
 
 
-TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece  # from a text of one's own
-TokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | GPT2 | TokenizerFile
+TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers  # from a text of one's own
+TokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers | PlainIds | GPT2 | TokenizerFile

@@ -21,12 +21,34 @@ from tercet.limits import MOST_VOCABULARY_BYTES
 from tercet.reading.bounded_json import parse_json
 from tercet.reading.files import read_text_file
 from tercet.tokens import trainers
-from tercet.tokens.decoding import ByteStream, RedecodingStream, TextStream, byte_table, first_table, has_prefix_space
+from tercet.tokens.character_table import CharacterTable
+from tercet.tokens.decoding import (
+    ByteStream,
+    RedecodingStream,
+    TextStream,
+    byte_table,
+    first_table,
+    has_prefix_space,
+    is_separated,
+)
 from tercet.tokens.gpt2 import load_gpt2
 from tercet.tokens.kinds import recognise_kind
 from tercet.tokens.opening import read_opening, replace_opening
 from tercet.tokens.sentencepiece import HIDDEN
-from tercet.tokens.specs import BPE, GPT2, Characters, TokenizerFile, TokenizerSpec, Unigram, WordPiece, Words
+from tercet.tokens.sequences import count_plain_ids, make_plain_ids, parse_ids, train_fields, train_kmers
+from tercet.tokens.specs import (
+    BPE,
+    GPT2,
+    Characters,
+    Fields,
+    KMers,
+    PlainIds,
+    TokenizerFile,
+    TokenizerSpec,
+    Unigram,
+    WordPiece,
+    Words,
+)
 from tercet.tokens.structure import check_structure, library_errors
 from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
 from tercet.tokens.wordpiece import train_wordpiece
@@ -38,6 +60,7 @@ STARTS = ("<bos>", "<s>", "<|begin_of_text|>", "[CLS]")
 ENDS = ("<eos>", "<|endoftext|>", "</s>", "<|end_of_text|>", "[SEP]")
 UNKNOWNS = (trainers.UNKNOWN, "[UNK]")
 MASKS = (trainers.MASK, "[MASK]")
+WHOLE = ("fields", "kmers", "ids")  # the kinds whose tokens are each a word
 SPACE_BEFORE = ("words", "bpe", "unigram", "gpt2")  # the kinds whose words carry the space before them
 
 
@@ -45,11 +68,14 @@ class Tokenizer:
     """Text to ids and back.
 
     Attributes:
-        kind: "characters", "words", "bpe", "unigram", "wordpiece", "gpt2", or "file" for one that Tercet did not make.
+        kind: "characters", "words", "bpe", "unigram", "wordpiece", "fields", "kmers", "ids", "gpt2", or "file" for one
+            that Tercet did not make.
         vocab_size: how many ids there are, special ones included.
         pad_id, bos_id, eos_id, mask_id, unk_id: ids of the usual special tokens, None where the vocabulary has none.
         mask_token: how the mask is written in a text for `encode_masked`, None where the vocabulary has none.
         opening: ids that stand before a text to go on from, such as a Llama's bos, or before a translator's source.
+        id_limit: ids of data that was tokenised elsewhere are below this: `vocab_size`, but for the kind "ids", above
+            whose numbers there are only special tokens.
         special_ids: ids that stand for no text. `unk_id` is not one: it stands for a word.
         prefix_space: whether a text is read as if a space stood before it; decoding takes one away at the start.
         hash: sha256 of the canonical JSON, as 64 hex digits.
@@ -84,7 +110,9 @@ class Tokenizer:
         lengths = [0 if token in self.special_ids else len(piece) for token, piece in enumerate(self._table or ())]
         self._lengths = np.array(lengths, dtype=np.int64)
         self._byte_ids = frozenset(by_name[name] for name in trainers.BYTE_TOKENS if name in by_name)
-        self._characters = _CharacterTable(names) if self.kind == "characters" else None
+        self._characters = CharacterTable(names) if self.kind == "characters" else None
+        self.id_limit = count_plain_ids(by_name) if self.kind == "ids" else self.vocab_size
+        self._is_separated = is_separated(structure)
         self._continues: str = structure["model"].get("continuing_subword_prefix") or ""
         self._mask_strips = self.mask_id is not None and added[self.mask_id].lstrip  # RoBERTa's takes all white space
         self._word_starts = self._find_word_starts()
@@ -108,6 +136,12 @@ class Tokenizer:
                     return cls(trainers.train_unigram(spec, texts))
                 case WordPiece():
                     return cls(train_wordpiece(spec, texts))
+                case Fields():
+                    return cls(train_fields(spec, texts))
+                case KMers():
+                    return cls(train_kmers(spec, texts))
+                case PlainIds():
+                    return cls(make_plain_ids(spec, texts))
                 case GPT2():
                     return cls(load_gpt2())
                 case TokenizerFile():
@@ -210,6 +244,8 @@ class Tokenizer:
             _check_unicode(text)
         if self._characters is not None:
             return [self._characters.encode(text) for text in texts]
+        if self.kind == "ids":
+            return [parse_ids(text, self.id_limit) for text in texts]
         return _encode(self._library, texts)
 
     def encode_masked(self, text: str) -> Ids:
@@ -237,7 +273,8 @@ class Tokenizer:
             cut += [*self._split_before_mask(part), None]
         texts = [*(part for part in cut if part is not None), parts[-1]]
         library = self._library_without_prefix
-        encoded = iter(_encode(library, texts) if self._characters is None else self.encode_batch(texts))
+        is_own = self.kind in ("characters", "ids")  # the library is not asked
+        encoded = iter(self.encode_batch(texts) if is_own else _encode(library, texts))
         mask = np.array([self.mask_id], dtype=np.uint32)
         return np.concatenate([mask if part is None else next(encoded) for part in [*cut, parts[-1]]])
 
@@ -269,11 +306,17 @@ class Tokenizer:
             return ["" if token is None else self._names[token] for token in known]
         return ["" if token is None else self._table[token].decode("utf-8", "backslashreplace") for token in known]
 
-    def stream(self) -> TextStream:
-        """A decoder for ids that come one at a time; special ids are silent."""
+    def stream(self, *, after_text: bool = False) -> TextStream:
+        """A decoder for ids that come one at a time; special ids are silent.
+
+        Args:
+            after_text: they go on from a text, so that where a space stands between tokens there is one before the
+                first.
+        """
         if self._table is None:
             return RedecodingStream(self.decode, self._byte_ids)
-        return ByteStream(self._table, self._first, self.special_ids)
+        first = self._table if after_text and self._is_separated else self._first
+        return ByteStream(self._table, first, self.special_ids)
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """How many UTF-8 bytes of text `ids` stand for, special ids 0; exact even where they end inside a character.
@@ -303,6 +346,8 @@ class Tokenizer:
         self.pad_id, self.bos_id, self.eos_id = other.pad_id, other.bos_id, other.eos_id
 
     def _find_word_starts(self) -> Callable[[np.ndarray], np.ndarray]:
+        if self.kind in WHOLE:
+            return NameWordStarts([True] * self.vocab_size, self.special_ids, self.unk_id)
         if self._table is not None and not self._continues:
             as_gpt2 = self.kind not in ("characters", "words", "unigram")
             return TextWordStarts(self._table, self.special_ids, self.unk_id, as_gpt2=as_gpt2)
@@ -319,33 +364,6 @@ class Tokenizer:
         if self.kind not in SPACE_BEFORE or part[-1:] not in WHITE:
             return [part]
         return [part[:-1]] if part.endswith(" ") else [part[:-1], part[-1]]
-
-
-class _CharacterTable:
-    """Code point -> id as one array, so that a text is looked up at once."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        codes = {ord(name): token for token, name in enumerate(names) if len(name) == 1}
-        self._ids = np.full(max(codes, default=0) + 2, -1, dtype=np.int64)  # the last row is every code point above
-        self._ids[list(codes)] = list(codes.values())
-        fallback = {name: token for token, name in enumerate(names)}
-        bytes_known = all(name in fallback for name in trainers.BYTE_TOKENS)
-        self._bytes = np.array([fallback[name] for name in trainers.BYTE_TOKENS]) if bytes_known else None
-
-    def encode(self, text: str) -> Ids:
-        codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-        ids = self._ids[np.minimum(codes, len(self._ids) - 1)]
-        unknown = ids < 0
-        if not unknown.any():
-            return ids.astype(np.uint32)
-        if self._bytes is None:
-            raise _unknown_error(sorted({chr(code) for code in codes[unknown]}))
-        n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # of each character in UTF-8
-        repeats = np.where(unknown, n_bytes, 1)
-        values = np.frombuffer(codes[unknown].tobytes().decode("utf-32-le").encode(), dtype=np.uint8)
-        ids = np.repeat(ids, repeats)
-        ids[np.repeat(unknown, repeats)] = self._bytes[values]
-        return ids.astype(np.uint32)
 
 
 def _encode(library: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
@@ -367,14 +385,6 @@ def _decode(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: bool
 
 def _first_id(ids: dict[str, int], names: Iterable[str]) -> int | None:
     return next((ids[name] for name in names if name in ids), None)
-
-
-def _unknown_error(characters: Sequence[str]) -> UserError:
-    named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
-    more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
-    return UserError(
-        f"the vocabulary has no {named}{more}; set byte_fallback: true, or use the kind bpe, and train again"
-    )
 
 
 def _check_unicode(text: str) -> None:

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tercet.config import UserError
-from tercet.tokens.specs import BPE, Characters, Unigram, Words
+from tercet.tokens.specs import BPE, Characters, Fields, KMers, Unigram, Words
 
 PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
 # Two ways of splitting; the pieces of both join up to the whole text. Each takes the space before it along.
@@ -53,11 +53,11 @@ def train_characters(spec: Characters, texts: Iterable[str]) -> tokenizers.Token
         for text in texts:
             known_characters.update(text)
         alphabet = sorted(known_characters)
-    names = [*_special(spec), *(BYTE_TOKENS if spec.byte_fallback else ()), *alphabet]
+    names = [*special_tokens(spec), *(BYTE_TOKENS if spec.byte_fallback else ()), *alphabet]
     vocabulary = {name: number for number, name in enumerate(names)}
     built = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=spec.byte_fallback))
     built.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    built.add_special_tokens([AddedToken(name, special=True) for name in _special(spec)])
+    built.add_special_tokens([AddedToken(name, special=True) for name in special_tokens(spec)])
     return built
 
 
@@ -68,7 +68,7 @@ def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
     trainer = trainers.WordLevelTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=spec.min_count,
-        special_tokens=[AddedToken(name, special=True) for name in [*_special(spec), UNKNOWN]],
+        special_tokens=[AddedToken(name, special=True) for name in [*special_tokens(spec), UNKNOWN]],
         show_progress=False,
     )
     built.train_from_iterator(cut_words(texts, splitter, keep=0), trainer)
@@ -82,7 +82,7 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
         min_frequency=2,  # a pair seen once teaches nothing, and a small text need not fill the vocabulary
-        special_tokens=[AddedToken(name, special=True) for name in _special(spec)],
+        special_tokens=[AddedToken(name, special=True) for name in special_tokens(spec)],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -99,7 +99,7 @@ def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.Unigram())
     library.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")
     _set_decoder(library, spec, decoders.Fuse())
-    names = [*_special(spec), UNKNOWN]
+    names = [*special_tokens(spec), UNKNOWN]
     trainer = trainers.UnigramTrainer(
         vocab_size=spec.vocab_size,
         special_tokens=[AddedToken(name, special=True) for name in names],
@@ -138,6 +138,7 @@ def _set_decoder(built: tokenizers.Tokenizer, spec: Words | BPE | Unigram, decod
         built.decoder = decoders.Sequence([decoder, decoders.Strip(" ", 1, 0)])
 
 
-def _special(spec: Characters | Words | BPE | Unigram) -> list[str]:
+def special_tokens(spec: Characters | Words | BPE | Unigram | Fields | KMers) -> list[str]:
+    """The names of the special tokens that a spec asks for, in the order of their ids."""
     flags = ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos), (MASK, spec.mask))
     return [name for name, is_wanted in flags if is_wanted]

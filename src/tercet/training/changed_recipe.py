@@ -59,7 +59,7 @@ def recipe_with(
     if translates and data is not None:
         raise UserError(
             f"the recipe {name} trains a translator, which learns from pairs: give --source F --target F "
-            "in place of --data (a .tsv or .jsonl file or a named dataset of pairs needs no --target)"
+            "in place of --data (a .tsv, .csv or .jsonl file or a named dataset of pairs needs no --target)"
         )
     if not translates and (source or validation_source) is not None:
         raise UserError(f"the recipe {name} trains a language model, which learns from text: give --data PATH")

@@ -22,6 +22,8 @@ from tercet.data import (
     TextSpec,
     prepare,
 )
+from tercet.data.id_files import IdDtype
+from tercet.data.line_documents import DocumentUnit
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.protocols import Protocol
@@ -99,15 +101,30 @@ class TextEvaluation(Evaluation[Corpus]):
 
     trained: Trained
 
-    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Corpus:
+    def load(
+        self,
+        data: str | Path | None = None,
+        *,
+        encoding: str | None = None,
+        text_field: str | None = None,
+        documents: DocumentUnit | None = None,
+        dtype: IdDtype | None = None,
+    ) -> Corpus:
         """The corpus that it was trained on, or one whose validation part is all of `data`.
+
+        Args:
+            encoding, text_field, documents, dtype: how `data` is read, as in `TextSpec`; by default as in training, but
+                in UTF-8.
 
         Raises:
             UserError: where the data is not there, or no longer what the model was trained on.
         """
         trained, trained_on = self.trained, self.trained.trained_on(TextSpec)
         if data is not None:
-            settings = {"encoding": encoding or "utf-8", "text_field": trained_on.text_field if trained_on else "text"}
+            as_trained = {} if trained_on is None else trained_on.file_settings
+            given = {"text_field": text_field, "documents": documents, "dtype": dtype}
+            settings = as_trained | {name: value for name, value in given.items() if value is not None}
+            settings["encoding"] = encoding or "utf-8"
             spec = parse(TextSpec, {"source": str(data), **settings, "validation": to_plain(HeldOut(source=str(data)))})
             return prepare(spec, tokenizer=trained.tokenizer)
         if trained_on is None:

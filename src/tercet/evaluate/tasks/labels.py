@@ -15,8 +15,13 @@ from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, check_pr
 class LabelsEvaluation(Evaluation[Labelled]):
     trained: Encoder
 
-    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Labelled:
+    def load(
+        self, data: str | Path | None = None, *, encoding: str | None = None, text_field: str | None = None
+    ) -> Labelled:
         """The labelled texts of its own data's validation part, or all of the file `data`.
+
+        Args:
+            encoding, text_field: how `data` is read, as in `LabelsSpec`; the second by default as in training.
 
         Raises:
             UserError: where the data is not there, or no longer what the model was trained on.
@@ -25,6 +30,7 @@ class LabelsEvaluation(Evaluation[Labelled]):
         trained_on = trained.trained_on(LabelsSpec)
         if data is not None:
             fields = {"text_field": trained_on.text_field, "label_field": trained_on.label_field} if trained_on else {}
+            fields |= {} if text_field is None else {"text_field": text_field}
             settings = {"source": str(data), "over": over, "encoding": encoding or "utf-8", **fields}
             spec = parse(LabelsSpec, {**settings, "validation": {"kind": "held_out", "source": str(data)}})
             return prepare_labelled(spec, tokenizer=trained.tokenizer).validation

@@ -57,7 +57,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         """By default the test part of the named dataset that it was trained on; of files, what was kept for validation.
 
         Args:
-            source, target: other pairs, all of them: two files, or one .tsv or .jsonl file, or a named dataset.
+            source, target: other pairs, all of them: two files, or one .tsv, .csv or .jsonl file, or a named dataset.
             part: of a named dataset, or "validation" of the files trained on.
 
         Raises:

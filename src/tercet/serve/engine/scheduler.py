@@ -99,7 +99,7 @@ class Scheduler(QueueWorker[GenerationRequest]):
             queued.answer(TokenEvent(text="", finish="length"), last=True)
             return
         row = BatchRow(request.ids, request.sampling, top=request.top_logprobs)
-        self._active[row] = _ActiveRequest(queued, TextRow(self._tokenizer, request.sampling.stop))
+        self._active[row] = _ActiveRequest(queued, TextRow(self._tokenizer, request.sampling.stop, after_text=True))
         self._batch.add(row)
 
     @staticmethod

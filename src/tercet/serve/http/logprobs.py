@@ -20,8 +20,9 @@ OffsetLogprob = tuple[int, TokenLogprob]  # where in the whole text the token's 
 class TokenTexts:
     """The tokens of one text as text, and where each begins."""
 
-    def __init__(self, tokenizer: Tokenizer, *, start: int = 0) -> None:
-        self._tokenizer, self._decoder, self._length = tokenizer, tokenizer.stream(), start
+    def __init__(self, tokenizer: Tokenizer, *, start: int = 0, after_text: bool = False) -> None:
+        self._tokenizer, self._length = tokenizer, start
+        self._decoder = tokenizer.stream(after_text=after_text)
 
     def push(self, token: int) -> tuple[int, str]:
         """The next token's offset and text."""
@@ -51,7 +52,7 @@ class CertainTokens:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, echoed: str = "") -> None:
-        self._texts = TokenTexts(tokenizer, start=len(echoed))
+        self._texts = TokenTexts(tokenizer, start=len(echoed), after_text=True)
         self._sent = len(echoed)
         self._held = list[OffsetLogprob]()
 

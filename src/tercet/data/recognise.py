@@ -1,0 +1,96 @@
+"""What a file is, seen from its name and its first lines: text, pairs or labelled texts, as the settings to read it."""
+
+import csv
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import cast
+
+from tercet.config import UserError
+from tercet.data.datasets import DATASETS
+from tercet.data.files import find_path, read_lines, uncompressed_suffix
+from tercet.data.label_datasets import LABEL_DATASETS
+from tercet.data.pair_datasets import PAIR_DATASETS
+from tercet.data.sources import DocumentFiles
+from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
+from tercet.data.tables import SEPARATORS
+
+LOOKED_AT = 100  # lines, of which the first that is not empty tells
+
+
+def recognise(
+    source: str,
+    target: str | None = None,
+    *,
+    encoding: str = "utf-8",
+    text_field: str | None = None,
+    label_field: str | None = None,
+) -> TextSpec | PairsSpec | LabelsSpec:
+    """The settings that read `source`, a named dataset or a path.
+
+    A table or JSONL with the fields "source" and "target" is pairs, one with a text and a "label" labelled texts, and
+    with a text alone it is text. A `.tsv` file of two columns that names neither is pairs.
+
+    Args:
+        target: the file of translations, line by line.
+        text_field, label_field: where there is none, "text" and "label" (or "tokens" and "labels").
+
+    Raises:
+        UserError: where there is no such source, or it has none of these fields.
+    """
+    if target is not None or source in PAIR_DATASETS:
+        return PairsSpec(source=source, target=target, encoding=encoding)
+    text = TextSpec(source=source, encoding=encoding, text_field=text_field or "text")
+    if source in DATASETS:
+        return text
+    labelled = LabelsSpec(
+        source=source, encoding=encoding, text_field=text.text_field, label_field=label_field or "label"
+    )
+    if source in LABEL_DATASETS:
+        return labelled
+    path = find_path(source)
+    if not path.is_file():
+        DocumentFiles(root=path).files()
+        return text
+    fields = _read_fields(path, encoding)
+    if label_field is not None or {text.text_field, "label"} <= fields:
+        return labelled
+    if {"tokens", "labels"} <= fields and text_field is None:
+        return LabelsSpec(source=source, encoding=encoding, over="tokens")
+    if text_field is None and (
+        {"source", "target"} <= fields or (_is_table(path) and _has_two_columns(path, encoding))
+    ):
+        return PairsSpec(source=source, encoding=encoding)
+    return text
+
+
+def _is_table(path: Path) -> bool:
+    return uncompressed_suffix(path) == ".tsv"
+
+
+def _has_two_columns(path: Path, encoding: str) -> bool:
+    """Whether a `.tsv` file begins with two columns that have no names of ours."""
+    first = next(_first_lines(path, encoding), "").split("\t")
+    return len(first) == 2 and "text" not in (column.strip() for column in first)
+
+
+def _read_fields(path: Path, encoding: str) -> frozenset[str]:
+    """The keys of the first object, or the columns that a header names; none of a file that has neither."""
+    suffix = uncompressed_suffix(path)
+    first = next(_first_lines(path, encoding), "") if suffix in (".jsonl", *SEPARATORS) else ""
+    if suffix != ".jsonl":
+        columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
+        return frozenset(column.strip() for column in columns)
+    try:
+        row: object = json.loads(first)
+    except (ValueError, RecursionError):
+        return frozenset()  # whoever reads it says what is wrong
+    return frozenset(cast(dict[str, object], row)) if isinstance(row, dict) else frozenset()
+
+
+def _first_lines(path: Path, encoding: str) -> Iterator[str]:
+    try:
+        yield from (line for line in islice(read_lines(path, encoding, "replace"), LOOKED_AT) if line.strip())
+    except csv.Error as error:
+        raise UserError(f"{path} is no table ({error}); see what it is") from None

@@ -1,0 +1,47 @@
+"""Which scripts a text is written in: of each character's Unicode name the first word, which is its script's."""
+
+import unicodedata
+
+import numpy as np
+
+AT_ONCE = 1 << 20  # characters
+WIDTHS = ("FULLWIDTH", "HALFWIDTH", "MODIFIER")  # before the script's own name, or no script
+
+
+class ScriptCounts:
+    """How often each character has come."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(0x110000, dtype=np.int64)  # by code point
+        self._waiting, self._length = list[str](), 0
+
+    def push(self, text: str) -> None:
+        self._waiting.append(text)
+        self._length += len(text)
+        if self._length >= AT_ONCE:
+            self._count()
+
+    def shares(self) -> dict[str, float]:
+        """The share of all letters that is of each script, the largest first."""
+        self._count()
+        totals = dict[str, int]()
+        for code in np.flatnonzero(self._counts).tolist():
+            if script := find_script(chr(code)):
+                totals[script] = totals.get(script, 0) + int(self._counts[code])
+        letters = sum(totals.values())
+        return {name: count / letters for name, count in sorted(totals.items(), key=lambda item: (-item[1], item[0]))}
+
+    def _count(self) -> None:
+        codes = np.frombuffer("".join(self._waiting).encode("utf-32-le"), dtype="<u4")
+        if len(codes):
+            counts = np.bincount(codes)
+            self._counts[: len(counts)] += counts
+        self._waiting, self._length = [], 0
+
+
+def find_script(character: str) -> str | None:
+    """The script of a letter, such as "Latin" or "Cjk"; None of what is no letter."""
+    if not unicodedata.category(character).startswith("L"):
+        return None
+    words = unicodedata.name(character, "UNKNOWN").replace("-", " ").split()
+    return words[1 if words[0] in WIDTHS and len(words) > 1 else 0].capitalize()

@@ -1,0 +1,337 @@
+"""What is in a file before anything is trained on it: how much, how long, in which scripts, and what is wrong with it.
+
+Everything is read as a stream. What is kept is eight bytes for each document, by which equal ones are found, and how
+often each length comes.
+"""
+
+import codecs
+import hashlib
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.data.datasets import find_text
+from tercet.data.fasta import SUFFIXES as SEQUENCES
+from tercet.data.files import BLOCK, open_file, uncompressed_suffix
+from tercet.data.id_files import ARRAYS, IdFile
+from tercet.data.label_datasets import find_labels
+from tercet.data.pair_datasets import find_pairs
+from tercet.data.recognise import recognise
+from tercet.data.scripts import ScriptCounts
+from tercet.data.sources import DocumentFiles, DocumentSource
+from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
+
+INVALID_SHOWN = 5
+FORMATS = {
+    ".jsonl": "JSON lines", ".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".bin": "ids", ".npy": "ids in NumPy",
+    **dict.fromkeys(SEQUENCES, "FASTA"), ".fq": "FASTQ", ".fastq": "FASTQ",
+}  # fmt: skip
+_NO_UTF8 = re.compile("[\udc80-\udcff]")  # as surrogateescape writes a byte
+Unit = Literal["documents", "lists of ids", "pairs", "labelled texts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Of many texts; the median and the 95th percentile are lengths that half, and 95 % of them, do not exceed."""
+
+    total: int
+    min: int
+    median: int
+    p95: int
+    max: int
+
+    @staticmethod
+    def of(counts: Counter[int]) -> "Lengths":
+        """From how often each length comes; all zero where there is none."""
+        values = np.array(sorted(counts) or [0], dtype=np.int64)
+        numbers = np.array([counts[value] for value in values.tolist()], dtype=np.int64)
+        below = np.cumsum(numbers)
+        median, p95 = (int(values[np.searchsorted(below, share * below[-1])]) for share in (0.5, 0.95))
+        total = int((values * numbers).sum())
+        return Lengths(total=total, min=int(values[0]), median=median, p95=p95, max=int(values[-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSummary:
+    """Of all texts, or of one side of all pairs: those that are not empty.
+
+    Attributes:
+        n_bytes: of the texts in UTF-8.
+        words: what stands between white space.
+        scripts: the share of all letters that is of each script, the most frequent first.
+    """
+
+    n_bytes: int
+    characters: Lengths
+    words: Lengths
+    scripts: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvalidPlace:
+    """A byte that is no UTF-8, counted from 0, and its line, from 1."""
+
+    path: str
+    line: int
+    byte: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSummary:
+    """Attributes:
+    format: of the file, in words.
+    count: documents, pairs or labelled texts that are not empty.
+    empty: those that are, or hold white space alone; of pairs those with an empty side.
+    duplicates: how many are the same, character by character, as one before.
+    texts: by side: "text", or "source" and "target"; of ids none.
+    labels: how often each comes, the most frequent first.
+    ids, largest_id: of a file of ids, how many in a list, and the largest.
+    invalid, invalid_places: how many bytes are no UTF-8, and the first of them; they are read as U+FFFD.
+    looks_like_lines: it is read as one document and looks like one document a line.
+    """
+
+    source: str
+    format: str
+    unit: Unit
+    count: int
+    empty: int
+    duplicates: int
+    texts: dict[str, TextSummary]
+    labels: dict[str, int]
+    ids: Lengths | None = None
+    largest_id: int | None = None
+    invalid: int = 0
+    invalid_places: tuple[InvalidPlace, ...] = ()
+    looks_like_lines: bool = False
+
+
+def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec) -> DataSummary:
+    """What is in a file, a folder or a named dataset, read once as a stream.
+
+    Args:
+        data: as training would read it; of a path or a name, what it is is seen from its first lines.
+
+    Raises:
+        UserError: where it is not there, or not what its name says.
+    """
+    spec = recognise(str(data)) if isinstance(data, str | Path) else data
+    match spec:
+        case PairsSpec():
+            return _look_at_pairs(spec)
+        case LabelsSpec():
+            return _look_at_labels(spec)
+        case TextSpec():
+            source = find_text(spec)
+            return _look_at_ids(source) if isinstance(source, IdFile) else _look_at_text(spec, source)
+
+
+class _TextCounts:
+    """What is known of the texts of one side so far."""
+
+    def __init__(self) -> None:
+        self._characters, self._words = Counter[int](), Counter[int]()
+        self._scripts, self._bytes = ScriptCounts(), 0
+        self._length = self._n_words = 0  # of the text that has not ended
+        self._in_word = False
+
+    def push(self, piece: str, *, last: bool) -> None:
+        """The next piece of a text."""
+        words = len(piece.split())
+        continues = self._in_word and words and not piece[0].isspace()  # a sequence is cut within a word
+        self._length, self._n_words = self._length + len(piece), self._n_words + words - bool(continues)
+        self._in_word = not piece[-1:].isspace() if piece else self._in_word
+        self._bytes += len(piece.encode())
+        self._scripts.push(piece)
+        if last:
+            if self._n_words:
+                self._characters[self._length] += 1
+                self._words[self._n_words] += 1
+            self._length, self._n_words, self._in_word = 0, 0, False
+
+    def summary(self) -> TextSummary:
+        return TextSummary(
+            n_bytes=self._bytes,
+            characters=Lengths.of(self._characters),
+            words=Lengths.of(self._words),
+            scripts=self._scripts.shares(),
+        )
+
+
+def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
+    texts, hashes, empty = _TextCounts(), array("Q"), 0
+    invalid, places, pieces, hint = 0, list[InvalidPlace](), source.pieces(), False
+    if isinstance(source, DocumentFiles):
+        invalid, places = _find_invalid(source)
+        source = DocumentFiles(
+            root=source.root,
+            encoding=spec.encoding,
+            text_field=spec.text_field,
+            documents=spec.documents,
+            sequence_case=spec.sequence_case,
+            errors="replace" if invalid else "strict",
+        )
+        pieces, hint = source.all_pieces(), source.looks_like_lines()
+    hashed, has_text = hashlib.blake2b(digest_size=8), False
+    for text, last in pieces:
+        hashed.update(text.encode())
+        has_text = has_text or not (text.isspace() or not text)
+        texts.push(text, last=last)
+        if last:
+            empty += not has_text
+            if has_text:
+                hashes.append(int.from_bytes(hashed.digest()))
+            hashed, has_text = hashlib.blake2b(digest_size=8), False
+    if not hashes:
+        raise UserError(f"{source.name} is empty; give a file with some text in it")
+    return DataSummary(
+        source=spec.source,
+        format=_format(spec.source, f"key {spec.text_field!r}", f"column {spec.text_field!r}"),
+        unit="documents",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={"text": texts.summary()},
+        labels={},
+        invalid=invalid,
+        invalid_places=tuple(places),
+        looks_like_lines=hint,
+    )
+
+
+def _look_at_ids(file: IdFile) -> DataSummary:
+    lengths, hashes, largest = Counter[int](), array("Q"), 0
+    hashed, length = hashlib.blake2b(digest_size=8), 0
+    for ids, last in file.blocks():
+        largest = max(largest, int(ids.max(initial=0)))
+        hashed.update(ids.tobytes())
+        length += len(ids)
+        if last:
+            lengths[length] += 1
+            if length:
+                hashes.append(int.from_bytes(hashed.digest()))
+            hashed, length = hashlib.blake2b(digest_size=8), 0
+    empty = lengths.pop(0, 0)
+    kind = f"{file.dtype} each" if uncompressed_suffix(file.path) == ".bin" else "lists of ids"
+    return DataSummary(
+        source=file.name,
+        format=_format(file.name, kind, ""),
+        unit="lists of ids",
+        count=lengths.total(),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={},
+        labels={},
+        ids=Lengths.of(lengths),
+        largest_id=largest,
+    )
+
+
+def _look_at_pairs(spec: PairsSpec) -> DataSummary:
+    sides, hashes, empty = {"source": _TextCounts(), "target": _TextCounts()}, array("Q"), 0
+    for pair in find_pairs(spec).pairs():
+        if not all(pair):
+            empty += 1
+            continue
+        for text, counts in zip(pair, sides.values(), strict=True):
+            counts.push(text, last=True)
+        hashes.append(_hash("\0".join(pair)))
+    if not hashes:
+        raise UserError(f"{spec.source} has no pair with text on both sides; give a file with some")
+    keys = f"{spec.source_language or 'source'!r} and {spec.target_language or 'target'!r}"
+    return DataSummary(
+        source=spec.source,
+        format="two files, line by line" if spec.target else _format(spec.source, f"keys {keys}", "columns"),
+        unit="pairs",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={name: counts.summary() for name, counts in sides.items()},
+        labels={},
+    )
+
+
+def _look_at_labels(spec: LabelsSpec) -> DataSummary:
+    texts, labels, hashes, empty = _TextCounts(), Counter[str](), array("Q"), 0
+    for example in find_labels(spec).examples():
+        if example.empty:
+            empty += 1
+            continue
+        texts.push(example.text, last=True)
+        labels.update(example.labels)
+        hashes.append(_hash("\0".join(example.texts)))
+    if not hashes:
+        raise UserError(f"{spec.source} has no labelled text; give a file with some")
+    fields = f"{spec.text_field!r} and {spec.label_field!r}"
+    return DataSummary(
+        source=spec.source,
+        format=_format(spec.source, f"keys {fields}", f"columns {fields}"),
+        unit="labelled texts",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={"text": texts.summary()},
+        labels=dict(sorted(labels.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+def _find_invalid(source: DocumentFiles) -> tuple[int, list[InvalidPlace]]:
+    """How many bytes of the text files are no UTF-8, and the first of them; none where they have another encoding."""
+    if codecs.lookup(source.encoding).name != "utf-8":
+        return 0, []
+    total, places = 0, list[InvalidPlace]()
+    for path in source.files():
+        if uncompressed_suffix(path) in (".parquet", *ARRAYS):
+            continue
+        for line, byte in _invalid_bytes(path):
+            total += 1
+            if len(places) < INVALID_SHOWN:
+                places.append(InvalidPlace(path=str(path), line=line, byte=byte))
+    return total, places
+
+
+def _invalid_bytes(path: Path) -> Iterator[tuple[int, int]]:
+    """Line and byte of each byte that is no UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    line, byte = 1, 0  # of what is looked at next
+    with open_file(path) as file:
+        while True:
+            block = file.read(BLOCK)
+            text = decoder.decode(block, final=not block)
+            start = 0
+            for number in [*(match.start() for match in _NO_UTF8.finditer(text)), len(text)]:
+                between = text[start:number]
+                line += between.count("\n")
+                byte += len(between.encode("utf-8", "surrogateescape"))
+                if number < len(text):
+                    yield line, byte
+                start = number
+            if not block:
+                return
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def _count_duplicates(hashes: "array[int]") -> int:
+    return len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.uint64)))
+
+
+def _format(source: str, keys: str, columns: str) -> str:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return "a folder"
+    if not path.exists():
+        return "a named dataset"
+    suffix = uncompressed_suffix(path)
+    packed = ", gzip" if path.suffix == ".gz" else ""
+    name = FORMATS.get(suffix, "text")
+    named = columns if suffix in (".csv", ".tsv", ".parquet") else keys if suffix in (".jsonl", ".bin") else ""
+    return f"{name}{f', {named}' if named else ''}{packed}"

@@ -1,0 +1,44 @@
+"""Characters to ids without the library: a megabyte in milliseconds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.tokens.trainers import BYTE_TOKENS
+
+
+class CharacterTable:
+    """Code point -> id as one array, so that a text is looked up at once."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        codes = {ord(name): token for token, name in enumerate(names) if len(name) == 1}
+        self._ids = np.full(max(codes, default=0) + 2, -1, dtype=np.int64)  # the last row is every code point above
+        self._ids[list(codes)] = list(codes.values())
+        fallback = {name: token for token, name in enumerate(names)}
+        bytes_known = all(name in fallback for name in BYTE_TOKENS)
+        self._bytes = np.array([fallback[name] for name in BYTE_TOKENS]) if bytes_known else None
+
+    def encode(self, text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
+        codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+        ids = self._ids[np.minimum(codes, len(self._ids) - 1)]
+        unknown = ids < 0
+        if not unknown.any():
+            return ids.astype(np.uint32)
+        if self._bytes is None:
+            raise _unknown_error(sorted({chr(code) for code in codes[unknown]}))
+        n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # of each character in UTF-8
+        repeats = np.where(unknown, n_bytes, 1)
+        values = np.frombuffer(codes[unknown].tobytes().decode("utf-32-le").encode(), dtype=np.uint8)
+        ids = np.repeat(ids, repeats)
+        ids[np.repeat(unknown, repeats)] = self._bytes[values]
+        return ids.astype(np.uint32)
+
+
+def _unknown_error(characters: Sequence[str]) -> UserError:
+    named = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:5])
+    more = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
+    return UserError(
+        f"the vocabulary has no {named}{more}; set byte_fallback: true, or use the kind bpe, and train again"
+    )

@@ -1,0 +1,160 @@
+"""Tokenizers of what is no prose: fields between separators, k-mers of a sequence, ids that are there already.
+
+A field or a k-mer could be spelt as a special token is, for nothing takes `<eos>` apart here. So special tokens stand
+behind `HIDDEN`, a code point that the normalizer takes out of every text.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from tercet.config import UserError
+from tercet.limits import MOST_IDS, MOST_TOKEN_CHARACTERS
+from tercet.tokens.sentencepiece import HIDDEN
+from tercet.tokens.specs import Fields, KMers, PlainIds
+from tercet.tokens.trainers import BOS, EOS, MASK, PAD, UNKNOWN, special_tokens
+
+SEPARATORS = r"[ \t\n\r\f\v,]+"  # between fields
+END_OF_DATA = "<|endoftext|>"  # a number of the data's own that ends a document, as in GPT-2's
+COUNTED = 4 << 20  # different fields or k-mers that are counted at a time: some 400 MB
+MER_SCORE, CHARACTER_SCORE = -1.0, -10.0  # natural logs: a known k-mer beats its characters, k of them
+DIGITS = 10  # of an id that is read: MOST_IDS has seven
+
+_SEPARATORS = re.compile(SEPARATORS)
+_NO_ID = re.compile(r"[^0-9 \t\n\r\f\v]+")
+
+
+def train_fields(spec: Fields, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """The commonest fields, in the order of their counts."""
+    counts = _count(_SEPARATORS.split(text) for text in texts)
+    names = [*_hidden(spec), UNKNOWN]
+    fields = (name for name in counts if 0 < len(name) <= MOST_TOKEN_CHARACTERS and counts[name] >= spec.min_count)
+    names += _commonest({name: counts[name] for name in fields}, spec.vocab_size - len(names))
+    model = models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=UNKNOWN)
+    built = tokenizers.Tokenizer(model)  # without a decoder the library joins tokens by a space
+    built.normalizer = normalizers.Replace(HIDDEN, "\ufffd")
+    built.pre_tokenizer = pre_tokenizers.Split(Regex(SEPARATORS), "removed")
+    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in [*_hidden(spec), UNKNOWN]])
+    return built
+
+
+def train_kmers(spec: KMers, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """The commonest k-mers, and every character for what is no known one."""
+    characters, counts = set[str](), Counter[str]()
+    for text in texts:
+        characters.update(text)
+        counts.update(text[start : start + spec.k] for start in range(0, len(text) - spec.k + 1, spec.k))
+        _bound(counts)
+    special = [*_hidden(spec), UNKNOWN]
+    single = sorted(characters - {HIDDEN})
+    room = spec.vocab_size - len(special) - len(single)
+    if room < 0:
+        raise UserError(
+            f"the text has {len(single):,} different characters, more than vocab_size={spec.vocab_size} holds; "
+            "set tokenizer.vocab_size higher"
+        )
+    mers = _commonest({name: count for name, count in counts.items() if HIDDEN not in name}, room if spec.k > 1 else 0)
+    scores = [*((name, 0.0) for name in special), *((name, CHARACTER_SCORE) for name in single)]
+    scores += [(name, MER_SCORE) for name in mers]
+    built = tokenizers.Tokenizer(models.Unigram(scores, unk_id=len(special) - 1))
+    built.normalizer = normalizers.Replace(HIDDEN, "\ufffd")
+    built.pre_tokenizer = pre_tokenizers.FixedLength(spec.k)
+    built.decoder = decoders.Fuse()
+    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    return built
+
+
+def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """Numbers from 0 on, as many as the spec says or the texts need, and the special tokens above them.
+
+    Raises:
+        UserError: where a text is no numbers, or they are more than any vocabulary has.
+    """
+    size = spec.vocab_size
+    if size is None:
+        size = 1 + max((int(ids.max()) for text in texts if len(ids := parse_ids(text, MOST_IDS))), default=-1)
+        size = max(size, 1, 0 if spec.eos_id is None else spec.eos_id + 1)
+    names = [str(number) for number in range(size)]
+    special = [name for name, wanted in _above(spec) if wanted]
+    if spec.eos_id is not None:
+        names[spec.eos_id] = END_OF_DATA
+    names += special
+    if len(names) > MOST_IDS:
+        raise UserError(f"{len(names):,} ids are more than the {MOST_IDS:,} of any vocabulary; give smaller numbers")
+    built = tokenizers.Tokenizer(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=""))
+    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special += [] if spec.eos_id is None else [END_OF_DATA]
+    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    return built
+
+
+def parse_ids(text: str, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """The numbers in a text, with white space between them.
+
+    Raises:
+        UserError: where it is something else, or one is `limit` or more.
+    """
+    if odd := _NO_ID.search(text):
+        raise UserError(
+            f"{odd[0][:40]!r} is no id: a text for the kind ids is whole numbers and spaces, such as 5 17 2"
+        )
+    numbers = text.split()
+    if too_long := next((number for number in numbers if len(number) > DIGITS), None):
+        raise beyond_error(too_long[:20], limit)
+    ids = np.array(list(map(int, numbers)), dtype=np.int64)
+    if len(ids) and int(ids.max()) >= limit:
+        raise beyond_error(str(ids.max()), limit)
+    return ids.astype(np.uint32)
+
+
+def beyond_error(number: str, limit: int) -> UserError:
+    """The refusal of an id that the vocabulary does not have."""
+    return UserError(
+        f"the id {number} is beyond the vocabulary, whose last is {limit - 1}; "
+        "give ids of this vocabulary, or train with data.tokenizer.vocab_size above it"
+    )
+
+
+def is_plain_ids(vocabulary: dict[str, int]) -> bool:
+    """Whether each token is its own number, but for special ones."""
+    special = {PAD, BOS, EOS, MASK, END_OF_DATA}
+    return "0" in vocabulary and all(name == str(number) or name in special for name, number in vocabulary.items())
+
+
+def count_plain_ids(vocabulary: dict[str, int]) -> int:
+    """How many numbers a vocabulary of ids begins with."""
+    return 1 + max(number for name, number in vocabulary.items() if name == END_OF_DATA or name == str(number))
+
+
+def _above(spec: PlainIds) -> Iterator[tuple[str, bool]]:
+    yield from ((PAD, spec.pad), (BOS, spec.bos), (EOS, spec.eos and spec.eos_id is None), (MASK, spec.mask))
+
+
+def _hidden(spec: Fields | KMers) -> list[str]:
+    return [HIDDEN + name for name in special_tokens(spec)]
+
+
+def _count(pieces: Iterable[list[str]]) -> Counter[str]:
+    counts = Counter[str]()
+    for some in pieces:
+        counts.update(some)
+        _bound(counts)
+    return counts
+
+
+def _bound(counts: Counter[str]) -> None:
+    """Forget the rarest where there are too many to keep: of what is never the same again, as time stamps are."""
+    if len(counts) > COUNTED:
+        kept = counts.most_common(COUNTED // 2)
+        counts.clear()
+        counts.update(dict(kept))
+
+
+def _commonest(counts: dict[str, int], most: int) -> list[str]:
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [name for name, _ in ranked[: max(0, most)]]

@@ -1,0 +1,78 @@
+"""`tercet data look` from the command line: a table, or one JSON object, and mistakes in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tercet.cli.main import main
+from tercet.tokens import Characters, Tokenizer
+
+LINES = [f"the {n} cats sat on the {'very ' * (n % 5)}old mat and looked." for n in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    Path("a.txt").write_text("".join(line + "\n" for line in LINES))
+    Path("a.csv").write_text("id,text,label\n" + "".join(f'{n},"{line}",{n % 3}\n' for n, line in enumerate(LINES)))
+    Path("b.csv").write_text("id,body\n1,a\n")
+    Tokenizer.train(Characters(pad=True, bos=True), LINES).save("tokenizer.json")
+    return tmp_path
+
+
+def printed(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
+    found = main(arguments.split())
+    out, err = capsys.readouterr()
+    assert found == code, err
+    return out, err
+
+
+def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = printed("data look a.csv", capsys)
+    assert err == ""
+    names = [line.split("  ")[0].strip() for line in out.splitlines() if not line.startswith("  ")]
+    assert names == ["format", "labelled texts", "bytes", "characters", "words", "scripts", "labels"]
+    assert "CSV, columns 'text' and 'label'" in out
+    out, err = printed("data look a.txt", capsys)
+    assert "documents         1" in out
+    assert err.count("\n") == 1
+    assert "--documents line" in err
+    out, err = printed("data look a.txt --documents line", capsys)
+    assert "documents         40" in out
+    assert err == ""
+
+
+def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = printed("data look a.txt --documents line --tokenizer . --max-len 40 --json", capsys)
+    found = json.loads(out)
+    assert found["count"] == 40
+    assert found["fit"]["tokens"]["max"] == max(map(len, LINES)) + 1
+    assert found["fit"]["longer"] == sum(len(line) >= 40 for line in LINES)
+    out, _ = printed("data look a.csv --tokenizer tokenizer.json --max-len 40", capsys)
+    assert "are longer and are cut to it" in out
+    out, _ = printed("data look a.txt --documents line --recipe demo", capsys)
+    assert "max_len 64" in out
+    assert "bpe" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("data look none.txt", "no such file or folder"),
+        ("data look b.csv", "no column 'text'; known: body, id"),
+        ("data a.txt --json", "--json is for `tercet data look SOURCE`"),
+        ("data look a.txt --max-len 5", "--max-len counts tokens"),
+        ("data look a.txt --recipe demo --tokenizer .", "give one of"),
+        ("data look a.txt --recipe dmo", "dmo"),
+        ("data look a.txt b.txt c.txt", "one too many"),
+        ("data look a.txt --tokenizer a.csv", "tokenizer.json"),
+        ("data look a.txt --encoding nonsense", "--encoding: unknown encoding 'nonsense'"),
+    ],
+)
+def test_mistakes(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = printed(arguments, capsys, code=2)
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err

@@ -1,0 +1,128 @@
+"""Every verb that reads texts takes the column of a table, and says in one line which columns there are."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tercet.checkpoint import Card, save_model
+from tercet.cli.main import main
+from tercet.kernel import warm_up
+from tercet.models import (
+    AnyModel,
+    DecoderOnly,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnly,
+    EncoderOnlySpec,
+    StackSpec,
+)
+from tercet.nn.specs import Rotary
+from tercet.tokens import Tokenizer, WordPiece
+
+TEXTS = ["the cat [MASK] on the mat", "a dog, and a [MASK]", 'the "dog" [MASK]']
+STACK = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41, position=Rotary())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    warm_up()  # or the first verb says that it compiles them
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A model of each family, with random weights."""
+    torch.manual_seed(4)
+    folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=60), TEXTS)
+    of = {"vocab_size": tokenizer.vocab_size, "max_len": 23}
+    models: dict[str, AnyModel] = {
+        "bert": EncoderOnly(EncoderOnlySpec(**of, stack=STACK)),
+        "gpt": DecoderOnly(DecoderOnlySpec(**of, stack=STACK)),
+        "translator": EncoderDecoder(EncoderDecoderSpec(**of, encoder=STACK, decoder=STACK)),
+    }
+    for name, model in models.items():
+        save_model(folder / name, model, tokenizer, Card(name=name))
+    return {name: str(folder / name) for name in models}
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    quoted = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
+    Path("a.csv").write_text("id,body\n" + "".join(f"{n},{text}\n" for n, text in enumerate(quoted)))
+    Path("a.txt").write_text("".join(text + "\n" for text in TEXTS))
+    Path("masks.csv").write_text('n,text\n1,"the [MASK], sat"\n2,no mask\n')
+    return tmp_path
+
+
+def printed(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
+    found = main(arguments.split())
+    out, err = capsys.readouterr()
+    assert found == code, err
+    return out, err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "translate {translator} --quiet --beam 1 --max-extra 3 --input",
+        "generate {gpt} --max-new-tokens 3 --json --input",
+        "fill {bert} --json --input",
+        "evaluate {gpt} --documents line --json --data",
+        "evaluate {bert} --documents line --json --data",
+    ],
+)
+def test_a_column_is_what_its_texts_are(
+    command: str, runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = command.format(**runs)
+    lines, _ = printed(f"{command} a.txt", capsys)
+    column, _ = printed(f"{command} a.csv --text-field body", capsys)
+    assert column == lines
+    _, err = printed(f"{command} a.csv", capsys, code=2)
+    assert err.count("\n") == 1
+    assert "no column 'text'" in err
+    assert "id" in err
+    assert "body" in err
+
+
+def test_a_text_without_a_mask_is_told_with_its_number(
+    runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, err = printed(f"fill {runs['bert']} --input masks.csv --json", capsys, code=2)
+    assert [len(json.loads(line)["masks"]) for line in out.splitlines()] == [1]
+    assert "masks.csv text 2: no mask in 'no mask'" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("fill {bert}", "give a TEXT"),
+        ("fill {bert} a[MASK] --input a.csv", "TEXT is a text of its own"),
+        ("generate {gpt} --text-field body", "--text-field says where the prompts in --input stand"),
+        ("evaluate {gpt} --documents line", "--documents says how the file in --data is read"),
+        ("evaluate {translator} --source a.csv --text-field x", "--text-field says how the file in --data is read"),
+        ("generate {gpt} --input none.csv", "cannot read it"),
+        ("train demo --data a.csv --quiet", "no column 'text'; known: body, id"),
+    ],
+)
+def test_mistakes(
+    arguments: str, words: str, runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, err = printed(arguments.format(**runs), capsys, code=2)
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+    assert not Path("runs").exists()
+
+
+def test_the_flags_are_keys_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = printed("train demo --data a.csv --text-field body --documents blank_line --print-config", capsys)
+    assert "text_field: body" in out
+    assert "documents: blank_line" in out

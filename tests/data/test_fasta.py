@@ -1,0 +1,111 @@
+"""Sequences are read exactly, in pieces that no k-mer notices, and what is no whole record is told with its line."""
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.data import TextSpec, fasta, prepare
+from tercet.data.datasets import find_documents
+from tercet.data.fasta import read_fasta, read_fastq
+from tercet.tokens import Characters, KMers
+
+Read = Callable[[Iterable[str], str], Iterator[tuple[str, bool]]]
+SEQUENCES = st.lists(st.text("ACGTNacgt*-", min_size=1, max_size=60), min_size=1, max_size=5)
+
+
+def records(read: Read, text: str) -> list[str]:
+    found, record = list[str](), ""
+    for piece, last in read(text.split("\n"), "a.fa"):
+        assert piece
+        record += piece
+        if last:
+            found, record = [*found, record], ""
+    assert not record
+    return found
+
+
+@given(SEQUENCES, st.integers(1, 70), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "\n", "  \n"]))
+def test_fasta_comes_back(sequences: list[str], width: int, end: str, blank: str) -> None:
+    lines = list[str]()
+    for number, sequence in enumerate(sequences):
+        lines += [f">record {number} > {sequence}", *(sequence[i : i + width] for i in range(0, len(sequence), width))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fasta, "PIECE", 12)
+        assert records(read_fasta, blank + end.join(lines) + end + blank) == sequences
+
+
+@given(st.lists(st.text("ACGTN", max_size=60), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]))
+def test_fastq_comes_back(sequences: list[str], end: str) -> None:
+    text = "".join(end.join([f"@r{n}", s, "+", "@" * len(s)]) + end for n, s in enumerate(sequences))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fasta, "PIECE", 12)
+        assert records(read_fastq, text) == [sequence for sequence in sequences if sequence]
+
+
+@pytest.mark.parametrize("read", [read_fasta, read_fastq])
+@given(text=st.text(st.sampled_from(">@+AC1! \n\r\t"), max_size=40))
+def test_any_lines_are_read_or_refused(read: Read, text: str) -> None:
+    try:
+        found = records(read, text)
+    except UserError as error:
+        found, told = ["A"], str(error)
+        assert "line " in told
+    else:
+        told = ""
+    assert "\n" not in told
+    assert all(set(record) <= {"A", "C"} for record in found)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "words"),
+    [
+        (read_fasta, "ACGT\n", "line 1: a FASTA file begins with a line >"),
+        (read_fasta, ">a\n\n>b\nAC\n", "line 1: the record has no sequence"),
+        (read_fasta, ">a\nAC\n>b", "line 3: the record has no sequence"),
+        (read_fasta, ">a\nACGT\nAC9T\n", "line 3: '9' in a sequence at column 3"),
+        (read_fasta, ">a\nAC GT\n", "line 2: ' ' in a sequence"),
+        (read_fastq, "@a\nACGT\n+\n!!!\n", "line 4: 3 qualities .* for 4 letters"),
+        (read_fastq, "@a\nACGT\n+\n!! !\n", "line 4: 4 qualities"),
+        (read_fastq, "@a\nAC\nGT\n+\n!!!!\n", "line 3: the third line of a FASTQ record"),
+        (read_fastq, "@a\nAC\n+\n!!\n\n>b\nAC\n", "line 6: a FASTQ record begins with @"),
+        (read_fastq, "@a\nAC\n+\n!!\n@b\nAC", "line 5: the last record has not all"),
+        (read_fastq, "@a\nA?\n+\n!!\n", r"line 2: '\?' in a sequence at column 2"),
+    ],
+)
+def test_what_is_no_record_is_told_with_its_line(read: Read, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        records(read, text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.fa", "a.fasta", "a.fna.gz", "a.faa", "a.fq", "a.fastq.gz"])
+def test_every_ending(name: str, tmp_path: Path) -> None:
+    content = b"@r\nacgN\n+\n!!!!\n" if ".f" in name and "q" in name else b">r\nac\ngN\n"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    for source in (str(tmp_path / name), str(tmp_path)):
+        assert [piece.text for piece in find_documents(source).pieces()] == ["acgN"]
+        assert [piece.text for piece in find_documents(source, sequence_case="upper").pieces()] == ["ACGN"]
+        assert find_documents(source).size() is None
+
+
+def test_no_record_is_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "a.fa").write_text("\n\n")
+    with pytest.raises(UserError, match="is empty"):
+        list(find_documents(str(tmp_path / "a.fa")).pieces())
+
+
+def test_kmers_do_not_notice_where_a_sequence_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    sequence = "ACGTTGCA" * 25_000
+    (tmp_path / "a.fa").write_text(f">long\n{sequence}\n>short\nACG\n")
+    for spec in (KMers(k=6), Characters()):
+        corpus = prepare(TextSpec(source=str(tmp_path / "a.fa"), tokenizer=spec))
+        eos = [corpus.tokenizer.eos_id]
+        expected = [*corpus.tokenizer.encode(sequence), *eos, *corpus.tokenizer.encode("ACG"), *eos]
+        assert [*corpus.train, *corpus.validation] == expected
+    assert len(sequence) > 3 * fasta.PIECE

@@ -1,0 +1,172 @@
+"""What is told of data is what is in it: counts, lengths, scripts, doubles, and what is wrong."""
+
+import gzip
+import json
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.data import Documents, LabelsSpec, PairsSpec, TextSpec, look, measure_tokens
+from tercet.data import files as files_module
+from tercet.data import sources as sources_module
+from tercet.data.recognise import recognise
+from tercet.data.scripts import find_script
+from tercet.data.summary import Lengths
+from tercet.tokens import Characters, Tokenizer
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+
+
+@given(st.lists(st.integers(0, 50), min_size=1))
+def test_lengths_are_those_of_all(lengths: list[int]) -> None:
+    found = Lengths.of(Counter(lengths))
+    ranked = sorted(lengths)
+    assert (found.total, found.min, found.max) == (sum(lengths), ranked[0], ranked[-1])
+    assert found.median == np.percentile(lengths, 50, method="inverted_cdf")
+    assert found.p95 == np.percentile(lengths, 95, method="inverted_cdf")
+
+
+@settings(max_examples=50)
+@given(texts=st.lists(st.text("aб \n.é", max_size=12), min_size=1, max_size=8))
+def test_what_is_told_of_texts(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("look") / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    full = [text for text in texts if text.strip()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources_module, "PIECE", 3)  # texts come in several pieces
+        if not full:
+            with pytest.raises(UserError, match="is empty"):
+                look(path)
+            return
+        found = look(path)
+    assert (found.count, found.empty) == (len(full), len(texts) - len(full))
+    assert found.duplicates == len(full) - len(set(full))
+    text = found.texts["text"]
+    assert text.characters == Lengths.of(Counter(map(len, full)))
+    assert text.words == Lengths.of(Counter(len(each.split()) for each in full))
+    letters = Counter(character for each in full for character in each if character.isalpha())
+    cyrillic = letters["б"] / letters.total() if letters else 0
+    assert text.scripts.get("Cyrillic", 0) == pytest.approx(cyrillic)
+    assert sum(text.scripts.values()) == pytest.approx(1 if letters else 0)
+
+
+@pytest.mark.parametrize(
+    ("character", "script"),
+    [("a", "Latin"), ("Ж", "Cyrillic"), ("字", "Cjk"), ("ﾊ", "Katakana"), ("ａ", "Latin"), ("1", None), (" ", None)],
+)
+def test_scripts(character: str, script: str | None) -> None:
+    assert find_script(character) == script
+
+
+def test_a_sequence_is_one_word_wherever_it_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "a.fa").write_text(">a\n" + "ACGT" * 40_000)
+    found = look(tmp_path / "a.fa")
+    assert (found.format, found.texts["text"].words.max, found.count) == ("FASTA", 1, 1)
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_bytes_that_are_no_utf8_are_told_with_their_places(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tercet.data.summary.BLOCK", block)
+    monkeypatch.setattr(files_module, "BLOCK", block)
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress("naïve\nbad ".encode() + b"\xe9\xe8 x\n\nx\xff" + "é\n".encode() + b"\xe2\x82"))
+    found = look(path)
+    assert found.invalid == 5
+    assert [(place.line, place.byte) for place in found.invalid_places] == [(2, 11), (2, 12), (4, 18), (5, 22), (5, 23)]
+    assert (found.count, found.format) == (1, "text, gzip")
+    latin = tmp_path / "b.txt"
+    latin.write_bytes(b"na\xefve")
+    assert look(TextSpec(source=str(latin), encoding="latin-1")).invalid == 0
+
+
+def test_pairs_and_labels(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("source,target\na b,c\na b,c\n,d\n")
+    found = look(tmp_path / "pairs.csv")
+    assert (found.unit, found.count, found.empty, found.duplicates) == ("pairs", 2, 1, 1)
+    assert found.texts["source"].words.max == 2
+    (tmp_path / "labels.csv").write_text("text,label\nno,x\nyes,y\nyes,x\n,x\n")
+    found = look(tmp_path / "labels.csv")
+    assert (found.unit, found.count, found.empty, found.duplicates) == ("labelled texts", 3, 1, 1)
+    assert found.labels == {"x": 2, "y": 1}
+
+
+def test_ids(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("[1, 2]\n[]\n[1, 2]\n[7]\n")
+    found = look(tmp_path / "a.jsonl")
+    assert (found.unit, found.count, found.empty, found.duplicates) == ("lists of ids", 3, 1, 1)
+    assert found.ids == Lengths(total=5, min=1, median=2, p95=2, max=2)
+    assert (found.largest_id, found.texts) == (7, {})
+
+
+RECOGNISED = {
+    "a.txt": ("hello\tyou\n", TextSpec),
+    "b.tsv": ("hello\tyou\n", PairsSpec),
+    "c.tsv": ("id\ttext\n1\tyou\n", TextSpec),
+    "d.csv": ("text,label\na,b\n", LabelsSpec),
+    "e.csv": ("id,source,target\n1,a,b\n", PairsSpec),
+    "f.csv": ("text,n\na,b\n", TextSpec),
+    "g.jsonl": ('\n{"source": "a", "target": "b"}\n', PairsSpec),
+    "h.jsonl": ('{"text": "a", "label": 1}\n', LabelsSpec),
+    "i.jsonl": ('{"tokens": ["a"], "labels": ["b"]}\n', LabelsSpec),
+    "j.jsonl": ('{"text": "a"}\n', TextSpec),
+    "k.jsonl": ("[[[", TextSpec),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), [(n, c, e) for n, (c, e) in RECOGNISED.items()])
+def test_what_a_file_is_taken_for(name: str, content: str, expected: type, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    assert isinstance(recognise(str(tmp_path / name)), expected)
+
+
+def test_named_things() -> None:
+    assert isinstance(recognise("numbers"), PairsSpec)
+    assert isinstance(recognise("animals"), TextSpec)
+    assert look("animals").format == "a named dataset"
+    with pytest.raises(UserError, match="no such file or folder"):
+        look("nowhere.txt")
+
+
+def test_tokens_are_those_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("".join("x" * n + "\n" for n in range(1, 31)))
+    lines = TextSpec(source=str(path), documents="line", tokenizer=Characters())
+    for spec in (lines, TextSpec(source=str(path), documents="line", tokenizer=Characters(), validation=Documents())):
+        found = measure_tokens(spec, max_len=20)
+        assert found.tokens == Lengths(total=30 * 31 // 2 + 30, min=2, median=16, p95=30, max=31)  # with eos
+        assert (found.longer, found.beyond, found.fate) == (11, 66, "split")
+    assert measure_tokens(TextSpec(source=str(path), tokenizer=Characters())).tokens.min == 30 * 31 // 2 + 30 + 1
+    made = Tokenizer.train(Characters(pad=True, bos=True), ["abcdefghij"])
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{'a' * n}\tb{'j' * (n % 3)}\n" for n in range(1, 21)))
+    found = measure_tokens(PairsSpec(source=str(pairs)), tokenizer=made, max_len=15)
+    assert (found.tokens.max, found.longer, found.fate) == (21, 6, "left out")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("text,label\n" + "".join(f"{'a' * n},{'gh'[n % 2]}\n" for n in range(1, 41)))
+    found = measure_tokens(LabelsSpec(source=str(labels)), tokenizer=made, max_len=32)
+    assert (found.tokens.max, found.longer, found.beyond, found.fate) == (42, 10, 55, "cut")
+
+
+def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("some words of a line that is not the same as the others\n" * 50_000)
+    look("animals")  # what is imported and made once
+    tracemalloc.start()
+    try:
+        found = look(TextSpec(source=str(path)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.texts["text"].words.total == 13 * 50_000
+    assert peak < 32 << 20  # 9 of these are how often each code point comes

@@ -1,0 +1,82 @@
+"""Texts and pairs in the columns of CSV and TSV files, by their names."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.data import PairFiles
+from tercet.data.sources import DocumentFiles
+
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0", exclude_categories=["Cs"]), max_size=12)
+
+
+def table(path: Path, rows: list[list[str]]) -> Path:
+    lines = io.StringIO()
+    writer = csv.writer(lines, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+    writer.writerows(rows)
+    path.write_text(lines.getvalue(), encoding="utf-8")
+    return path
+
+
+@given(texts=st.lists(CELLS, min_size=1, max_size=6), suffix=st.sampled_from([".csv", ".tsv"]))
+def test_each_row_is_a_document(texts: list[str], suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = table(tmp_path_factory.mktemp("rows") / f"a{suffix}", [["id", "body"], *(["1", text] for text in texts)])
+    with_text = [text.strip() for text in texts if text.strip()]
+    files = DocumentFiles(root=path, text_field="body")
+    if with_text:
+        assert [piece.text for piece in files.pieces()] == with_text
+    else:
+        with pytest.raises(UserError, match="is empty"):
+            list(files.pieces())
+
+
+def test_a_folder_has_tables_among_its_files(tmp_path: Path) -> None:
+    table(tmp_path / "b.csv", [["text"], ["from a table"]])
+    (tmp_path / "a.txt").write_text("from a file")
+    files = DocumentFiles(root=tmp_path)
+    assert [piece.text for piece in files.pieces()] == ["from a file", "from a table"]
+    assert files.size() is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("id,txt", r"did you mean 'txt'\? \(set data.text_field \(--text-field\)\); its columns: id, txt"),
+        ("a,b", r"has no column 'text'; known: a, b"),
+    ],
+)
+def test_a_missing_column_names_those_that_there_are(columns: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{columns}\n1,2\n")
+    with pytest.raises(UserError, match=words) as caught:
+        list(DocumentFiles(root=path).pieces())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_pairs_by_the_names_of_their_columns(suffix: str, tmp_path: Path) -> None:
+    rows = [["id", "target", "source"], ["1", "zwei, drei", "two, three "], ["2", "", "four"]]
+    assert list(PairFiles(source=table(tmp_path / f"a{suffix}", rows)).pairs()) == [
+        ("two, three", "zwei, drei"), ("four", ""),
+    ]  # fmt: skip
+    named = table(tmp_path / f"b{suffix}", [["de", "en"], ["zwei", "two"]])
+    assert list(PairFiles(source=named, source_field="en", target_field="de").pairs()) == [("two", "zwei")]
+
+
+def test_a_tsv_without_a_header_is_pairs_from_its_first_line_on(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.tsv", [["source", "Quelle"], ["two", "zwei"]])
+    assert list(PairFiles(source=path).pairs()) == [("source", "Quelle"), ("two", "zwei")]
+    quoted = tmp_path / "b.tsv"
+    quoted.write_text('"a\tb"\n')  # quotes are text where there is no header
+    assert list(PairFiles(source=quoted).pairs()) == [('"a', 'b"')]
+
+
+def test_a_csv_of_pairs_without_their_columns(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", [["de", "en"], ["zwei", "two"]])
+    with pytest.raises(UserError, match=r"no column 'source'; known: de, en \(set data.source_language\)"):
+        list(PairFiles(source=path).pairs())

@@ -125,6 +125,14 @@ def test_two_processes_go_on_where_they_stopped(
     assert_nearly_same(one, run_two(tmp_path, TORCHRUN, family, **training))
 
 
+@pytest.mark.parametrize("launcher", [TORCHRUN, []], ids=["torchrun", "lightning"])
+def test_two_processes_make_a_run_longer(tmp_path: Path, launcher: list[str]) -> None:
+    """Each finds out by itself, before or after the first has written it down, how long it is to be."""
+    one = train(TINY["text"](tmp_path, ALIKE["text"], schedule="constant"), tmp_path / "one", quiet=True)
+    run_two(tmp_path, launcher, "text", schedule="constant", max_steps=6)
+    assert_nearly_same(one, run_two(tmp_path, launcher, "text", schedule="constant"))
+
+
 DIES = """
 import os, signal
 rename = os.replace

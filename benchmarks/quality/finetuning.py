@@ -22,7 +22,8 @@ from typing import NamedTuple
 from tercet.checkpoint import load_model, read_card
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import to_plain
-from tercet.settings_yaml import read_yaml, write_yaml
+from tercet.settings_yaml import write_yaml
+from tercet.training import read_recipe
 
 LORA = "{kind: lora, rank: 8, alpha: 16, targets: [all]}"
 HELD = ["--set", "training.optimizer.lr=0.0"]
@@ -77,7 +78,7 @@ def contenders(what: str, text: Path | None, out: Path, steps: int) -> Iterator[
     yield Contender("LoRA", recipe, [*data, *pretrained, *length, *look, *adapter])
     base = out / f"{what}-full" / "pretrained"
     scratch = out / f"{what}-scratch.yaml"
-    settings = read_yaml(out / f"{what}-full" / "recipe.yaml")
+    settings = to_plain(read_recipe(out / f"{what}-full"))
     model = to_plain(load_model(out / f"{what}-full").model.spec)
     settings |= {"pretrained": None, "model": {**model, "init": "normal"}}
     settings["data"]["tokenizer"] = {"kind": "file", "path": str(base / "tokenizer.json")}

@@ -1,5 +1,6 @@
 """Training goes on from a folder of `transformers`, whichever of the families it is, as from one of ours."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,67 @@ def test_a_classifier_takes_a_roberta_and_gets_a_new_head(tmp_path: Path, capsys
     assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
     before, after = (load_model(path).model.state_dict() for path in (folder, out / "last"))
     assert torch.equal(before["stack.position.table.weight"], after["stack.position.table.weight"])
+
+
+def llama_like(name: str, **settings: Any) -> Any:
+    config = getattr(transformers, f"{name}Config")(
+        **SIZES, hidden_size=18, intermediate_size=29, num_key_value_heads=1, head_dim=6, max_position_embeddings=8,
+        bos_token_id=0, eos_token_id=2, pad_token_id=1, **settings,
+    )  # fmt: skip
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+def gpt2() -> Any:
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=len(WORDS), n_positions=8, n_embd=18, n_layer=1, n_head=3, bos_token_id=0,
+                                eos_token_id=2)
+    )  # fmt: skip
+
+
+def bert() -> Any:
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            **SIZES, hidden_size=18, intermediate_size=29, max_position_embeddings=10, pad_token_id=1
+        )
+    )
+
+
+EVERY: dict[str, tuple[Any, Any]] = {
+    "gpt2": (gpt2, tiny_recipe),
+    "llama": (lambda: llama_like("Llama"), tiny_recipe),
+    "mistral": (lambda: llama_like("Mistral", sliding_window=None), tiny_recipe),
+    "qwen2": (lambda: llama_like("Qwen2"), tiny_recipe),
+    "qwen3": (qwen3, tiny_recipe),
+    "gemma": (lambda: llama_like("Gemma"), tiny_recipe),
+    "bert": (bert, tiny_masked_recipe),
+    "roberta": (roberta, tiny_masked_recipe),
+    "distilbert": (distilbert, tiny_labels_recipe),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # which peft asks transformers
+@pytest.mark.parametrize("name", EVERY)
+def test_an_adapter_learns_beside_each_and_is_the_same_in_peft(name: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    build, tiny = EVERY[name]
+    folder = folder_of(tmp_path / "theirs", build())
+    adapter = {"kind": "lora", "rank": 2, "targets": ["all"]}
+    few = {"adapter": adapter, "training": {"max_steps": 4, "validate_every": 4}}
+    out = train(going_on(folder, tiny(tmp_path), few), tmp_path / "run", quiet=True)
+    tuned, pretrained = load_model(out / "last"), load_model(out / "pretrained")
+    base = convert(out / "pretrained", tmp_path / "base", "hf")
+    [architecture] = json.loads((base / "config.json").read_text())["architectures"]
+    settings = {"num_labels": 5, "ignore_mismatched_sizes": True} if tuned.task == "labels" else {}
+    model = getattr(transformers, architecture).from_pretrained(base, **settings).eval()
+    model = peft.PeftModel.from_pretrained(model, convert(out / "last", tmp_path / "adapter", "peft")).eval()
+    tokens = torch.randint(5, len(WORDS), (2, 5))
+    with torch.no_grad():
+        theirs = model(input_ids=tokens).logits
+        if tuned.task == "labels":
+            encoder = tuned.require("classify").model
+            ours, before = encoder.classify(encoder.hidden(tokens)), torch.zeros(())
+        else:
+            ours, before = tuned.model(tokens), pretrained.model(tokens)
+    assert (theirs - ours).abs().max() < 1e-5
+    assert (before - ours).abs().max() > 1e-4

@@ -89,7 +89,9 @@ def _to_theirs(adapter: Adapter, model: AnyModel, model_type: str, state: Mappin
         key = _layer(_find(theirs.name, state) or theirs.name)
         joined.setdefault(key, {})[theirs.part] = _write(low, f"{layer}.weight", theirs, model_type)
         n_parts[key] = theirs.parts
-    whole = {key: state[key] for name in adapter.whole if (key := _find(names[name].name, state))}
+    saved = {key.rpartition(".")[0] for name in adapter.whole if (key := _find(names[name].name, state))}
+    # There a module is saved whose name ends as one does that is: DistilBERT's "pre_classifier" beside "classifier".
+    whole = {key: tensor for key, tensor in state.items() if key.rpartition(".")[0].endswith(tuple(saved))}
     layers = {key: _join(parts, n_parts[key]) for key, parts in joined.items()}
     transposed = any(names[f"{layer}.weight"].transposed for layer in adapter.layers)
     return Adapter(base=adapter.base, layers=layers, whole=whole, transposed=transposed)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from tercet.config import UserError
 from tercet.data.datasets import DATASETS
@@ -26,6 +26,7 @@ def recognise(
     encoding: str = "utf-8",
     text_field: str | None = None,
     label_field: str | None = None,
+    over: Literal["texts", "tokens"] | None = None,
 ) -> TextSpec | PairsSpec | LabelsSpec:
     """The settings that read `source`, a named dataset or a path.
 
@@ -35,6 +36,7 @@ def recognise(
     Args:
         target: the file of translations, line by line.
         text_field, label_field: where there is none, "text" and "label" (or "tokens" and "labels").
+        over: what is labelled; where it is said, the source is labelled texts.
 
     Raises:
         UserError: where there is no such source, or it has none of these fields.
@@ -45,7 +47,11 @@ def recognise(
     if source in DATASETS:
         return text
     labelled = LabelsSpec(
-        source=source, encoding=encoding, text_field=text.text_field, label_field=label_field or "label"
+        source=source,
+        encoding=encoding,
+        text_field=text.text_field,
+        label_field=label_field or "label",
+        over=over or "texts",
     )
     if source in LABEL_DATASETS:
         return labelled
@@ -54,7 +60,7 @@ def recognise(
         DocumentFiles(root=path).files()
         return text
     fields = _read_fields(path, encoding)
-    if label_field is not None or {text.text_field, "label"} <= fields:
+    if label_field is not None or over is not None or {text.text_field, "label"} <= fields:
         return labelled
     if {"tokens", "labels"} <= fields and text_field is None:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")

@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, cast
 
-from tercet.config import UserError
 from tercet.data.datasets import DATASETS
 from tercet.data.files import find_path, read_lines, uncompressed_suffix
 from tercet.data.label_datasets import LABEL_DATASETS
@@ -85,18 +84,15 @@ def _read_fields(path: Path, encoding: str) -> frozenset[str]:
     """The keys of the first object, or the columns that a header names; none of a file that has neither."""
     suffix = uncompressed_suffix(path)
     first = next(_first_lines(path, encoding), "") if suffix in (".jsonl", *SEPARATORS) else ""
-    if suffix != ".jsonl":
-        columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
-        return frozenset(column.strip() for column in columns)
     try:
+        if suffix != ".jsonl":
+            columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
+            return frozenset(column.strip() for column in columns)
         row: object = json.loads(first)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, csv.Error):
         return frozenset()  # whoever reads it says what is wrong
     return frozenset(cast(dict[str, object], row)) if isinstance(row, dict) else frozenset()
 
 
 def _first_lines(path: Path, encoding: str) -> Iterator[str]:
-    try:
-        yield from (line for line in islice(read_lines(path, encoding, "replace"), LOOKED_AT) if line.strip())
-    except csv.Error as error:
-        raise UserError(f"{path} is no table ({error}); see what it is") from None
+    return (line for line in islice(read_lines(path, encoding, "replace"), LOOKED_AT) if line.strip())

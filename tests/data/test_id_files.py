@@ -222,3 +222,10 @@ def test_text_of_numbers_is_ids_too(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.txt").write_text("5 6 7\n" * 50)
     corpus = prepare(TextSpec(source=str(tmp_path / "a.txt"), tokenizer=PlainIds(), documents="line"))
     assert corpus.train[:4].tolist() == [5, 6, 7, corpus.tokenizer.eos_id]
+
+
+def test_a_header_of_an_old_python_is_read_without_a_word(tmp_path: Path) -> None:
+    header = b"{'descr': '<u2', 'fortran_order': False, 'shape': (3L,), }\n"
+    ids = np.array([1, 2, 3], np.uint16).tobytes()
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + ids)
+    assert read(IdFile(path=tmp_path / "a.npy")) == [[1, 2, 3]]

@@ -170,3 +170,9 @@ def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert found.texts["text"].words.total == 13 * 50_000
     assert peak < 32 << 20  # 9 of these are how often each code point comes
+
+
+def test_a_first_line_that_is_no_table_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text\rlabel\n1\n")
+    with pytest.raises(UserError, match="line 1"):
+        look(tmp_path / "a.csv")

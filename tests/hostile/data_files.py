@@ -9,11 +9,15 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from attack import MEMORY, Outcome
 from pyarrow import parquet
 
-SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".txt.gz", ".jsonl.gz", ".csv.gz", ".tsv.gz", ".parquet.gz")
+SUFFIXES = (
+    ".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".txt.gz", ".jsonl.gz", ".csv.gz", ".tsv.gz", ".parquet.gz",
+    ".fa", ".fastq", ".bin", ".npy", ".fa.gz", ".npy.gz",
+)  # fmt: skip
 ODD = (
     "\0", "\r", "\r\n", "\n", "\n\n", "\t", '"', ",", "\ufeff", "\u2028", "\x1c", "\x85", "e\u0301", "🙂", "\U0010ffff",
     "<eos>", "[MASK]", " ",
@@ -62,13 +66,14 @@ def write_hostile_file(folder: Path, seed: int) -> tuple[Path, list[str]]:
         content = draw.choice([b"", bz2.compress(content), gzip.compress(content), content[:1] * 100_000])
     path = folder / f"{seed}{suffix}"
     path.write_bytes(content)
-    arguments = ["data", str(path)]
+    arguments = ["data", *(["look"] if draw.random() < 0.5 else []), str(path)]
     if draw.random() < 0.2:
         (folder / f"{seed}.target").write_bytes(mutate(FORMATS[".txt"](draw), draw))
         arguments.append(str(folder / f"{seed}.target"))
     for flag, values in (
         ("--encoding", ENCODINGS), ("--text-field", ("text", "texts", "", "label")),
         ("--label-field", ("label", "text", "b")), ("--over", ("texts", "tokens")),
+        ("--documents", ("file", "line", "blank_line")), ("--dtype", ("uint16", "uint32")),
     ):  # fmt: skip
         if draw.random() < 0.2:
             arguments += [flag, draw.choice(values)]
@@ -182,10 +187,40 @@ def _parquet(draw: random.Random) -> bytes:
     return file.getvalue()
 
 
+def _fasta(draw: random.Random) -> bytes:
+    lines = list[str]()
+    for _ in range(draw.choice((0, 1, 9))):
+        lines += [
+            f">{draw_text(draw)[:30]}",
+            *("".join(draw.choices("ACGTN-*", k=60)) for _ in range(draw.randrange(9))),
+        ]
+    return draw.choice(("\n", "\r\n")).join(lines).encode()
+
+
+def _fastq(draw: random.Random) -> bytes:
+    reads = ["".join(draw.choices("ACGTN", k=draw.choice((0, 9, 200)))) for _ in range(draw.choice((0, 1, 9)))]
+    return "".join(f"@{number}\n{read}\n+\n{'I' * len(read)}\n" for number, read in enumerate(reads)).encode()
+
+
+def _ids(draw: random.Random) -> bytes:
+    return draw.randbytes(2 * draw.choice((0, 1, 500)))
+
+
+def _npy(draw: random.Random) -> bytes:
+    file = io.BytesIO()
+    dtype = draw.choice(("uint16", "int64", "float32", "U3", "O"))
+    np.save(file, np.array([draw.randrange(99) for _ in range(draw.choice((0, 5, 300)))]).astype(dtype))
+    return file.getvalue()
+
+
 FORMATS: dict[str, Callable[[random.Random], bytes]] = {
     ".txt": _text,
     ".jsonl": _json_lines,
     ".csv": _table(","),
     ".tsv": _table("\t"),
     ".parquet": _parquet,
+    ".fa": _fasta,
+    ".fastq": _fastq,
+    ".bin": _ids,
+    ".npy": _npy,
 }

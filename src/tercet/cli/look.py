@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tercet.data import DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
@@ -61,9 +61,13 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     """How the source is read, the tokenizer that is given, and the context."""
     from tercet.data.recognise import recognise
 
-    fields = {"text_field": args.text_field, "label_field": args.label_field, "encoding": args.encoding or "utf-8"}
+    fields: dict[str, Any] = {
+        "text_field": args.text_field,
+        "label_field": args.label_field,
+        "encoding": args.encoding or "utf-8",
+    }
     if args.recipe is None:
-        spec, tokenizer = recognise(source, target, **fields), None
+        spec, tokenizer = recognise(source, target, over=args.over, **fields), None
         if args.tokenizer is not None:
             tokenizer = _find_tokenizer(args.tokenizer)
         return _with_reading(spec, args), tokenizer, args.max_len

@@ -5,10 +5,12 @@ its own. Nothing of either is unpickled.
 """
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -115,8 +117,9 @@ class IdFile:
         try:
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)  # a header of 10,000 bytes at most, read as a literal
-        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            with warnings.catch_warnings(action="ignore"):  # of Python 2's headers
+                shape, _, dtype = read(file)  # a header of 10,000 bytes at most, read as a literal
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError, TokenError):
             raise UserError(f"{self.path} is not a whole .npy file; write it again with numpy.save") from None
         if len(shape) != 1 or dtype.kind not in "iu":
             raise UserError(

@@ -5,9 +5,8 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
-from tercet.config import UserError
 from tercet.data.datasets import DATASETS
 from tercet.data.files import find_path, read_lines, uncompressed_suffix
 from tercet.data.label_datasets import LABEL_DATASETS
@@ -26,6 +25,7 @@ def recognise(
     encoding: str = "utf-8",
     text_field: str | None = None,
     label_field: str | None = None,
+    over: Literal["texts", "tokens"] | None = None,
 ) -> TextSpec | PairsSpec | LabelsSpec:
     """The settings that read `source`, a named dataset or a path.
 
@@ -35,6 +35,7 @@ def recognise(
     Args:
         target: the file of translations, line by line.
         text_field, label_field: where there is none, "text" and "label" (or "tokens" and "labels").
+        over: what is labelled; where it is said, the source is labelled texts.
 
     Raises:
         UserError: where there is no such source, or it has none of these fields.
@@ -45,7 +46,11 @@ def recognise(
     if source in DATASETS:
         return text
     labelled = LabelsSpec(
-        source=source, encoding=encoding, text_field=text.text_field, label_field=label_field or "label"
+        source=source,
+        encoding=encoding,
+        text_field=text.text_field,
+        label_field=label_field or "label",
+        over=over or "texts",
     )
     if source in LABEL_DATASETS:
         return labelled
@@ -54,7 +59,7 @@ def recognise(
         DocumentFiles(root=path).files()
         return text
     fields = _read_fields(path, encoding)
-    if label_field is not None or {text.text_field, "label"} <= fields:
+    if label_field is not None or over is not None or {text.text_field, "label"} <= fields:
         return labelled
     if {"tokens", "labels"} <= fields and text_field is None:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
@@ -79,18 +84,15 @@ def _read_fields(path: Path, encoding: str) -> frozenset[str]:
     """The keys of the first object, or the columns that a header names; none of a file that has neither."""
     suffix = uncompressed_suffix(path)
     first = next(_first_lines(path, encoding), "") if suffix in (".jsonl", *SEPARATORS) else ""
-    if suffix != ".jsonl":
-        columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
-        return frozenset(column.strip() for column in columns)
     try:
+        if suffix != ".jsonl":
+            columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
+            return frozenset(column.strip() for column in columns)
         row: object = json.loads(first)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, csv.Error):
         return frozenset()  # whoever reads it says what is wrong
     return frozenset(cast(dict[str, object], row)) if isinstance(row, dict) else frozenset()
 
 
 def _first_lines(path: Path, encoding: str) -> Iterator[str]:
-    try:
-        yield from (line for line in islice(read_lines(path, encoding, "replace"), LOOKED_AT) if line.strip())
-    except csv.Error as error:
-        raise UserError(f"{path} is no table ({error}); see what it is") from None
+    return (line for line in islice(read_lines(path, encoding, "replace"), LOOKED_AT) if line.strip())

@@ -66,8 +66,9 @@ def recipe_with(
     if data is not None:
         settings = merge(settings, {"data": {"source": data}})
     if source is not None:
-        # The recipe's languages are those of its own data; files that need none to be read may be in any.
-        unknown = target is not None or source.endswith((".tsv", ".tsv.gz"))
+        # The recipe's languages are those of its own data; files that need none to be read may be in any, and columns
+        # of a table are source and target unless somebody says otherwise.
+        unknown = target is not None or source.removesuffix(".gz").endswith((".tsv", ".csv"))
         languages = dict.fromkeys(("source_language", "target_language")) if unknown else {}
         given = changes.get("data")
         chosen = {key: given[key] for key in languages if key in given} if isinstance(given, Mapping) else {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from tercet.checkpoint import Card, Trained, save_model
+from tercet.config import UserError
 from tercet.data import Windows, prepare
 from tercet.generation import Sampling, encode_prompt, generate
 from tercet.models import DecoderOnly
@@ -34,7 +35,11 @@ class LanguageTask:
         self.windows = Windows(self.corpus.validation, self.length, document_starts=starts)
         self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
         if spec.has_samples and spec.sample_prompt is not None:
-            encode_prompt(self.corpus.tokenizer, spec.sample_prompt)  # refused now, not after an hour
+            try:
+                encode_prompt(self.corpus.tokenizer, spec.sample_prompt)  # refused now, not after an hour
+            except UserError as error:
+                remedy = "or set it to one that fits the data, or to null for how the validation text begins"
+                raise UserError(f"task.sample_prompt {spec.sample_prompt!r}: {error}; {remedy}") from None
 
     def describe(self) -> str:
         return f"{len(self.corpus.train):,} training tokens"

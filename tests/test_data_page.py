@@ -1,0 +1,66 @@
+"""Every command on docs/data.md runs on such files as it tells of, with a model that is trained for a few steps."""
+
+import json
+import random
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tercet.cli.main import main
+from tercet.tokens import BPE, Tokenizer
+
+PAGE = Path(__file__).parent.parent / "docs" / "data.md"
+COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+FEW = {"training.max_steps": 3, "training.validate_every": 3, "training.precision": "fp32", "training.compile": "never"}
+TINY = {**FEW, "model.stack.d_model": 32, "model.stack.n_layers": 1, "data.validation": "{kind: tail, fraction: 0.1}"}
+PAIRS = {**FEW, "task.batch_tokens": 512, "data.tokenizer.vocab_size": 330, "data.validation": "{kind: drawn}"}
+
+
+def write_files() -> None:
+    """What the page's commands name."""
+    draw = random.Random(1)
+    texts = [f"Number {n} was {'much ' * (n % 7)}better than the one before, I say." for n in range(300)]
+    Path("reviews.txt").write_text("".join(text + "\n" for text in texts))
+    rows = "".join(f'{n},"{text}"\n' for n, text in enumerate(texts))
+    Path("reviews.csv").write_text("id,text\n" + rows)
+    for name, column in (("posts", "body"), ("newer", "body"), ("prompts", "start"), ("sentences", "english")):
+        Path(f"{name}.csv").write_text(f"id,{column}\n" + (rows if name != "prompts" else '1,"Number 1"\n2,"I say"\n'))
+    words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
+    sentences = [draw.choices(list(words), k=draw.randint(1, 6)) for _ in range(200)]
+    lines = (f"{' '.join(each)},{' '.join(words[word] for word in each)}\n" for each in sentences)
+    Path("pairs.csv").write_text("source,target\n" + "".join(lines))
+    Path("sentences.csv").write_text("id,english\n1,one two\n2,four\n")
+    lists = [[(start + 3 * step) % 100 for step in range(draw.randint(5, 20))] for start in range(400)]
+    np.array([number for each in lists for number in [*each, 100]], np.uint16).tofile("train.bin")
+    Path("lists.jsonl").write_text("".join(json.dumps({"ids": each}) + "\n" for each in lists))
+    made = Tokenizer.train(BPE(vocab_size=300), texts)
+    made.save("tokenizer.json")
+    np.array(made.encode("\n".join(texts)), np.uint16).tofile("gpt2.bin")
+    Path("genome.fa").write_text(">chr1\n" + "".join("".join(draw.choices("ACGT", k=60)) + "\n" for _ in range(500)))
+    moves = ["e4", "e5", "Nf3", "Nc6", "O-O", "1/2-1/2"]
+    Path("games.txt").write_text("".join(" ".join(draw.choices(moves, k=12)) + "\n" for _ in range(400)))
+
+
+@pytest.mark.slow
+def test_every_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    write_files()
+    commands = [line for block in COMMANDS.findall(PAGE.read_text()) for line in block.splitlines()]
+    assert len(commands) >= 15
+    looks = [line for line in commands if "runs/pairs --max-len" in line]  # which a reader has by then
+    for line in [*(line for line in commands if line not in looks), *looks]:
+        name, *arguments = shlex.split(line)
+        assert name == "tercet"
+        if arguments[0] == "train":
+            fewer = PAIRS if "numbers" in arguments else TINY
+            arguments += [word for key, value in fewer.items() for word in ("--set", f"{key}={value}")]
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        assert code == 0, f"{line}\n{err}"
+        assert out, line

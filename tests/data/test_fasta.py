@@ -103,9 +103,10 @@ def test_kmers_do_not_notice_where_a_sequence_is_cut(tmp_path: Path, monkeypatch
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     sequence = "ACGTTGCA" * 25_000
     (tmp_path / "a.fa").write_text(f">long\n{sequence}\n>short\nACG\n")
-    for spec in (KMers(k=6), Characters()):
+    for spec in (KMers(k=7), Characters()):
         corpus = prepare(TextSpec(source=str(tmp_path / "a.fa"), tokenizer=spec))
         eos = [corpus.tokenizer.eos_id]
         expected = [*corpus.tokenizer.encode(sequence), *eos, *corpus.tokenizer.encode("ACG"), *eos]
         assert [*corpus.train, *corpus.validation] == expected
     assert len(sequence) > 3 * fasta.PIECE
+    assert not any(fasta.PIECE % k for k in range(1, 9))  # all that `KMers` takes

@@ -112,8 +112,8 @@ def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:")
-            body = json.dumps({"input": ["one two"]}).encode()
-            request = urllib.request.Request(f"{address}v1/translate", body, {"Content-Type": "application/json"})
+            body = json.dumps({"text": ["one two"]}).encode()
+            request = urllib.request.Request(f"{address}translate", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=60) as response:
                 assert json.load(response)
         finally:

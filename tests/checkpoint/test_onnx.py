@@ -357,6 +357,7 @@ def test_the_page_on_exporting_runs(
         assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
 def test_every_kind_of_block_leaves(family: str, tmp_path: Path) -> None:
     told = StackSpec(

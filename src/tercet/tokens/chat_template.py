@@ -20,7 +20,7 @@ from weakref import finalize
 from tercet.config import UserError
 from tercet.limits import MOST_PROMPT_BYTES, MOST_TEMPLATE_MEMORY, TEMPLATE_SECONDS
 from tercet.messages import shorten
-from tercet.tokens import Tokenizer
+from tercet.tokens.tokenizer import Tokenizer
 
 MISSING = "a model with a chat template needs jinja2: pip install 'tercet[serve]'"
 WORKER = Path(__file__).with_name("template_worker.py")

@@ -17,7 +17,13 @@ import torch
 from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
 
-PATHS = ("source", "target", "path", "pretrained")  # keys of a recipe, at any depth, whose values may be paths
+PATHS = (
+    "source",
+    "target",
+    "path",
+    "pretrained",
+    "chat_template",
+)  # keys of a recipe, at any depth, whose values may be paths
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,14 @@ from tercet.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from tercet.encoding import Classified, Filled, Tagged
-    from tercet.evaluate import EvaluationOptions, LabelScores, LanguageScores, MaskedScores, TranslationScores
+    from tercet.evaluate import (
+        AnswerScores,
+        EvaluationOptions,
+        LabelScores,
+        LanguageScores,
+        MaskedScores,
+        TranslationScores,
+    )
     from tercet.inspect import Recording
 
 
@@ -223,14 +230,14 @@ class Run:
 
     def evaluate(
         self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]"
-    ) -> "LanguageScores | TranslationScores | MaskedScores | LabelScores":
+    ) -> "LanguageScores | TranslationScores | MaskedScores | LabelScores | AnswerScores":
         """How good the model is on text that it has not seen.
 
         A language model: on the validation part of the training's data, or on the whole of `data`; settings as in
         `score`. A translator: on its dataset's test part, else its validation part, or on other pairs; settings as in
         `TranslationEvaluation`. A masked language model: as a language model; settings as in `score_masked`. A
         classifier: on the validation part of its labelled texts, or on the whole file `data`; settings as in
-        `score_labels`.
+        `score_labels`. A chat model: likewise of its conversations; settings as in `score_conversations`.
         """
         from tercet.evaluate import evaluation_of
 

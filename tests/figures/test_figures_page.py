@@ -8,7 +8,15 @@ import pytest
 from planted_faults import FAULTS, Fault
 
 from tercet.checkpoint.metrics import COLUMNS
-from tercet.evaluate import Comparison, LabelScores, LanguageScores, MaskedScores, PairScore, TranslationScores
+from tercet.evaluate import (
+    AnswerScores,
+    Comparison,
+    LabelScores,
+    LanguageScores,
+    MaskedScores,
+    PairScore,
+    TranslationScores,
+)
 from tercet.evaluate.leaderboard import MEASURES, RunResult
 from tercet.inspect import LayerRow, MemoryCost, ModelTable
 from tercet.serve.http.responses import Usage
@@ -31,6 +39,7 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: language models": figures_of(LanguageScores) | {"baselines"},
     "`evaluate`: masked language models": figures_of(MaskedScores) | {"seed", "plateau", "pseudo_perplexity"},
     "`evaluate`: translators": figures_of(TranslationScores, Comparison),
+    "`evaluate`: chat models": figures_of(AnswerScores),
     "`evaluate`: classifiers": figures_of(LabelScores),
     "`score`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
     "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tercet.config import UserError
-from tercet.serve import chat_template
-from tercet.serve.chat_template import ChatTemplate
-from tercet.tokens import BPE, Tokenizer
+from tercet.tokens import BPE, Tokenizer, chat_template
+from tercet.tokens.chat_template import ChatTemplate
 
 TOKENIZER = Tokenizer.train(BPE(vocab_size=300, pad=True, bos=True), ["hello there " * 9])
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -75,7 +74,7 @@ def test_after_a_conversation_that_went_too_far_the_next_is_rendered() -> None:
 
 def test_a_program_that_is_told_to_end_does_so_while_a_template_runs(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(
-        "from tercet.serve.chat_template import ChatTemplate\n"
+        "from tercet.tokens.chat_template import ChatTemplate\n"
         "from tercet.tokens import BPE, Tokenizer\n"
         "template = ChatTemplate("
         + json.dumps(ENDLESS["loops"])

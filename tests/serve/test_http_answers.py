@@ -18,10 +18,10 @@ from tercet.api import Run
 from tercet.config import UserError
 from tercet.generation import Beam, Sampling, generate, translate
 from tercet.models import DecoderOnly, EncoderDecoder
-from tercet.serve.chat_template import ChatTemplate
 from tercet.serve.engine import SampledToken, TokenEvent
 from tercet.serve.http.logprobs import CertainTokens
 from tercet.serve.http.requests import CompletionRequest
+from tercet.tokens.chat_template import ChatTemplate
 
 PROMPTS = ["the cat", "unbelievable dogs sat", "é"]
 

@@ -38,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pairs": {},
     "masked": {},
     "labels": {},
+    "chat": {},
     "text-muon": {"optimizer": MUON},
     "pairs-muon": {"optimizer": PAIRS_MUON},
 }

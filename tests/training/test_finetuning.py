@@ -19,7 +19,7 @@ from tercet.training.changed_recipe import recipe_with
 from tercet.training.recipe_files import recipes_from_scratch
 
 Finished = Callable[[str], Path]
-FAMILY = {"lm": "text", "mlm": "masked", "classify": "masked", "translate": "pairs"}
+FAMILY = {"lm": "text", "chat": "chat", "mlm": "masked", "classify": "masked", "translate": "pairs"}
 FEW = {
     "training": {"max_steps": 2, "max_epochs": None, "accelerator": "cpu", "compile": "never", "precision": "fp32"},
 }

@@ -194,17 +194,49 @@ def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
     return recipe_of(base, changes, settings)
 
 
+def tiny_chat_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
+    """The words of `PAIRS` as questions and answers: 12 steps of 16 conversations in four micro-batches."""
+    chat = folder / "chat.jsonl"
+    if not chat.exists():
+        turns = [[("user", source), ("assistant", target)] for source, target in PAIRS]
+        turns += [[("system", "short"), *first, *second] for first, second in zip(turns[:9], turns[9:], strict=False)]
+        lines = ({"messages": [{"role": role, "content": text} for role, text in turn]} for turn in turns)
+        chat.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    base: dict[str, Any] = {
+        "task": {"kind": "chat", "batch_size": 16, "micro_batch_size": 4, "sample_conversations": 2},
+        "data": {
+            "source": str(chat),
+            "validation": {"kind": "drawn", "count": 10},
+            "tokenizer": {"kind": "words", "prefix_space": True},
+        },
+        "model": {"preset": "gpt2", "max_len": 32, "stack": {"d_model": 16, "n_layers": 1, "n_heads": 2}},
+        "training": {
+            "max_steps": 12,
+            "optimizer": ADAMW,
+            "precision": "fp32",
+            "compile": "never",
+            "accelerator": "cpu",
+            "validate_every": 3,
+            "save_every": 4,
+            "log_every": 1,
+        },
+    }
+    return recipe_of(base, changes, settings)
+
+
 TINY: dict[str, Callable[..., Recipe]] = {
     "text": tiny_recipe,
     "pairs": tiny_pairs_recipe,
     "masked": tiny_masked_recipe,
     "labels": tiny_labels_recipe,
+    "chat": tiny_chat_recipe,
 }
 NO_SAMPLES: dict[str, dict[str, int]] = {
     "text": {"sample_tokens": 0},
     "pairs": {"sample_sentences": 0},
     "masked": {"sample_tokens": 0},
     "labels": {"sample_texts": 0},
+    "chat": {"sample_conversations": 0},
 }
 UNDROPPED: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
 

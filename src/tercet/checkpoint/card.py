@@ -22,7 +22,7 @@ BEST_BY = {
     "loss": "best validation loss {:.4f}", "bleu": "highest BLEU {:.2f}", "accuracy": "highest accuracy {:.1%}",
     "f1": "highest F1 {:.1%}",
 }  # fmt: skip
-PATHS = ("source", "target", "path", "pretrained")  # keys of a recipe, at any depth, whose values may be paths
+PATHS = ("source", "target", "path", "pretrained", "chat_template")  # keys of a recipe, at any depth, that may be paths
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,19 +16,20 @@ from tercet.checkpoint.adapter import Adapter
 from tercet.checkpoint.card import Card, data_settings, without_folders
 from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.config import UserError, parse
-from tercet.data import LabelsSpec, PairsSpec, TextSpec
+from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.limits import MOST_CARD_BYTES
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
 from tercet.reading.files import read_text_file
 from tercet.settings_yaml import read_yaml
 from tercet.tokens import Tokenizer
 
-TaskKind = Literal["language", "translation", "masked", "labels", "embedding"]
+TaskKind = Literal["language", "chat", "translation", "masked", "labels", "embedding"]
 Verb = Literal["generate", "translate", "fill", "classify", "embed", "evaluate", "score"]
-Spec = TypeVar("Spec", TextSpec, PairsSpec, LabelsSpec)
+Spec = TypeVar("Spec", TextSpec, PairsSpec, LabelsSpec, ConversationsSpec)
 
 KINDS: dict[TaskKind, str] = {
     "language": "a language model",
+    "chat": "a chat model",
     "translation": "a translator",
     "masked": "a masked language model",
     "labels": "a classifier",
@@ -181,7 +182,8 @@ class LanguageModel(Trained):
 
     @property
     def task(self) -> TaskKind:
-        return "language"
+        task = self.card.recipe.get("task")  # in the recipes of an older version it was a name
+        return "chat" if isinstance(task, dict) and task.get("kind") == "chat" else "language"
 
     @property
     def verbs(self) -> tuple[Verb, ...]:

@@ -1,7 +1,8 @@
 """`tercet evaluate`: how good a model is on text that it has not seen.
 
 A language model beside what counting and compressing reach; a translator in BLEU and chrF; a masked language model by
-what it puts in the masks' places, beside counting; a classifier by how often it is right.
+what it puts in the masks' places, beside counting; a classifier by how often it is right; a chat model by how likely it
+finds the answers of conversations.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from tercet.spec import Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:
     from tercet.evaluate import (
+        ChatEvaluation,
         LabelsEvaluation,
         LanguageEvaluation,
         MaskedEvaluation,
@@ -37,6 +39,7 @@ FLAGS = {  # of each task, beside --json, --encoding and --device
         "data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents", "dtype",
     ),
     "labels": ("data", "text_field"),
+    "chat": ("data",),
 }  # fmt: skip
 PLATEAU = (
     "the loss lies on the unigram plateau: the model has learnt how often tokens come, and nothing from what stands "
@@ -121,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.api import load
     from tercet.evaluate import (
+        ChatEvaluation,
         LabelsEvaluation,
         LanguageEvaluation,
         MaskedEvaluation,
@@ -148,6 +152,8 @@ def run(args: argparse.Namespace) -> int:
             _evaluate_translator(args, evaluation, earlier)
         case LabelsEvaluation() as evaluation:
             _evaluate_classifier(args, evaluation)
+        case ChatEvaluation() as evaluation:
+            _evaluate_chat_model(args, evaluation)
         case MaskedEvaluation() as evaluation:
             _evaluate_masked_model(args, evaluation)
         case _:
@@ -203,6 +209,16 @@ def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation
         print(json.dumps(label_dict(scores), indent=2, ensure_ascii=False))
     else:
         show(label_table(scores))
+
+
+def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation") -> None:
+    from tercet.evaluate import answer_dict, answer_table
+
+    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
+    if args.json:
+        print(json.dumps(answer_dict(scores), indent=2))
+    else:
+        show(answer_table(scores))
 
 
 def _evaluate_translator(

@@ -73,6 +73,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         return _with_reading(spec, args), tokenizer, args.max_len
 
     from tercet.config import UserError
+    from tercet.data import ConversationsSpec
     from tercet.training.changed_recipe import choose_folder, recipe_with
 
     name = args.recipe
@@ -82,6 +83,8 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     recipe = recipe_with(name, {"data": given} if given else {}, out=choose_folder(name, None), **data)
     if recipe.pretrained is not None:
         raise UserError(f"the recipe {name} takes the tokenizer of {recipe.pretrained}: give --tokenizer with it")
+    if isinstance(recipe.data, ConversationsSpec):
+        raise UserError(f"the recipe {name} learns from conversations, which are not looked at: leave --recipe out")
     return _with_reading(recipe.data, args), None, args.max_len or recipe.model.max_len
 
 

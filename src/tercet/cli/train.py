@@ -11,14 +11,17 @@ from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import READING, add_reading
 from tercet.spec import Steps
 
-NEXT = {"language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"]}
+NEXT = {
+    "language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"],
+    "chat": ["generate", "serve"],
+}  # fmt: skip
 EXAMPLE = {
     "translate": " < in.txt > out.txt",
     "fill": " 'The [MASK] is here.'",
     "embed": " --input texts.txt --output vectors.npz",
     "classify": " --input texts.txt",
 }
-UNIT = {"masked": "masked token", "labels": "label"}
+UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 GIVEN = ("data", "source", "target", "validation_source", "validation_target", "pretrained")
 
 
@@ -40,7 +43,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="train on this file, folder or named dataset, of text or of labels (data.source)",
+        help="train on this file, folder or named dataset, of text, labels or conversations (data.source)",
     )
     parser.add_argument(
         "--source",

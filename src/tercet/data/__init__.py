@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from tercet.data.buckets import Buckets as Buckets
     from tercet.data.buckets import PairRows as PairRows
     from tercet.data.buckets import gather as gather
+    from tercet.data.conversation_corpus import ConversationCorpus as ConversationCorpus
+    from tercet.data.conversation_corpus import Conversations as Conversations
+    from tercet.data.conversation_corpus import conversation_rows as conversation_rows
+    from tercet.data.conversation_corpus import prepare_conversations as prepare_conversations
+    from tercet.data.conversations import Conversation as Conversation
+    from tercet.data.conversations import ConversationFile as ConversationFile
     from tercet.data.datasets import DATASETS as DATASETS
     from tercet.data.datasets import Dataset as Dataset
     from tercet.data.label_datasets import LABEL_DATASETS as LABEL_DATASETS
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from tercet.data.rows import PaddedRows as PaddedRows
     from tercet.data.rows import TokenRows as TokenRows
     from tercet.data.rows import Windows as Windows
+    from tercet.data.specs import ConversationsSpec as ConversationsSpec
     from tercet.data.specs import Documents as Documents
     from tercet.data.specs import Drawn as Drawn
     from tercet.data.specs import HeldOut as HeldOut

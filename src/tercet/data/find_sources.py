@@ -1,9 +1,9 @@
 """Whether what is to be trained on is there, before anything is waited for."""
 
-from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 
 
-def check_sources(spec: TextSpec | PairsSpec | LabelsSpec) -> None:
+def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> None:
     """Find the files that `spec` names, and read nothing of them. A named dataset may have to be fetched first.
 
     Raises:
@@ -25,3 +25,7 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec) -> None:
 
             if spec.source not in LABEL_DATASETS:
                 find_labels(spec).size()
+        case ConversationsSpec():
+            from tercet.data.conversation_corpus import find_conversations
+
+            find_conversations(spec).size()

@@ -207,3 +207,29 @@ class LabelsSpec:
             raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two")
         if isinstance(self.tokenizer, GPT2):
             raise ValueError("gpt2 has no pad and no bos token, which labelled texts need; use the kind wordpiece")
+
+
+@spec
+class ConversationsSpec:
+    """Conversations, whose answers are learnt.
+
+    Args:
+        source: a `.jsonl` file with a list of messages on each line, or a `.csv` or `.tsv` file with the columns prompt
+            and response; also as `.gz`.
+        messages_field: the key of the list in JSONL; each message has a role (system, user or assistant) and a content.
+        chat_template: the file of a Jinja template, in the place of the pretrained model's own, or where it has none of
+            a plain one.
+        validation: some of the conversations, or another file.
+        tokenizer: learnt on the training part.
+        encoding: of the files.
+    """
+
+    source: Name
+    messages_field: Name = "messages"
+    chat_template: Name | None = None
+    validation: Drawn | HeldOut = Drawn()
+    tokenizer: TokenizerSpec = field(default_factory=BPE)
+    encoding: Name = "utf-8"
+
+    def __post_init__(self) -> None:
+        _check_encoding(self.encoding)

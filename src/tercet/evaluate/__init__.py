@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from tercet.evaluate.comparison import Comparison as Comparison
     from tercet.evaluate.comparison import compare as compare
     from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap
+    from tercet.evaluate.conversations import AnswerScores as AnswerScores
+    from tercet.evaluate.conversations import answer_dict as answer_dict
+    from tercet.evaluate.conversations import answer_table as answer_table
+    from tercet.evaluate.conversations import score_conversations as score_conversations
     from tercet.evaluate.labels import LabelScores as LabelScores
     from tercet.evaluate.labels import label_dict as label_dict
     from tercet.evaluate.labels import label_scores as label_scores
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.scores import masked_dict as masked_dict
     from tercet.evaluate.scores import masked_table as masked_table
     from tercet.evaluate.tasks import evaluation_of as evaluation_of
+    from tercet.evaluate.tasks.chat import ChatEvaluation as ChatEvaluation
     from tercet.evaluate.tasks.evaluation import Evaluation as Evaluation
     from tercet.evaluate.tasks.evaluation import EvaluationOptions as EvaluationOptions
     from tercet.evaluate.tasks.evaluation import Part as Part

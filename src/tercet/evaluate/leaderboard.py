@@ -29,6 +29,7 @@ MEASURES = {
     "nats_per_masked_token": Measure(heading="nats per masked token"),
     "pseudo_bits_per_byte": Measure(heading="pseudo-bits per byte"),
     "nats_per_target_token": Measure(heading="nats per target token"),
+    "nats_per_answer_token": Measure(heading="nats per answer token"),
     "nats_per_label": Measure(heading="nats per label"),
     "bleu": Measure(heading="BLEU", digits=2, higher_is_better=True),
     "chrf": Measure(heading="chrF", digits=2, higher_is_better=True),
@@ -41,6 +42,7 @@ RANKED_BY: dict[Kind, tuple[str, str | None]] = {
     "masked language model": ("nats_per_masked_token", None),
     "translator": ("nats_per_target_token", "bleu"),
     "classifier": ("nats_per_label", "accuracy"),
+    "chat model": ("nats_per_answer_token", None),
 }
 
 

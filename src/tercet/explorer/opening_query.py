@@ -7,10 +7,12 @@ from contextlib import contextmanager, suppress
 from tercet.checkpoint import Encoder, Trained
 from tercet.config import UserError
 from tercet.data import (
+    ConversationsSpec,
     LabelsSpec,
     PairsSpec,
     TextSpec,
     prepare,
+    prepare_conversations,
     prepare_labelled,
     prepare_pairs,
 )
@@ -93,6 +95,12 @@ def _read_held_out_line(trained: Trained) -> str:
                         return ""
                     labelled = prepare_labelled(labels_spec, tokenizer=tokenizer).validation
                     ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
+                case "chat":
+                    if (chat_spec := trained.trained_on(ConversationsSpec)) is None:
+                        return ""
+                    template = trained.chat_template
+                    chats = prepare_conversations(chat_spec, tokenizer=tokenizer, template=template).validation
+                    ids = chats.ids[chats.starts[0] : chats.starts[1]]
                 case _:
                     if (text_spec := trained.trained_on(TextSpec)) is None:
                         return ""

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 
 from tercet.checkpoint import Trained, Verb
 from tercet.config import UserError, suggest
-from tercet.serve.chat_template import ChatTemplate
 from tercet.serve.engine import Batcher, GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.serve.engine.batch_tasks import BatchTasks
+from tercet.tokens.chat_template import ChatTemplate
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/translate", "/fill-mask", "/classify"]
 BatchTask = Literal["score", "embed", "translate", "fill", "classify"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tercet.config import Plain, UserError, merge, parse, suggest, to_plain
-from tercet.data import LabelsSpec, PairsSpec, TextSpec
+from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.messages import show
 from tercet.models import (
     AnySpec,
@@ -23,6 +23,7 @@ from tercet.training.pretrained import PRETRAINED_COPY, pretrained_spec
 from tercet.training.recipe_files import REQUIRED, read_settings
 from tercet.training.specs import LoggingSpec, TrainingSpec
 from tercet.training.tasks.specs import (
+    ChatTaskSpec,
     LabelsTaskSpec,
     LanguageTaskSpec,
     MaskedTaskSpec,
@@ -47,7 +48,7 @@ class Recipe:
     adapter: LoRA | None = None
     freeze: tuple[Name, ...] = ()
     task: TaskSpec
-    data: TextSpec | PairsSpec | LabelsSpec
+    data: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
     model: AnySpec
     training: TrainingSpec
     logging: LoggingSpec = field(default_factory=LoggingSpec)
@@ -124,11 +125,20 @@ class LabelsRecipe(Recipe):
         return replace(self, model=replace(self.model, classifier=replace(self.classifier, labels=labels)))
 
 
+@spec
+class ChatRecipe(Recipe):
+    task: ChatTaskSpec
+    data: ConversationsSpec
+    model: DecoderOnlySpec
+
+
 RECIPES: dict[str, type[Recipe]] = {
     "language": LanguageRecipe, "masked": MaskedRecipe, "translation": TranslationRecipe, "labels": LabelsRecipe,
+    "chat": ChatRecipe,
 }  # fmt: skip
 FAMILIES = {
     "language": "decoder-only", "masked": "encoder-only", "translation": "encoder-decoder", "labels": "encoder-only",
+    "chat": "decoder-only",
 }  # fmt: skip
 MOVED = {
     "data.kind": "task.kind",
@@ -193,6 +203,8 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
             f"or take another {'model' if pretrained is None else 'pretrained model'}"
         )
     settings["model"] = to_plain(spec)
+    if isinstance(data.get("data"), Mapping) and data["data"].get("source") == REQUIRED:
+        raise UserError(f"{name} learns from conversations of your own: give --data FILE, such as chat.jsonl")
     if kind == "masked" and isinstance(settings.get("data"), Mapping):
         settings["data"] = {"tokenizer": "wordpiece", **settings["data"]}
     return parse(RECIPES[kind], settings, name=name).with_heads()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tercet.checkpoint import Encoder, LanguageModel, Trained, Translator
+from tercet.evaluate.tasks.chat import ChatEvaluation
 from tercet.evaluate.tasks.evaluation import Evaluation
 from tercet.evaluate.tasks.labels import LabelsEvaluation
 from tercet.evaluate.tasks.language import LanguageEvaluation
@@ -18,7 +19,7 @@ def evaluation_of(trained: Trained) -> Evaluation[Any]:
     """
     match trained.require("evaluate"):
         case LanguageModel() as model:
-            return LanguageEvaluation(model)
+            return ChatEvaluation(model) if model.task == "chat" else LanguageEvaluation(model)
         case Translator() as model:
             return TranslationEvaluation(model)
         case Encoder() as model:

@@ -15,6 +15,7 @@ from tercet.data import (
     DATASETS,
     LABEL_DATASETS,
     PAIR_DATASETS,
+    ConversationsSpec,
     Corpus,
     HeldOut,
     LabelsSpec,
@@ -24,6 +25,7 @@ from tercet.data import (
 )
 from tercet.data.id_files import IdDtype
 from tercet.data.line_documents import DocumentUnit
+from tercet.evaluate.conversations import AnswerScores
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.protocols import Protocol
@@ -32,8 +34,8 @@ from tercet.evaluate.translation import TranslationScores
 from tercet.generation import Beam
 
 Part = Literal["validation", "test"]
-Kind = Literal["language model", "masked language model", "translator", "classifier"]
-Scores = LanguageScores | TranslationScores | MaskedScores | LabelScores
+Kind = Literal["language model", "masked language model", "translator", "classifier", "chat model"]
+Scores = LanguageScores | TranslationScores | MaskedScores | LabelScores | AnswerScores
 Data = TypeVar("Data")
 
 
@@ -157,7 +159,7 @@ class TextEvaluation(Evaluation[Corpus]):
         return trained_on is not None and trained_on.has_document_mask
 
 
-def check_present(trained: Trained, spec: TextSpec | PairsSpec | LabelsSpec, flags: str) -> None:
+def check_present(trained: Trained, spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec, flags: str) -> None:
     """Raises UserError where the training's files are not here: a model that has left its run knows their names."""
     named = {*DATASETS, *PAIR_DATASETS, *LABEL_DATASETS}
     given = [getattr(part, key, None) for part in (spec, spec.validation) for key in ("source", "target")]

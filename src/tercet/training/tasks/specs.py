@@ -84,6 +84,23 @@ class MaskedTaskSpec(TextBatchSpec):
 
 
 @spec
+class ChatTaskSpec(RowBatchSpec):
+    """Predict each token of a conversation's answers from all before it: trains a decoder-only model.
+
+    Args:
+        sample_conversations: how many validation conversations get their first answer for people to read; 0 for none.
+    """
+
+    kind: Literal["chat"] = "chat"
+    best_by: Literal["loss"] = "loss"
+    sample_conversations: Samples = 5
+
+    @property
+    def has_samples(self) -> bool:
+        return self.sample_conversations > 0
+
+
+@spec
 class LabelsTaskSpec(RowBatchSpec):
     """Say what a text is, or what each of its words is: trains an encoder with a classifier.
 
@@ -157,7 +174,7 @@ class TranslationTaskSpec:
             )
 
 
-TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskSpec
+TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskSpec | ChatTaskSpec
 
 
 def _check_ramp(name: str, share: int, micro: int | None) -> None:

@@ -9,7 +9,14 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained
 from tercet.objectives import Loss
 from tercet.training.plan import Plan
-from tercet.training.recipe import LabelsRecipe, LanguageRecipe, MaskedRecipe, Recipe, TranslationRecipe
+from tercet.training.recipe import (
+    ChatRecipe,
+    LabelsRecipe,
+    LanguageRecipe,
+    MaskedRecipe,
+    Recipe,
+    TranslationRecipe,
+)
 
 
 class Task(Protocol):
@@ -93,5 +100,9 @@ def task_of(recipe: Recipe, *, pretrained: Trained | None = None, progress: bool
             from tercet.training.tasks.labels import LabelsTask
 
             return LabelsTask(recipe, pretrained=pretrained, progress=progress)
+        case ChatRecipe():
+            from tercet.training.tasks.chat import ChatTask
+
+            return ChatTask(recipe, pretrained=pretrained, progress=progress)
         case _:
             raise TypeError(f"no task for a {type(recipe).__name__}")

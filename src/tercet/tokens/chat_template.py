@@ -20,11 +20,30 @@ from weakref import finalize
 from tercet.config import UserError
 from tercet.limits import MOST_PROMPT_BYTES, MOST_TEMPLATE_MEMORY, TEMPLATE_SECONDS
 from tercet.messages import shorten
-from tercet.tokens import Tokenizer
+from tercet.tokens.tokenizer import Tokenizer
 
 MISSING = "a model with a chat template needs jinja2: pip install 'tercet[serve]'"
 WORKER = Path(__file__).with_name("template_worker.py")
 PRIVATE_USE = range(0xE000, 0xF8FF)  # characters without a meaning of their own
+PLAIN = (
+    "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:\n{% endif %}"
+)
+
+
+def plain_template(tokenizer: Tokenizer) -> str:
+    """For a model that has none: names of roles, and eos after each answer.
+
+    Raises:
+        UserError: where the tokenizer has no eos.
+    """
+    if tokenizer.eos_id is None:
+        raise UserError(
+            f"the tokenizer ({tokenizer.kind}) has no token for the end of an answer, and the model no chat template; "
+            "set data.chat_template, or train with a tokenizer that has eos: true"
+        )
+    return ("{{ bos_token }}" if tokenizer.opening else "") + PLAIN
 
 
 class ChatTemplate:
@@ -49,26 +68,63 @@ class ChatTemplate:
             UserError: where the template refuses the messages, or a text cannot be encoded.
         """
         mark = _unused_character(messages)
-        marked = [{key: self._as_text(value, mark) for key, value in message.items()} for message in messages]
-        ids = list[int]()
-        for piece in self._pieces(self.render(marked)):
-            token = self._special.get(piece)
-            ids += self._tokenizer.encode(piece.replace(mark, "")) if token is None else [token]
+        ids = self._encode(self.render(self._mark(messages, mark)), mark)
         if not ids:
             raise UserError("the chat template makes nothing of these messages; send one with some text")
         return ids
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The conversation as text, up to where the answer begins."""
+    def encode_conversation(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[bool]]:
+        """The ids of a conversation as far as its last answer, and which of them are answers.
+
+        An answer is what the template adds to the text that a model would go on from there, the token that ends the
+        turn included; what follows that, such as a line end, is no part of it. It is encoded by itself, for what is
+        generated begins with a token of its own.
+
+        Raises:
+            UserError: as `encode`, and where a text does not begin with the one that a model would have gone on from.
+        """
+        mark = _unused_character(messages)
+        marked = self._mark(messages, mark)
+        ids, answers, text = list[int](), list[bool](), ""
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            prompt = self.render(marked[:number])
+            whole = self.render(marked[: number + 1], generation_prompt=False)
+            if not (prompt.startswith(text) and whole.startswith(prompt)):
+                raise UserError(
+                    f"the chat template writes message {number + 1}, an answer, otherwise than a model would be asked "
+                    "for it: what is learnt would never be generated; set data.chat_template to one that only adds text"
+                )
+            question, answer = (self._encode(part, mark) for part in (prompt[len(text) :], whole[len(prompt) :]))
+            ids += question + answer
+            ends = [place for place, token in enumerate(answer, 1) if token in self._tokenizer.special_ids]
+            learnt = ends[-1] if ends else len(answer)
+            answers += [False] * len(question) + [place < learnt for place in range(len(answer))]
+            text = whole
+        return ids, answers
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool = True) -> str:
+        """The conversation as text, with `generation_prompt` up to where the next answer begins."""
         tokenizer = self._tokenizer
         names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
         token_names = {name: "" if token is None else tokenizer.tokens([token])[0] for name, token in names.items()}
         try:
             return self._renderer.render(
-                {"messages": messages, "add_generation_prompt": True, "tools": None, **token_names}
+                {"messages": messages, "add_generation_prompt": generation_prompt, "tools": None, **token_names}
             )
         except ValueError as error:
             raise UserError(f"the model's chat template refuses these messages: {error}") from None
+
+    def _mark(self, messages: Sequence[Mapping[str, str]], mark: str) -> list[dict[str, str]]:
+        return [{key: self._as_text(value, mark) for key, value in message.items()} for message in messages]
+
+    def _encode(self, text: str, mark: str) -> list[int]:
+        ids = list[int]()
+        for piece in self._pieces(text):
+            token = self._special.get(piece)
+            ids += self._tokenizer.encode(piece.replace(mark, "")) if token is None else [token]
+        return ids
 
     def _pieces(self, text: str) -> list[str]:
         if not self._special:

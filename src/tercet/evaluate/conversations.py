@@ -1,0 +1,100 @@
+"""How likely a model finds the answers of conversations, each token seen with all that stands before it.
+
+    nats per answer token = -(sum of ln p(token)) / tokens of answers          perplexity = e^(nats per answer token)
+
+What is asked is read and not scored. Sums are taken in float64.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from tercet.config import UserError
+from tercet.data import Conversations, conversation_rows
+from tercet.data.batching import BATCH_TOKENS, batch_by_length
+from tercet.generation.sampling import DIVERGED
+from tercet.models import DecoderOnly
+from tercet.models.inference import inference_mode
+from tercet.objectives import causal_logprobs, collate_windows, move_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerScores:
+    """Attributes:
+    tokens: of the answers, those that end them included.
+    conversations: that were scored.
+    truncated: conversations longer than the model takes, of which the rest was not scored.
+    left_out: those whose answers begin beyond what the model takes.
+    context: the most tokens that a prediction could look at.
+    """
+
+    nats_per_answer_token: float
+    perplexity: float
+    tokens: int
+    conversations: int
+    truncated: int
+    left_out: int
+    context: int
+
+
+def score_conversations(
+    model: DecoderOnly, conversations: Conversations, *, batch_tokens: int = BATCH_TOKENS
+) -> AnswerScores:
+    """The scores of the answers in `conversations`.
+
+    Args:
+        batch_tokens: tokens read at once, padding included; a longer conversation stands alone.
+
+    The model stays on its device and gets its own train or eval mode back.
+
+    Raises:
+        UserError: where there is no answer that the model has room for, or its outputs are not numbers.
+    """
+    rows = conversations.learnable(model.max_len)
+    if not len(rows):
+        raise UserError(f"no conversation has an answer within the {model.max_len} tokens that the model takes")
+    lengths = conversations.lengths[rows] - 1
+    total, tokens = torch.zeros((), dtype=torch.float64), 0
+    for numbers in batch_by_length(np.minimum(lengths, model.max_len), batch_tokens):
+        # What fills a row up stands to the right, where a causal model does not look.
+        batch = collate_windows(conversation_rows(conversations, rows[numbers], max_len=model.max_len, pad=0))
+        with inference_mode(model.modules()):
+            logprobs = causal_logprobs(model, move_batch(batch, model)).cpu().double()  # (targets,)
+        total, tokens = total + logprobs.sum(), tokens + len(logprobs)
+    if not bool(total.isfinite()):
+        raise UserError(DIVERGED)
+    nats = -total.item() / tokens
+    return AnswerScores(
+        nats_per_answer_token=nats,
+        perplexity=math.inf if nats > 700 else math.exp(nats),
+        tokens=tokens,
+        conversations=len(rows),
+        truncated=int((lengths > model.max_len).sum()),
+        left_out=len(conversations) - len(rows),
+        context=model.max_len,
+    )
+
+
+def answer_dict(scores: AnswerScores) -> dict[str, Any]:
+    """For JSON, which has no word for infinity: it becomes None."""
+    return {name: value if math.isfinite(value) else None for name, value in asdict(scores).items()}
+
+
+def answer_table(scores: AnswerScores) -> Table:
+    """For people."""
+    table = Table("", "nats per answer token", "perplexity", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("model", f"{scores.nats_per_answer_token:.4f}", f"{scores.perplexity:,.2f}")
+    facts = [
+        f"{scores.tokens:,} tokens of answers in {scores.conversations:,} conversations",
+        f"context {scores.context:,}",
+        *([f"{scores.truncated:,} conversations cut"] if scores.truncated else []),
+        *([f"{scores.left_out:,} too long for an answer"] if scores.left_out else []),
+    ]
+    table.caption = "; ".join(facts)
+    return table

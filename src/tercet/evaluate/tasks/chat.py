@@ -1,0 +1,60 @@
+"""A chat model: how likely it finds the answers in the validation part of its conversations."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint import LanguageModel
+from tercet.config import UserError, parse
+from tercet.data import ConversationCorpus, Conversations, ConversationsSpec, prepare_conversations
+from tercet.evaluate.conversations import AnswerScores, score_conversations
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, check_present, check_unchanged, digest
+
+
+@dataclass(frozen=True)
+class ChatEvaluation(Evaluation[Conversations]):
+    trained: LanguageModel
+
+    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Conversations:
+        """The conversations of its own data's validation part, or all of the file `data`, by the model's template.
+
+        Raises:
+            UserError: where the data is not there, or no longer what the model was trained on.
+        """
+        trained = self.trained
+        trained_on = trained.trained_on(ConversationsSpec)
+        if data is not None:
+            fields = {"messages_field": trained_on.messages_field} if trained_on else {}
+            settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
+            held_out = {"validation": {"kind": "held_out", "source": str(data)}}
+            return self._prepare(parse(ConversationsSpec, {**settings, **held_out})).validation
+        if trained_on is None:
+            raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
+        check_present(trained, trained_on, "--data")
+        corpus = self._prepare(trained_on)
+        check_unchanged(trained, trained_on.source, corpus.hash, "--data")
+        return corpus.validation
+
+    def _prepare(self, spec: ConversationsSpec) -> ConversationCorpus:
+        return prepare_conversations(spec, tokenizer=self.trained.tokenizer, template=self.trained.chat_template)
+
+    def load_held_out(self) -> Conversations:
+        return self.load()
+
+    def score(self, conversations: Conversations, **settings: Any) -> AnswerScores:
+        """How likely the answers are; settings as in `score_conversations`."""
+        return score_conversations(self.trained.model, conversations, **settings)
+
+    def score_held_out(self, data: Conversations) -> HeldOutScores:
+        scores, card = self.score(data), self.trained.card
+        return HeldOutScores(
+            kind="chat model",
+            scores={"nats_per_answer_token": scores.nats_per_answer_token},
+            parameters=self.trained.n_parameters,
+            text=digest(card.data_hash, str(scores.tokens)),
+            tokenizer=self.trained.tokenizer.hash,
+            tokens=scores.tokens,
+        )
+
+    def evaluate(self, data: str | Path | None = None, **settings: Any) -> AnswerScores:
+        return self.score(self.load(data), **settings)

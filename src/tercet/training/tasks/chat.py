@@ -1,0 +1,124 @@
+"""The task of a chat model: predict each token of the answers in a conversation from all that stands before it.
+
+A step's conversations go through the model sorted by length, so that those of a micro-batch need little padding; which
+ones they are is a function of the seed and the step, as everywhere.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from tercet.checkpoint import Card, Trained, save_model
+from tercet.config import UserError
+from tercet.data import Conversations, conversation_rows, prepare_conversations
+from tercet.data.batching import BATCH_TOKENS, share_rows
+from tercet.generation import Sampling
+from tercet.generation.stream import stream
+from tercet.generation.text import end_ids
+from tercet.models import DecoderOnly
+from tercet.objectives import CausalBatch, Loss, causal_loss, collate_windows
+from tercet.training.plan import RowSums, plan_of
+from tercet.training.recipe import ChatRecipe
+
+SHOWN = 60  # tokens of each sample's answer
+
+
+class ChatTask:
+    static = False
+
+    def __init__(self, recipe: ChatRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
+        spec, data, self.length = recipe.task, recipe.data, recipe.model.max_len
+        corpus = self.corpus = prepare_conversations(
+            data,
+            tokenizer=pretrained and pretrained.tokenizer,
+            template=None if pretrained is None or data.chat_template is not None else pretrained.chat_template,
+            progress=progress,
+        )
+        self.recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
+        self.rows, self.held_out = (part.learnable(self.length) for part in (corpus.train, corpus.validation))
+        self.lengths = np.minimum(corpus.train.lengths[self.rows] - 1, self.length)  # inputs of each row
+        self.tokens = RowSums(self.lengths)
+        world = recipe.training.world_size
+        for part, rows, least in (("training", self.rows, 1), ("validation", self.held_out, world)):
+            if len(rows) < least:
+                raise UserError(
+                    f"{corpus.name}: {len(rows)} {part} conversations have an answer within model.max_len="
+                    f"{self.length}, and {least} must; give more or shorter ones, or set model.max_len larger"
+                )
+        self.micro = spec.micro_batch(world)
+        self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
+        self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
+
+    def describe(self) -> str:
+        corpus = self.corpus
+        cut = int((corpus.train.lengths[self.rows] - 1 > self.length).sum())
+        beyond = len(corpus.train) - len(self.rows)
+        facts = [
+            f"{len(self.rows):,} training conversations",
+            *([f"{corpus.skipped:,} without an answer left out"] if corpus.skipped else []),
+            *([f"{beyond:,} whose answers begin beyond max_len left out"] if beyond else []),
+            *([f"{cut:,} longer than max_len cut"] if cut else []),
+            *(["the plain chat template, for the model has none"] if corpus.is_plain else []),
+        ]
+        return ", ".join(facts)
+
+    def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
+        numbers, _ = self.plan.rows(step)
+        mine = numbers[np.argsort(self.lengths[numbers], kind="stable")][rank::world]
+        groups = (mine[i : i + self.micro] for i in range(0, len(mine), self.micro))
+        return [self._batch(self.corpus.train, self.rows[group]) for group in groups]
+
+    def tokens_before(self, step: int) -> int:
+        return self.tokens.before(self.plan, step)
+
+    def validation(self, rank: int, world: int) -> list[CausalBatch]:
+        held_out = self.corpus.validation
+        lengths = np.minimum(held_out.lengths[self.held_out] - 1, self.length)
+        sorted_by_length = self.held_out[np.argsort(lengths, kind="stable")]
+        n_batches = ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS / world)
+        groups = share_rows(sorted_by_length, n_batches, rank=rank, world=world)
+        return [self._batch(held_out, group) for group in groups]
+
+    def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
+        return causal_loss(model, batch, smoothing=smoothing)
+
+    def validate_batch(self, model: DecoderOnly, batch: CausalBatch) -> tuple[Loss, dict[str, Tensor]]:
+        return self.loss(model, batch), {}
+
+    def scores(self, model: DecoderOnly) -> dict[str, float]:
+        return {}
+
+    def sample(self, model: DecoderOnly) -> str:
+        """The first answer in some validation conversations, and what the model answers, the likeliest token each time;
+        neither is longer than `SHOWN` tokens."""
+        held_out, tokenizer = self.corpus.validation, self.corpus.tokenizer
+        numbers = self.held_out[: self.recipe.task.sample_conversations]
+        starts, firsts = held_out.starts[numbers], held_out.first_answers[numbers]
+        prompts = [held_out.ids[start : start + first].tolist() for start, first in zip(starts, firsts, strict=True)]
+        written = [list[int]() for _ in numbers]
+        sampling = Sampling(temperature=0, max_new_tokens=SHOWN, seed=self.recipe.training.seed)
+        for column in stream(model, prompts, sampling, stop_ids=end_ids(tokenizer)):
+            for answer, token in zip(written, column, strict=True):
+                if token is not None:
+                    answer.append(token.id)
+        blocks = list[str]()
+        for number, prompt, answer in zip(numbers, prompts, written, strict=True):
+            first, end = held_out.starts[number] + len(prompt), held_out.starts[number + 1]
+            length = np.argmin(np.append(held_out.answers[first:end], False))  # to the first that is no answer's
+            reference = held_out.ids[first : first + min(length, SHOWN)]
+            lines = {"prompt": prompt, "answer": reference.tolist(), "written": answer}
+            blocks.append(
+                "\n".join(f"{name:<8} {' '.join(tokenizer.decode(ids).split())}" for name, ids in lines.items())
+            )
+        return "\n\n".join(blocks)
+
+    def save(self, folder: Path, model: DecoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
+        save_model(folder, model, self.corpus.tokenizer, card, state=state, chat_template=self.corpus.template)
+
+    def _batch(self, conversations: Conversations, numbers: np.ndarray) -> CausalBatch:
+        """Of what fills rows up, to the right of all real tokens, a causal model sees nothing: any id serves."""
+        pad = self.corpus.tokenizer.pad_id or 0
+        return collate_windows(conversation_rows(conversations, numbers, max_len=self.length, pad=pad))

@@ -1,0 +1,161 @@
+"""Conversations in files: read, divided, kept as ids with the answers marked, and what is wrong said in one line."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.config import UserError, parse
+from tercet.data import ConversationFile, ConversationsSpec, conversation_rows, prepare_conversations
+from tercet.tokens import BPE, Tokenizer
+from tercet.tokens.chat_template import ChatTemplate
+
+TOKENIZER = Tokenizer.train(BPE(vocab_size=280, bos=True), ["is there any tea, one or two"])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+
+
+def asked(question: str, *answers: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": question}]
+    for answer in answers:
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "and?"}]
+    return {"messages": messages}
+
+
+def file(folder: Path, rows: list[Any], name: str = "chat.jsonl") -> str:
+    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+TALKS = [asked(f"question {n}", *(f"answer {n}.{k}" for k in range(n % 3))) for n in range(12)]
+
+
+def test_ids_and_answers_are_those_of_the_template(tmp_path: Path) -> None:
+    corpus = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
+    again = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
+    chat, found = ChatTemplate(corpus.template, TOKENIZER), list[tuple[list[int], list[bool]]]()
+    for part in (corpus.train, corpus.validation):
+        for start, end, first in zip(part.starts[:-1], part.starts[1:], part.first_answers, strict=True):
+            found.append((part.ids[start:end].tolist(), part.answers[start:end].tolist()))
+            assert found[-1][1].index(True) == first
+    expected = [chat.encode_conversation(talk["messages"]) for talk in TALKS if len(talk["messages"]) > 1]
+    assert sorted(found) == sorted(expected)
+    assert corpus.skipped == 4
+    assert len(corpus.validation) == 1
+    assert corpus.hash == again.hash
+    assert corpus.is_plain
+
+
+def test_another_template_is_another_corpus(tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}")
+    source = file(tmp_path, TALKS)
+    plain = prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER)
+    own = prepare_conversations(ConversationsSpec(source=source, chat_template=str(template)), tokenizer=TOKENIZER)
+    given = prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER, template=own.template)
+    assert plain.hash != own.hash == given.hash
+    assert own.template == template.read_text()
+    assert not own.is_plain
+
+
+def test_a_table_of_prompts_and_responses(tmp_path: Path) -> None:
+    path = file(tmp_path, ["prompt,response,source", '"tea, please",yes,a', "more,no,b"], "chat.csv.gz")
+    first, second = ConversationFile(path=Path(path)).conversations()
+    assert first.messages == ({"role": "user", "content": "tea, please"}, {"role": "assistant", "content": "yes"})
+    assert second.location.endswith("line 3")
+
+
+def test_rows_are_cut_and_their_answers_marked(tmp_path: Path) -> None:
+    part = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER).train
+    for max_len in (1, 20, 999):
+        numbers = np.arange(len(part))[::-1]
+        rows = conversation_rows(part, numbers, max_len=max_len, pad=7)
+        assert rows.mask is not None
+        for number, tokens, mask in zip(numbers, rows.tokens, rows.mask, strict=True):
+            start, length = part.starts[number], min(part.lengths[number], max_len + 1)
+            assert tokens[:length].tolist() == part.ids[start : start + length].tolist()
+            assert mask[:length].tolist() == part.answers[start : start + length].tolist()
+            assert set(tokens[length:]) <= {7}
+            assert not mask[length:].any()
+            assert (number in part.learnable(max_len)) == mask[1:].any()
+
+
+def test_equal_questions_fall_on_one_side(tmp_path: Path) -> None:
+    talks = [asked(f"question {n % 20}", f"answer {n}") for n in range(60)]
+    corpus = prepare_conversations(ConversationsSpec(source=file(tmp_path, talks)), tokenizer=TOKENIZER)
+    sides = [
+        {tuple(part.ids[s : s + f].tolist()) for s, f in zip(part.starts, part.first_answers, strict=False)}
+        for part in (corpus.train, corpus.validation)
+    ]
+    assert len(sides[0]) + len(sides[1]) == 20
+    assert sides[1]
+
+
+def test_a_key_and_a_file_of_ones_own(tmp_path: Path) -> None:
+    train = file(tmp_path, [{"talk": talk["messages"]} for talk in TALKS])
+    other = file(tmp_path, [{"talk": asked("new", "yes")["messages"]}], "other.jsonl")
+    settings = {"source": train, "messages_field": "talk", "validation": {"kind": "held_out", "source": other}}
+    corpus = prepare_conversations(parse(ConversationsSpec, settings), tokenizer=TOKENIZER)
+    assert (len(corpus.train), len(corpus.validation)) == (8, 1)
+
+
+ASSISTANT = {"role": "assistant", "content": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("[1]", r"line 2 is not a JSON object; write \{\"messages\": \.\.\.\}"),
+        ("{", "line 2 is not JSON"),
+        ({"message": []}, "line 2 has no field 'messages'; did you mean 'message'"),
+        ({"messages": []}, r"line 2: its messages are \[\]; give a list of one or more"),
+        ({"messages": "hi"}, "line 2: its messages are 'hi'; give a list"),
+        ({"messages": ["hi"]}, r"line 2: message 1 is no object; write \{\"role\""),
+        (
+            {"messages": [ASSISTANT, {"role": "asistant", "content": ""}]},
+            "message 2 has the role 'asistant'; did you me",
+        ),
+        ({"messages": [{"content": "hi"}]}, "message 1 has the role None; known: system, user, assistant"),
+        ({"messages": [{"role": "user"}]}, "message 1 has None as its content; give a text"),
+        ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "as its content; give a text"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "half a surrogate pair"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_told(tmp_path: Path, row: Any, words: str) -> None:
+    spec = ConversationsSpec(source=file(tmp_path, [TALKS[1], row]))
+    with pytest.raises(UserError, match=words) as told:
+        prepare_conversations(spec, tokenizer=TOKENIZER)
+    assert "\n" not in str(told.value)
+    assert not list((tmp_path / "cache").glob("conversations/*"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "words"),
+    [
+        ([asked("a"), asked("b", "  ")], "a.jsonl", "has no conversation with an answer"),
+        ([asked("a", "b")], "a.jsonl", "has one prompt alone, which cannot be divided"),
+        (["a,b", "1,2"], "a.csv", "has no column 'prompt'"),
+        (["a"], "a.txt", "is none of .jsonl, .csv, .tsv, which conversations come in"),
+    ],
+)
+def test_files_without_conversations_are_refused(tmp_path: Path, rows: list[Any], name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        prepare_conversations(ConversationsSpec(source=file(tmp_path, rows, name)), tokenizer=TOKENIZER)
+
+
+def test_what_a_template_refuses_is_told_with_its_line(tmp_path: Path) -> None:
+    template = "{% if messages[0].content == 'question 4' %}{{ raise_exception('no fours') }}{% endif %}"
+    with pytest.raises(UserError, match=r"line 5: the model's chat template refuses these messages: no fours"):
+        prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER, template=template)
+    spec = ConversationsSpec(source=file(tmp_path, TALKS), chat_template=str(tmp_path / "none.jinja"))
+    with pytest.raises(UserError, match=r"none\.jinja"):
+        prepare_conversations(spec, tokenizer=TOKENIZER)
+    assert not list((tmp_path / "cache").glob("conversations/*"))

@@ -1,0 +1,97 @@
+"""Conversations as ids: answers are what would be generated, and nothing else is learnt, whatever the template."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.config import UserError
+from tercet.tokens import BPE, Characters, Tokenizer
+from tercet.tokens.chat_template import ChatTemplate, plain_template
+
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<bos>system\nYou help.<eos>\n' }}{% endif %}"
+    "{{'<bos>' + message['role'] + '\n' + message['content'] + '<eos>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<bos>assistant\n' }}{% endif %}"
+)
+LLAMA = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% elif m.role == 'assistant' %}{{ m.content | trim }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+TOKENIZER = Tokenizer.train(BPE(vocab_size=300, bos=True, pad=True), ["user assistant hello there " * 9])
+TEMPLATES = {"chatml": CHATML, "llama": LLAMA, "plain": plain_template(TOKENIZER)}
+CHAT = {name: ChatTemplate(source, TOKENIZER) for name, source in TEMPLATES.items()}
+TALK = [
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": "there"},
+    {"role": "user", "content": "why <eos> not"},
+    {"role": "assistant", "content": "as <bos> said"},
+]
+parts = ["hi", " ", "\n", "<eos>", "<bos>", "eos>", "assistant", "[INST]", "é", "雨"]
+words = st.lists(st.sampled_from(parts), min_size=1, max_size=6).map("".join)
+turns = st.lists(st.tuples(words, words.filter(lambda text: text == text.strip() and text)), min_size=1, max_size=3)
+
+
+def conversation(pairs: list[tuple[str, str]]) -> list[dict[str, str]]:
+    sides = [("user", "assistant")] * len(pairs)
+    return [
+        {"role": role, "content": content}
+        for roles, pair in zip(sides, pairs, strict=True)
+        for role, content in zip(roles, pair, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@given(pairs=turns)
+def test_what_is_learnt_are_the_answers_and_their_ends(name: str, pairs: list[tuple[str, str]]) -> None:
+    messages = conversation(pairs)
+    ids, answers = CHAT[name].encode_conversation(messages)
+    learnt = [token for token, answer in zip(ids, answers, strict=True) if answer]
+    expected = [token for _, answer in pairs for token in (*TOKENIZER.encode(answer), TOKENIZER.eos_id)]
+    assert learnt == expected
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_before_an_answer_stands_what_is_served(name: str) -> None:
+    ids, answers = CHAT[name].encode_conversation(TALK)
+    first = answers.index(True)
+    assert ids[:first] == CHAT[name].encode(TALK[:1])
+    begins = [place for place in range(1, len(ids)) if answers[place] and not answers[place - 1]]
+    assert begins[0] == first
+    served = CHAT[name].encode(TALK[:3])
+    assert TOKENIZER.decode(ids[: begins[1]], skip_special=False) == TOKENIZER.decode(served, skip_special=False)
+
+
+def test_what_follows_the_last_answer_is_left_out() -> None:
+    ids, _ = CHAT["chatml"].encode_conversation(TALK)
+    assert CHAT["chatml"].encode_conversation([*TALK, {"role": "user", "content": "and"}])[0] == ids
+    assert CHAT["chatml"].encode_conversation(TALK[:1]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{% if loop.last or m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
+        "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+    ],
+)
+def test_a_template_that_writes_earlier_turns_otherwise_is_refused(source: str) -> None:
+    with pytest.raises(UserError, match=r"writes message \d, an answer, otherwise than a model would be asked for it"):
+        ChatTemplate(source, TOKENIZER).encode_conversation(TALK)
+
+
+def test_without_an_end_there_is_no_plain_template() -> None:
+    endless = Tokenizer.train(Characters(alphabet="abc", eos=False), [])
+    with pytest.raises(UserError, match="no token for the end of an answer"):
+        plain_template(endless)
+
+
+def test_the_plain_template_opens_a_text_where_the_model_does() -> None:
+    opened: Any = TOKENIZER.with_opening([TOKENIZER.bos_id or 0])
+    ids, answers = ChatTemplate(plain_template(opened), opened).encode_conversation(TALK[:2])
+    assert ids[0] == TOKENIZER.bos_id
+    assert not answers[0]
+    text = "user:\nhello\n\nassistant:\nthere<eos>\n\n"
+    assert opened.decode(ids[1:], skip_special=False) == text

@@ -1,0 +1,143 @@
+"""A chat model's run: what its batches learn, its loss by hand, what it leaves to be served, and that it learns."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import figures, tiny_chat_recipe
+
+import tercet
+from tercet.checkpoint import load_model
+from tercet.config import UserError, merge
+from tercet.models import DecoderOnly, build
+from tercet.objectives import IGNORED, CausalBatch
+from tercet.tokens.chat_template import ChatTemplate
+from tercet.training import parse_recipe, train
+from tercet.training.tasks.chat import ChatTask
+from tercet.training.tasks.task import task_of
+
+Finished = Callable[[str], Path]
+
+
+def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> ChatTask:
+    task = task_of(tiny_chat_recipe(folder, changes, **settings), progress=False)
+    assert isinstance(task, ChatTask)
+    return task
+
+
+def messages_of(folder: Path) -> list[list[dict[str, str]]]:
+    return [json.loads(line)["messages"] for line in (folder / "chat.jsonl").read_text().splitlines()]
+
+
+def learnt(batches: list[CausalBatch]) -> list[tuple[int, ...]]:
+    """Of each row the targets that are learnt."""
+    return [tuple(row[row != IGNORED].tolist()) for batch in batches for row in batch.targets]
+
+
+@pytest.mark.parametrize("max_len", [32, 14])
+def test_an_epoch_learns_the_answers_and_nothing_else(tmp_path: Path, max_len: int) -> None:
+    task = task_for(tmp_path, {"model": {"max_len": max_len}}, batch_size=5, micro_batch_size=2)
+    chat = ChatTemplate(task.corpus.template, task.corpus.tokenizer)
+    every = list[tuple[int, ...]]()
+    for messages in messages_of(tmp_path):
+        ids, answers = chat.encode_conversation(messages)
+        targets = tuple(i for i, answer in list(zip(ids, answers, strict=True))[1 : max_len + 1] if answer)
+        every += [targets] if targets else []
+    held_out = learnt(task.validation(0, 1))
+    steps = len(task.rows) // 5
+    seen = learnt([batch for step in range(steps) for batch in task.batches(step, 0, 1)])
+    assert len(seen) == steps * 5
+    assert len(every) == len(task.rows) + len(held_out)
+    left = list(every)
+    for targets in [*seen, *held_out]:
+        left.remove(targets)
+    assert len(left) == len(task.rows) - len(seen)
+    cut = "longer than max_len cut" in task.describe()
+    assert cut
+    assert ("left out" in task.describe()) == (len(every) < len(messages_of(tmp_path)))
+
+
+def test_the_loss_is_the_formula(tmp_path: Path) -> None:
+    task = task_for(tmp_path)
+    model = build(task.recipe.model, seed=1).eval()
+    assert isinstance(model, DecoderOnly)
+    batch = max(task.batches(0, 0, 1), key=lambda batch: batch.inputs.shape[1])
+    loss, nats, count = task.loss(model, batch), 0.0, 0
+    for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+        length = int((targets != IGNORED).nonzero().max()) + 1
+        logprobs = model(inputs[None, :length])[0].detach().double().log_softmax(-1)  # alone, without padding
+        for position in range(length):
+            if targets[position] != IGNORED:
+                nats -= float(logprobs[position, targets[position]])
+                count += 1
+    assert float(loss.total.detach()) == pytest.approx(nats, rel=1e-5)
+    assert float(loss.count) == count
+
+
+def test_devices_share_a_step(tmp_path: Path) -> None:
+    task = task_for(tmp_path, batch_size=12, micro_batch_size=2)
+    for step in (0, 7):
+        shared = learnt([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
+        assert sorted(shared) == sorted(learnt(task.batches(step, 0, 1)))
+    held_out = learnt(task.validation(0, 1))
+    assert sorted(held_out) == sorted(learnt([batch for rank in range(2) for batch in task.validation(rank, 2)]))
+
+
+def test_it_leaves_a_model_that_answers(finished: Finished) -> None:
+    out = finished("chat")
+    trained, task = load_model(out), task_for(out.parent)
+    assert trained.chat_template == task.corpus.template
+    assert (trained.task, trained.kind) == ("chat", "a chat model")
+    text = (out / "samples" / "step-000012.txt").read_text()
+    assert text.count("written") == 2
+    assert "answer   die" in text
+    scores: Any = tercet.load(out / "last").evaluate()
+    assert scores.nats_per_answer_token == pytest.approx(figures(out)["val/loss"][-1][1], rel=1e-6)
+    assert scores.perplexity == pytest.approx(math.exp(scores.nats_per_answer_token))
+
+
+def test_what_is_in_the_way_is_told_before_anything_is_written(finished: Finished, tmp_path: Path) -> None:
+    old = finished("text")  # whose tokenizer has no end
+    tiny_chat_recipe(tmp_path)
+    settings = {"task": "chat", "pretrained": str(old), "data": {"source": str(tmp_path / "chat.jsonl")}}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "no token for the end of an answer, and the model no chat template; set data.chat_template"),
+        ({"data": {"source": "???"}}, "learns from conversations of your own: give --data FILE, such as chat.jsonl"),
+        ({"data": {"source": str(tmp_path / "chat.json")}}, r"chat\.json"),
+    ]
+    for changes, words in cases:
+        full = merge({**settings, "training": {"max_steps": 1}}, changes)
+        with pytest.raises(UserError, match=words):
+            train(parse_recipe(full, name="chat"), tmp_path / "run", quiet=True)
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=r"0 training conversations have an answer within model\.max_len=2"):
+        task_for(tmp_path, {"model": {"max_len": 2}})
+
+
+@pytest.mark.slow
+def test_eight_answers_are_learnt_to_the_letter(tmp_path: Path) -> None:
+    answers = {
+        f"question {word}": word[::-1] * (1 + n % 3)
+        for n, word in enumerate(["abc", "bcd", "cde", "def", "efg", "fgh", "ghi", "hij"])
+    }
+    rows = [
+        {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in answers.items()
+    ]
+    (tmp_path / "eight.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = str(tmp_path / "eight.jsonl")
+    data = {"source": source, "validation": {"kind": "held_out", "source": source}, "tokenizer": {"kind": "characters"}}
+    model = {"max_len": 64, "stack": {"d_model": 32, "n_layers": 2}}
+    recipe = tiny_chat_recipe(
+        tmp_path, {"data": data, "model": model}, batch_size=8, micro_batch_size=8, max_steps=300, validate_every=100,
+        save_every=300,
+    )  # fmt: skip
+    out = train(recipe, tmp_path / "run", quiet=True)
+    trained = load_model(out / "last")
+    assert trained.chat_template is not None
+    chat, run = ChatTemplate(trained.chat_template, trained.tokenizer), tercet.load(out / "last")
+    for question, answer in answers.items():
+        prompt = chat.render([{"role": "user", "content": question}])
+        assert run.generate(prompt, temperature=0, max_new_tokens=30) == answer

@@ -195,11 +195,11 @@ def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
 
 
 def tiny_chat_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
-    """The words of `PAIRS` as questions and answers: 12 steps of 16 conversations in four micro-batches."""
+    """`PAIRS` as questions and answers, nine of two turns: 12 steps of 16 conversations in four micro-batches."""
     chat = folder / "chat.jsonl"
     if not chat.exists():
         turns = [[("user", source), ("assistant", target)] for source, target in PAIRS]
-        turns += [[("system", "short"), *first, *second] for first, second in zip(turns[:9], turns[9:], strict=False)]
+        turns = [*([("system", "short"), *turns[n], *turns[n + 9]] for n in range(9)), *turns]
         lines = ({"messages": [{"role": role, "content": text} for role, text in turn]} for turn in turns)
         chat.write_text("".join(json.dumps(line) + "\n" for line in lines))
     base: dict[str, Any] = {

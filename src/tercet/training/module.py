@@ -57,8 +57,9 @@ class TrainingModule(pl.LightningModule):
             checkpoint["state_dict"].pop(name, None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        own = self.state_dict()
-        checkpoint["state_dict"].update({name: own[name] for name in self._resting})
+        if resting := self._resting:  # sharded weights come another way, and none of them rest
+            own = self.state_dict()
+            checkpoint["state_dict"].update({name: own[name] for name in resting})
 
     @property
     def _resting(self) -> list[str]:

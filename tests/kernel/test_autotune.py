@@ -65,6 +65,7 @@ def test_in_the_range_nothing_is_slower_and_just_outside_something_is(measuremen
         assert len(part) <= len(inside) or any(one.share > SLOWER for one in part)
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_what_was_measured_is_held_to_by_the_next_process_and_told_by_its_runs(
     cache: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,9 @@ def test_keys_of_the_version_before_are_refused_with_their_names_of_today(
 
 def test_a_recipe_needs_a_task() -> None:
     settings = {"data": {"source": "animals"}, "training": {"max_steps": 1}}
-    with pytest.raises(UserError, match="mine needs a task: language, masked, translation, labels, such as `task: l"):
+    with pytest.raises(
+        UserError, match="mine needs a task: language, masked, translation, labels, chat, such as `task: l"
+    ):
         parse_recipe(settings, name="mine")
     with pytest.raises(UserError, match="mine: task: unknown kind 'langauge'; did you mean 'language'"):
         parse_recipe({**settings, "task": "langauge"}, name="mine")

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tercet.checkpoint import load_model, read_card
+from tercet.checkpoint import read_card, read_spec
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import to_plain
 from tercet.settings_yaml import write_yaml
@@ -79,7 +79,7 @@ def contenders(what: str, text: Path | None, out: Path, steps: int) -> Iterator[
     base = out / f"{what}-full" / "pretrained"
     scratch = out / f"{what}-scratch.yaml"
     settings = to_plain(read_recipe(out / f"{what}-full"))
-    model = to_plain(load_model(out / f"{what}-full").model.spec)
+    model = to_plain(read_spec(out / f"{what}-full"))
     settings |= {"pretrained": None, "model": {**model, "init": "normal"}}
     settings["data"]["tokenizer"] = {"kind": "file", "path": str(base / "tokenizer.json")}
     scratch.write_text(write_yaml(settings), encoding="utf-8")

@@ -61,8 +61,8 @@ def test_the_pretrained_weights_rest(finished: Finished, whole: Finished, family
     assert all(torch.equal(base[name], tensor) for name, tensor in old.model.state_dict().items())
     assert tuned.adapter is not None
     changed = {name for name, tensor in tuned.model.state_dict().items() if not torch.equal(tensor, base[name])}
-    assert changed == {f"{name}.weight" for name in tuned.adapter.layers} | set(tuned.adapter.whole)
-    assert bool(tuned.adapter.whole) == (family == "labels")
+    assert changed == {f"{name}.weight" for name in tuned.adapter.layers} | set(tuned.adapter.full_weights)
+    assert bool(tuned.adapter.full_weights) == (family == "labels")
     names = {path.name for path in (out / "last").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"} <= names
     assert "model.safetensors" not in names
@@ -147,7 +147,7 @@ def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> N
     name = next(iter(last.layers))
     assert torch.equal(state[f"average.module.{name}.lora_B"], last.layers[name].B)
     assert not torch.equal(state[f"model.{name}.lora_B"], last.layers[name].B)
-    assert torch.equal(state["average.module.classifier.weight"], last.whole["classifier.weight"])
+    assert torch.equal(state["average.module.classifier.weight"], last.full_weights["classifier.weight"])
 
 
 def test_checkpoints_are_as_small_as_what_learns(finished: Finished, whole: Finished) -> None:

@@ -18,7 +18,7 @@ from tercet.training.run_changes import (
     is_as_planned,
     keep_changes,
     list_changes,
-    planned,
+    plan_with_changes,
 )
 from tercet.training.schedules import WSD, Constant, Cosine, InverseSquareRoot, LinearDecay, Noam, rate_factor
 from tercet.training.specs import TrainingSpec
@@ -122,7 +122,7 @@ def test_a_run_of_an_earlier_version_says_its_length_by_its_recipe(
     tmp_path: Path, length: dict[str, Any], steps: int
 ) -> None:
     spec = tiny_recipe(tmp_path, **length).training
-    assert planned(Plan(n_rows=10, unit=2, steps=77), spec, RECORD).steps == steps
+    assert plan_with_changes(Plan(n_rows=10, unit=2, steps=77), spec, RECORD).steps == steps
     told = replace(RECORD, steps=30, changes=(Change(step=8, key="training.max_steps", old=30, new=40, steps=40),))
-    plan = planned(Plan(n_rows=10, unit=2, steps=77), spec, told)
+    plan = plan_with_changes(Plan(n_rows=10, unit=2, steps=77), spec, told)
     assert (plan.planned_at(7), plan.planned_at(8), plan.steps) == (30, 40, 40)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tercet.checkpoint.find_model import ADAPTER
 from tercet.checkpoint.run_record import PRETRAINED_COPY
-from tercet.checkpoint.weights import first_names, read_tensors, unwrap_name, write_tensors
+from tercet.checkpoint.weights import first_names, read_tensors, unwrap_name, unwrap_names, write_tensors
 from tercet.config import Plain, UserError
 from tercet.messages import show
 from tercet.models import AnyModel, AnySpec, build
@@ -33,7 +33,7 @@ CONFIG, WEIGHTS = ADAPTER
 PREFIX = "base_model.model."
 BASE = f"../{PRETRAINED_COPY}"  # of a run's adapter
 # Variants of `peft` that are other formulas: each is as here, or empty, or left out.
-PLAIN: Plain = {
+REQUIRED_SETTINGS: Plain = {
     "peft_type": "LORA", "bias": "none", "use_dora": False, "lora_bias": False, "use_qalora": False,
     "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
     "alora_invocation_tokens": None, "megatron_config": None,
@@ -58,13 +58,13 @@ class Adapter:
     """Attributes:
     base: the folder of the model that it belongs to, as its file has it.
     layers: by the name of the linear layer.
-    whole: weights that learnt as they are, by name.
+    full_weights: those that learnt as they are, by name.
     transposed: whether the model keeps its matrices as (in, out), as GPT-2 does in `transformers`.
     """
 
     base: str
     layers: Mapping[str, LowRank]
-    whole: Mapping[str, Tensor]
+    full_weights: Mapping[str, Tensor]
     transposed: bool = False
 
 
@@ -86,17 +86,17 @@ def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, b
     """
     layers = {unwrap_name(name): layer for name, layer in lora_layers(model).items()}
     learn = {unwrap_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
-    tensors = {unwrap_name(name): x for name, x in (model.state_dict() if state is None else state).items()}
+    tensors = unwrap_names(model.state_dict() if state is None else state)
     low = {
         name: LowRank(A=tensors[f"{name}.lora_A"], B=tensors[f"{name}.lora_B"], scaling=layer.scaling)
         for name, layer in layers.items()
     }
     matrices = {f"{name}.{matrix}" for name in layers for matrix in ("lora_A", "lora_B")}
-    return Adapter(base=base, layers=low, whole={name: tensors[name] for name in sorted(learn - matrices)})
+    return Adapter(base=base, layers=low, full_weights={name: tensors[name] for name in sorted(learn - matrices)})
 
 
 @torch.no_grad()
-def adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source: Path) -> AnyModel:
+def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source: Path) -> AnyModel:
     """The model of `spec` with the weights of `base` and what the adapter in `source` learnt; `base` may become it.
 
     Raises:
@@ -111,7 +111,7 @@ def adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source: Path)
             raise UserError(f"{source}: {error}") from None
         known, own = base.state_dict(), model.state_dict()
         given = {name: known[name] for name in own if name in known and known[name].shape == own[name].shape}
-        if missing := [name for name in own if name not in given and name not in adapter.whole]:
+        if missing := [name for name in own if name not in given and name not in adapter.full_weights]:
             raise UserError(f"{source}: neither the adapter nor its model has {first_names(missing)}; train again")
         model.load_state_dict(given, strict=False)
     merge_adapter(model, adapter, source)
@@ -127,10 +127,13 @@ def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
     """
     own, linears = model.state_dict(), {name: m for name, m in model.named_modules() if isinstance(m, Linear)}
     shapes = {name: (len(low.B), low.A.shape[1]) for name, low in adapter.layers.items()}
-    unknown = [*(name for name in shapes if name not in linears), *(name for name in adapter.whole if name not in own)]
+    unknown = [
+        *(name for name in shapes if name not in linears),
+        *(name for name in adapter.full_weights if name not in own),
+    ]
     unlike = [
         *(name for name, shape in shapes.items() if name in linears and tuple(linears[name].weight.shape) != shape),
-        *(name for name, tensor in adapter.whole.items() if name in own and own[name].shape != tensor.shape),
+        *(name for name, tensor in adapter.full_weights.items() if name in own and own[name].shape != tensor.shape),
     ]
     if unknown or unlike:
         what = f"has no {first_names(unknown)}" if unknown else f"has another size in {first_names(unlike)}"
@@ -138,7 +141,7 @@ def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
     for name, low in adapter.layers.items():
         weight = linears[name].weight
         weight.copy_(weight.float() + low.product().to(weight.device))
-    for name, tensor in adapter.whole.items():
+    for name, tensor in adapter.full_weights.items():
         own[name].copy_(tensor)
 
 
@@ -149,7 +152,7 @@ def fill_adapter(model: nn.Module, adapter: Adapter) -> None:
     for name, low in adapter.layers.items():
         layers[name].lora_A.copy_(low.A)
         layers[name].lora_B.copy_(low.B)
-    for name, tensor in adapter.whole.items():
+    for name, tensor in adapter.full_weights.items():
         own[name].copy_(tensor)
 
 
@@ -166,7 +169,7 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
         "target_modules": list(adapter.layers),
         "rank_pattern": {name: r for name, r in ranks.items() if r != rank},
         "alpha_pattern": {name: _whole_number(a) for name, a in alphas.items() if a != alpha},
-        "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.whole}) or None,
+        "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.full_weights}) or None,
         "lora_dropout": 0.0,  # learning is over
         "bias": "none",
         "fan_in_fan_out": adapter.transposed,
@@ -178,7 +181,7 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
         for name, low in adapter.layers.items()
         for matrix, tensor in (("lora_A", low.A), ("lora_B", low.B))
     }
-    write_tensors(folder / WEIGHTS, matrices | {PREFIX + name: tensor for name, tensor in adapter.whole.items()})
+    write_tensors(folder / WEIGHTS, matrices | {PREFIX + name: tensor for name, tensor in adapter.full_weights.items()})
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -189,7 +192,7 @@ def read_adapter(folder: Path) -> Adapter:
     """
     path = folder / CONFIG
     config = read_json_file(path)
-    for key, value in PLAIN.items():
+    for key, value in REQUIRED_SETTINGS.items():
         if config.get(key, value) != value and config[key]:
             raise UserError(f"{path}: {key} is {show(config[key])}, which Tercet does not have; it reads {show(value)}")
     pairs, whole = dict[str, dict[str, Tensor]](), dict[str, Tensor]()
@@ -210,7 +213,7 @@ def read_adapter(folder: Path) -> Adapter:
         for name, pair in pairs.items()
     }
     base = config.get("base_model_name_or_path")
-    return Adapter(base=base if isinstance(base, str) else "", layers=layers, whole=whole)
+    return Adapter(base=base if isinstance(base, str) else "", layers=layers, full_weights=whole)
 
 
 def find_base(folder: Path, adapter: Adapter) -> Path:

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from tercet.checkpoint.adapter import (
     Adapter,
-    adapted_model,
     adapter_of,
+    build_adapted_model,
     find_base,
     is_adapter,
     is_foreign_adapter,
@@ -42,10 +42,10 @@ from tercet.checkpoint.chat_template import read_chat_template, write_chat_templ
 from tercet.checkpoint.find_model import ADAPTER, find_model
 from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_spec
-from tercet.checkpoint.foreign.peft_folder import to_ours
+from tercet.checkpoint.foreign.peft_folder import import_adapter
 from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.state_dict import read_state_dict
-from tercet.checkpoint.foreign.unsupported import LACKING
+from tercet.checkpoint.foreign.unsupported import UNSUPPORTED
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
@@ -196,7 +196,7 @@ def _load(folder: Path, manifest: Manifest | None) -> Trained:
     if adapter is None:
         model = _build(folder, spec)
     else:
-        model = adapted_model(load_model(_find_base(folder, adapter)).model, spec, adapter, folder)
+        model = build_adapted_model(load_model(_find_base(folder, adapter)).model, spec, adapter, folder)
     return Trained.wrap(
         model.eval(), tokenizer, source_tokenizer=source_tokenizer, card=card, chat_template=template, folder=folder,
         adapter=adapter,
@@ -220,7 +220,7 @@ def _load_foreign_adapter(folder: Path) -> Trained:
     """The model that an adapter of the other library's names belongs to, with what was learnt in its weights."""
     adapter = read_adapter(folder)
     base = load_model(_find_base(folder, adapter))
-    ours = to_ours(adapter, base.model, folder)
+    ours = import_adapter(adapter, base.model, folder)
     merge_adapter(base.model, ours, folder)
     return replace(base, adapter=ours, folder=folder, card=replace(base.card, name=folder.name))
 
@@ -328,7 +328,7 @@ def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
 def _spec(config: Plain, path: Path) -> AnySpec:
     if "family" not in config:
         known, kind = ", ".join(map(repr, sorted(READERS))), config.get("model_type")
-        lacking = LACKING.get(kind) if isinstance(kind, str) else None
+        lacking = UNSUPPORTED.get(kind) if isinstance(kind, str) else None
         what = "no family and no model_type" if kind is None else f"a model of type {shorten(repr(kind))}"
         why = "" if lacking is None else f" with {lacking}, which Tercet does not have"
         raise UserError(f"{path} has {what}{why}; Tercet opens its own folders and those of model_type {known}")

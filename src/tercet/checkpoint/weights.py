@@ -28,9 +28,9 @@ def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | No
         ValueError: where `state` has other names than the model.
         UserError: as `write_atomically`.
     """
-    expected = _unwrapped(model.state_dict())
+    expected = unwrap_names(model.state_dict())
     second = tied_names(model)
-    tensors = expected if state is None else _unwrapped(state)
+    tensors = expected if state is None else unwrap_names(state)
     missing, unexpected = set(expected) - set(tensors) - set(second), set(tensors) - set(expected)
     if missing or unexpected:
         raise ValueError(f"state does not fit the model: missing {sorted(missing)}, unknown {sorted(unexpected)}")
@@ -125,7 +125,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-def _unwrapped(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unwrap_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {unwrap_name(name): tensor for name, tensor in state.items()}
 
 

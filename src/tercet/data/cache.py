@@ -75,6 +75,11 @@ def load_or_train_tokenizer(
     return Tokenizer.load(folder / "tokenizer.json")
 
 
+def memory_map(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
+    """The numbers in a file, which may be none: an empty file cannot be mapped."""
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
 def id_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
 

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import Progress
@@ -24,6 +23,7 @@ from tercet.data.cache import (
     id_dtype,
     is_complete,
     load_or_train_tokenizer,
+    memory_map,
     progress_bar,
     report_disk_errors,
     write_meta,
@@ -209,13 +209,9 @@ def _write(folder: Path, split: _ConversationSplit, tokenizer: Tokenizer, chat: 
 
 
 def _load(folder: Path, part: Side, tokenizer: Tokenizer) -> Conversations:
-    def memory_map(file: str, dtype: np.dtype[Any]) -> np.ndarray:
-        path = folder / f"{part}_{file}.bin"
-        return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
-
     return Conversations(
-        ids=memory_map("ids", id_dtype(tokenizer)),
-        answers=memory_map("answers", np.dtype(np.bool_)),
+        ids=memory_map(folder / f"{part}_ids.bin", id_dtype(tokenizer)),
+        answers=memory_map(folder / f"{part}_answers.bin", np.dtype(np.bool_)),
         starts=np.load(folder / f"{part}_starts.npy"),
         first_answers=np.load(folder / f"{part}_first_answers.npy"),
     )

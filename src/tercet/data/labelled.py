@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import Progress
@@ -27,6 +26,7 @@ from tercet.data.cache import (
     id_dtype,
     is_complete,
     load_or_train_tokenizer,
+    memory_map,
     progress_bar,
     report_disk_errors,
     write_meta,
@@ -304,15 +304,11 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     names = tuple(meta["labels"])
 
-    def memory_map(file: str, dtype: np.dtype[Any]) -> np.ndarray:
-        path = folder / f"{file}.bin"
-        return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
-
     def load_part(side: Part) -> Labelled:
         return Labelled(
-            ids=memory_map(f"{side}_ids", id_dtype(tokenizer)),
+            ids=memory_map(folder / f"{side}_ids.bin", id_dtype(tokenizer)),
             starts=np.load(folder / f"{side}_starts.npy"),
-            labels=memory_map(f"{side}_labels", np.dtype(np.int64)),
+            labels=memory_map(folder / f"{side}_labels.bin", np.dtype(np.int64)),
             names=names,
             over=spec.over,
         )

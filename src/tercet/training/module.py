@@ -53,16 +53,16 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # The run's own copy of the pretrained model has the weights that rest beside an adapter.
-        for name in self._resting:
+        for name in self._frozen:
             checkpoint["state_dict"].pop(name, None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if resting := self._resting:  # sharded weights come another way, and none of them rest
+        if frozen := self._frozen:  # sharded weights come another way, and none of them rest
             own = self.state_dict()
-            checkpoint["state_dict"].update({name: own[name] for name in resting})
+            checkpoint["state_dict"].update({name: own[name] for name in frozen})
 
     @property
-    def _resting(self) -> list[str]:
+    def _frozen(self) -> list[str]:
         """The weights that are the pretrained model's, of the model and of its average."""
         if self.task.recipe.adapter is None:
             return []

@@ -21,7 +21,7 @@ from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy
 from tercet.training.recipe import Recipe
-from tercet.training.run_changes import check_length, describe_end, goes_on, list_changes, planned
+from tercet.training.run_changes import can_go_on, check_length, describe_end, list_changes, plan_with_changes
 from tercet.training.run_folder import (
     Start,
     check_finished,
@@ -111,7 +111,7 @@ def train(
         if primary and restart:
             remove_run(out, recipe)
         checkpoints = Checkpoints(out, recipe.training.keep)
-        longer = before is not None and before.finished and goes_on(before, now, recipe)
+        longer = before is not None and before.finished and can_go_on(before, now, recipe)
         start = find_start(out, checkpoints, from_weights=from_weights, longer=longer)
         if primary and start.weights is not None and before is None:
             (out / RECORD).unlink(missing_ok=True)  # a damaged one; what it said is settled anew
@@ -123,14 +123,14 @@ def train(
             start = find_start(out, checkpoints, from_weights=from_weights)
         record = _settle(out, task, model, old, quiet, arithmetic)
         if record.steps is None:
-            record = replace(record, steps=planned(task.plan, now.training, record).steps)
+            record = replace(record, steps=plan_with_changes(task.plan, now.training, record).steps)
         changes: tuple[Change, ...] = ()
         if before is not None:
             check_length(out, now, recipe, record, task.plan.steps)
             step = record.saved if record.finished and not longer else start.step
             changes = list_changes(now, recipe, step=step, steps=task.plan.steps)
             record = replace(record, changes=(*record.changes, *changes))
-        task.plan = planned(task.plan, now.training, record)
+        task.plan = plan_with_changes(task.plan, now.training, record)
         if not record.finished or longer:
             _train(task, model, out, record, start, checkpoints, changes=changes, exact=exact, quiet=quiet)
             return out

@@ -152,7 +152,7 @@ def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
     return f"it stopped at step {record.saved:,} of {total:,}, {spec.patience} validations without a better one"
 
 
-def goes_on(record: RunRecord, old: Recipe, new: Recipe) -> bool:
+def can_go_on(record: RunRecord, old: Recipe, new: Recipe) -> bool:
     """Whether a run that has ended goes on: it is made longer, or has stopped early and is given more patience."""
     patience, more = old.training.patience, new.training.patience
     stopped_early = record.saved < (planned_steps(record, old) or record.saved + 1)
@@ -160,7 +160,7 @@ def goes_on(record: RunRecord, old: Recipe, new: Recipe) -> bool:
     return _length(old) != _length(new) or (stopped_early and patient)
 
 
-def planned(plan: "Plan", begun: TrainingSpec, record: RunRecord) -> "Plan":
+def plan_with_changes(plan: "Plan", begun: TrainingSpec, record: RunRecord) -> "Plan":
     """A plan as what its run has become, step by step."""
     if record.steps is not None:
         plan = replace(plan, steps=record.steps)

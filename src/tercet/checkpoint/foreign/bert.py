@@ -58,7 +58,7 @@ NAMES = {
     "classifier": "classifier",
 }
 LABELS = "classifier.weight"
-BIAS, DECODER, WORDS = "cls.predictions.bias", "cls.predictions.decoder", "embeddings.word_embeddings.weight"
+BIAS, DECODER = "cls.predictions.bias", "cls.predictions.decoder"
 
 
 def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
@@ -73,12 +73,7 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
         UserError: where the two do not belong together, or are of another model.
     """
     tensors, spec = _their_names(state), bert_spec(config, state, n_ids=n_ids)
-    tied = None
-    if spec.masked_head is not None:
-        tied = (f"{DECODER}.weight", WORDS)
-        if not spec.tie_embeddings and f"{DECODER}.bias" in tensors:
-            tensors[BIAS] = tensors.pop(f"{DECODER}.bias")  # of the two it is the one that counts
-        merge_tied(tensors, f"{DECODER}.bias", BIAS, KIND)
+    tied = merge_decoder(tensors, spec, decoder=DECODER, bias=BIAS, kind=KIND)
     return build_model(EncoderOnly, spec, tensors, bert_source, kind=KIND, tied=tied)
 
 
@@ -191,6 +186,25 @@ def read_encoder(config: Mapping[str, Any], kind: str) -> StackSpec:
             residual=hidden_dropout,
         ),
     )
+
+
+def merge_decoder(
+    tensors: dict[str, Tensor], spec: EncoderOnlySpec, *, decoder: str, bias: str, kind: str
+) -> tuple[str, str] | None:
+    """What scores words has its bias under two names, of which `bias` alone stays in `tensors`.
+
+    Args:
+        decoder: the name of the layer that scores.
+
+    Returns:
+        their names of its matrix and the embedding's, as `build_model` takes them; None where no words are scored.
+    """
+    if spec.masked_head is None:
+        return None
+    if not spec.tie_embeddings and f"{decoder}.bias" in tensors:
+        tensors[bias] = tensors.pop(f"{decoder}.bias")  # of the two it is the one that counts
+    merge_tied(tensors, f"{decoder}.bias", bias, kind)
+    return f"{decoder}.weight", f"{NAMES['embedding']}.weight"
 
 
 def read_classifier(config: Mapping[str, Any], weight: Tensor, *, pooler: bool) -> Classifier:

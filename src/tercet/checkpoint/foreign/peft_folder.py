@@ -50,7 +50,7 @@ def peft_writer(trained: Trained) -> Callable[[Path], None]:
     if trained.adapter is None:
         raise UserError(f"{trained.folder} has no adapter, which --to peft writes; train one with adapter: lora")
     config, state = to_transformers(trained.model)
-    adapter = _to_theirs(trained.adapter, trained.model, config["model_type"], state)
+    adapter = _export_adapter(trained.adapter, trained.model, config["model_type"], state)
     card = extend_card(trained, "peft", CODE.format(architecture=config["architectures"][0]), WORDS)
 
     def write(folder: Path) -> None:
@@ -60,7 +60,7 @@ def peft_writer(trained: Trained) -> Callable[[Path], None]:
     return write
 
 
-def to_ours(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
+def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
     """The adapter in `folder`, whose names are the other library's, as one of our model.
 
     Raises:
@@ -76,12 +76,12 @@ def to_ours(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
                 _layer(name): _read(adapter.layers[theirs], name, names[name], model_type)
                 for name, theirs in known.items()
             }
-            return Adapter(base=adapter.base, layers=layers, whole=_read_whole(adapter, names, folder))
+            return Adapter(base=adapter.base, layers=layers, full_weights=_read_whole(adapter, names, folder))
     raise UserError(f"{folder} is no adapter of this model, which has no {first_names(unknown)}; give the right model")
 
 
-def _to_theirs(adapter: Adapter, model: AnyModel, model_type: str, state: Mapping[str, Tensor]) -> Adapter:
-    """The inverse of `to_ours`: `state` has the names of a whole model there."""
+def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: Mapping[str, Tensor]) -> Adapter:
+    """The inverse of `import_adapter`: `state` has the names of a whole model there."""
     names = _names(model, _sources(model)[model_type])
     joined, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
     for layer, low in adapter.layers.items():
@@ -89,12 +89,12 @@ def _to_theirs(adapter: Adapter, model: AnyModel, model_type: str, state: Mappin
         key = _layer(_find(theirs.name, state) or theirs.name)
         joined.setdefault(key, {})[theirs.part] = _write(low, f"{layer}.weight", theirs, model_type)
         n_parts[key] = theirs.parts
-    saved = {key.rpartition(".")[0] for name in adapter.whole if (key := _find(names[name].name, state))}
+    saved = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
     # There a module is saved whose name ends as one does that is: DistilBERT's "pre_classifier" beside "classifier".
     whole = {key: tensor for key, tensor in state.items() if key.rpartition(".")[0].endswith(tuple(saved))}
     layers = {key: _join(parts, n_parts[key]) for key, parts in joined.items()}
     transposed = any(names[f"{layer}.weight"].transposed for layer in adapter.layers)
-    return Adapter(base=adapter.base, layers=layers, whole=whole, transposed=transposed)
+    return Adapter(base=adapter.base, layers=layers, full_weights=whole, transposed=transposed)
 
 
 def _sources(model: AnyModel) -> dict[str, SourceOf]:
@@ -156,9 +156,9 @@ def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
 
 
 def _read_whole(adapter: Adapter, names: Mapping[str, Source], folder: Path) -> dict[str, Tensor]:
-    known = {name: theirs for name in names if (theirs := _find(names[name].name, adapter.whole))}
-    if left := [name for name in adapter.whole if name not in known.values()]:
+    known = {name: theirs for name in names if (theirs := _find(names[name].name, adapter.full_weights))}
+    if left := [name for name in adapter.full_weights if name not in known.values()]:
         raise UserError(
             f"{folder}: the model that the adapter belongs to has no {first_names(left)}; give the right one"
         )
-    return {name: names[name].read(adapter.whole[theirs]) for name, theirs in known.items()}
+    return {name: names[name].read(adapter.full_weights[theirs]) for name, theirs in known.items()}

@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from tercet.checkpoint.foreign.bert import NAMES as BERT_NAMES
-from tercet.checkpoint.foreign.bert import read_classifier, read_encoder
+from tercet.checkpoint.foreign.bert import merge_decoder, read_classifier, read_encoder
 from tercet.checkpoint.foreign.config_keys import raise_config_errors, read_bool, read_model_type, read_value, with_ids
-from tercet.checkpoint.foreign.state_dict import Source, build_model, merge_tied, strip_names, their_name
+from tercet.checkpoint.foreign.state_dict import Source, build_model, strip_names, their_name
 from tercet.config import UserError
 from tercet.models import EncoderOnly, EncoderOnlySpec, MaskedHead
 
@@ -29,7 +29,7 @@ NAMES = {
 }
 OVER_TEXTS = {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
 POSITIONS = "stack.position.table.weight"
-BIAS, DECODER, WORDS = "lm_head.bias", "lm_head.decoder", "embeddings.word_embeddings.weight"
+BIAS, DECODER = "lm_head.bias", "lm_head.decoder"
 
 
 def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
@@ -44,12 +44,7 @@ def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_id
         UserError: where the two do not belong together, or are of another model.
     """
     tensors, spec = _their_names(state), roberta_spec(config, state, n_ids=n_ids)
-    tied = None
-    if spec.masked_head is not None:
-        tied = (f"{DECODER}.weight", WORDS)
-        if not spec.tie_embeddings and f"{DECODER}.bias" in tensors:
-            tensors[BIAS] = tensors.pop(f"{DECODER}.bias")  # of the two it is the one that counts
-        merge_tied(tensors, f"{DECODER}.bias", BIAS, KIND)
+    tied = merge_decoder(tensors, spec, decoder=DECODER, bias=BIAS, kind=KIND)
     texts = spec.classifier is not None and spec.classifier.over == "texts"
     source = partial(_source, names=NAMES | (OVER_TEXTS if texts else {}), skipped=_first_position(config))
     return build_model(EncoderOnly, spec, tensors, source, kind=KIND, tied=tied)

@@ -5,7 +5,7 @@ EXPERTS = "a mixture of experts"
 WINDOWS = "attention within a window, by another rotation, in most layers"
 TWO_TOKENS = "two tokens before a target"
 
-LACKING = {
+UNSUPPORTED = {
     "albert": "the weights of one block for all",
     "bart": TWO_TOKENS,
     "deberta": "attention to relative positions",

@@ -299,13 +299,18 @@ def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: 
             honest(self, source, row, slot, length)
 
     monkeypatch.setattr(CacheSlots, "_copy", forgetful)
-    short, long = Sampling(max_new_tokens=2, temperature=0), Sampling(max_new_tokens=9, temperature=0)
+    short, long = Sampling(max_new_tokens=5, temperature=0), Sampling(max_new_tokens=9, temperature=0)
+    held = Held()
     with scheduler() as made:
-        heard = [asked(made, prompt, s) for prompt, s in (("the dog sat on", short), ("a", long), ("né ", long))]
-        told = [one.wait() for one in heard]
-    assert_is(told[1], alone(MODEL, "a", long))
-    with pytest.raises(AssertionError):  # the last of the three was moved to the first one's place
-        assert_is(told[2], alone(MODEL, "né ", long))
+        asked(made, "the dog sat on", short, held)
+        held.begun.wait(20)  # a fast machine would have ended it before the others come
+        stays, moved = asked(made, "a", long), asked(made, "né ", long)
+        held.go.set()
+        held.wait()
+        assert_is(stays.wait(), alone(MODEL, "a", long))
+        told = moved.wait()
+    with pytest.raises(AssertionError):  # it was moved to the first one's place
+        assert_is(told, alone(MODEL, "né ", long))
 
 
 def test_a_model_of_nothing_but_nan_ends_every_request_with_words() -> None:

@@ -91,6 +91,17 @@ def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, 
         assert one.grad is None or torch.equal(one.grad, exact)
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_frozen_weight_does_not_keep_its_input(learns: bool) -> None:
+    """Nor does PyTorch's layer; adapters to some layers would take as much memory as learning all of them."""
+    x, weight, _ = some(64, 32, 48, bias=False)
+    weight.requires_grad_(learns)
+    kept = list[Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
+        training_linear(x, weight, None)
+    assert any(one.shape == x.shape for one in kept) == learns
+
+
 @in_both
 @settings(deadline=None, max_examples=60)
 @given(rows=st.integers(1, 130), wide=sixteens, long=st.integers(1, 200), seed=st.integers(0, 2**32))

@@ -112,12 +112,14 @@ def linear_backward(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, _ = inputs
-    ctx.save_for_backward(x, weight)
+    ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)  # a weight that is frozen needs no input
 
 
 def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     needs_grad = ctx.needs_input_grad
+    if x is None:  # of its shape, and never read
+        x = grad_output.new_empty((*grad_output.shape[:-1], weight.shape[1]))
     gradients = linear_backward(grad_output, x, weight, needs_grad)
     return tuple(gradient if needs else None for gradient, needs in zip(gradients, needs_grad, strict=True))
 

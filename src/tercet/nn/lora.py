@@ -40,8 +40,8 @@ class LoRALinear(Linear):
 
     def forward(self, input: Float[Tensor, "*B K"]) -> Float[Tensor, "*B N"]:
         x = F.dropout(input, self.dropout, training=self.training) if self.dropout else input
-        low = F.linear(x, self.lora_A)  # (*B, r)
-        return super().forward(input) + F.linear(low, self.lora_B) * self.scaling
+        low = F.linear(x, self.lora_A) * self.scaling  # (*B, r)
+        return super().forward(input).add_(F.linear(low, self.lora_B))  # in place: a sum beside both is more memory
 
     @torch.no_grad()
     def merge(self) -> Linear:

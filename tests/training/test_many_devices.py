@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from tiny_runs import MUON, PAIRS_MUON, TINY, UNDROPPED, figures
 
 from tercet.checkpoint import load_model
+from tercet.config import merge, to_plain
 from tercet.settings_yaml import write_yaml
-from tercet.training import train
+from tercet.training import Recipe, parse_recipe, train
 
 PROGRAM = Path(__file__).with_name("train_one.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -36,7 +38,10 @@ pytestmark = pytest.mark.slow
 def run_two(tmp_path: Path, launcher: list[str], family: str, **training: Any) -> Path:
     if family != "pairs":
         training["micro_batch_size"] = 2
-    recipe = TINY[family](tmp_path, ALIKE[family], devices=2, **training)
+    return run_recipe(tmp_path, launcher, TINY[family](tmp_path, ALIKE[family], devices=2, **training))
+
+
+def run_recipe(tmp_path: Path, launcher: list[str], recipe: Recipe) -> Path:
     (tmp_path / "two.yaml").write_text(write_yaml(recipe))
     out = tmp_path / "two"
     command = [sys.executable, *launcher, str(PROGRAM), str(tmp_path / "two.yaml"), str(out)]
@@ -103,6 +108,18 @@ def test_two_processes_are_one(tmp_path: Path, launcher: list[str], family: str,
     one = train(recipe, tmp_path / "one", quiet=True)
     two = run_two(tmp_path, launcher, family, **training)
     assert_nearly_same(one, two, sharded=training.get("strategy") == "fsdp")
+
+
+@pytest.mark.parametrize("family", ["text", "pairs", "labels"])
+def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
+    """Most weights have no gradient, which a strategy that waits for one must know."""
+    settings = to_plain(TINY[family](tmp_path, ALIKE[family]))
+    settings["model"] = {"stack": {"dropout": UNDROPPED}} if family == "text" else ALIKE[family]["model"]
+    settings |= {"pretrained": str(finished(family)), "adapter": {"kind": "lora", "rank": 3, "targets": ["all"]}}
+    one = train(parse_recipe(settings, name="one"), tmp_path / "one", quiet=True)
+    shared = merge(settings, {"training": {"devices": 2, "strategy": "ddp"}})
+    assert_nearly_same(one, run_recipe(tmp_path, TORCHRUN, parse_recipe(shared, name="two")))
+    assert load_model(tmp_path / "two" / "last").adapter is not None
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,12 @@ class TrainingModule(pl.LightningModule):
         return optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # The run's own copy of the pretrained model has the weights that rest beside an adapter.
+        # The run's own copy of the pretrained model has the weights that are frozen beside an adapter.
         for name in self._frozen:
             checkpoint["state_dict"].pop(name, None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if frozen := self._frozen:  # sharded weights come another way, and none of them rest
+        if frozen := self._frozen:  # sharded weights come another way, and none of them is frozen
             own = self.state_dict()
             checkpoint["state_dict"].update({name: own[name] for name in frozen})
 

@@ -358,5 +358,5 @@ def _other_labels(
     path = folder / f"{name}.jsonl"
     if not path.exists():
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    own = {"data": {"source": str(path), "problem_type": problem_type}, "task": {"best_by": best_by}}
-    return tiny_labels_recipe(folder, merge(own, changes or {}), **settings)
+    own = {"data": {"source": str(path), "problem_type": problem_type}}
+    return tiny_labels_recipe(folder, merge(own, changes or {}), **{"best_by": best_by, **settings})

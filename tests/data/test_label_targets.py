@@ -108,6 +108,33 @@ def test_what_cannot_be_learnt_is_told_before_anything_is_written(
     assert sorted((kept / "labelled").iterdir()) == before
 
 
+def test_one_file_read_in_several_ways_is_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"text {n},{n % 4};{n % 3}\n" for n in range(40)))
+    several: dict[str, Any] = {"problem_type": "multi_label_classification", "tokenizer": BPE(vocab_size=300)}
+    read = [
+        prepare_labelled(LabelsSpec(source=str(path), **{**several, **change})).labels
+        for change in ({"problem_type": "single_label_classification"}, {}, {"label_separator": ";"})
+    ]
+    assert read[0] == read[1]
+    assert (len(read[0]), read[2]) == (12, ("0", "1", "2", "3"))
+    path.write_text("text,label,good,long\n" + "".join(f"text {n},{n % 4},{n % 2},{n % 3 // 2}\n" for n in range(40)))
+    specs = [
+        LabelsSpec(source=str(path), **{**several, **change})
+        for change in (
+            {},
+            {"problem_type": "regression"},
+            {"label_fields": ("good", "long")},
+            {"label_fields": ("good",)},
+        )
+    ]
+    corpora = [prepare_labelled(spec) for spec in specs]
+    assert len({corpus.hash for corpus in corpora}) == 4
+    assert [corpus.labels for corpus in corpora[1:]] == [("label",), ("good", "long"), ("good",)]
+    assert corpora[1].train.labels.dtype == np.float64
+    assert prepare_labelled(specs[0]).train.labels.dtype == np.int64
+
+
 def test_a_named_set_says_of_which_kind_it_is() -> None:
     with pytest.raises(UserError, match=r"lines has a number a text; set data\.problem_type to regression"):
         examples_of(LabelsSpec(source="python-docstring-lines"), "train")

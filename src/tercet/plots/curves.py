@@ -18,7 +18,10 @@ Points = Sequence[tuple[float, float]]
 SCORES = {
     "BLEU": ({"val/bleu": "BLEU"}, "BLEU of greedy translations of the validation part"),
     "share": ({"val/accuracy": "accuracy", "val/f1": "F1"}, "right predictions on the validation part"),
-    "correlation": ({"val/pearson": "Pearson", "val/spearman": "Spearman"}, "predicted with true numbers"),
+    "correlation": (
+        {"val/pearson": "Pearson", "val/spearman": "Spearman"},
+        "predicted and true numbers of the validation part",
+    ),
 }
 FEW = 30  # points that are marked one by one
 

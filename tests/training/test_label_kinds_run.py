@@ -93,6 +93,7 @@ def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
     assert sample.count("said ") == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
 def test_they_are_learnt(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = RECIPES[kind](tmp_path, max_steps=150, validate_every=150, save_every=150)

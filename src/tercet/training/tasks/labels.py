@@ -122,14 +122,17 @@ class LabelsTask:
         batch = self._batch(held_out, numbers)
         with inference_mode(model.modules()):
             predicted = self._predict(label_logits(model, move_batch(batch, model))).cpu().view_as(batch.targets)
-        several = self.head.over == "tokens" or self.head.problem_type == "multi_label_classification"
+        over_tokens = self.head.over == "tokens"
+        several = over_tokens or self.head.problem_type == "multi_label_classification"
         blocks = list[str]()
         for tokens, target, said in zip(batch.inputs, batch.targets, predicted, strict=True):
-            real = target != IGNORED
+            if over_tokens:
+                real = target != IGNORED
+                target, said = target[real], said[real]
             lines = {
                 "text": " ".join(self.corpus.tokenizer.decode(tokens[:SHOWN].tolist()).split()),
-                "labels" if several else "label": self._in_words(target[real]),
-                "said": self._in_words(said[real]),
+                "labels" if several else "label": self._in_words(target),
+                "said": self._in_words(said),
             }
             blocks.append("\n".join(f"{name:<7} {line}" for name, line in lines.items()))
         return "\n\n".join(blocks)
@@ -151,7 +154,7 @@ class LabelsTask:
             case "single_label_classification":
                 return " ".join(names[target.flatten().numpy()][:SHOWN])
             case "multi_label_classification":
-                return " ".join(names[target.numpy() > 0][:SHOWN])
+                return ", ".join(names[target.numpy() > 0][:SHOWN]) or "-"
             case "regression":
                 return f"{self.head.target_mean + self.head.target_std * target.item():.5g}"
 

@@ -117,6 +117,17 @@ def test_ours_is_the_same_there(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_numbers_keep_their_unit_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their mean and deviation are in the last layer, which the adapter brings."""
+    scale = {"problem_type": "regression", "target_mean": -7.0, "target_std": 3.0}
+    monkeypatch.setitem(MODELS, "bert", {**BERT, "classifier": {"labels": ["n"], "pooling": "pooler", **scale}})
+    run = run_of("bert", tmp_path / "run")
+    base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
+    adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
+    expected = -7 + 3 * logits(load_model(run).model)
+    torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_some_of_a_fused_matrix_is_the_same_there(tmp_path: Path) -> None:
     """The values alone of GPT-2's one matrix of queries, keys and values; another rank in one layer."""
     run = run_of("gpt2", tmp_path / "run", targets=("value", "down"))

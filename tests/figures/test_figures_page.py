@@ -14,7 +14,9 @@ from tercet.evaluate import (
     LabelScores,
     LanguageScores,
     MaskedScores,
+    MultiLabelScores,
     PairScore,
+    RegressionScores,
     TranslationScores,
 )
 from tercet.evaluate.leaderboard import MEASURES, RunResult
@@ -41,6 +43,8 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: translators": figures_of(TranslationScores, Comparison),
     "`evaluate`: chat models": figures_of(AnswerScores),
     "`evaluate`: classifiers": figures_of(LabelScores),
+    "`evaluate`: several labels": figures_of(MultiLabelScores),
+    "`evaluate`: numbers": figures_of(RegressionScores),
     "`score`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
     "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
     "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),

@@ -100,6 +100,11 @@ def test_scores_against_minutes(tmp_path: Path) -> None:
     bleu = write(tmp_path / "b.csv", [{"step": 5, "val/loss": 1, "val/bleu": 31, "seconds": 90}])
     assert lines(plot_score(bleu, title="run")) == {"BLEU": ([1.5], [31.0])}
     assert lines(plot_loss(bleu, title="run"), 1) == {"BLEU": ([1.5], [31.0])}
+    numbers = [{"step": 5, "val/loss": 1, "val/rmse": 9, "val/pearson": 0.5, "val/spearman": -0.25, "seconds": 90}]
+    figure = plot_loss(write(tmp_path / "d.csv", numbers), title="run")  # pyright: ignore[reportArgumentType]
+    assert lines(figure, 1) == {"Pearson": ([1.5], [0.5]), "Spearman": ([1.5], [-0.25])}
+    assert figure.axes[1].get_ylim()[0] < -0.25
+    assert "share of the variance" in figure.axes[0].get_ylabel()
     with pytest.raises(NothingToDraw, match="judged by its loss; plot loss instead"):
         plot_score(write(tmp_path / "c.csv", [{"step": 1, "train/loss": 2}]), title="run")
 

@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wheels import ROOT, tercet
@@ -90,6 +91,43 @@ def test_a_table_of_texts(installed: Path, tmp_path: Path) -> None:
     assert all(number < len(texts) for number in nearest)
 
 
+LABELS_FEW = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24")
+
+
+def test_several_labels(installed: Path, tmp_path: Path) -> None:
+    topics = {"sea": "a ship at sea", "rain": "rain all day", "tea": "a cup of tea"}
+    draw = random.Random(1)
+    sets = [draw.sample(list(topics), draw.randint(0, 3)) for _ in range(150)]
+    rows = (f'"{n}: {", ".join(topics[name] for name in names)}",{";".join(names)}' for n, names in enumerate(sets))
+    (tmp_path / "topics.csv").write_text("text,topics\n" + "".join(f"{row}\n" for row in rows))
+    lines, _ = section("Several labels")
+    run = runner(installed, tmp_path, lambda words: LABELS_FEW + (() if "--pretrained" in words else TINY[:3]))
+    *before, serve = lines
+    answers = [run(line) for line in before]
+    assert "labels a text" in answers[0]
+    assert "micro F1" in answers[2]
+    assert len(answers[-1].splitlines()) == len(sets)
+    answer = ask(installed, tmp_path, serve, "classify", {"text": "rain", "threshold": 0.1})
+    assert set(answer["answers"][0]["scores"]) == set(topics)
+
+
+def test_numbers(installed: Path, tmp_path: Path) -> None:
+    minilm(tmp_path / "minilm")
+    rows = (f"{'very ' * (n % 5)}good ({n}),{1 + n % 5 + (n % 2) / 2}" for n in range(150))
+    (tmp_path / "ratings.csv").write_text("text,stars\n" + "".join(f"{row}\n" for row in rows))
+    lines, _ = section("Numbers")
+    run = runner(installed, tmp_path, lambda words: LABELS_FEW + (() if "--pretrained" in words else TINY[:3]))
+    answers = [run(line) for line in lines]
+    assert "numbers " in answers[0]
+    assert "RMSE" in answers[2]
+    values = [json.loads(line)["value"] for line in answers[-2].splitlines()]
+    assert len(values) == 150
+    assert 0 < sum(values) / 150 < 10, "in stars, not in their deviations"
+    config = json.loads((tmp_path / "stars" / "config.json").read_text())
+    assert config["problem_type"] == "regression"
+    assert config["id2label"] == {"0": "stars"}
+
+
 def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     draw = random.Random(1)
@@ -104,18 +142,24 @@ def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
     assert len(answers[2].splitlines()) == 2
     assert json.loads((tmp_path / "runs/pairs/best/card.json").read_text())["step"] <= 8
     assert json.loads((tmp_path / "runs/pairs/last/card.json").read_text())["step"] == 8  # 4, and 4 more
-    command = [str(installed / "bin" / "tercet"), *shlex.split(serve.replace("8123", "0"))[1:], "--no-key"]
-    environment = {"PATH": str(installed / "bin"), "HOME": str(tmp_path), "TERCET_CACHE": str(tmp_path / "cache")}
+    assert ask(installed, tmp_path, serve, "translate", {"text": ["one two"]})
+
+
+def ask(installed: Path, folder: Path, serve: str, route: str, question: dict[str, object]) -> Any:
+    """The answer of the server that a line of the page starts."""
+    line = re.sub(r"--port \d+", "--port 0", serve)
+    command = [str(installed / "bin" / "tercet"), *shlex.split(line)[1:], "--no-key"]
+    environment = {"PATH": str(installed / "bin"), "HOME": str(folder), "TERCET_CACHE": str(folder / "cache")}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as server:
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as server:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:")
-            body = json.dumps({"text": ["one two"]}).encode()
-            request = urllib.request.Request(f"{address}translate", body, {"Content-Type": "application/json"})
+            body = json.dumps(question).encode()
+            request = urllib.request.Request(f"{address}{route}", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=60) as response:
-                assert json.load(response)
+                return json.load(response)
         finally:
             server.terminate()
             server.wait(60)

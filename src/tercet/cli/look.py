@@ -48,6 +48,13 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
         return 0
     for name, fact in _facts(summary, fitted):
         print(f"{name:<16}  {fact}")
+    if summary.labels_look_like:
+        kind = {"numbers": "regression", "lists": "multi_label_classification"}[summary.labels_look_like]
+        print(
+            f"tercet: the labels of {source} look like {summary.labels_look_like}, and each is read as the name of a "
+            f"class; with --problem-type {kind} (data.problem_type) they are that",
+            file=sys.stderr,
+        )
     if summary.looks_like_lines:
         print(
             f"tercet: {source} looks like a document on each line, and is read as one document; "
@@ -64,6 +71,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     fields: dict[str, Any] = {
         "text_field": args.text_field,
         "label_field": args.label_field,
+        "problem_type": args.problem_type,
         "encoding": args.encoding or "utf-8",
     }
     if args.recipe is None:
@@ -124,9 +132,15 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
         ]
     if summary.ids is not None:
         facts += [("ids", _lengths(summary.ids)), ("largest id", f"{summary.largest_id:,}")]
+    if summary.numbers is not None:
+        numbers = summary.numbers
+        spread = f"{numbers.min:.5g} to {numbers.max:.5g}; half are at most {numbers.median:.5g}"
+        facts.append(("numbers", f"{spread}; mean {numbers.mean:.5g}, standard deviation {numbers.std:.5g}"))
+    if summary.label_counts is not None:
+        facts.append(("labels a text", _lengths(summary.label_counts)))
     if summary.labels:
         facts.append(("labels", f"{len(summary.labels):,}"))
-        total = sum(summary.labels.values())
+        total = sum(summary.labels.values()) if summary.label_counts is None else summary.count
         facts += [
             (f"  {label[:40]}", f"{count:,}  {count / total:.1%}")
             for label, count in [*summary.labels.items()][:LABELS]

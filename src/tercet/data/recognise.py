@@ -1,8 +1,13 @@
-"""What a file is, seen from its name and its first lines: text, pairs or labelled texts, as the settings to read it."""
+"""What a file is, seen from its name and its first lines: text, pairs or labelled texts, as the settings to read it.
+
+Labels are lists or numbers where the first of a JSONL file can be nothing else. In a table all is text: 3 may be a
+number or the name of a class, so what they look like is only said (`looks_like`).
+"""
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal, cast
@@ -10,12 +15,15 @@ from typing import Literal, cast
 from tercet.data.datasets import DATASETS
 from tercet.data.files import find_path, read_lines, uncompressed_suffix
 from tercet.data.label_datasets import LABEL_DATASETS
+from tercet.data.label_values import NUMBER
 from tercet.data.pair_datasets import PAIR_DATASETS
 from tercet.data.sources import DocumentFiles
 from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
 from tercet.data.tables import SEPARATORS
+from tercet.spec import ProblemType
 
 LOOKED_AT = 100  # lines, of which the first that is not empty tells
+LEAST_NUMBERS = 20  # different ones; fewer may be the names of classes
 
 
 def recognise(
@@ -26,6 +34,7 @@ def recognise(
     text_field: str | None = None,
     label_field: str | None = None,
     over: Literal["texts", "tokens"] | None = None,
+    problem_type: ProblemType | None = None,
 ) -> TextSpec | PairsSpec | LabelsSpec:
     """The settings that read `source`, a named dataset or a path.
 
@@ -36,6 +45,7 @@ def recognise(
         target: the file of translations, line by line.
         text_field, label_field: where there is none, "text" and "label" (or "tokens" and "labels").
         over: what is labelled; where it is said, the source is labelled texts.
+        problem_type: of which kind the labels are; where it is said, the source is labelled texts.
 
     Raises:
         UserError: where there is no such source, or it has none of these fields.
@@ -51,16 +61,20 @@ def recognise(
         text_field=text.text_field,
         label_field=label_field or "label",
         over=over or "texts",
+        problem_type=problem_type or "single_label_classification",
     )
     if source in LABEL_DATASETS:
-        return labelled
+        kind = problem_type or kind_of_labels(source, encoding, labelled.label_field)
+        return replace(labelled, problem_type=kind)
     path = find_path(source)
     if not path.is_file():
         DocumentFiles(root=path).files()
         return text
     fields = _read_fields(path, encoding)
-    if label_field is not None or over is not None or {text.text_field, "label"} <= fields:
-        return labelled
+    said = (label_field, over, problem_type) != (None, None, None)
+    if said or {text.text_field, "label"} <= fields:
+        kind = problem_type or kind_of_labels(source, encoding, labelled.label_field, over=labelled.over)
+        return replace(labelled, problem_type=kind)
     if {"tokens", "labels"} <= fields and text_field is None:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
     if text_field is None and (
@@ -68,6 +82,32 @@ def recognise(
     ):
         return PairsSpec(source=source, encoding=encoding)
     return text
+
+
+def looks_like(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
+    """What the different labels of texts, each of which has one, may be instead: `LEAST_NUMBERS` numbers, or more than
+    half of them several labels with the separator between."""
+    distinct = list(labels)
+    if len(distinct) >= LEAST_NUMBERS and all(NUMBER.fullmatch(label) for label in distinct):
+        return "numbers"
+    return "lists" if 2 * sum(separator in label for label in distinct) > len(distinct) else ""
+
+
+def kind_of_labels(
+    source: str, encoding: str, label_field: str, *, over: Literal["texts", "tokens"] = "texts"
+) -> ProblemType:
+    """Of a named set its own; of a JSONL file what the first object's label is, where it can't be the name of a class;
+    else one label a text."""
+    if source in LABEL_DATASETS:
+        return LABEL_DATASETS[source].problem_type
+    path = find_path(source)
+    if over == "texts" and uncompressed_suffix(path) == ".jsonl" and path.is_file():
+        label = _first_object(path, encoding).get(label_field)
+        if isinstance(label, list):
+            return "multi_label_classification"
+        if isinstance(label, float):
+            return "regression"
+    return "single_label_classification"
 
 
 def _is_table(path: Path) -> bool:
@@ -83,15 +123,23 @@ def _has_two_columns(path: Path, encoding: str) -> bool:
 def _read_fields(path: Path, encoding: str) -> frozenset[str]:
     """The keys of the first object, or the columns that a header names; none of a file that has neither."""
     suffix = uncompressed_suffix(path)
-    first = next(_first_lines(path, encoding), "") if suffix in (".jsonl", *SEPARATORS) else ""
+    if suffix == ".jsonl":
+        return frozenset(_first_object(path, encoding))
+    first = next(_first_lines(path, encoding), "") if suffix in SEPARATORS else ""
     try:
-        if suffix != ".jsonl":
-            columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
-            return frozenset(column.strip() for column in columns)
-        row: object = json.loads(first)
-    except (ValueError, RecursionError, csv.Error):
+        columns = next(csv.reader([first], delimiter=SEPARATORS[suffix]), []) if first else []
+    except csv.Error:
         return frozenset()  # whoever reads it says what is wrong
-    return frozenset(cast(dict[str, object], row)) if isinstance(row, dict) else frozenset()
+    return frozenset(column.strip() for column in columns)
+
+
+def _first_object(path: Path, encoding: str) -> dict[str, object]:
+    """That of a JSONL file; empty where it is none, which whoever reads it says."""
+    try:
+        row: object = json.loads(next(_first_lines(path, encoding), ""))
+    except (ValueError, RecursionError):
+        return {}
+    return cast(dict[str, object], row) if isinstance(row, dict) else {}
 
 
 def _first_lines(path: Path, encoding: str) -> Iterator[str]:

@@ -23,10 +23,11 @@ from tercet.data.files import BLOCK, open_file, uncompressed_suffix
 from tercet.data.id_files import ARRAYS, IdFile
 from tercet.data.label_datasets import find_labels
 from tercet.data.pair_datasets import find_pairs
-from tercet.data.recognise import recognise
+from tercet.data.recognise import looks_like, recognise
 from tercet.data.scripts import ScriptCounts
 from tercet.data.sources import DocumentFiles, DocumentSource
 from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
+from tercet.spec import ProblemType
 
 INVALID_SHOWN = 5
 FORMATS = {
@@ -56,6 +57,23 @@ class Lengths:
         median, p95 = (int(values[np.searchsorted(below, share * below[-1])]) for share in (0.5, 0.95))
         total = int((values * numbers).sum())
         return Lengths(total=total, min=int(values[0]), median=median, p95=p95, max=int(values[-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Of labels that are numbers: their standard deviation is that of all, not of a sample."""
+
+    mean: float
+    std: float
+    min: float
+    median: float
+    max: float
+
+    @staticmethod
+    def of(numbers: "array[float]") -> "Numbers":
+        values = np.frombuffer(numbers)
+        mean, std, low, high = (float(x) for x in (values.mean(), values.std(), values.min(), values.max()))
+        return Numbers(mean=mean, std=std, min=low, median=float(np.median(values)), max=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +109,11 @@ class DataSummary:
     empty: those that are, or hold white space alone; of pairs those with an empty side.
     duplicates: how many are the same, character by character, as one before.
     texts: by side: "text", or "source" and "target"; of ids none.
-    labels: how often each comes, the most frequent first.
+    labels: how often each comes, the most frequent first; of numbers none.
+    problem_type: of which kind the labels are, or "" of other data.
+    numbers: of labels that are numbers.
+    label_counts: of texts that may have several labels, how many they have.
+    labels_look_like: each text has one label, and the labels look like "numbers", or "lists" of several.
     ids, largest_id: of a file of ids, how many in a list, and the largest.
     invalid, invalid_places: how many bytes are no UTF-8, and the first of them; they are read as U+FFFD.
     looks_like_lines: it is read as one document and looks like one document a line.
@@ -105,6 +127,10 @@ class DataSummary:
     duplicates: int
     texts: dict[str, TextSummary]
     labels: dict[str, int]
+    problem_type: ProblemType | Literal[""] = ""
+    numbers: Numbers | None = None
+    label_counts: Lengths | None = None
+    labels_look_like: Literal["", "numbers", "lists"] = ""
     ids: Lengths | None = None
     largest_id: int | None = None
     invalid: int = 0
@@ -259,16 +285,23 @@ def _look_at_pairs(spec: PairsSpec) -> DataSummary:
 
 def _look_at_labels(spec: LabelsSpec) -> DataSummary:
     texts, labels, hashes, empty = _TextCounts(), Counter[str](), array("Q"), 0
+    numbers, label_counts = array("d"), Counter[int]()
     for example in find_labels(spec).examples():
         if example.empty:
             empty += 1
             continue
         texts.push(example.text, last=True)
-        labels.update(example.labels)
+        if spec.problem_type == "regression":
+            numbers.append(example.number)
+        else:
+            labels.update(example.labels)
+            label_counts[len(example.labels)] += 1
         hashes.append(_hash("\0".join(example.texts)))
     if not hashes:
         raise UserError(f"{spec.source} has no labelled text; give a file with some")
-    fields = f"{spec.text_field!r} and {spec.label_field!r}"
+    several = spec.problem_type == "multi_label_classification"
+    single = spec.problem_type == "single_label_classification" and spec.over == "texts"
+    fields = f"{spec.text_field!r} and {', '.join(map(repr, spec.label_fields)) or repr(spec.label_field)}"
     return DataSummary(
         source=spec.source,
         format=_format(spec.source, f"keys {fields}", f"columns {fields}"),
@@ -278,6 +311,10 @@ def _look_at_labels(spec: LabelsSpec) -> DataSummary:
         duplicates=_count_duplicates(hashes),
         texts={"text": texts.summary()},
         labels=dict(sorted(labels.items(), key=lambda item: (-item[1], item[0]))),
+        problem_type=spec.problem_type,
+        numbers=Numbers.of(numbers) if numbers else None,
+        label_counts=Lengths.of(label_counts) if several else None,
+        labels_look_like=looks_like(labels, spec.label_separator) if single else "",
     )
 
 

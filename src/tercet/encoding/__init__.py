@@ -8,8 +8,12 @@ if TYPE_CHECKING:
     from tercet.encoding.batches import Encoded as Encoded
     from tercet.encoding.batches import encode_texts as encode_texts
     from tercet.encoding.classify import Classified as Classified
+    from tercet.encoding.classify import MultiLabelled as MultiLabelled
+    from tercet.encoding.classify import Regressed as Regressed
     from tercet.encoding.classify import Tagged as Tagged
     from tercet.encoding.classify import classify as classify
+    from tercet.encoding.classify import classify_multi_label as classify_multi_label
+    from tercet.encoding.classify import regress as regress
     from tercet.encoding.classify import tag as tag
     from tercet.encoding.embed import Embedded as Embedded
     from tercet.encoding.embed import embed as embed

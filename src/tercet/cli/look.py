@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tercet.data import DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
+    from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
     from tercet.data.summary import Lengths
     from tercet.tokens import Tokenizer
 
-    Spec = TextSpec | PairsSpec | LabelsSpec
+    Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
+CONVERSATION_FIELDS = ("messages_field", "prompt_field", "response_field")
 LABELS = 30  # that are shown, the commonest
 SCRIPTS = 6
 FATES = {
@@ -37,17 +38,26 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
         raise UserError("--max-len counts tokens, which need --tokenizer FOLDER or --recipe NAME; give one of them")
     spec, tokenizer, max_len = _settings(args, source, target)
 
-    from tercet.data import look, measure_tokens
+    from tercet.data import ConversationsSpec, look, measure_tokens
 
     summary = look(spec)
     fitted = None
     if args.recipe is not None or tokenizer is not None:
-        fitted = measure_tokens(spec, tokenizer=tokenizer, max_len=max_len)
+        template = _find_template(args.tokenizer) if tokenizer and isinstance(spec, ConversationsSpec) else None
+        if summary.invalid:
+            print(
+                "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding",
+                file=sys.stderr,
+            )
+        else:
+            fitted = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
     if args.json:
         print(json.dumps({**asdict(summary), "fit": None if fitted is None else asdict(fitted)}, ensure_ascii=False))
         return 0
-    for name, fact in _facts(summary, fitted):
-        print(f"{name:<16}  {fact}")
+    facts = _facts(summary, fitted)
+    width = max(16, *(len(name) for name, _ in facts))
+    for name, fact in facts:
+        print(f"{name:<{width}}  {fact}")
     if summary.looks_like_lines:
         print(
             f"tercet: {source} looks like a document on each line, and is read as one document; "
@@ -65,6 +75,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         "text_field": args.text_field,
         "label_field": args.label_field,
         "encoding": args.encoding or "utf-8",
+        **{name: getattr(args, name) for name in CONVERSATION_FIELDS},
     }
     if args.recipe is None:
         spec, tokenizer = recognise(source, target, over=args.over, **fields), None
@@ -73,7 +84,6 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         return _with_reading(spec, args), tokenizer, args.max_len
 
     from tercet.config import UserError
-    from tercet.data import ConversationsSpec
     from tercet.training.changed_recipe import choose_folder, recipe_with
 
     name = args.recipe
@@ -83,8 +93,6 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     recipe = recipe_with(name, {"data": given} if given else {}, out=choose_folder(name, None), **data)
     if recipe.pretrained is not None:
         raise UserError(f"the recipe {name} takes the tokenizer of {recipe.pretrained}: give --tokenizer with it")
-    if isinstance(recipe.data, ConversationsSpec):
-        raise UserError(f"the recipe {name} learns from conversations, which are not looked at: leave --recipe out")
     return _with_reading(recipe.data, args), None, args.max_len or recipe.model.max_len
 
 
@@ -100,17 +108,31 @@ def _find_tokenizer(name: str) -> "Tokenizer":
     """That of a run or a model, or a `tokenizer.json` itself."""
     from tercet.tokens import Tokenizer
 
+    return Tokenizer.load(_tokenizer_path(name))
+
+
+def _find_template(name: str) -> str | None:
+    """The chat template beside that tokenizer."""
+    from tercet.checkpoint.chat_template import read_chat_template
+
+    return read_chat_template(_tokenizer_path(name).parent)
+
+
+def _tokenizer_path(name: str) -> Path:
     folder = Path(name).expanduser()
     known = (folder / "best" / "tokenizer.json", folder / "tokenizer.json")
-    return Tokenizer.load(next((path for path in known if path.is_file()), folder))
+    return next((path for path in known if path.is_file()), folder)
 
 
 def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str, str]]":
     more = [
-        *([f"{summary.empty:,} more are empty"] if summary.empty else []),
+        *([f"{summary.empty:,} more {'have no answer' if summary.turns else 'are empty'}"] if summary.empty else []),
         *([f"{summary.duplicates:,} are the same as one before"] if summary.duplicates else []),
     ]
     facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *more]))]
+    if summary.turns is not None:
+        roles = ", ".join(f"{count:,} of {role}" for role, count in summary.roles.items())
+        facts += [("messages", _lengths(summary.turns)), ("roles", roles)]
     for side, text in summary.texts.items():
         prefix = f"{side} " if len(summary.texts) > 1 else ""
         scripts = list(text.scripts.items())
@@ -134,14 +156,19 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
         if len(summary.labels) > LABELS:
             facts.append(("", f"and {len(summary.labels) - LABELS:,} more"))
     if summary.invalid:
-        places = ", ".join(f"line {place.line} (byte {place.byte})" for place in summary.invalid_places)
+        several = len({place.path for place in summary.invalid_places}) > 1
+        places = ", ".join(
+            f"{f'{place.path} ' if several else ''}line {place.line} (byte {place.byte})"
+            for place in summary.invalid_places
+        )
         facts.append(("no UTF-8", f"{summary.invalid:,} bytes: {places}{', ...' if summary.invalid > 5 else ''}"))
     if fitted is not None:
         facts.append(("tokens", f"{_lengths(fitted.tokens)} ({fitted.tokenizer}, {fitted.vocab_size:,} ids)"))
     if fitted is not None and fitted.max_len is not None:
         share = f": {fitted.beyond:,} tokens ({fitted.beyond / max(1, fitted.tokens.total):.1%}) are beyond it"
         fate = f" and {FATES[fitted.fate]}{share if fitted.fate == 'cut' else ''}" if fitted.longer else ""
-        facts.append((f"max_len {fitted.max_len}", f"{fitted.longer:,} are longer{fate}"))
+        unanswered = f"; {fitted.unanswered:,} have no answer within it and are left out" if fitted.unanswered else ""
+        facts.append((f"max_len {fitted.max_len}", f"{fitted.longer:,} are longer{fate}{unanswered}"))
     return facts
 
 

@@ -28,7 +28,7 @@ from tercet.data.cache import (
     report_disk_errors,
     write_meta,
 )
-from tercet.data.conversations import COLUMNS, Conversation, ConversationFile
+from tercet.data.conversations import COLUMNS, Conversation, ConversationFile, no_answer_error
 from tercet.data.files import find_path
 from tercet.data.rows import TokenRows
 from tercet.data.specs import ConversationsSpec, HeldOut
@@ -175,9 +175,7 @@ class _ConversationSplit(TextSplit[ConversationFile, Conversation]):
         return item.prompt
 
     def _no_text_error(self, source: ConversationFile) -> UserError:
-        return UserError(
-            f"{source.name} has no conversation with an answer (the role assistant); give a file with some"
-        )
+        return no_answer_error(source)
 
 
 def find_conversations(spec: ConversationsSpec, source: str | None = None) -> ConversationFile:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from tercet.config import UserError, suggest
-from tercet.data.files import check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
 from tercet.data.tables import SEPARATORS, read_table
 from tercet.messages import show
@@ -64,6 +64,7 @@ class ConversationFile:
     prompt_field: str = COLUMNS[0]
     response_field: str = COLUMNS[1]
     encoding: str = "utf-8"
+    errors: Errors = "strict"
 
     @property
     def name(self) -> str:
@@ -77,12 +78,12 @@ class ConversationFile:
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
-            lines = read_lines(self.path, self.encoding)
+            lines = read_lines(self.path, self.encoding, self.errors)
             for location, values in read_json_objects(lines, self.path, [self.messages_field]):
                 yield Conversation(self._read_object(values, location), location)
         else:
             needed = {self.prompt_field: "data.prompt_field", self.response_field: "data.response_field"}
-            for location, row in read_table(read_lines(self.path, self.encoding), str(self.path), needed):
+            for location, row in read_table(read_lines(self.path, self.encoding, self.errors), str(self.path), needed):
                 yield Conversation(_exchange(row[self.prompt_field], row[self.response_field]), location)
 
     def hash(self) -> str:
@@ -120,6 +121,10 @@ class ConversationFile:
                 f"{self.path} is none of {', '.join(SUFFIXES)}, which conversations come in; "
                 f"write {example} on each line of a .jsonl file"
             )
+
+
+def no_answer_error(source: ConversationFile) -> UserError:
+    return UserError(f"{source.name} has no conversation with an answer (the role assistant); give a file with some")
 
 
 def _exchange(prompt: str, response: str) -> tuple[dict[str, str], ...]:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol, cast
 
 from tercet import limits
 from tercet.config import UserError
-from tercet.data.files import check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
 from tercet.data.tables import SEPARATORS, read_table
 
@@ -80,6 +80,7 @@ class LabelFile:
     label_field: str = "label"
     over: Over = "texts"
     encoding: str = "utf-8"
+    errors: Errors = "strict"
 
     @property
     def name(self) -> str:
@@ -94,12 +95,12 @@ class LabelFile:
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
             for location, values in read_json_objects(
-                read_lines(self.path, self.encoding), self.path, [self.text_field, self.label_field]
+                read_lines(self.path, self.encoding, self.errors), self.path, [self.text_field, self.label_field]
             ):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
             needed = {self.text_field: "data.text_field", self.label_field: "data.label_field"}
-            for location, row in read_table(read_lines(self.path, self.encoding), str(self.path), needed):
+            for location, row in read_table(read_lines(self.path, self.encoding, self.errors), str(self.path), needed):
                 label = _read_label(row[self.label_field], location, self.label_field)
                 yield Example((row[self.text_field],), (label,))
 

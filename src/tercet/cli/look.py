@@ -43,7 +43,9 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
     summary = look(spec)
     fitted = None
     if args.recipe is not None or tokenizer is not None:
-        template = _find_template(args.tokenizer) if tokenizer and isinstance(spec, ConversationsSpec) else None
+        template = None
+        if args.tokenizer is not None and isinstance(spec, ConversationsSpec):
+            template = _find_template(args.tokenizer)
         if summary.invalid:
             print(
                 "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding",

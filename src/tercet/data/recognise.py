@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from tercet.data.conversations import COLUMNS, LISTS
 from tercet.data.datasets import DATASETS
@@ -50,7 +50,7 @@ def recognise(
     if target is not None or source in PAIR_DATASETS:
         return PairsSpec(source=source, target=target, encoding=encoding)
     fields = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
-    named = {name: value for name, value in fields.items() if value is not None}
+    named: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     conversations = ConversationsSpec(source=source, encoding=encoding, **named)
     if named:
         return conversations

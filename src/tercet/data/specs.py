@@ -242,6 +242,6 @@ class ConversationsSpec:
             raise ValueError(f"prompt_field and response_field are both {self.prompt_field!r}; set two")
 
     @property
-    def fields(self) -> dict[str, str]:
+    def fields(self) -> dict[str, Any]:
         """Where a conversation stands in an object or a row."""
         return {name: getattr(self, name) for name in ("messages_field", "prompt_field", "response_field")}

@@ -106,11 +106,12 @@ def test_a_table_of_texts(installed: Path, tmp_path: Path) -> None:
     lines, [code] = section("A table")
     few = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24", "task.validation_tokens=256")
     run = runner(installed, tmp_path, lambda words: few)
-    for line in lines:
-        run(line)
+    *_, found = [run(line) for line in lines]
+    rows = [line.split("\t") for line in found.splitlines()]
+    assert all(text == texts[int(number)] for _, number, text in rows)
     nearest = [int(number) for number in re.findall(r"\d+", python(installed, "-c", code, folder=tmp_path))]
+    assert nearest == [int(number) for _, number, _ in rows]
     assert len(nearest) == 3
-    assert all(number < len(texts) for number in nearest)
 
 
 def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:

@@ -138,6 +138,6 @@ def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> N
         texts += pool.texts
     every, ids = [text.text for text in texts], [text.id for text in texts]
     if not has_room(every):
-        kept = "their ids alone" if None not in ids else "the numbers of the texts"
-        print(f"tercet: the texts are too long for an array of them: there are {kept}", file=sys.stderr)
+        kept = "their own" if None not in ids else "the numbers of the texts"
+        print(f"tercet: the texts are too long for an array of them: ids are {kept}", file=sys.stderr)
     write_vectors(file, np.concatenate(vectors), texts=every, ids=ids, probe=probe)

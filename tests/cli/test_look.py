@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.tokens import BPE, Characters, Tokenizer
 
 LINES = [f"the {n} cats sat on the {'very ' * (n % 5)}old mat and looked." for n in range(40)]
@@ -69,6 +71,20 @@ def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) ->
     Path("chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     template, _ = printed(f"{named} --tokenizer . --max-len 70 --json", capsys)
     assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # no names of roles
+
+
+def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = Tokenizer.train(BPE(vocab_size=260), [""])
+    spec = DecoderOnlySpec(
+        vocab_size=tokenizer.vocab_size, max_len=9, stack=StackSpec(d_model=8, n_layers=1, n_heads=1)
+    )
+    template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    save_model("model", DecoderOnly(spec), tokenizer, Card(name="model"), chat_template=template)
+    Path("chat.jsonl").write_text("".join(f'{{"prompt": "{"a" * n}", "response": "b"}}\n' for n in (1, 5, 9)))
+    out, _ = printed("data look chat.jsonl --tokenizer model --max-len 9 --json", capsys)
+    fit = json.loads(out)["fit"]
+    assert (fit["tokens"]["min"], fit["tokens"]["max"]) == (1 + 1 + 1 + 1, 9 + 1 + 1 + 1)
+    assert (fit["longer"], fit["unanswered"]) == (1, 1)
 
 
 def test_what_is_no_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:

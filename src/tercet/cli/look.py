@@ -36,16 +36,17 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
         raise UserError("--recipe has a tokenizer of its own; give one of --recipe and --tokenizer")
     if args.max_len is not None and args.recipe is None and args.tokenizer is None:
         raise UserError("--max-len counts tokens, which need --tokenizer FOLDER or --recipe NAME; give one of them")
-    spec, tokenizer, max_len = _settings(args, source, target)
+    spec, max_len = _settings(args, source, target)
 
     from tercet.data import ConversationsSpec, look, measure_tokens
+
+    tokenizer = template = None
+    if args.tokenizer is not None:
+        tokenizer, template = _find_tokenizer(args.tokenizer, for_chat=isinstance(spec, ConversationsSpec))
 
     summary = look(spec)
     fitted = None
     if args.recipe is not None or tokenizer is not None:
-        template = None
-        if args.tokenizer is not None and isinstance(spec, ConversationsSpec):
-            template = _find_template(args.tokenizer)
         if summary.invalid:
             print(
                 "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding",
@@ -69,8 +70,8 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, Tokenizer | None, int | None]":
-    """How the source is read, the tokenizer that is given, and the context."""
+def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":
+    """How the source is read, and the context."""
     from tercet.data.recognise import recognise
 
     fields: dict[str, Any] = {
@@ -80,10 +81,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         **{name: getattr(args, name) for name in CONVERSATION_FIELDS},
     }
     if args.recipe is None:
-        spec, tokenizer = recognise(source, target, over=args.over, **fields), None
-        if args.tokenizer is not None:
-            tokenizer = _find_tokenizer(args.tokenizer)
-        return _with_reading(spec, args), tokenizer, args.max_len
+        return _with_reading(recognise(source, target, over=args.over, **fields), args), args.max_len
 
     from tercet.config import UserError
     from tercet.training.changed_recipe import choose_folder, recipe_with
@@ -95,7 +93,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     recipe = recipe_with(name, {"data": given} if given else {}, out=choose_folder(name, None), **data)
     if recipe.pretrained is not None:
         raise UserError(f"the recipe {name} takes the tokenizer of {recipe.pretrained}: give --tokenizer with it")
-    return _with_reading(recipe.data, args), None, args.max_len or recipe.model.max_len
+    return _with_reading(recipe.data, args), args.max_len or recipe.model.max_len
 
 
 def _with_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
@@ -106,24 +104,32 @@ def _with_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
     return replace(spec, **given) if isinstance(spec, TextSpec) else spec
 
 
-def _find_tokenizer(name: str) -> "Tokenizer":
-    """That of a run or a model, or a `tokenizer.json` itself."""
+def _find_tokenizer(name: str, *, for_chat: bool) -> "tuple[Tokenizer, str | None]":
+    """That of a run or a model, or a `tokenizer.json` itself; and for conversations the chat template beside it. Where
+    other programs' models begin and end is told by more files than one, so that such a model is opened for them."""
+    from tercet.checkpoint.chat_template import read_chat_template
     from tercet.tokens import Tokenizer
 
-    return Tokenizer.load(_tokenizer_path(name))
-
-
-def _find_template(name: str) -> str | None:
-    """The chat template beside that tokenizer."""
-    from tercet.checkpoint.chat_template import read_chat_template
-
-    return read_chat_template(_tokenizer_path(name).parent)
-
-
-def _tokenizer_path(name: str) -> Path:
     folder = Path(name).expanduser()
     known = (folder / "best" / "tokenizer.json", folder / "tokenizer.json")
-    return next((path for path in known if path.is_file()), folder)
+    path = next((path for path in known if path.is_file()), folder)
+    if (for_chat or not path.is_file()) and _is_model(folder):
+        from tercet.checkpoint import load_model
+
+        trained = load_model(folder)
+        return trained.tokenizer, trained.chat_template
+    return Tokenizer.load(path), read_chat_template(path.parent) if for_chat else None
+
+
+def _is_model(folder: Path) -> bool:
+    from tercet.checkpoint.find_model import find_model
+    from tercet.config import UserError
+
+    try:
+        find_model(folder)
+    except UserError:
+        return False
+    return True
 
 
 def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str, str]]":

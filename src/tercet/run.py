@@ -19,7 +19,7 @@ from tercet.serve.serve_options import ServeOptions
 from tercet.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from tercet.encoding import Classified, Filled, MultiLabelled, Regressed, Tagged
+    from tercet.encoding import Classified, Filled, MultiLabelled, Neighbours, Regressed, Tagged
     from tercet.evaluate import EvaluationOptions, Scores
     from tercet.inspect import Recording
 
@@ -200,6 +200,37 @@ class Run:
             model, self.tokenizer, every, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
         ).vectors
         return vectors[0] if isinstance(texts, str) else vectors
+
+    def search(
+        self,
+        queries: str | Sequence[str],
+        texts: Sequence[str] | np.ndarray,
+        *,
+        top: int = 5,
+        pooling: Pooling = "mean",
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> "Neighbours":
+        """The texts nearest to each query, exactly, by the cosine of their vectors.
+
+        Args:
+            queries: one, or several; the result's arrays are (K,) or (Q, K).
+            texts: to look among, or their vectors (N, D) as `embed` makes them.
+            top: how many, K; fewer where there are fewer texts.
+            pooling: mean of all tokens, or the first one, bos: that which the vectors were made with.
+            batch_tokens: the most tokens of a batch, padding included.
+
+        Raises:
+            UserError: where the vectors are not of this model's width, or a text cannot be encoded.
+        """
+        from tercet.encoding import Neighbours, nearest
+
+        asked = [queries] if isinstance(queries, str) else queries
+        is_embedded = isinstance(texts, np.ndarray)
+        vectors = texts if is_embedded else self.embed(texts, pooling=pooling, batch_tokens=batch_tokens)
+        found = nearest(vectors, self.embed(asked, pooling=pooling, batch_tokens=batch_tokens), top=top)
+        if isinstance(queries, str):
+            return Neighbours(numbers=found.numbers[0], scores=found.scores[0])
+        return found
 
     @overload
     def classify(self, texts: str) -> "Classified": ...

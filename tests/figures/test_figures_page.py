@@ -8,6 +8,7 @@ import pytest
 from planted_faults import FAULTS, Fault
 
 from tercet.checkpoint.metrics import COLUMNS
+from tercet.encoding import Neighbours
 from tercet.evaluate import (
     AnswerScores,
     Comparison,
@@ -46,6 +47,7 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: several labels": figures_of(MultiLabelScores),
     "`evaluate`: numbers": figures_of(RegressionScores),
     "`score`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
+    "`search`": {field.name for field in fields(Neighbours)},
     "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
     "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),
     "`serve`": set(Usage.model_fields),

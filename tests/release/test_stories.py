@@ -6,7 +6,8 @@ import re
 import shlex
 import subprocess
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ TINY = (
     "model.stack.d_model=32", "model.stack.n_layers=1", "model.stack.n_heads=2", "model.max_len=24",
     "task.validation_tokens=256",
 )  # fmt: skip
+LOCKED = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}  # what a story installs is there: the locks have it
 PAIRS = ("task.batch_tokens=512", "data.tokenizer.vocab_size=330", "model.max_len=24", "data.validation={kind: drawn}")
 
 
@@ -38,11 +40,37 @@ def runner(installed: Path, folder: Path, fewer: Callable[[list[str]], tuple[str
 
     def run(line: str) -> str:
         name, *arguments = shlex.split(line)
+        if name == "pip":
+            return python(installed, "-m", name, *arguments, folder=folder, **LOCKED)
         assert name == "tercet"
         more = fewer(arguments) if arguments[0] == "train" and "--more" not in arguments else ()
         return tercet(installed, *arguments, *(w for x in more for w in ("--set", x)), folder=folder)
 
     return run
+
+
+def python(installed: Path, *arguments: str, folder: Path, **variables: str) -> str:
+    command, environment = [installed / "bin" / "python", *arguments], {"PATH": "", "HOME": str(folder), **variables}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def served(installed: Path, line: str, folder: Path) -> Generator[str]:
+    """The address at which the line's server answers, a free port in the place of the line's."""
+    command = [str(installed / "bin" / "tercet"), *shlex.split(re.sub(r"--port \d+", "--port 0", line))[1:]]
+    environment = {"PATH": str(installed / "bin"), "HOME": str(folder), "TERCET_CACHE": str(folder / "cache")}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:")
+            yield address
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 def sequences(count: int) -> list[tuple[str, str]]:
@@ -79,16 +107,12 @@ def test_a_table_of_texts(installed: Path, tmp_path: Path) -> None:
     lines, [code] = section("A table")
     few = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24", "task.validation_tokens=256")
     run = runner(installed, tmp_path, lambda words: few)
-    for line in lines:
-        run(line)
-    done = subprocess.run(
-        [installed / "bin" / "python", "-c", code], cwd=tmp_path, env={"PATH": "", "HOME": str(tmp_path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    nearest = [int(number) for number in re.findall(r"\d+", done.stdout)]
+    *_, found = [run(line) for line in lines]
+    rows = [line.split("\t") for line in found.splitlines()]
+    assert all(text == texts[int(number)] for _, number, text in rows)
+    nearest = [int(number) for number in re.findall(r"\d+", python(installed, "-c", code, folder=tmp_path))]
+    assert nearest == [int(number) for _, number, _ in rows]
     assert len(nearest) == 3
-    assert all(number < len(texts) for number in nearest)
 
 
 LABELS_FEW = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24")
@@ -147,22 +171,11 @@ def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
 
 def ask(installed: Path, folder: Path, serve: str, route: str, question: dict[str, object]) -> Any:
     """The answer of the server that a line of the page starts."""
-    line = re.sub(r"--port \d+", "--port 0", serve)
-    command = [str(installed / "bin" / "tercet"), *shlex.split(line)[1:], "--no-key"]
-    environment = {"PATH": str(installed / "bin"), "HOME": str(folder), "TERCET_CACHE": str(folder / "cache")}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as server:
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().strip()
-            assert address.startswith("http://127.0.0.1:")
-            body = json.dumps(question).encode()
-            request = urllib.request.Request(f"{address}{route}", body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return json.load(response)
-        finally:
-            server.terminate()
-            server.wait(60)
+    with served(installed, serve, folder) as address:
+        body = json.dumps(question).encode()
+        request = urllib.request.Request(f"{address}{route}", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)
 
 
 def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: Path) -> None:
@@ -177,6 +190,27 @@ def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: 
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
+def test_conversations_and_the_client_of_openai(installed: Path, tmp_path: Path) -> None:
+    smollm2(installed, tmp_path, "model.max_len=96")
+    drinks = ("tea", "milk", "water", "juice")
+    talks = [(f"Is there {drink}{', please' * (n % 4)}?", f"Yes: {drink}.") for n in range(30) for drink in drinks]
+    rows = (
+        {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+        for question, answer in talks
+    )
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (*before, serve), [code] = section("Conversations")
+    run = runner(installed, tmp_path, lambda words: (*FEW, "task.sample_conversations=1"))
+    assert "already satisfied: openai" in run(before[0])
+    for line in before[1:]:
+        assert run(line)
+    with served(installed, serve, tmp_path) as address:
+        printed = python(installed, "-c", code.replace("http://127.0.0.1:8123/", address), folder=tmp_path)
+    length = (len(printed) - 1) // 2
+    assert length > 0
+    assert printed == f"{printed[:length]}\n{printed[:length]}"  # the answer whole, and in pieces
+
+
 def minilm(folder: Path) -> None:
     """A folder as all-MiniLM-L6-v2 is kept; itself, where the package is installed."""
     import importlib.util
@@ -187,10 +221,10 @@ def minilm(folder: Path) -> None:
     folder.symlink_to(Path(found.origin).parent / "model")
 
 
-def smollm2(installed: Path, folder: Path) -> None:
+def smollm2(installed: Path, folder: Path, *settings: str) -> None:
     """A folder with a small Llama in a GGUF file: one of ours that was just begun, for the real one takes minutes."""
     pytest.importorskip("gguf")
-    settings = (*FEW, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
-    more = [word for setting in settings for word in ("--set", setting)]
+    small = (*FEW, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
+    more = [word for setting in (*small, *settings) for word in ("--set", setting)]
     tercet(installed, "train", "demo", "--out", "begun", *more, folder=folder)
     tercet(installed, "convert", "begun", "smollm2", "--to", "gguf", folder=folder)

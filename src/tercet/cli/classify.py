@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.search import add_batches
-from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
+from tercet.cli.texts import POOL, add_batches, add_input, read_texts, tell_cut
 from tercet.spec import ProblemType, Share
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, get_args
 
-from tercet.cli.look import look_at
+from tercet.cli.look import CONVERSATION_FIELDS, look_at
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import READING, add_reading
 from tercet.spec import Context, ProblemType
@@ -27,7 +27,7 @@ def register(verbs: Verbs) -> None:
         "data",
         help="list the named datasets, or look into a source",
         description="List the named datasets; count what is in a source as training would read it; or, with `look` "
-        "before it, say all about it: what it is, lengths, scripts, labels, doubles, what is empty, no UTF-8 or long.",
+        "before it, say all of it: what it is, lengths, scripts, labels, roles, doubles, empty, no UTF-8, long.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare",
     )
     parser.add_argument(
@@ -48,6 +48,9 @@ def register(verbs: Verbs) -> None:
     )
     look = parser.add_argument_group("look")
     look.add_argument("--json", action="store_true", help="print one JSON object")
+    look.add_argument("--messages-field", metavar="NAME", help="of conversations, the key of the messages")
+    look.add_argument("--prompt-field", metavar="NAME", help="or the key or column of the prompt")
+    look.add_argument("--response-field", metavar="NAME", help="and of the response to it")
     look.add_argument("--recipe", metavar="RECIPE", help="count the tokens that this recipe's tokenizer makes of it")
     look.add_argument("--tokenizer", metavar="FOLDER", help="or those of a run's, a model's, or of a tokenizer.json")
     look.add_argument(
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     target = others[0] if others else None
     if len(others) > 1:
         raise UserError(f"{source} and {target} are a source and its target, and {others[1]} is one too many")
-    flags = [flag for flag in ("json", "recipe", "tokenizer", "max_len") if getattr(args, flag)]
+    flags = [flag for flag in (*CONVERSATION_FIELDS, "json", "recipe", "tokenizer", "max_len") if getattr(args, flag)]
     if flags and not is_look:
         raise UserError(f"--{flags[0].replace('_', '-')} is for `tercet data look SOURCE`; write it so")
     try:

@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tercet.cli.decoding import add_beam, search_of
 from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.search import add_batches, add_beam, search_of
 from tercet.cli.show import show
-from tercet.cli.texts import READING, add_reading, tell_cut
+from tercet.cli.texts import READING, add_batches, add_reading, tell_cut
 from tercet.spec import Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, cast
 
 from tercet.config import UserError
-from tercet.data.files import check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.label_values import (
     parse_number,
     read_indicators,
@@ -97,6 +97,7 @@ class LabelFile:
     problem_type: ProblemType = "single_label_classification"
     label_separator: str = ","
     label_fields: tuple[str, ...] = ()
+    errors: Errors = "strict"
 
     @property
     def name(self) -> str:
@@ -109,7 +110,7 @@ class LabelFile:
             UserError: where the file cannot be read, or a row has no text or no label.
         """
         self._check()
-        lines = read_lines(self.path, self.encoding)
+        lines = read_lines(self.path, self.encoding, self.errors)
         if uncompressed_suffix(self.path) == ".jsonl":
             for location, values in read_json_objects(lines, self.path, [self.text_field, *self._label_settings]):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)

@@ -1,4 +1,5 @@
-"""What a file is, seen from its name and its first lines: text, pairs or labelled texts, as the settings to read it.
+"""What a file is, seen from its name and its first lines, as the settings to read it: text, pairs, labelled texts or
+conversations.
 
 Labels are lists or numbers where the first of a JSONL file can be nothing else. In a table all is text: 3 may be a
 number or the name of a class, so what they look like is only said (`looks_like`).
@@ -10,15 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+from tercet.data.conversations import COLUMNS, LISTS
 from tercet.data.datasets import DATASETS
 from tercet.data.files import find_path, read_lines, uncompressed_suffix
 from tercet.data.label_datasets import LABEL_DATASETS
 from tercet.data.label_values import NUMBER
 from tercet.data.pair_datasets import PAIR_DATASETS
 from tercet.data.sources import DocumentFiles
-from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.data.tables import SEPARATORS
 from tercet.spec import ProblemType
 
@@ -35,23 +37,33 @@ def recognise(
     label_field: str | None = None,
     over: Literal["texts", "tokens"] | None = None,
     problem_type: ProblemType | None = None,
-) -> TextSpec | PairsSpec | LabelsSpec:
+    messages_field: str | None = None,
+    prompt_field: str | None = None,
+    response_field: str | None = None,
+) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
     """The settings that read `source`, a named dataset or a path.
 
     A table or JSONL with the fields "source" and "target" is pairs, one with a text and a "label" labelled texts, and
-    with a text alone it is text. A `.tsv` file of two columns that names neither is pairs.
+    with a text alone it is text; without these, one with messages or a prompt and its response is conversations. A
+    `.tsv` file of two columns that names neither is pairs.
 
     Args:
         target: the file of translations, line by line.
         text_field, label_field: where there is none, "text" and "label" (or "tokens" and "labels").
         over: what is labelled; where it is said, the source is labelled texts.
         problem_type: of which kind the labels are; where it is said, the source is labelled texts.
+        messages_field, prompt_field, response_field: where one is said, the source is conversations.
 
     Raises:
         UserError: where there is no such source, or it has none of these fields.
     """
     if target is not None or source in PAIR_DATASETS:
         return PairsSpec(source=source, target=target, encoding=encoding)
+    fields = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
+    named: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    conversations = ConversationsSpec(source=source, encoding=encoding, **named)
+    if named:
+        return conversations
     text = TextSpec(source=source, encoding=encoding, text_field=text_field or "text")
     if source in DATASETS:
         return text
@@ -70,17 +82,21 @@ def recognise(
     if not path.is_file():
         DocumentFiles(root=path).files()
         return text
-    fields = _read_fields(path, encoding)
+    found = _read_fields(path, encoding)
     said = (label_field, over, problem_type) != (None, None, None)
-    if said or {text.text_field, "label"} <= fields:
+    if said or {text.text_field, "label"} <= found:
         kind = problem_type or kind_of_labels(source, encoding, labelled.label_field, over=labelled.over)
         return replace(labelled, problem_type=kind)
-    if {"tokens", "labels"} <= fields and text_field is None:
+    if {"tokens", "labels"} <= found and text_field is None:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
-    if text_field is None and (
-        {"source", "target"} <= fields or (_is_table(path) and _has_two_columns(path, encoding))
-    ):
-        return PairsSpec(source=source, encoding=encoding)
+    if text_field is None:
+        if {"source", "target"} <= found:
+            return PairsSpec(source=source, encoding=encoding)
+        has_messages = uncompressed_suffix(path) == ".jsonl" and not found.isdisjoint(LISTS)
+        if (has_messages or {*COLUMNS} <= found) and text.text_field not in found:
+            return conversations
+        if _is_table(path) and _has_two_columns(path, encoding):
+            return PairsSpec(source=source, encoding=encoding)
     return text
 
 

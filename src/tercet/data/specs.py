@@ -228,9 +228,12 @@ class ConversationsSpec:
     """Conversations, whose answers are learnt.
 
     Args:
-        source: a `.jsonl` file with a list of messages on each line, or a `.csv` or `.tsv` file with the columns prompt
-            and response; also as `.gz`.
-        messages_field: the key of the list in JSONL; each message has a role (system, user or assistant) and a content.
+        source: a `.jsonl` file with a list of messages on each line, or with a prompt and its response, or a `.csv` or
+            `.tsv` file with a column of each; also as `.gz`.
+        messages_field: the key of the list in JSONL; each message has a role (system, user or assistant) and a content,
+            or a from (system, human or gpt) and a value, as ShareGPT's. Where there is no "messages", "conversations"
+            is taken for it.
+        prompt_field, response_field: the keys or columns of a prompt and of the response to it.
         chat_template: the file of a Jinja template, in the place of the pretrained model's own, or where it has none of
             a plain one.
         validation: some of the conversations, or another file.
@@ -240,6 +243,8 @@ class ConversationsSpec:
 
     source: Name
     messages_field: Name = "messages"
+    prompt_field: Name = "prompt"
+    response_field: Name = "response"
     chat_template: Name | None = None
     validation: Drawn | HeldOut = Drawn()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
@@ -247,3 +252,10 @@ class ConversationsSpec:
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
+        if self.prompt_field == self.response_field:
+            raise ValueError(f"prompt_field and response_field are both {self.prompt_field!r}; set two")
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Where a conversation stands in an object or a row."""
+        return {name: getattr(self, name) for name in ("messages_field", "prompt_field", "response_field")}

@@ -127,7 +127,7 @@ def t5(*networks: str, tied: tuple[bool, ...] = (True,)) -> Settings:
             "relative_attention_num_buckets": drawn.choice([4, 8, 32]), "feed_forward_proj": drawn.choice(networks),
             "relative_attention_max_distance": drawn.choice([17, 20, 128]), "tie_word_embeddings": drawn.choice(tied),
             "layer_norm_epsilon": drawn.choice([1e-6, 1e-3]), "pad_token_id": 0, "decoder_start_token_id": 0,
-            "eos_token_id": 1,
+            "eos_token_id": 1, "initializer_factor": 0.3,  # of scores that nothing divides, else a softmax is a maximum
         }  # fmt: skip
 
     return draw

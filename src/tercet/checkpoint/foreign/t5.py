@@ -78,7 +78,7 @@ CONTEXT = 512  # tokens that they were trained with, where the config does not s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class T5Family:
     """In what one of them differs from the others.
 
     Attributes:
@@ -95,9 +95,9 @@ class Family:
 
 
 FAMILIES = {
-    "t5": Family(kind="T5", feed_forward="relu"),
-    "mt5": Family(kind="MT5", divides=False),
-    "umt5": Family(kind="UMT5", per_layer=True),
+    "t5": T5Family(kind="T5", feed_forward="relu"),
+    "mt5": T5Family(kind="MT5", divides=False),
+    "umt5": T5Family(kind="UMT5", per_layer=True),
 }
 
 
@@ -220,7 +220,7 @@ def _config(spec: EncoderDecoderSpec, model_type: str, position: RelativeBias, *
     }
 
 
-def _spec(config: Mapping[str, Any], family: Family, *, tied: bool) -> EncoderDecoderSpec:
+def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> EncoderDecoderSpec:
     rate = read_value(config, "dropout_rate", float, 0.1)
     activation, gated = _read_network(read_value(config, "feed_forward_proj", str, family.feed_forward))
     n_layers = read_value(config, "num_layers", int)
@@ -253,7 +253,7 @@ def _spec(config: Mapping[str, Any], family: Family, *, tied: bool) -> EncoderDe
     )
 
 
-def _divides(config: Mapping[str, Any], family: Family) -> bool:
+def _divides(config: Mapping[str, Any], family: T5Family) -> bool:
     """Newer files say it by itself; in older ones the first T5 alone has its embeddings tied."""
     return family.divides and read_bool(config, "scale_decoder_outputs", read_bool(config, "tie_word_embeddings", True))
 

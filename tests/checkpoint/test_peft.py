@@ -48,10 +48,16 @@ MARIAN: dict[str, Any] = {
     "encoder": {**POST, "position": "sinusoidal", "activation": "relu"},
     "decoder": {**POST, "position": "sinusoidal", "activation": "relu"},
 }  # fmt: skip
-MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN}
+RELATIVE = {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_head": 6, "d_ff": 34, "position": "relative_bias",
+            "norm": "rms", "norm_bias": False, "bias": False, "activation": "gelu_tanh", "gated": True}  # fmt: skip
+T5: dict[str, Any] = {
+    "family": "encoder-decoder", "max_len": 11, "scale_embedding": True, "encoder": RELATIVE, "decoder": RELATIVE,
+}  # fmt: skip
+MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN, "t5": T5}
 THEIR_TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"], "qwen3": ["q_proj", "k_proj"],
     "bert": ["query", "output.dense"], "marian": ["q_proj", "k_proj", "out_proj", "fc1", "fc2"],
+    "t5": ["q", "v", "wi_0", "wo"],
 }  # fmt: skip
 
 

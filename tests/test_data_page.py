@@ -32,6 +32,7 @@ def write_files() -> None:
     sentences = [draw.choices(list(words), k=draw.randint(1, 6)) for _ in range(200)]
     lines = (f"{' '.join(each)},{' '.join(words[word] for word in each)}\n" for each in sentences)
     Path("pairs.csv").write_text("source,target\n" + "".join(lines))
+    Path("chat.csv").write_text("question,answer\n" + "".join(f'"{text}",yes\n' for text in texts))
     Path("sentences.csv").write_text("id,english\n1,one two\n2,four\n")
     lists = [[(start + 3 * step) % 100 for step in range(draw.randint(5, 20))] for start in range(400)]
     np.array([number for each in lists for number in [*each, 100]], np.uint16).tofile("train.bin")
@@ -53,7 +54,9 @@ def test_every_command_runs(
     write_files()
     commands = [line for block in COMMANDS.findall(PAGE.read_text()) for line in block.splitlines()]
     assert len(commands) >= 15
-    looks = [line for line in commands if "runs/pairs --max-len" in line]  # which a reader has by then
+    looks = [
+        line for line in commands if line.startswith("tercet data look") and " runs/" in line
+    ]  # which a reader has by then
     for line in [*(line for line in commands if line not in looks), *looks]:
         name, *arguments = shlex.split(line)
         assert name == "tercet"

@@ -19,15 +19,8 @@ from tercet.serve.serve_options import ServeOptions
 from tercet.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from tercet.encoding import Classified, Filled, Tagged
-    from tercet.evaluate import (
-        AnswerScores,
-        EvaluationOptions,
-        LabelScores,
-        LanguageScores,
-        MaskedScores,
-        TranslationScores,
-    )
+    from tercet.encoding import Classified, Filled, MultiLabelled, Neighbours, Regressed, Tagged
+    from tercet.evaluate import EvaluationOptions, Scores
     from tercet.inspect import Recording
 
 
@@ -208,6 +201,37 @@ class Run:
         ).vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
+    def search(
+        self,
+        queries: str | Sequence[str],
+        texts: Sequence[str] | np.ndarray,
+        *,
+        top: int = 5,
+        pooling: Pooling = "mean",
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> "Neighbours":
+        """The texts nearest to each query, exactly, by the cosine of their vectors.
+
+        Args:
+            queries: one, or several; the result's arrays are (K,) or (Q, K).
+            texts: to look among, or their vectors (N, D) as `embed` makes them.
+            top: how many, K; fewer where there are fewer texts.
+            pooling: mean of all tokens, or the first one, bos: that which the vectors were made with.
+            batch_tokens: the most tokens of a batch, padding included.
+
+        Raises:
+            UserError: where the vectors are not of this model's width, or a text cannot be encoded.
+        """
+        from tercet.encoding import Neighbours, nearest
+
+        asked = [queries] if isinstance(queries, str) else queries
+        is_embedded = isinstance(texts, np.ndarray)
+        vectors = texts if is_embedded else self.embed(texts, pooling=pooling, batch_tokens=batch_tokens)
+        found = nearest(vectors, self.embed(asked, pooling=pooling, batch_tokens=batch_tokens), top=top)
+        if isinstance(queries, str):
+            return Neighbours(numbers=found.numbers[0], scores=found.scores[0])
+        return found
+
     @overload
     def classify(self, texts: str) -> "Classified": ...
 
@@ -215,12 +239,44 @@ class Run:
     def classify(self, texts: list[str]) -> "list[Classified]": ...
 
     def classify(self, texts: str | list[str]) -> "Classified | list[Classified]":
-        """The label of a text, or of each in a list, with its probability; for labels of words there is `tag`."""
+        """The label of a text, or of each in a list, with its probability; for labels of words there is `tag`, for
+        several labels of a text `classify_multi_label`, and for numbers `regress`."""
         from tercet.encoding import classify
 
         every = [texts] if isinstance(texts, str) else texts
         classified = classify(self.trained.require("classify").require_labels("texts"), self.tokenizer, every)
         return classified[0] if isinstance(texts, str) else classified
+
+    @overload
+    def classify_multi_label(self, texts: str, *, threshold: float = 0.5) -> "MultiLabelled": ...
+
+    @overload
+    def classify_multi_label(self, texts: list[str], *, threshold: float = 0.5) -> "list[MultiLabelled]": ...
+
+    def classify_multi_label(
+        self, texts: str | list[str], *, threshold: float = 0.5
+    ) -> "MultiLabelled | list[MultiLabelled]":
+        """The labels of a text, or of each in a list: those with a probability above `threshold`."""
+        from tercet.encoding import classify_multi_label
+
+        every = [texts] if isinstance(texts, str) else texts
+        model = self.trained.require("classify").require_labels("texts")
+        labelled = classify_multi_label(model, self.tokenizer, every, threshold=threshold)
+        return labelled[0] if isinstance(texts, str) else labelled
+
+    @overload
+    def regress(self, texts: str) -> "Regressed": ...
+
+    @overload
+    def regress(self, texts: list[str]) -> "list[Regressed]": ...
+
+    def regress(self, texts: str | list[str]) -> "Regressed | list[Regressed]":
+        """The number of a text, or of each in a list, in the unit of those that were learnt from."""
+        from tercet.encoding import regress
+
+        every = [texts] if isinstance(texts, str) else texts
+        regressed = regress(self.trained.require("classify").require_labels("texts"), self.tokenizer, every)
+        return regressed[0] if isinstance(texts, str) else regressed
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagged]":
         """The label of each word in each list of words, with its probability."""
@@ -228,9 +284,7 @@ class Run:
 
         return tag(self.trained.require("classify").require_labels("tokens"), self.tokenizer, sentences)
 
-    def evaluate(
-        self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]"
-    ) -> "LanguageScores | TranslationScores | MaskedScores | LabelScores | AnswerScores":
+    def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
         """How good the model is on text that it has not seen.
 
         A language model: on the validation part of the training's data, or on the whole of `data`; settings as in

@@ -16,7 +16,7 @@ import types
 from collections.abc import Iterator
 from functools import cache
 from numbers import Real
-from typing import Annotated, Any, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval as Interval
 from annotated_types import Len as Len
@@ -46,6 +46,8 @@ ShareBetween = Annotated[float, Interval(gt=0, lt=1)]
 LearningRate = Annotated[float, Interval(ge=0, le=1000)]
 WeightDecay = Annotated[float, Interval(ge=0, le=100)]
 Epsilon = Annotated[float, Interval(ge=0, le=1)]
+TargetMean = Annotated[float, Interval(ge=-limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]  # of labels that are numbers
+TargetDeviation = Annotated[float, Interval(gt=1 / limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]
 Deviation = Annotated[float, Interval(ge=0, le=1000)]  # of weights when they begin
 
 # What is asked of a trained model.
@@ -66,6 +68,9 @@ BodyBytes = Annotated[int, Interval(ge=1, le=1 << 40)]
 Seconds = Annotated[float, Interval(ge=0, le=86_400)]
 PoolLines = Annotated[int, Interval(ge=1, le=limits.POOL_LINES)]
 
+# Of labels, in the words of the transformers library: one of several, any number of them, or a number.
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+
 # A path, or the name of a file's column, an encoding, a project: what the system takes, and no NUL or line break.
 Name = Annotated[str, Len(1, 4096)]
 
@@ -84,6 +89,14 @@ def spec(cls: type[Class]) -> type[Class]:
 
     setattr(cls, "__post_init__", check)  # noqa: B010 - a type has no such attribute, says the type checker
     return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+def check_problem_type(problem_type: ProblemType, over: str) -> None:
+    """Raises:
+    ValueError: where tokens are to have something else than one label each.
+    """
+    if over == "tokens" and problem_type != "single_label_classification":
+        raise ValueError(f"problem_type={problem_type} is for texts, and a token has one label: set over to texts")
 
 
 @cache

@@ -14,11 +14,12 @@ from folders_of_others import shaken, written, written_greedily
 from torch import Tensor
 
 from tercet.checkpoint import convert, load_model
-from tercet.models import AnyModel, DecoderOnly, EncoderOnly
+from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 
 B, T, VOCABULARY, LABELS = 2, 5, 23, 3
 PAD = 1  # whose id RoBERTa counts positions from
 HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model")
+TRANSLATES = ("ForConditionalGeneration",)
 Settings = Callable[[random.Random], dict[str, Any]]
 
 
@@ -30,6 +31,7 @@ class Family:
         name: with which its classes begin.
         settings: those of its config.
         heads: with which its classes end, one after another.
+        untied: whether every other one gets a matrix of its own for the logits, which its config does not ask for.
         written_as: with which the classes of what we write begin.
     """
 
@@ -37,6 +39,7 @@ class Family:
     settings: Settings
     written_as: str
     heads: tuple[str, ...] = ("ForCausalLM",)
+    untied: bool = False
 
     def draw(self, seed: int) -> Any:
         """A random model of theirs, in eval mode."""
@@ -44,7 +47,10 @@ class Family:
         settings = self.settings(drawn)
         kind = getattr(transformers, f"{self.name}{self.heads[seed % len(self.heads)]}")
         torch.manual_seed(seed)
-        return shaken(kind(getattr(transformers, f"{self.name}Config")(**settings)), seed)
+        model = kind(getattr(transformers, f"{self.name}Config")(**settings))
+        if self.untied and seed % 2:
+            model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+        return shaken(model, seed)
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,21 @@ def distilbert(drawn: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def t5(*networks: str, tied: tuple[bool, ...] = (True,)) -> Settings:
+    def draw(drawn: random.Random) -> dict[str, Any]:
+        heads = drawn.choice([1, 2, 3, 6])
+        return {
+            "vocab_size": VOCABULARY, "d_model": drawn.choice([20, 31]), "d_kv": drawn.choice([4, 10, 16]), "d_ff": 29,
+            "num_heads": heads, "num_layers": drawn.choice([1, 2, 3]), "num_decoder_layers": drawn.choice([1, 2, 3]),
+            "relative_attention_num_buckets": drawn.choice([4, 8, 32]), "feed_forward_proj": drawn.choice(networks),
+            "relative_attention_max_distance": drawn.choice([17, 20, 128]), "tie_word_embeddings": drawn.choice(tied),
+            "layer_norm_epsilon": drawn.choice([1e-6, 1e-3]), "pad_token_id": 0, "decoder_start_token_id": 0,
+            "eos_token_id": 1, "initializer_factor": 0.3,  # of scores that nothing divides, else a softmax is a maximum
+        }  # fmt: skip
+
+    return draw
+
+
 def roberta(name: str) -> Family:
     return Family(name=name, settings=bert_like(lambda drawn: {}), written_as="Bert", heads=HEADS)
 
@@ -158,6 +179,12 @@ FAMILIES = {
     "XLM-RoBERTa": roberta("XLMRoberta"),
     "CamemBERT": roberta("Camembert"),
     "DistilBERT": Family(name="DistilBert", settings=distilbert, written_as="DistilBert", heads=HEADS),
+    "T5": Family(
+        name="T5", written_as="T5", heads=TRANSLATES, untied=True,
+        settings=t5("relu", "gated-gelu", "gated-silu", "gelu", tied=(True, False)),
+    ),
+    "mT5": Family(name="MT5", settings=t5("gated-gelu"), written_as="T5", heads=TRANSLATES, untied=True),
+    "umT5": Family(name="UMT5", settings=t5("gated-gelu", "relu"), written_as="UMT5", heads=TRANSLATES),
 }  # fmt: skip
 
 
@@ -183,16 +210,25 @@ def distance(family: Family, seed: int, folder: Path, *, dtype: torch.dtype = to
         max((mine - other).abs().max().item() for mine, other in _answers(ours, model, tokens, segments))
         for model in (theirs, again)
     )
-    if not isinstance(ours, DecoderOnly):
+    if isinstance(ours, EncoderOnly):
         return Distance(read, wrote, None)
-    greedy = written_greedily(ours, tokens, 8)
+    if isinstance(ours, EncoderDecoder):
+        greedy = written_greedily(ours, torch.zeros(B, 1, dtype=torch.long), 8, source=tokens)
+    else:
+        greedy = written_greedily(ours, tokens, 8)
     return Distance(read, wrote, torch.equal(greedy, _greedily(theirs, tokens)))
 
 
 def _answers(ours: AnyModel, theirs: Any, tokens: Tensor, segments: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """What both answer: logits, or those of the head that there is; of encoders with a padded row."""
+    """What both answer: logits, or those of the head that there is; of encoders and sources with a padded row."""
     if isinstance(ours, DecoderOnly):
         yield ours(tokens), theirs(tokens).logits
+        return
+    if isinstance(ours, EncoderDecoder):
+        long = torch.arange(2, 2 + 4 * T * B).view(B, -1) % VOCABULARY  # beyond distances that have a bucket each
+        mask = torch.arange(4 * T) < torch.tensor([[4 * T], [T]])
+        theirs_told = {"input_ids": long, "attention_mask": mask.long(), "decoder_input_ids": long.flip(1)}
+        yield ours(long, long.flip(1), source_token_mask=mask), theirs(**theirs_told, use_cache=False).logits
         return
     assert isinstance(ours, EncoderOnly)
     mask = torch.arange(T) < torch.tensor([[T], [T - 2]])
@@ -215,7 +251,9 @@ def _answers(ours: AnyModel, theirs: Any, tokens: Tensor, segments: Tensor) -> I
 
 def _greedily(theirs: Any, tokens: Tensor) -> Tensor:
     mask = torch.ones_like(tokens)
+    translates = theirs.config.is_encoder_decoder
+    first = 1 if translates else tokens.shape[1]
     return theirs.generate(
         tokens, attention_mask=mask, do_sample=False, max_new_tokens=8, min_new_tokens=8, eos_token_id=None,
-        pad_token_id=0,
-    )[:, tokens.shape[1] :]  # fmt: skip
+        pad_token_id=0, use_cache=not translates,  # a T5's cache has a layer for each of its encoder's, not decoder's
+    )[:, first:]  # fmt: skip

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from converted import opened_by_theirs, taken_out, tensors
 from families_of_others import FAMILIES, VOCABULARY, distance
-from folders_of_others import edited, words, written
+from folders_of_others import edited, shaken, words, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -23,11 +25,13 @@ from torch import Tensor
 from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.folder import READERS
 from tercet.checkpoint.foreign.llama import from_llama
+from tercet.checkpoint.foreign.t5 import to_t5
 from tercet.checkpoint.foreign.unsupported import UNSUPPORTED
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.kernel import warm_up
-from tercet.models import BranchDropout, Dropout, EncoderOnlySpec
+from tercet.models import BranchDropout, Dropout, EncoderDecoder, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
+from tercet.nn import RelativeBias
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 # These have tests of their own that run at every turn, or are RoBERTa by another name.
@@ -152,6 +156,18 @@ ATTENTION = "model.layers.0.self_attn"
         ("DistilBERT", 0, {}, {"vocab_layer_norm.bias": None}, r"DistilBERT: vocab_layer_norm\.bias missing"),
         ("DistilBERT", 1, {}, {"pre_classifier.bias": None}, r"DistilBERT: pre_classifier\.bias missing"),
         ("DistilBERT", 1, {"activation": "sin"}, {}, "activation is 'sin', which Tercet does not have"),
+        ("T5", 0, {"feed_forward_proj": "gated-sin"}, {}, "feed_forward_proj is 'sin', which Tercet does not have"),
+        (
+            "T5",
+            0,
+            {"relative_attention_num_buckets": 7},
+            {},
+            "of this T5 does not fit together: n_buckets=7 must be even",
+        ),
+        ("T5", 0, {"d_kv": 3}, {}, r"SelfAttention\.q\.weight has shape .* where the config needs"),
+        ("T5", 0, {}, {"shared.weight": None}, r"T5: shared\.weight missing"),
+        ("T5", 0, {}, {"encoder.embed_tokens.weight": torch.ones(23, 20)}, r"embed_tokens\.weight is not the same as"),
+        ("umT5", 0, {"model_type": "t5"}, {}, r"T5: .*block\.1\.layer\.0\.SelfAttention\.relative_.* unknown"),
     ],
 )
 def test_a_wrong_folder_is_refused_in_one_line(
@@ -198,7 +214,7 @@ ANY_VALUE = st.sampled_from(
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_whatever_a_config_says_it_is_a_model_or_a_user_error(data: st.DataObject) -> None:
-    name, seed = data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT"])), 1
+    name, seed = data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT", "T5"])), 1
     config, state = whole(name, seed)
     changed = config | data.draw(st.dictionaries(st.sampled_from(sorted(config)), ANY_VALUE, min_size=1, max_size=2))
     changed["model_type"] = config["model_type"]
@@ -217,6 +233,71 @@ def test_old_robertas_keep_a_pooler_that_their_classifier_does_not_read(tmp_path
     before = load_model(folder).model.state_dict()
     after = load_model(edited(folder, unread | {"roberta.embeddings.position_ids": torch.arange(19)[None]})).model
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.state_dict().items())
+
+
+def test_a_flan_t5_of_older_files_has_its_own_matrix_for_undivided_logits(tmp_path: Path) -> None:
+    """They say it by `tie_word_embeddings` alone, and keep a bias across that nothing reads."""
+    theirs = FAMILIES["T5"].draw(1)
+    folder = written(tmp_path / "theirs", theirs)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("scale_decoder_outputs", None)
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    model = load_model(edited(folder, {unread: torch.ones(8, 3)})).model
+    assert (model.spec.tie_embeddings, model.spec.scale_embedding) == (False, False)
+    theirs.config.scale_decoder_outputs = False
+    tokens = torch.randint(2, VOCABULARY, (2, 9))
+    assert isinstance(model, EncoderDecoder)
+    assert (model(tokens, tokens) - theirs(input_ids=tokens, decoder_input_ids=tokens).logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"share_embeddings": False}, "share_embeddings is false, which no T5 of"),
+        ({"logit_bias": True}, "logit_bias is true"),
+        ({"decoder": {"d_ff": 17}}, r"decoder\.inner_width is 17, .* could be converted"),
+        ({"decoder": {"position": RelativeBias(n_buckets=16)}}, r"decoder\.position\.n_buckets is 16"),
+        ({"encoder": {"gated": True}, "decoder": {"gated": True}}, r"encoder\.activation is gelu, which"),
+        ({"encoder": {"bias": True}}, r"encoder\.bias\.qkv is true"),
+        ({"decoder": {"n_heads": 4}}, r"decoder\.n_heads is 4"),
+        ({"encoder": {"position": RelativeBias(per_layer=True)}}, r"decoder\.position\.per_layer is false, .* UMT5"),
+    ],
+)
+def test_what_no_t5_has_is_not_written_as_one(change: dict[str, Any], message: str) -> None:
+    stack = StackSpec(
+        d_model=12, n_layers=1, n_heads=2, d_head=6, d_ff=9, position=RelativeBias(), norm="rms", norm_bias=False,
+        bias=False,
+    )  # fmt: skip
+    sides = {side: replace(stack, **change.pop(side, {})) for side in ("encoder", "decoder")}
+    with pytest.raises(UserError, match=message):
+        to_t5(EncoderDecoder(EncoderDecoderSpec(vocab_size=23, **sides, **change)))
+
+
+@pytest.mark.parametrize(("tied", "scaled"), [(True, True), (True, False), (False, True), (False, False)])
+def test_our_own_translator_leaves_as_a_t5(tied: bool, scaled: bool, tmp_path: Path) -> None:
+    stack = StackSpec(
+        d_model=12, n_layers=2, n_heads=3, d_ff=9, position=RelativeBias(n_buckets=8, max_distance=9), norm="rms",
+        norm_bias=False, bias=False, gated=True, activation="gelu_tanh",
+    )  # fmt: skip
+    spec = EncoderDecoderSpec(
+        vocab_size=23, pad_vocab_to=8, encoder=stack, decoder=replace(stack, n_layers=1), tie_embeddings=tied,
+        scale_embedding=scaled,
+    )  # fmt: skip
+    model = shaken(EncoderDecoder(spec), 3)
+    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
+    assert type(theirs).__name__ == "T5ForConditionalGeneration"
+    assert (theirs.lm_head.weight.data_ptr() == theirs.shared.weight.data_ptr()) == tied  # equal ones are one there
+    assert (
+        len([name for name in tensors(tmp_path / "theirs") if name in ("shared.weight", "lm_head.weight")]) == 1
+    ) == (tied and scaled)
+    tokens = torch.randint(3, 23, (2, 17))
+    apart = theirs(input_ids=tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)
+    assert apart.abs().max() < 1e-5
+    again = read_spec(tmp_path / "theirs")
+    assert isinstance(again, EncoderDecoderSpec)
+    assert again.encoder.position == stack.position
+    assert again.tie_embeddings == tied
 
 
 def test_rates_of_dropout_are_where_distilbert_has_them(tmp_path: Path) -> None:
@@ -242,6 +323,7 @@ def test_rates_of_dropout_are_where_distilbert_has_them(tmp_path: Path) -> None:
         ("RoBERTa", 3, "embed"),
         ("DistilBERT", 1, "classify"),
         ("XLM-RoBERTa", 2, "classify"),
+        ("T5", 0, "translate"),
     ],
 )
 def test_the_verbs_take_such_folders(
@@ -256,6 +338,7 @@ def test_the_verbs_take_such_folders(
         "fill": ["w7 <mask> w9"],
         "embed": ["--input", str(texts), "--output", str(tmp_path / "vectors.npz")],
         "classify": ["--input", str(texts)],
+        "translate": ["--input", str(texts)],
     }
     capsys.readouterr()
     assert main([verb, str(folder), *arguments[verb]]) == 0

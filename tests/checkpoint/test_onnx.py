@@ -32,10 +32,12 @@ from tercet.models import (
     MaskedHead,
     StackSpec,
 )
-from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
 
 STACK = StackSpec(d_model=12, n_layers=1, n_heads=3, d_ff=19)
-POSITIONS = [Learned(), Sinusoidal(), Rotary(base=37.0), ALiBi(), NoPosition()]
+POSITIONS = [
+    Learned(), Sinusoidal(), Rotary(base=37.0), ALiBi(), NoPosition(), RelativeBias(n_buckets=8, max_distance=9),
+]  # fmt: skip
 MAX_LEN = 11
 SHAPES = [(1, 1), (3, 2), (1, 7), (2, MAX_LEN)]  # none of them is traced
 LABELS = ("good", "bad", "neither")
@@ -66,7 +68,8 @@ def stack(draw: random.Random, number: int, **given: Any) -> StackSpec:
         STACK,
         **{
             "n_heads": heads, "n_kv_heads": draw.choice([None, 1]), "d_model": 12, "d_head": draw.choice([4, 6]),
-            "n_layers": draw.choice([1, 2]), "bias": draw.random() < 0.6, "position": POSITIONS[number % 5],
+            "n_layers": draw.choice([1, 2]), "bias": draw.random() < 0.6,
+            "position": POSITIONS[number % len(POSITIONS)],
             "activation": draw.choice(["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]),
             "gated": draw.random() < 0.5, "placement": draw.choice(["pre", "post", "sandwich", "branch"]),
             "norm": "rms" if rms else "layer", "norm_bias": not rms, "qk_norm": draw.random() < 0.3,

@@ -48,10 +48,16 @@ MARIAN: dict[str, Any] = {
     "encoder": {**POST, "position": "sinusoidal", "activation": "relu"},
     "decoder": {**POST, "position": "sinusoidal", "activation": "relu"},
 }  # fmt: skip
-MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN}
+RELATIVE = {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_head": 6, "d_ff": 34, "position": "relative_bias",
+            "norm": "rms", "norm_bias": False, "bias": False, "activation": "gelu_tanh", "gated": True}  # fmt: skip
+T5: dict[str, Any] = {
+    "family": "encoder-decoder", "max_len": 11, "scale_embedding": True, "encoder": RELATIVE, "decoder": RELATIVE,
+}  # fmt: skip
+MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN, "t5": T5}
 THEIR_TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"], "qwen3": ["q_proj", "k_proj"],
     "bert": ["query", "output.dense"], "marian": ["q_proj", "k_proj", "out_proj", "fc1", "fc2"],
+    "t5": ["q", "v", "wi_0", "wo"],
 }  # fmt: skip
 
 
@@ -115,6 +121,17 @@ def test_ours_is_the_same_there(name: str, tmp_path: Path) -> None:
     assert (before - expected).abs().max() > 0.1
     merged = theirs(convert(run, tmp_path / "merged", "hf", merge=True))
     torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_numbers_keep_their_unit_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their mean and deviation are in the last layer, which the adapter brings."""
+    scale = {"problem_type": "regression", "target_mean": -7.0, "target_std": 3.0}
+    monkeypatch.setitem(MODELS, "bert", {**BERT, "classifier": {"labels": ["n"], "pooling": "pooler", **scale}})
+    run = run_of("bert", tmp_path / "run")
+    base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
+    adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
+    expected = -7 + 3 * logits(load_model(run).model)
+    torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_some_of_a_fused_matrix_is_the_same_there(tmp_path: Path) -> None:

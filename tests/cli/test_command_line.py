@@ -38,6 +38,7 @@ FLAGS = {
     ],
     "fill": ["--top", "--only", "--json", "--device"],
     "embed": ["--input", "--text-field", "--output", "--pooling", "--no-normalise", "--batch-tokens", "--device"],
+    "search": ["--input", "--text-field", "--vectors", "--top", "--pooling", "--json", "--batch-tokens", "--device"],
     "classify": ["--input", "--text-field", "--scores", "--json", "--batch-tokens", "--device"],
     "score": [
         "--source", "--target", "--encoding", "--input", "--text-field", "--within-word", "--json", "--batch-tokens",

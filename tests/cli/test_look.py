@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
-from tercet.tokens import Characters, Tokenizer
+from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.tokens import BPE, Characters, Tokenizer
 
 LINES = [f"the {n} cats sat on the {'very ' * (n % 5)}old mat and looked." for n in range(40)]
 
@@ -57,12 +59,51 @@ def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bpe" in out
 
 
+def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("chat.csv").write_text("question,answer\n" + "".join(f"{line},so\n" for line in LINES) + "so,\n")
+    Tokenizer.train(BPE(vocab_size=260), [""]).save("tokenizer.json")
+    named = "data look chat.csv --prompt-field question --response-field answer"
+    out, err = printed(f"{named} --tokenizer . --max-len 70", capsys)
+    assert err == ""
+    assert "conversations         40; 1 more have no answer" in out
+    assert "40 of user, 40 of assistant" in out
+    assert "are longer and are cut to it" in out
+    Path("chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    template, _ = printed(f"{named} --tokenizer . --max-len 70 --json", capsys)
+    assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # no names of roles
+
+
+def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = Tokenizer.train(BPE(vocab_size=260), [""])
+    spec = DecoderOnlySpec(
+        vocab_size=tokenizer.vocab_size, max_len=9, stack=StackSpec(d_model=8, n_layers=1, n_heads=1)
+    )
+    template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    save_model("model", DecoderOnly(spec), tokenizer, Card(name="model"), chat_template=template)
+    Path("chat.jsonl").write_text("".join(f'{{"prompt": "{"a" * n}", "response": "b"}}\n' for n in (1, 5, 9)))
+    out, _ = printed("data look chat.jsonl --tokenizer model --max-len 9 --json", capsys)
+    fit = json.loads(out)["fit"]
+    assert (fit["tokens"]["min"], fit["tokens"]["max"]) == (1 + 1 + 1 + 1, 9 + 1 + 1 + 1)
+    assert (fit["longer"], fit["unanswered"]) == (1, 1)
+
+
+def test_what_is_no_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.tsv").write_bytes(b"a\tb\nc\xff\td\n")
+    out, err = printed("data look a.tsv --tokenizer .", capsys)
+    assert "no UTF-8           1 bytes: line 2 (byte 5)" in out
+    assert "no tokens are counted" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ("data look none.txt", "no such file or folder"),
         ("data look b.csv", "no column 'text'; known: body, id"),
         ("data a.txt --json", "--json is for `tercet data look SOURCE`"),
+        ("data look b.csv --prompt-field bdy", "no column 'bdy'; did you mean 'body'"),
+        ("data look b.csv --prompt-field response", "prompt_field and response_field are both 'response'"),
+        ("data a.txt --messages-field talk", "--messages-field is for `tercet data look SOURCE`"),
         ("data look a.txt --max-len 5", "--max-len counts tokens"),
         ("data look a.txt --recipe demo --tokenizer .", "give one of"),
         ("data look a.txt --recipe dmo", "dmo"),

@@ -73,6 +73,46 @@ def test_a_table_of_prompts_and_responses(tmp_path: Path) -> None:
     assert second.location.endswith("line 3")
 
 
+USER, TEA = {"role": "user", "content": "tea?"}, {"role": "assistant", "content": "yes"}
+EXCHANGE = {"prompt": "tea?", "response": "yes"}
+SHAREGPT = [{"from": "human", "value": "tea?"}, {"from": "gpt", "value": "yes"}]
+QUESTIONS = {"prompt_field": "question", "response_field": "answer"}
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        (EXCHANGE, {}),
+        ({"question": "tea?", "answer": "yes", "prompt": "no"}, QUESTIONS),
+        ({"conversations": SHAREGPT, "id": "1"}, {}),
+        ({"messages": SHAREGPT}, {}),
+        ({"conversations": [USER, TEA]}, {}),
+        ({"messages": [USER, TEA], "conversations": [], **EXCHANGE}, {}),
+        ({"question": "tea?", "answer": "yes", "messages": []}, QUESTIONS),
+        ({"messages": [USER, TEA]}, QUESTIONS),
+        ({"talk": SHAREGPT, "messages": []}, {"messages_field": "talk"}),
+        ("question,answer,prompt\ntea?,yes,no", QUESTIONS),
+    ],
+)
+def test_the_same_conversation_in_every_form(tmp_path: Path, row: Any, fields: dict[str, str]) -> None:
+    path = file(tmp_path, [row], "chat.csv" if isinstance(row, str) else "chat.jsonl")
+    [conversation] = ConversationFile(path=Path(path), **fields).conversations()
+    assert conversation.messages == (USER, TEA)
+
+
+def test_fields_of_other_names_are_another_corpus_and_the_usual_ones_are_not(tmp_path: Path) -> None:
+    rows = [{**EXCHANGE, "prompt": f"{n}?", "question": f"{n}!", "answer": "no"} for n in range(4)]
+    source = file(tmp_path, rows)
+    usual, named, others = (
+        prepare_conversations(ConversationsSpec(source=source, **fields), tokenizer=TOKENIZER)
+        for fields in ({}, {"prompt_field": "prompt", "response_field": "response"}, QUESTIONS)
+    )
+    assert usual.hash == named.hash != others.hash
+    assert "!" in others.tokenizer.decode(others.train.ids)
+    with pytest.raises(UserError, match="prompt_field and response_field are both 'prompt'"):
+        parse(ConversationsSpec, {"source": source, "response_field": "prompt"})
+
+
 def test_rows_are_cut_and_their_answers_marked(tmp_path: Path) -> None:
     part = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER).train
     for max_len in (1, 20, 999):
@@ -127,6 +167,11 @@ ASSISTANT = {"role": "assistant", "content": "yes"}
         ({"messages": [{"role": "user"}]}, "message 1 has None as its content; give a text"),
         ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "as its content; give a text"),
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "half a surrogate pair"),
+        ({"question": "a"}, r"'messages'; known: question \(set data.messages_field, or data.prompt_field and"),
+        ({"prompt": "a", "answer": "b"}, r"line 2 has no field 'response'; .* \(set data.response_field\)"),
+        ({"prompt": "a", "response": 1}, "line 2: the field 'response' is not text"),
+        ({"conversations": [{"from": "bot"}]}, "has the role 'bot'; known: assistant, gpt, human, system, user"),
+        ({"conversations": [{"from": "gpt"}]}, "message 1 has None as its content"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_told(tmp_path: Path, row: Any, words: str) -> None:
@@ -142,7 +187,8 @@ def test_what_is_wrong_with_a_line_is_told(tmp_path: Path, row: Any, words: str)
     [
         ([asked("a"), asked("b", "  ")], "a.jsonl", "has no conversation with an answer"),
         ([asked("a", "b")], "a.jsonl", "has one prompt alone, which cannot be divided"),
-        (["a,b", "1,2"], "a.csv", "has no column 'prompt'"),
+        (["a,b", "1,2"], "a.csv", r"has no column 'prompt'; known: a, b \(set data.prompt_field\)"),
+        (["prompt,responses", "1,2"], "a.csv", r"; did you mean 'responses'.*; its columns: prompt, responses"),
         (["a"], "a.txt", "is none of .jsonl, .csv, .tsv, which conversations come in"),
     ],
 )

@@ -28,7 +28,12 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_every_set_says_what_it_is() -> None:
-    assert sorted(LABEL_DATASETS) == ["debian-sections", "python-docstrings"]
+    assert sorted(LABEL_DATASETS) == [
+        "debian-sections",
+        "python-docstring-code",
+        "python-docstring-lines",
+        "python-docstrings",
+    ]
     assert all(one.description and one.origin for one in LABEL_DATASETS.values())
 
 

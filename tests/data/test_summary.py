@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import Documents, LabelsSpec, PairsSpec, TextSpec, look, measure_tokens
+from tercet.data import ConversationsSpec, Documents, LabelsSpec, PairsSpec, TextSpec, look, measure_tokens
 from tercet.data import files as files_module
 from tercet.data import sources as sources_module
 from tercet.data.recognise import recognise
@@ -77,7 +77,7 @@ def test_a_sequence_is_one_word_wherever_it_is_cut(tmp_path: Path) -> None:
 def test_bytes_that_are_no_utf8_are_told_with_their_places(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tercet.data.summary.BLOCK", block)
+    monkeypatch.setattr("tercet.data.invalid_bytes.BLOCK", block)
     monkeypatch.setattr(files_module, "BLOCK", block)
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress("naïve\nbad ".encode() + b"\xe9\xe8 x\n\nx\xff" + "é\n".encode() + b"\xe2\x82"))
@@ -101,6 +101,72 @@ def test_pairs_and_labels(tmp_path: Path) -> None:
     assert found.labels == {"x": 2, "y": 1}
 
 
+def asked(*contents: str) -> str:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
+    return json.dumps({"messages": messages}) + "\n"
+
+
+def test_conversations(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(asked("hi", "да да") + asked("so", "b", "c") + asked("hi", "да да") + asked("d") + asked("e", " "))
+    found = look(path)
+    assert (found.unit, found.count, found.empty, found.duplicates) == ("conversations", 3, 2, 1)
+    assert (found.turns, found.roles) == (Lengths.of(Counter([2, 3, 2])), {"user": 4, "assistant": 3})
+    assert found.texts["assistant"].words == Lengths.of(Counter([2, 1, 2]))
+    assert found.texts["assistant"].scripts == pytest.approx({"Cyrillic": 8 / 9, "Latin": 1 / 9})
+    assert "system" not in found.texts
+    (tmp_path / "b.tsv").write_text("question\tanswer\na\tb\n")
+    table = look(recognise(str(tmp_path / "b.tsv"), prompt_field="question", response_field="answer"))
+    assert (table.count, table.format) == (1, "TSV, columns 'question' and 'answer'")
+    path.write_text(asked("a"))
+    with pytest.raises(UserError, match="no conversation with an answer"):
+        look(path)
+
+
+def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    rows = [asked("ab" * n, "c" * n) for n in range(1, 9)]
+    (tmp_path / "a.jsonl").write_text("".join(rows) + asked("unanswered"))
+    lengths = [3 * n + 2 for n in range(1, 9)]
+    spec, tokenizer = recognise(str(tmp_path / "a.jsonl")), Tokenizer.train(Characters(eos=True), ["abc"])
+    for max_len in (None, 7, 16, 99):
+        found = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
+        assert found.tokens == Lengths.of(Counter(lengths))
+        inputs = [length - 1 for length in lengths]  # the last is predicted alone
+        assert found.longer == sum(each > max_len for each in inputs if max_len)
+        assert found.beyond == sum(each - max_len for each in inputs if max_len and each > max_len)
+        assert found.unanswered == sum(2 * n + 1 > max_len for n in range(1, 9) if max_len)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", b"a\tb\nc\xff\td\xfe\n"),
+        ("b.csv", b"text,label\nc\xff,\xfe\n"),
+        ("c.csv", b"prompt,response\nc\xff,\xfe\n"),
+        ("d.jsonl", b'{"text": "a", "label": 1}\n{"text": "\xff", "label": "\xfe"}\n'),
+    ],
+)
+def test_what_is_no_utf8_is_told_and_read_over(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    found, places = look(tmp_path / name), [content.index(b"\xff"), content.index(b"\xfe")]
+    assert found.invalid == 2
+    assert [(place.path, place.line, place.byte) for place in found.invalid_places] == [
+        (str(tmp_path / name), 2, byte) for byte in places
+    ]
+    assert found.count == content.count(b"\n") - name.endswith(".csv")
+
+
+def test_what_is_no_utf8_is_told_of_both_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"\xff\n")
+    found = look(recognise(str(tmp_path / "a"), str(tmp_path / "b")))
+    assert [place.path for place in found.invalid_places] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    with pytest.raises(UserError, match="no such file or folder"):
+        look(recognise(str(tmp_path / "a"), str(tmp_path / "none")))
+
+
 def test_ids(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("[1, 2]\n[]\n[1, 2]\n[7]\n")
     found = look(tmp_path / "a.jsonl")
@@ -121,6 +187,11 @@ RECOGNISED = {
     "i.jsonl": ('{"tokens": ["a"], "labels": ["b"]}\n', LabelsSpec),
     "j.jsonl": ('{"text": "a"}\n', TextSpec),
     "k.jsonl": ("[[[", TextSpec),
+    "l.jsonl": ('{"messages": []}\n', ConversationsSpec),
+    "m.jsonl": ('{"conversations": [], "id": 1}\n', ConversationsSpec),
+    "n.jsonl": ('{"messages": [], "text": "a"}\n', TextSpec),
+    "o.tsv": ("prompt\tresponse\na\tb\n", ConversationsSpec),
+    "p.csv": ("messages\na\n", TextSpec),
 }
 
 

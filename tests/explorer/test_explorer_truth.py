@@ -194,7 +194,7 @@ def recomputed(
         values = seen[f"{part}.value"].reshape(len(keys), stack["n_kv_heads"], -1).swapaxes(0, 1)
         close(values, v, "values by head")
         scores, mask = seen[f"{part}.scores"], seen[f"{part}.mask"]
-        if stack["position"] != "alibi":
+        if stack["position"] not in ("alibi", "relative_bias"):
             likeness = q @ np.repeat(k, groups, 0).swapaxes(1, 2) / np.sqrt(stack["d_head"])
             close(likeness, scores, "scores")
         shares = softmax(np.where(mask, scores, -np.inf))

@@ -8,13 +8,16 @@ import pytest
 from planted_faults import FAULTS, Fault
 
 from tercet.checkpoint.metrics import COLUMNS
+from tercet.encoding import Neighbours
 from tercet.evaluate import (
     AnswerScores,
     Comparison,
     LabelScores,
     LanguageScores,
     MaskedScores,
+    MultiLabelScores,
     PairScore,
+    RegressionScores,
     TranslationScores,
 )
 from tercet.evaluate.leaderboard import MEASURES, RunResult
@@ -41,7 +44,10 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: translators": figures_of(TranslationScores, Comparison),
     "`evaluate`: chat models": figures_of(AnswerScores),
     "`evaluate`: classifiers": figures_of(LabelScores),
+    "`evaluate`: several labels": figures_of(MultiLabelScores),
+    "`evaluate`: numbers": figures_of(RegressionScores),
     "`score`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
+    "`search`": {field.name for field in fields(Neighbours)},
     "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
     "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),
     "`serve`": set(Usage.model_fields),

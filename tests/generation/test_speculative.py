@@ -28,9 +28,9 @@ from tercet.generation import (
     window_start,
 )
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
-from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, RelativeBias, Rotary, Sinusoidal
 
-POSITIONS = [Learned(), Sinusoidal(), Rotary(), ALiBi(), NoPosition()]
+POSITIONS = [Learned(), Sinusoidal(), Rotary(), ALiBi(), RelativeBias(n_buckets=8, max_distance=9), NoPosition()]
 
 
 def mixed(share: float, max_len: int = CONTEXT) -> Rule:

@@ -325,6 +325,7 @@ def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
         ["generate", "run", "--prompt", f"FILE:{no_file}"], ["translate", "run", "--input", no_file],
         ["translate", "run", "--input", lines, "--prefix", no_file],
         ["embed", "run", "--input", no_file, "--output", "o.npz"],
+        ["search", "run", "query", "--input", no_file], ["search", "run", "query", "--vectors", no_file],
         ["classify", "run", "--input", no_file], ["score", "run", "--input", no_file],
         ["score", "run", "--source", no_file, "--target", lines],
         ["score", "run", "--source", lines, "--target", no_file],

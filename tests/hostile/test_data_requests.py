@@ -29,6 +29,7 @@ TRILLION, HUGE = str(10**12), str(10**30)
         ["translate", "run", "--batch-tokens", TRILLION], ["translate", "run", "--sample", "--seed", HUGE],
         ["translate", "run", "--max-ratio", "inf"], ["translate", "run", "--alpha", "nan"],
         ["embed", "run", "--output", "a.npz", "--batch-tokens", HUGE], ["classify", "run", "--batch-tokens", HUGE],
+        ["search", "run", "query", "--input", "a.txt", "--top", HUGE],
         ["score", "run", "--batch-tokens", TRILLION], ["fill", "run", "[MASK]", "--top", HUGE],
         ["generate", "run", "--num-samples", "9" * 5000], ["translate", "run", "--beam", "9" * 5000],
     ],

@@ -18,10 +18,10 @@ from tercet.models import (
     EncoderOnlySpec,
     StackSpec,
 )
-from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
 
 V, MAX_LEN = 17, 13
-POSITIONS = (Learned(), Sinusoidal(), Rotary(), ALiBi(), NoPosition())
+POSITIONS = (Learned(), Sinusoidal(), Rotary(), ALiBi(), RelativeBias(n_buckets=8, max_distance=11), NoPosition())
 GROUPS = {"MHA": 4, "GQA": 2, "MQA": 1}
 PLACEMENTS = ("pre", "post", "sandwich", "branch")
 Model = TypeVar("Model", bound=AnyModel)

@@ -1,6 +1,7 @@
 """A block whose activations are worked out once more gives the same gradients, and keeps less until then."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jaxtyping
@@ -10,6 +11,7 @@ from small import V, encoder, model, translator
 from torch import Tensor
 
 from tercet.models import AnyModel, Dropout, stacks_of
+from tercet.nn import RelativeBias
 from tercet.training.machine import compile_in_place
 
 TOKENS = torch.randint(0, V, (2, 11), generator=torch.Generator().manual_seed(0))
@@ -39,7 +41,7 @@ def learn(build: Build, *, again: bool, dropout: float = 0.0) -> tuple[list[Tens
     return [p.grad for p in made.parameters() if p.grad is not None], sum(kept.values())
 
 
-@pytest.mark.parametrize("build", [model, encoder, translator])
+@pytest.mark.parametrize("build", [model, encoder, translator, partial(translator, position=RelativeBias())])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_the_same_to_the_last_bit(build: Build, dropout: float) -> None:
     (plain, kept), (again, kept_again) = (learn(build, again=x, dropout=dropout) for x in (False, True))

@@ -23,7 +23,7 @@ from tercet.models import (
     stack,
 )
 from tercet.models.fused import Fused, fused
-from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal, quantize
+from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal, quantize
 from tercet.nn.positions import PositionScheme
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
@@ -183,6 +183,7 @@ def test_a_full_row_is_stepped_on_without_harm_to_its_neighbours() -> None:
 
 def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
     written(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
+    written(gpt(position=RelativeBias(n_buckets=8, max_distance=9)), torch.randint(V, (3, 12)))
     written(gpt(d_head=12), torch.randint(V, (3, 12)))
     other = gpt()
     other.stack.blocks[1].feedforward.activation = torch.sin

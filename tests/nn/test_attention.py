@@ -99,6 +99,24 @@ def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased:
         assert each.abs().sum() > 0
 
 
+@pytest.mark.parametrize("queries", [5, 130])  # 130 x 130 scores of 8 heads are what a kernel of ours would take
+@pytest.mark.parametrize("kind", ["none", "causal", "random"])
+def test_a_learned_bias_gets_its_gradient_in_every_form(kind: str, queries: int) -> None:
+    keys = max(queries, S)
+    q, k, v = (torch.randn(B, n, t, 16, requires_grad=True) for n, t in ((H, queries), (2, keys), (2, keys)))
+    bias = torch.randn(1, H, queries, keys, requires_grad=True)
+    causal = kind == "causal" and queries == keys
+    mask = None if causal else MASKS[kind](queries, keys)
+    gradients = [
+        torch.autograd.grad(form(q, k, v, mask=mask, bias=bias, causal=causal).square().sum(), (q, k, v, bias))
+        for form in (attend_by_hand, attend, attend_fused)
+    ]
+    assert gradients[0][3].abs().max() > 1e-3
+    for form in gradients[1:]:
+        for one, other in zip(form, gradients[0], strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
 def test_a_mask_of_numbers_is_refused(form, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors(2, S)

@@ -1,15 +1,20 @@
 """Positions: each scheme against its paper, and each in one place only."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
-from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
-from tercet.nn.positions import alibi_slopes, rotate
+from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
+from tercet.nn.positions import RelativeBiasPositions, alibi_slopes, rotate
 
-SIZES = {"d_model": 24, "d_head": 6, "n_heads": 4, "max_len": 11}
-PLACES = {Learned(): "embed", Sinusoidal(): "embed", Rotary(): "rotation", ALiBi(): "bias", NoPosition(): None}
+SIZES = {"d_model": 24, "d_head": 6, "n_heads": 4, "n_layers": 3, "max_len": 11, "causal": True}
+PLACES = {
+    Learned(): "embed", Sinusoidal(): "embed", Rotary(): "rotation", ALiBi(): "bias", RelativeBias(): "bias",
+    NoPosition(): None,
+}  # fmt: skip
+LEARNED = ("learned", "relative_bias")
 
 
 @pytest.mark.parametrize("spec", PLACES, ids=lambda spec: spec.kind)
@@ -77,7 +82,7 @@ def test_a_shared_rotation_leaves_the_rest_of_the_head_alone() -> None:
     assert not torch.allclose(turned[:, :, 1:, :6], x[:, :, 1:, :6], atol=1e-3)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in PLACES if PLACES[spec] and spec.kind != "learned"], ids=str)
+@pytest.mark.parametrize("spec", [spec for spec in PLACES if PLACES[spec] and spec.kind not in LEARNED], ids=str)
 def test_a_half_precision_model_still_counts_beyond_256(spec) -> None:
     def acts(scheme) -> list[torch.Tensor]:
         far = torch.tensor([[4001, 4003]])
@@ -113,6 +118,47 @@ def test_alibi_bias_is_slope_times_distance() -> None:
                 for s in range(3):
                     distance = abs(int(queries[b, t]) - int(keys[b, s]))
                     assert bias[b, h, t, s].item() == pytest.approx(-slopes[h] * distance)
+
+
+def relative_bias(n_buckets: int = 32, max_distance: int = 128, **changes) -> RelativeBiasPositions:
+    spec = RelativeBias(n_buckets=n_buckets, max_distance=max_distance, per_layer=changes.pop("per_layer", False))
+    return spec.build(**SIZES | changes)
+
+
+@pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (8, 20), (6, 11), (4, 3)])
+def test_near_distances_have_a_bucket_each_and_far_ones_share_by_the_logarithm(
+    n_buckets: int, max_distance: int
+) -> None:
+    scheme, near = relative_bias(n_buckets, max_distance), n_buckets // 2
+    for distance in range(3 * max_distance):
+        share = math.log(max(distance, near) / near) / math.log(max_distance / near)
+        expected = distance if distance < near else min(near + int(share * near + 1e-6), n_buckets - 1)
+        assert int(scheme.buckets(torch.tensor([[[distance]]]))) == expected
+    both = relative_bias(n_buckets=2 * n_buckets, max_distance=max_distance, causal=False)
+    before, behind = (both.buckets(sign * torch.arange(1, 400)[None, None]) for sign in (1, -1))
+    assert torch.equal(before, scheme.buckets(torch.arange(1, 400)[None, None]))
+    assert torch.equal(behind, before + n_buckets)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_a_relative_bias_is_the_number_of_its_bucket_and_head_and_layer(per_layer: bool) -> None:
+    scheme = relative_bias(8, 9, causal=False, per_layer=per_layer)
+    queries, keys = torch.tensor([[3, 5], [0, 1]]), torch.tensor([[0, 1, 5], [2, 3, 14]])
+    biases = list(scheme.biases(queries, keys, 3))
+    assert len(biases) == 3
+    assert len(scheme.tables) == (3 if per_layer else 1)
+    buckets = scheme.buckets(queries[:, :, None] - keys[:, None, :])
+    for layer, bias in enumerate(biases):
+        table = scheme.tables[layer if per_layer else 0].weight
+        for b, h, t, s in itertools.product(range(2), range(4), range(2), range(3)):
+            assert bias[b, h, t, s] == table[buckets[b, t, s], h]
+    assert torch.equal(scheme.bias(queries, keys), biases[0])
+
+
+@pytest.mark.parametrize(("n_buckets", "max_distance"), [(7, 20), (32, 16), (32, 3)])
+def test_buckets_that_cannot_share_are_refused(n_buckets: int, max_distance: int) -> None:
+    with pytest.raises(ValueError, match=f"n_buckets={n_buckets} must be even, and max_distance={max_distance} more"):
+        relative_bias(n_buckets, max_distance)
 
 
 def test_learned_positions_end_at_max_len() -> None:

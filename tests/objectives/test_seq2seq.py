@@ -100,7 +100,7 @@ def test_small_batches_are_one_big_batch(smoothing: float) -> None:
 
 
 @pytest.mark.parametrize("junk", [PAD, BOS, 7])
-@pytest.mark.parametrize("position", ["rotary", "sinusoidal", "learned", "alibi"])
+@pytest.mark.parametrize("position", ["rotary", "sinusoidal", "learned", "alibi", "relative_bias"])
 def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk: int) -> None:
     kind = {"position": position}
     one = model(encoder=STACK | kind, decoder=STACK | kind)

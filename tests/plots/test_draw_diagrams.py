@@ -32,7 +32,7 @@ from tercet.models import (
     record,
 )
 from tercet.nn.residual import PLACEMENTS
-from tercet.nn.specs import ALiBi, Rotary
+from tercet.nn.specs import ALiBi, RelativeBias, Rotary
 from tercet.plots.diagrams import ModelDiagram, describe_attention, describe_model, plot_attention_shapes, plot_model
 from tercet.plots.diagrams.boxes import Box
 from tercet.plots.picture_file import save
@@ -327,6 +327,17 @@ def test_an_attention_s_shapes_are_the_recorded_ones(which: str) -> None:
     assert ("causal" in diagram.weights.details[0]) == (which in ("self", "decoder"))
     assert len(diagram.inputs) == (2 if which == "cross" else 1)
     assert_readable(plot_attention_shapes(diagram, name="tiny"))
+
+
+@pytest.mark.parametrize(("per_layer", "whose"), [(False, "shared by all blocks"), (True, "each block's own")])
+def test_a_relative_bias_is_told_where_it_is_added(per_layer: bool, whose: str) -> None:
+    stack = replace(SMALL, position=RelativeBias(per_layer=per_layer))
+    spec = EncoderDecoderSpec(vocab_size=50, encoder=stack, decoder=stack)
+    told = f"learned bias of 32 buckets of distance, {whose}"
+    for which in ("encoder", "decoder", "cross"):
+        assert (told in describe_attention(spec, which=which).scores.details) == (which != "cross")
+    bodies = [branch.body for side in describe_model(spec).sides for step in side.sublayers for branch in step.branches]
+    assert [told in body.details for body in bodies] == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize("name", NAMES)

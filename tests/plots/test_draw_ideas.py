@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tercet.nn.specs import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
 from tercet.plots import (
     NothingToDraw,
     plot_masks,
@@ -53,6 +53,16 @@ def test_alibi_is_a_slope_for_each_head() -> None:
     lines, image = plot_position_schemes([scheme]).axes[:2]
     assert [list(line.get_ydata()) for line in lines.lines] == [head[0] for head in wanted]
     assert np.array_equal(image.images[0].get_array(), scheme.bias[0])
+
+
+def test_a_relative_bias_is_drawn_before_and_behind() -> None:
+    scheme = initial_scheme(RelativeBias(n_buckets=8, max_distance=9), **SIZES)
+    assert scheme.bias is not None
+    lines, image = plot_position_schemes([scheme]).axes[:2]
+    assert list(lines.lines[0].get_xdata()) == list(range(-6, 7))
+    assert np.array_equal(lines.lines[0].get_ydata(), [*scheme.bias[0, -1], *scheme.bias[0, 0, 1:]])
+    assert np.array_equal(image.images[0].get_array(), scheme.bias[0])
+    assert "before it is learnt" in lines.get_title()
 
 
 def test_learned_positions_begin_as_the_seed_says() -> None:

@@ -15,7 +15,7 @@ from tercet.checkpoint.metrics import COLUMNS, read_metrics
 from tercet.config import UserError
 from tercet.inspect.recording import read
 from tercet.models import DecoderOnly, EncoderDecoder
-from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, RelativeBias, Rotary, Sinusoidal
 from tercet.plots import (
     NothingToDraw,
     plot_attention,
@@ -100,6 +100,11 @@ def test_scores_against_minutes(tmp_path: Path) -> None:
     bleu = write(tmp_path / "b.csv", [{"step": 5, "val/loss": 1, "val/bleu": 31, "seconds": 90}])
     assert lines(plot_score(bleu, title="run")) == {"BLEU": ([1.5], [31.0])}
     assert lines(plot_loss(bleu, title="run"), 1) == {"BLEU": ([1.5], [31.0])}
+    numbers = [{"step": 5, "val/loss": 1, "val/rmse": 9, "val/pearson": 0.5, "val/spearman": -0.25, "seconds": 90}]
+    figure = plot_loss(write(tmp_path / "d.csv", numbers), title="run")  # pyright: ignore[reportArgumentType]
+    assert lines(figure, 1) == {"Pearson": ([1.5], [0.5]), "Spearman": ([1.5], [-0.25])}
+    assert figure.axes[1].get_ylim()[0] < -0.25
+    assert "share of the variance" in figure.axes[0].get_ylabel()
     with pytest.raises(NothingToDraw, match="judged by its loss; plot loss instead"):
         plot_score(write(tmp_path / "c.csv", [{"step": 1, "train/loss": 2}]), title="run")
 
@@ -190,6 +195,19 @@ def test_alibi_and_no_position() -> None:
         assert np.allclose(line.get_ydata(), [-slope * distance for distance in range(ROOM)])
     with pytest.raises(NothingToDraw, match=r"has no position scheme \(position: none\)"):
         plot_positions(gpt(NoPosition()))
+
+
+def test_a_learned_bias_of_what_a_decoder_sees() -> None:
+    one = gpt(RelativeBias(n_buckets=8, max_distance=9, per_layer=True))
+    figure = plot_positions(one)
+    scheme = one.model.stack.position
+    table, buckets = scheme.tables[0].weight, scheme.buckets(torch.arange(ROOM - 1, -1, -1)[None, None])[0, 0]
+    for head, line in enumerate(figure.axes[0].lines):
+        assert list(line.get_xdata()) == list(range(1 - ROOM, 1))
+        assert np.allclose(line.get_ydata(), table[buckets, head].detach())
+    (drawn,) = images(figure)
+    assert np.isnan(np.asarray(drawn.filled(np.nan) if np.ma.isMaskedArray(drawn) else drawn)[0, 1:]).all()
+    assert "the learned bias of each distance (of block 0)" in words(figure)
 
 
 def test_a_long_context_shows_its_beginning() -> None:

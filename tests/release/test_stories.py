@@ -6,8 +6,10 @@ import re
 import shlex
 import subprocess
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wheels import ROOT, tercet
@@ -21,6 +23,7 @@ TINY = (
     "model.stack.d_model=32", "model.stack.n_layers=1", "model.stack.n_heads=2", "model.max_len=24",
     "task.validation_tokens=256",
 )  # fmt: skip
+LOCKED = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}  # what a story installs is there: the locks have it
 PAIRS = ("task.batch_tokens=512", "data.tokenizer.vocab_size=330", "model.max_len=24", "data.validation={kind: drawn}")
 
 
@@ -37,11 +40,37 @@ def runner(installed: Path, folder: Path, fewer: Callable[[list[str]], tuple[str
 
     def run(line: str) -> str:
         name, *arguments = shlex.split(line)
+        if name == "pip":
+            return python(installed, "-m", name, *arguments, folder=folder, **LOCKED)
         assert name == "tercet"
         more = fewer(arguments) if arguments[0] == "train" and "--more" not in arguments else ()
         return tercet(installed, *arguments, *(w for x in more for w in ("--set", x)), folder=folder)
 
     return run
+
+
+def python(installed: Path, *arguments: str, folder: Path, **variables: str) -> str:
+    command, environment = [installed / "bin" / "python", *arguments], {"PATH": "", "HOME": str(folder), **variables}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def served(installed: Path, line: str, folder: Path) -> Generator[str]:
+    """The address at which the line's server answers, a free port in the place of the line's."""
+    command = [str(installed / "bin" / "tercet"), *shlex.split(re.sub(r"--port \d+", "--port 0", line))[1:]]
+    environment = {"PATH": str(installed / "bin"), "HOME": str(folder), "TERCET_CACHE": str(folder / "cache")}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:")
+            yield address
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 def sequences(count: int) -> list[tuple[str, str]]:
@@ -78,16 +107,49 @@ def test_a_table_of_texts(installed: Path, tmp_path: Path) -> None:
     lines, [code] = section("A table")
     few = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24", "task.validation_tokens=256")
     run = runner(installed, tmp_path, lambda words: few)
-    for line in lines:
-        run(line)
-    done = subprocess.run(
-        [installed / "bin" / "python", "-c", code], cwd=tmp_path, env={"PATH": "", "HOME": str(tmp_path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    nearest = [int(number) for number in re.findall(r"\d+", done.stdout)]
+    *_, found = [run(line) for line in lines]
+    rows = [line.split("\t") for line in found.splitlines()]
+    assert all(text == texts[int(number)] for _, number, text in rows)
+    nearest = [int(number) for number in re.findall(r"\d+", python(installed, "-c", code, folder=tmp_path))]
+    assert nearest == [int(number) for _, number, _ in rows]
     assert len(nearest) == 3
-    assert all(number < len(texts) for number in nearest)
+
+
+LABELS_FEW = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24")
+
+
+def test_several_labels(installed: Path, tmp_path: Path) -> None:
+    topics = {"sea": "a ship at sea", "rain": "rain all day", "tea": "a cup of tea"}
+    draw = random.Random(1)
+    sets = [draw.sample(list(topics), draw.randint(0, 3)) for _ in range(150)]
+    rows = (f'"{n}: {", ".join(topics[name] for name in names)}",{";".join(names)}' for n, names in enumerate(sets))
+    (tmp_path / "topics.csv").write_text("text,topics\n" + "".join(f"{row}\n" for row in rows))
+    lines, _ = section("Several labels")
+    run = runner(installed, tmp_path, lambda words: LABELS_FEW + (() if "--pretrained" in words else TINY[:3]))
+    *before, serve = lines
+    answers = [run(line) for line in before]
+    assert "labels a text" in answers[0]
+    assert "micro F1" in answers[2]
+    assert len(answers[-1].splitlines()) == len(sets)
+    answer = ask(installed, tmp_path, serve, "classify", {"text": "rain", "threshold": 0.1})
+    assert set(answer["answers"][0]["scores"]) == set(topics)
+
+
+def test_numbers(installed: Path, tmp_path: Path) -> None:
+    minilm(tmp_path / "minilm")
+    rows = (f"{'very ' * (n % 5)}good ({n}),{1 + n % 5 + (n % 2) / 2}" for n in range(150))
+    (tmp_path / "ratings.csv").write_text("text,stars\n" + "".join(f"{row}\n" for row in rows))
+    lines, _ = section("Numbers")
+    run = runner(installed, tmp_path, lambda words: LABELS_FEW + (() if "--pretrained" in words else TINY[:3]))
+    answers = [run(line) for line in lines]
+    assert "numbers " in answers[0]
+    assert "RMSE" in answers[2]
+    values = [json.loads(line)["value"] for line in answers[-2].splitlines()]
+    assert len(values) == 150
+    assert 0 < sum(values) / 150 < 10, "in stars, not in their deviations"
+    config = json.loads((tmp_path / "stars" / "config.json").read_text())
+    assert config["problem_type"] == "regression"
+    assert config["id2label"] == {"0": "stars"}
 
 
 def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
@@ -104,21 +166,16 @@ def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
     assert len(answers[2].splitlines()) == 2
     assert json.loads((tmp_path / "runs/pairs/best/card.json").read_text())["step"] <= 8
     assert json.loads((tmp_path / "runs/pairs/last/card.json").read_text())["step"] == 8  # 4, and 4 more
-    command = [str(installed / "bin" / "tercet"), *shlex.split(serve.replace("8123", "0"))[1:], "--no-key"]
-    environment = {"PATH": str(installed / "bin"), "HOME": str(tmp_path), "TERCET_CACHE": str(tmp_path / "cache")}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as server:
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().strip()
-            assert address.startswith("http://127.0.0.1:")
-            body = json.dumps({"text": ["one two"]}).encode()
-            request = urllib.request.Request(f"{address}translate", body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=60) as response:
-                assert json.load(response)
-        finally:
-            server.terminate()
-            server.wait(60)
+    assert ask(installed, tmp_path, serve, "translate", {"text": ["one two"]})
+
+
+def ask(installed: Path, folder: Path, serve: str, route: str, question: dict[str, object]) -> Any:
+    """The answer of the server that a line of the page starts."""
+    with served(installed, serve, folder) as address:
+        body = json.dumps(question).encode()
+        request = urllib.request.Request(f"{address}{route}", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)
 
 
 def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: Path) -> None:
@@ -133,6 +190,27 @@ def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: 
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
+def test_conversations_and_the_client_of_openai(installed: Path, tmp_path: Path) -> None:
+    smollm2(installed, tmp_path, "model.max_len=96")
+    drinks = ("tea", "milk", "water", "juice")
+    talks = [(f"Is there {drink}{', please' * (n % 4)}?", f"Yes: {drink}.") for n in range(30) for drink in drinks]
+    rows = (
+        {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+        for question, answer in talks
+    )
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (*before, serve), [code] = section("Conversations")
+    run = runner(installed, tmp_path, lambda words: (*FEW, "task.sample_conversations=1"))
+    assert "already satisfied: openai" in run(before[0])
+    for line in before[1:]:
+        assert run(line)
+    with served(installed, serve, tmp_path) as address:
+        printed = python(installed, "-c", code.replace("http://127.0.0.1:8123/", address), folder=tmp_path)
+    length = (len(printed) - 1) // 2
+    assert length > 0
+    assert printed == f"{printed[:length]}\n{printed[:length]}"  # the answer whole, and in pieces
+
+
 def minilm(folder: Path) -> None:
     """A folder as all-MiniLM-L6-v2 is kept; itself, where the package is installed."""
     import importlib.util
@@ -143,10 +221,10 @@ def minilm(folder: Path) -> None:
     folder.symlink_to(Path(found.origin).parent / "model")
 
 
-def smollm2(installed: Path, folder: Path) -> None:
+def smollm2(installed: Path, folder: Path, *settings: str) -> None:
     """A folder with a small Llama in a GGUF file: one of ours that was just begun, for the real one takes minutes."""
     pytest.importorskip("gguf")
-    settings = (*FEW, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
-    more = [word for setting in settings for word in ("--set", setting)]
+    small = (*FEW, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
+    more = [word for setting in (*small, *settings) for word in ("--set", setting)]
     tercet(installed, "train", "demo", "--out", "begun", *more, folder=folder)
     tercet(installed, "convert", "begun", "smollm2", "--to", "gguf", folder=folder)

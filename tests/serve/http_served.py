@@ -49,7 +49,7 @@ LIMITS = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=30)
 
 
 def trained(kind: str) -> Trained:
-    """A model of this kind: gpt, chat, bert, texts, words or translator."""
+    """A model of this kind: gpt, chat, bert, texts, sets, numbers, words or translator."""
     reader = {"vocab_size": READER.vocab_size, "max_len": ROOM, "stack": STACK}
     model: AnyModel
     match kind:
@@ -59,6 +59,12 @@ def trained(kind: str) -> Trained:
             model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=MaskedHead(bias=True)))
         case "texts":
             model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=Classifier(labels=LABELS)))
+        case "sets":
+            head = Classifier(labels=LABELS, problem_type="multi_label_classification")
+            model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=head))
+        case "numbers":
+            head = Classifier(labels=("stars",), problem_type="regression", target_mean=1e4, target_std=20.0)
+            model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=head))
         case "words":
             head = Classifier(labels=LABELS, over="tokens")
             model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=head))

@@ -12,7 +12,7 @@ from small_writer import TOKENIZER, request_for, writer
 
 from tercet.generation import Sampling
 from tercet.models import DecoderOnly
-from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
 from tercet.serve.engine import (
     Limits,
     Scheduler,
@@ -24,6 +24,7 @@ KINDS = {
     "sinusoidal": {"position": Sinusoidal(), "n_kv_heads": 1},
     "rotary": {"position": Rotary(), "n_kv_heads": 2},
     "alibi": {"position": ALiBi(), "n_kv_heads": 2},
+    "relative_bias": {"position": RelativeBias(n_buckets=8, max_distance=9, per_layer=True), "n_kv_heads": 2},
     "none": {"position": NoPosition(), "n_kv_heads": 4},
 }
 MODELS = {name: writer(**stack) for name, stack in KINDS.items()}

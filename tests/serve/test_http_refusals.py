@@ -375,6 +375,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "n_best": st.integers(0, 3),
     "sample": st.booleans(),
     "prefix": WORDS,
+    "threshold": st.floats(-1, 2),
 }
 
 
@@ -387,7 +388,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 def test_whatever_is_asked_is_answered_or_refused(asking: TestClient, path: str, body: dict[str, Any]) -> None:
     known = {
         COMPLETE: f"prompt {HOW}", CHAT: f"messages {HOW}", EMBED: "input", "/fill-mask": "text top only",
-        "/classify": "text", "/translate": f"text prefix sample beam n_best {HOW}",
+        "/classify": "text threshold", "/translate": f"text prefix sample beam n_best {HOW}",
     }  # fmt: skip
     sent = {name: value for name, value in body.items() if name in ("model", *known[path].split())}
     answer = asking.post(path, content=json.dumps(sent).encode(), headers=JSON)

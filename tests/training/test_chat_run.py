@@ -99,6 +99,21 @@ def test_it_leaves_a_model_that_answers(finished: Finished) -> None:
     assert scores.perplexity == pytest.approx(math.exp(scores.nats_per_answer_token))
 
 
+@pytest.mark.slow
+def test_another_file_is_scored_as_its_own_was_read(tmp_path: Path) -> None:
+    table = tmp_path / "chat.csv"
+    table.write_text("question,answer\n" + "".join(f"is {word} there,yes {word}\n" for word in ("tea", "ale", "rum")))
+    data = {"source": str(table), "prompt_field": "question", "response_field": "answer"}
+    recipe = tiny_chat_recipe(tmp_path, {"data": data}, max_steps=1, validate_every=1, save_every=1)
+    run, other = tercet.load(train(recipe, tmp_path / "run", quiet=True)), tmp_path / "other.jsonl"
+    other.write_text('{"question": "is rum there", "answer": "yes rum"}\n')
+    scores: Any = run.evaluate(other)
+    assert scores.conversations == 1
+    other.write_text('{"prompt": "is rum there", "answer": "yes rum"}\n')
+    with pytest.raises(UserError, match=r"no field 'question'.*\(set data.prompt_field\)"):
+        run.evaluate(other)
+
+
 def test_what_is_in_the_way_is_told_before_anything_is_written(finished: Finished, tmp_path: Path) -> None:
     old = finished("text")  # whose tokenizer has no end
     tiny_chat_recipe(tmp_path)

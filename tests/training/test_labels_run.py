@@ -146,7 +146,7 @@ def test_easy_labels_are_learnt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"task": {"best_by": "bleu"}}, r"task\.best_by: .*'loss', 'accuracy' or 'f1'"),
+        ({"task": {"best_by": "bleu"}}, r"task\.best_by: .*'loss', 'accuracy', 'f1', 'pearson' or 'spearman'"),
         ({"task": {"validation_tokens": 8}}, "task: unknown key 'validation_tokens'"),
         ({"task": {"masking": {"rate": 0.2}}}, "task: unknown key 'masking'"),
         (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import MUON, PAIRS_MUON, TINY, UNDROPPED, figures
+from tiny_runs import MUON, PAIRS_MUON, TINY, UNDROPPED, figures, tiny_numbers_recipe, tiny_sets_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import merge, to_plain
@@ -29,7 +29,10 @@ ALIKE: dict[str, dict[str, Any]] = {
     },
     "masked": {"model": {"stack": {"dropout": UNDROPPED}}},
     "labels": {"model": {"classifier": {"dropout": 0.0}}},
+    "numbers": {"model": {"classifier": {"dropout": 0.0}}},
+    "sets": {"model": {"classifier": {"dropout": 0.0}}},
 }
+RECIPES = {**TINY, "numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
 WHOLE = {"ema": None, "best_by": "loss", "validation_sentences": 0}  # what sharded models can do
 
 pytestmark = pytest.mark.slow
@@ -38,7 +41,7 @@ pytestmark = pytest.mark.slow
 def run_two(tmp_path: Path, launcher: list[str], family: str, **training: Any) -> Path:
     if family != "pairs":
         training["micro_batch_size"] = 2
-    return run_recipe(tmp_path, launcher, TINY[family](tmp_path, ALIKE[family], devices=2, **training))
+    return run_recipe(tmp_path, launcher, RECIPES[family](tmp_path, ALIKE[family], devices=2, **training))
 
 
 def run_recipe(tmp_path: Path, launcher: list[str], recipe: Recipe) -> Path:
@@ -55,7 +58,14 @@ def run_recipe(tmp_path: Path, launcher: list[str], recipe: Recipe) -> Path:
     return out
 
 
-SCORED = ("val/bleu", "val/f1", "val/unigram_entropy")  # by a whole model, which no device has where it is sharded
+SCORED = (
+    "val/bleu",
+    "val/f1",
+    "val/rmse",
+    "val/pearson",
+    "val/spearman",
+    "val/unigram_entropy",
+)  # by a whole model, which no device has where it is sharded
 
 
 def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
@@ -88,6 +98,9 @@ def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
         (TORCHRUN, "masked", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
         ([], "labels", {}),
         (TORCHRUN, "labels", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
+        (TORCHRUN, "numbers", {"strategy": "ddp"}),
+        (TORCHRUN, "numbers", {"strategy": "fsdp", "best_by": "loss"}),
+        ([], "sets", {}),
     ],
     ids=[
         "text-ddp-adamw",
@@ -101,10 +114,13 @@ def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
         "masked-fsdp-adamw",
         "labels-plain-call-adamw",
         "labels-fsdp-adamw",
+        "numbers-ddp-adamw",
+        "numbers-fsdp-adamw",
+        "sets-plain-call-adamw",
     ],
 )
 def test_two_processes_are_one(tmp_path: Path, launcher: list[str], family: str, training: dict[str, Any]) -> None:
-    recipe = TINY[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"})
+    recipe = RECIPES[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"})
     one = train(recipe, tmp_path / "one", quiet=True)
     two = run_two(tmp_path, launcher, family, **training)
     assert_nearly_same(one, two, sharded=training.get("strategy") == "fsdp")

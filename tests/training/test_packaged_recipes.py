@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import tiny_labels_recipe, tiny_pairs_recipe, tiny_recipe
+from tiny_runs import tiny_labels_recipe, tiny_numbers_recipe, tiny_pairs_recipe, tiny_recipe, tiny_sets_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -54,6 +54,12 @@ RECIPES = recipes_from_scratch()
 ENCODERS = [name for name in RECIPES if load_recipe(name).model.family == "encoder-only"]
 CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).task.kind == "labels"]
 TRANSLATORS = [name for name in RECIPES if load_recipe(name).task.kind == "translation"]
+REGRESSIONS = [name for name in CLASSIFIERS if getattr(load_recipe(name).data, "problem_type") == "regression"]  # noqa: B009
+WRITERS = {
+    "single_label_classification": tiny_labels_recipe,
+    "multi_label_classification": tiny_sets_recipe,
+    "regression": tiny_numbers_recipe,
+}
 # Tokenizers learnt on a toy's sixty words have no room for more.
 WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
 
@@ -61,8 +67,9 @@ WORDS = {"kind": "words", "min_count": 1, "vocab_size": 32_000}
 def small(name: str, folder: Path) -> Recipe:
     """The recipe with its own choices, at sizes and on data of a toy."""
     if name in CLASSIFIERS:
-        tiny_labels_recipe(folder)  # writes the texts
-        data = {**SMALL_CLASSIFIER["data"], "source": str(folder / "labels.jsonl")}
+        kind = load_recipe(name).data.problem_type  # pyright: ignore[reportAttributeAccessIssue]
+        source = WRITERS[kind](folder).data.source  # which writes the texts
+        data = {**SMALL_CLASSIFIER["data"], "source": source}
         return load_recipe(name, {**SMALL_CLASSIFIER, "data": data})
     if name not in TRANSLATORS:
         tiny_recipe(folder)  # writes the text
@@ -97,7 +104,7 @@ def test_it_builds_at_its_own_size(name: str) -> None:
     assert recipe_text(name).startswith("# ")
     own: dict[str, Any] = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
     if isinstance(recipe, LabelsRecipe):
-        recipe = recipe.with_labels(("a", "b", "c"))
+        recipe = recipe.with_labels(("a", "b", "c")[: 1 if name in REGRESSIONS else 3])
     with torch.device("meta"):
         build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **own).model)
 
@@ -113,8 +120,9 @@ def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
     assert all(float(rows[0][name]) > 0 for name in ("train/loss", "val/loss", "lr", "grad_norm", "seconds"))
     spec = load_recipe(name).training
     assert bool(rows[0]["val/bleu"]) == (name in TRANSLATORS)
-    assert bool(rows[0]["val/accuracy"]) == (name in ENCODERS)
-    assert bool(rows[0]["val/f1"]) == (name in CLASSIFIERS)
+    assert bool(rows[0]["val/accuracy"]) == (name in ENCODERS and name not in REGRESSIONS)
+    assert bool(rows[0]["val/f1"]) == (name in CLASSIFIERS and name not in REGRESSIONS)
+    assert bool(rows[0]["val/spearman"]) == (name in REGRESSIONS)
     assert bool(rows[0]["val/unigram_entropy"]) == (name in ENCODERS and name not in CLASSIFIERS)
     assert bool(rows[0]["train/nll"]) == bool(spec.label_smoothing)
 

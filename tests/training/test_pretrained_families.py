@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tiny_runs import tiny_labels_recipe, tiny_masked_recipe, tiny_recipe
+from tiny_runs import tiny_labels_recipe, tiny_masked_recipe, tiny_pairs_recipe, tiny_recipe
 
 from tercet.checkpoint import convert, load_model
 from tercet.config import merge, to_plain
@@ -55,6 +55,20 @@ def distilbert() -> Any:
     return transformers.DistilBertForSequenceClassification(config)
 
 
+def t5(**settings: Any) -> Any:
+    config = transformers.T5Config(
+        vocab_size=len(WORDS), d_model=18, d_kv=8, d_ff=29, num_layers=1, num_heads=3, pad_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1, n_positions=8, relative_attention_num_buckets=8, relative_attention_max_distance=6,
+        **settings,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def given_to(theirs: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A translator reads and writes the same."""
+    return {"input_ids": tokens} | ({"decoder_input_ids": tokens} if theirs.config.is_encoder_decoder else {})
+
+
 def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     data = to_plain(recipe)
     data["model"] = {}
@@ -67,6 +81,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
+        pytest.param(t5, tiny_pairs_recipe, "T5ForConditionalGeneration", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_goes_on_from_it_and_leaves_as_it(build: Any, tiny: Any, written: str, tmp_path: Path) -> None:
@@ -84,12 +99,14 @@ def test_a_run_goes_on_from_it_and_leaves_as_it(build: Any, tiny: Any, written: 
     again = convert(out, tmp_path / "again", "hf")
     theirs = getattr(transformers, written).from_pretrained(again).eval()
     tokens = torch.randint(5, len(WORDS), (2, 5))
-    logits = theirs(input_ids=tokens).logits
+    logits = theirs(**given_to(theirs, tokens)).logits
     with torch.no_grad():
         match after.task:
             case "labels":
                 hidden = after.require("classify").model.hidden(tokens)
                 ours = after.require("classify").model.classify(hidden)
+            case "translation":
+                ours = after.model(tokens, tokens)
             case _:
                 ours = after.model(tokens)
     assert (logits - ours).abs().max() < 1e-5
@@ -136,6 +153,8 @@ EVERY: dict[str, tuple[Any, Any]] = {
     "bert": (bert, tiny_masked_recipe),
     "roberta": (roberta, tiny_masked_recipe),
     "distilbert": (distilbert, tiny_labels_recipe),
+    "t5": (t5, tiny_pairs_recipe),
+    "flan-t5": (lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False), tiny_pairs_recipe),
 }
 
 
@@ -157,11 +176,12 @@ def test_an_adapter_learns_beside_each_and_is_the_same_in_peft(name: str, tmp_pa
     model = peft.PeftModel.from_pretrained(model, convert(out / "last", tmp_path / "adapter", "peft")).eval()
     tokens = torch.randint(5, len(WORDS), (2, 5))
     with torch.no_grad():
-        theirs = model(input_ids=tokens).logits
+        theirs = model(**given_to(model, tokens)).logits
         if tuned.task == "labels":
             encoder = tuned.require("classify").model
             ours, before = encoder.classify(encoder.hidden(tokens)), torch.zeros(())
         else:
-            ours, before = tuned.model(tokens), pretrained.model(tokens)
+            both = tuple(given_to(model, tokens).values())
+            ours, before = tuned.model(*both), pretrained.model(*both)
     assert (theirs - ours).abs().max() < 1e-5
     assert (before - ours).abs().max() > 1e-4

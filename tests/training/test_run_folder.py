@@ -197,6 +197,14 @@ def test_metrics_are_cut_back(tmp_path: Path) -> None:
     assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]
 
 
+def test_a_run_of_an_older_version_keeps_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,train/loss,lr\n1,2.5,0.1\n")
+    MetricsLogger(path).log_metrics({"train/loss": 2.0, "val/spearman": 0.5, "lr": 0.25}, 2)
+    assert path.read_text() == "step,train/loss,lr\n1,2.5,0.1\n2,2,0.25\n"
+    assert read_metrics(path)["lr"] == [(1, 0.1), (2, 0.25)]
+
+
 @pytest.mark.parametrize("left", [b"", b"step,ep", b"step,train/loss\n\xff\x00,\n-1,3\n"])
 def test_metrics_of_which_nothing_is_whole(tmp_path: Path, left: bytes) -> None:
     metrics = MetricsLogger(tmp_path / "metrics.csv")

@@ -336,3 +336,27 @@ def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]
         atomic.exchange_folders = watched(atomic.exchange_folders)
 
     return prepare
+
+
+def tiny_numbers_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
+    """The recipe of `tiny_labels_recipe` for a number a text: its letters, in an unlikely unit."""
+    lines = [{"text": source, "label": 1e4 + 25 * len(source)} for source, _ in PAIRS]
+    return _other_labels(folder, "numbers", lines, "regression", "spearman", changes, settings)
+
+
+def tiny_sets_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
+    """The same for sets of labels: the words of a sentence that are colours or animals, but not all of them."""
+    known = {*COLOURS, *ANIMALS} - {"red", "cat"}
+    lines = [{"text": source, "label": [word for word in source.split() if word in known]} for source, _ in PAIRS]
+    return _other_labels(folder, "sets", lines, "multi_label_classification", "f1", changes, settings)
+
+
+def _other_labels(
+    folder: Path, name: str, lines: list[dict[str, Any]], problem_type: str, best_by: str,
+    changes: dict[str, Any] | None, settings: dict[str, Any],
+) -> Recipe:  # fmt: skip
+    path = folder / f"{name}.jsonl"
+    if not path.exists():
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    own = {"data": {"source": str(path), "problem_type": problem_type}}
+    return tiny_labels_recipe(folder, merge(own, changes or {}), **{"best_by": best_by, **settings})

@@ -20,7 +20,8 @@ from tercet.settings_yaml import write_yaml
 
 BEST_BY = {
     "loss": "best validation loss {:.4f}", "bleu": "highest BLEU {:.2f}", "accuracy": "highest accuracy {:.1%}",
-    "f1": "highest F1 {:.1%}",
+    "f1": "highest F1 {:.1%}", "pearson": "highest Pearson correlation {:.3f}",
+    "spearman": "highest Spearman correlation {:.3f}",
 }  # fmt: skip
 PATHS = ("source", "target", "path", "pretrained", "chat_template")  # keys of a recipe, at any depth, that may be paths
 

@@ -15,7 +15,8 @@ Columns = dict[str, list[tuple[int, float]]]
 
 COLUMNS = (
     "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "val/accuracy", "val/f1",
-    "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds",
+    "val/rmse", "val/pearson", "val/spearman", "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second",
+    "seconds",
 )  # fmt: skip
 
 

@@ -4,12 +4,13 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, get_args
 
-from tercet.cli.look import look_at
+from tercet.cli.look import CONVERSATION_FIELDS, look_at
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import READING, add_reading
-from tercet.spec import Context
+from tercet.spec import Context, ProblemType
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
@@ -26,7 +27,7 @@ def register(verbs: Verbs) -> None:
         "data",
         help="list the named datasets, or look into a source",
         description="List the named datasets; count what is in a source as training would read it; or, with `look` "
-        "before it, say all about it: what it is, lengths, scripts, labels, doubles, what is empty, no UTF-8 or long.",
+        "before it, say all of it: what it is, lengths, scripts, labels, roles, doubles, empty, no UTF-8, long.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare",
     )
     parser.add_argument(
@@ -39,8 +40,17 @@ def register(verbs: Verbs) -> None:
     add_reading(parser.add_argument)
     parser.add_argument("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
     parser.add_argument("--over", choices=("texts", "tokens"), help="what is labelled (default: texts)")
+    parser.add_argument(
+        "--problem-type",
+        choices=get_args(ProblemType),
+        help="whether a text has one label, any number of them, or a number (default: one; of a JSONL file what its "
+        "first label is)",
+    )
     look = parser.add_argument_group("look")
     look.add_argument("--json", action="store_true", help="print one JSON object")
+    look.add_argument("--messages-field", metavar="NAME", help="of conversations, the key of the messages")
+    look.add_argument("--prompt-field", metavar="NAME", help="or the key or column of the prompt")
+    look.add_argument("--response-field", metavar="NAME", help="and of the response to it")
     look.add_argument("--recipe", metavar="RECIPE", help="count the tokens that this recipe's tokenizer makes of it")
     look.add_argument("--tokenizer", metavar="FOLDER", help="or those of a run's, a model's, or of a tokenizer.json")
     look.add_argument(
@@ -66,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     target = others[0] if others else None
     if len(others) > 1:
         raise UserError(f"{source} and {target} are a source and its target, and {others[1]} is one too many")
-    flags = [flag for flag in ("json", "recipe", "tokenizer", "max_len") if getattr(args, flag)]
+    flags = [flag for flag in (*CONVERSATION_FIELDS, "json", "recipe", "tokenizer", "max_len") if getattr(args, flag)]
     if flags and not is_look:
         raise UserError(f"--{flags[0].replace('_', '-')} is for `tercet data look SOURCE`; write it so")
     try:
@@ -82,14 +92,18 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
 
     encoding = args.encoding or "utf-8"
     named = source in LABEL_DATASETS or source.endswith((".csv", ".csv.gz"))
-    labelled = named or args.label_field or args.over
+    labelled = named or args.label_field or args.over or args.problem_type
     pairs = target is not None or source in PAIR_DATASETS or source.endswith((".tsv", ".tsv.gz"))
     if labelled:
+        from tercet.data.recognise import kind_of_labels
+
+        label_field, over = args.label_field or "label", args.over or "texts"
         spec = LabelsSpec(
             source=source,
             text_field=args.text_field or "text",
-            label_field=args.label_field or "label",
-            over=args.over or "texts",
+            label_field=label_field,
+            over=over,
+            problem_type=args.problem_type or kind_of_labels(source, encoding, label_field, over=over),
             encoding=encoding,
         )
         return _labels(spec, target)
@@ -171,12 +185,13 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
         sources["validation"] = find_labels(replace(spec, source=held_out))
     elif spec.source in LABEL_DATASETS:
         sources["validation"] = find_labels(spec, "validation")
-    labels = dict[str, Counter[str]]()
+    labels, n_texts = dict[str, Counter[str]](), dict[str, int]()
     seen = dict[str, dict[tuple[str, ...], tuple[str, ...]]]()  # each text's labels, where it first stands
-    shown = dict[str, str]()
+    shown, numbers = dict[str, str](), dict[str, list[float]]()
     for part, source in sources.items():
         examples = list(read_examples(source))
         labels[part] = Counter(label for example in examples for label in example.labels)
+        n_texts[part] = len(examples)
         seen[part] = {}
         for example in examples:
             seen[part].setdefault(example.texts, example.labels)
@@ -184,6 +199,8 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
                 shown.setdefault(label, example.text)
         lengths = sorted(len(example.text) for example in examples)
         again = len(examples) - len(seen[part])
+        if spec.problem_type == "regression":
+            numbers[part] = [example.number for example in examples]
         torn = sum(seen[part][example.texts] != example.labels for example in examples)
         empty = sum(example.empty for example in source.examples())
         facts = [
@@ -197,16 +214,36 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
     if len(sources) > 1:
         print(f"{'in both parts':<16}  {len(seen['train'].keys() & seen['validation'].keys()):,}")
     total = sum(labels.values(), Counter[str]())
-    print(f"{'labels':<16}  {len(total):,}")
-    width = min(40, max(map(len, total)))
-    for label, _ in total.most_common(LABELS):
-        shares = [f"{counts[label]:>9,}  {counts[label] / counts.total():6.1%}" for counts in labels.values()]
-        print(f"  {label[:width]:<{width}}{''.join(shares)}")
-    if len(total) > LABELS:
-        print(f"  and {len(total) - LABELS:,} more")
+    if numbers:
+        _show_numbers(numbers)
+    else:
+        several = spec.problem_type == "multi_label_classification"
+        _show_labels(labels, n_texts if several else None)
     print("for example")
     _show(f"{label}: {' '.join(shown[label].split())}" for label, _ in total.most_common(SHOWN))
     return 0
+
+
+def _show_labels(labels: "dict[str, Counter[str]]", n_texts: dict[str, int] | None) -> None:
+    """How often each label comes in each part: its share of all labels, or, where a text may have several, of
+    `n_texts`."""
+    total = sum(labels.values(), Counter[str]())
+    print(f"{'labels':<16}  {len(total):,}")
+    width = min(40, max(map(len, total), default=0))
+    for label, _ in total.most_common(LABELS):
+        shares = [
+            f"{counts[label]:>9,}  {counts[label] / (n_texts[part] if n_texts else counts.total()):6.1%}"
+            for part, counts in labels.items()
+        ]
+        print(f"  {label[:width]:<{width}}{''.join(shares)}")
+    if len(total) > LABELS:
+        print(f"  and {len(total) - LABELS:,} more")
+
+
+def _show_numbers(numbers: dict[str, list[float]]) -> None:
+    for part, values in numbers.items():
+        name = f"{part} range" if len(numbers) > 1 else "numbers"
+        print(f"{name:<16}  {min(values):.5g} to {max(values):.5g}; mean {fmean(values):.5g}")
 
 
 def _show(lines: Iterable[str]) -> None:

@@ -50,7 +50,7 @@ def register(verbs: Verbs) -> None:
 
 
 def _register_ideas(pictures: Verbs) -> None:
-    positions = pictures.add_parser("positions", help="sinusoidal, learned, rotary and ALiBi positions")
+    positions = pictures.add_parser("positions", help="sinusoidal, learned, rotary, ALiBi and relative-bias positions")
     positions.add_argument(
         "scheme", metavar="SCHEME", nargs="*",
         help="a kind, or one with settings such as '{kind: rotary, base: 500000}' (default: all four kinds)",

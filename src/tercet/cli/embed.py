@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches
-from tercet.cli.texts import POOL, Text, add_input, read_texts, tell_cut
+from tercet.cli.texts import POOL, Text, add_batches, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
     import numpy as np
 
 SUFFIXES = (".npz", ".parquet", ".jsonl")
-WIDEST = 1 << 28  # bytes: as wide as its longest text an array of all would be, and then it holds line numbers
 
 
 def register(verbs: Verbs) -> None:
@@ -66,9 +64,15 @@ def run(args: argparse.Namespace) -> int:
                 count, cut = count + len(batch), cut + embedded.truncated
                 yield _Pool(batch, embedded.vectors)
 
-        write = {".npz": _write_npz, ".parquet": _write_parquet, ".jsonl": _write_jsonl}[args.output.suffix]
         width = model.spec.stack.d_model
-        write_atomically(args.output, lambda file: write(file, pools(), width))
+        match args.output.suffix:
+            case ".npz":
+                [probe] = embed(model, trained.tokenizer, [""], pooling=args.pooling).vectors
+                write_atomically(args.output, lambda file: _write_npz(file, pools(), probe))
+            case ".parquet":
+                write_atomically(args.output, lambda file: _write_parquet(file, pools(), width))
+            case _:
+                write_atomically(args.output, lambda file: _write_jsonl(file, pools()))
     tell_cut(cut, model.max_len)
     print(f"tercet: {count:,} vectors of {width} numbers in {args.output}", file=sys.stderr)
     return 0
@@ -93,7 +97,7 @@ def _check_output(path: Path) -> None:
             raise UserError(f"--output {path}: writing Parquet needs pyarrow; pip install 'tercet[parquet]'") from None
 
 
-def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
+def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool]) -> None:
     """An object a line: text, vector, and the id where there is one."""
     for texts, vectors in pools:
         for text, vector in zip(texts, vectors.tolist(), strict=True):
@@ -123,21 +127,17 @@ def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
             writer.write_table(pa.table(table, schema=schema))
 
 
-def _write_npz(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
-    """Arrays vectors (N, D) float32 and ids, where every text has one, or else texts."""
+def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> None:
     import numpy as np
 
-    vectors, texts = [np.zeros((0, width), np.float32)], list[Text]()
+    from tercet.encoding.vector_file import has_room, write_vectors
+
+    vectors, texts = [np.zeros((0, len(probe)), np.float32)], list[Text]()
     for pool in pools:
         vectors.append(pool.vectors)
         texts += pool.texts
-    ids = [text.id for text in texts if text.id is not None]
-    beside: dict[str, Any]
-    if texts and len(ids) == len(texts):
-        beside = {"ids": np.array(ids if all(isinstance(id, int) for id in ids) else list(map(str, ids)))}
-    elif 4 * len(texts) * max((len(text.text) for text in texts), default=0) > WIDEST:
-        print("tercet: the texts are too long for an array of them: ids are the numbers of the texts", file=sys.stderr)
-        beside = {"ids": np.arange(len(texts))}
-    else:
-        beside = {"texts": np.array([text.text for text in texts], dtype=np.str_)}
-    np.savez(file, vectors=np.concatenate(vectors), **beside)
+    every, ids = [text.text for text in texts], [text.id for text in texts]
+    if not has_room(every):
+        kept = "their own" if None not in ids else "the numbers of the texts"
+        print(f"tercet: the texts are too long for an array of them: ids are {kept}", file=sys.stderr)
+    write_vectors(file, np.concatenate(vectors), texts=every, ids=ids, probe=probe)

@@ -1,7 +1,8 @@
 """`tercet evaluate`: how good a model is on text that it has not seen.
 
 A language model beside what counting and compressing reach; a translator in BLEU and chrF; a masked language model by
-what it puts in the masks' places, beside counting; a classifier by how often it is right; a chat model by how likely it
+what it puts in the masks' places, beside counting; a classifier by how often it is right, or how near its numbers are;
+a chat model by how likely it
 finds the answers of conversations.
 """
 
@@ -12,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tercet.cli.decoding import add_beam, search_of
 from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.search import add_batches, add_beam, search_of
 from tercet.cli.show import show
-from tercet.cli.texts import READING, add_reading, tell_cut
+from tercet.cli.texts import READING, add_batches, add_reading, tell_cut
 from tercet.spec import Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:
@@ -201,14 +202,30 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
 
 
 def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> None:
-    from tercet.evaluate import label_dict, label_table
+    from tercet.evaluate import (
+        LabelScores,
+        MultiLabelScores,
+        label_dict,
+        label_table,
+        multi_label_dict,
+        multi_label_table,
+        regression_dict,
+        regression_table,
+    )
 
     scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field))
     tell_cut(scores.truncated, evaluation.trained.model.max_len)
+    match scores:
+        case LabelScores():
+            result, table = label_dict(scores), label_table(scores)
+        case MultiLabelScores():
+            result, table = multi_label_dict(scores), multi_label_table(scores)
+        case _:
+            result, table = regression_dict(scores), regression_table(scores)
     if args.json:
-        print(json.dumps(label_dict(scores), indent=2, ensure_ascii=False))
+        print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        show(label_table(scores))
+        show(table)
 
 
 def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation") -> None:

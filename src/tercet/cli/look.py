@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tercet.data import DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
+    from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
     from tercet.data.summary import Lengths
     from tercet.tokens import Tokenizer
 
-    Spec = TextSpec | PairsSpec | LabelsSpec
+    Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
+CONVERSATION_FIELDS = ("messages_field", "prompt_field", "response_field")
 LABELS = 30  # that are shown, the commonest
 SCRIPTS = 6
 FATES = {
@@ -35,19 +36,38 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
         raise UserError("--recipe has a tokenizer of its own; give one of --recipe and --tokenizer")
     if args.max_len is not None and args.recipe is None and args.tokenizer is None:
         raise UserError("--max-len counts tokens, which need --tokenizer FOLDER or --recipe NAME; give one of them")
-    spec, tokenizer, max_len = _settings(args, source, target)
+    spec, max_len = _settings(args, source, target)
 
-    from tercet.data import look, measure_tokens
+    from tercet.data import ConversationsSpec, look, measure_tokens
+
+    tokenizer = template = None
+    if args.tokenizer is not None:
+        tokenizer, template = _find_tokenizer(args.tokenizer, for_chat=isinstance(spec, ConversationsSpec))
 
     summary = look(spec)
     fitted = None
     if args.recipe is not None or tokenizer is not None:
-        fitted = measure_tokens(spec, tokenizer=tokenizer, max_len=max_len)
+        if summary.invalid:
+            print(
+                "tercet: no tokens are counted: training refuses what is no UTF-8; correct it, or give --encoding",
+                file=sys.stderr,
+            )
+        else:
+            fitted = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
     if args.json:
         print(json.dumps({**asdict(summary), "fit": None if fitted is None else asdict(fitted)}, ensure_ascii=False))
         return 0
-    for name, fact in _facts(summary, fitted):
-        print(f"{name:<16}  {fact}")
+    facts = _facts(summary, fitted)
+    width = max(16, *(len(name) for name, _ in facts))
+    for name, fact in facts:
+        print(f"{name:<{width}}  {fact}")
+    if summary.labels_look_like:
+        kind = {"numbers": "regression", "lists": "multi_label_classification"}[summary.labels_look_like]
+        print(
+            f"tercet: the labels of {source} look like {summary.labels_look_like}, and each is read as the name of a "
+            f"class; with --problem-type {kind} (data.problem_type) they are that",
+            file=sys.stderr,
+        )
     if summary.looks_like_lines:
         print(
             f"tercet: {source} looks like a document on each line, and is read as one document; "
@@ -57,23 +77,21 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, Tokenizer | None, int | None]":
-    """How the source is read, the tokenizer that is given, and the context."""
+def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":
+    """How the source is read, and the context."""
     from tercet.data.recognise import recognise
 
     fields: dict[str, Any] = {
         "text_field": args.text_field,
         "label_field": args.label_field,
+        "problem_type": args.problem_type,
         "encoding": args.encoding or "utf-8",
+        **{name: getattr(args, name) for name in CONVERSATION_FIELDS},
     }
     if args.recipe is None:
-        spec, tokenizer = recognise(source, target, over=args.over, **fields), None
-        if args.tokenizer is not None:
-            tokenizer = _find_tokenizer(args.tokenizer)
-        return _with_reading(spec, args), tokenizer, args.max_len
+        return _with_reading(recognise(source, target, over=args.over, **fields), args), args.max_len
 
     from tercet.config import UserError
-    from tercet.data import ConversationsSpec
     from tercet.training.changed_recipe import choose_folder, recipe_with
 
     name = args.recipe
@@ -83,9 +101,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     recipe = recipe_with(name, {"data": given} if given else {}, out=choose_folder(name, None), **data)
     if recipe.pretrained is not None:
         raise UserError(f"the recipe {name} takes the tokenizer of {recipe.pretrained}: give --tokenizer with it")
-    if isinstance(recipe.data, ConversationsSpec):
-        raise UserError(f"the recipe {name} learns from conversations, which are not looked at: leave --recipe out")
-    return _with_reading(recipe.data, args), None, args.max_len or recipe.model.max_len
+    return _with_reading(recipe.data, args), args.max_len or recipe.model.max_len
 
 
 def _with_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
@@ -96,21 +112,43 @@ def _with_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
     return replace(spec, **given) if isinstance(spec, TextSpec) else spec
 
 
-def _find_tokenizer(name: str) -> "Tokenizer":
-    """That of a run or a model, or a `tokenizer.json` itself."""
+def _find_tokenizer(name: str, *, for_chat: bool) -> "tuple[Tokenizer, str | None]":
+    """That of a run or a model, or a `tokenizer.json` itself; and for conversations the chat template beside it. Where
+    other programs' models begin and end is told by more files than one, so that such a model is opened for them."""
+    from tercet.checkpoint.chat_template import read_chat_template
     from tercet.tokens import Tokenizer
 
     folder = Path(name).expanduser()
     known = (folder / "best" / "tokenizer.json", folder / "tokenizer.json")
-    return Tokenizer.load(next((path for path in known if path.is_file()), folder))
+    path = next((path for path in known if path.is_file()), folder)
+    if (for_chat or not path.is_file()) and _is_model(folder):
+        from tercet.checkpoint import load_model
+
+        trained = load_model(folder)
+        return trained.tokenizer, trained.chat_template
+    return Tokenizer.load(path), read_chat_template(path.parent) if for_chat else None
+
+
+def _is_model(folder: Path) -> bool:
+    from tercet.checkpoint.find_model import find_model
+    from tercet.config import UserError
+
+    try:
+        find_model(folder)
+    except UserError:
+        return False
+    return True
 
 
 def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str, str]]":
     more = [
-        *([f"{summary.empty:,} more are empty"] if summary.empty else []),
+        *([f"{summary.empty:,} more {'have no answer' if summary.turns else 'are empty'}"] if summary.empty else []),
         *([f"{summary.duplicates:,} are the same as one before"] if summary.duplicates else []),
     ]
     facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *more]))]
+    if summary.turns is not None:
+        roles = ", ".join(f"{count:,} of {role}" for role, count in summary.roles.items())
+        facts += [("messages", _lengths(summary.turns)), ("roles", roles)]
     for side, text in summary.texts.items():
         prefix = f"{side} " if len(summary.texts) > 1 else ""
         scripts = list(text.scripts.items())
@@ -124,9 +162,15 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
         ]
     if summary.ids is not None:
         facts += [("ids", _lengths(summary.ids)), ("largest id", f"{summary.largest_id:,}")]
+    if summary.numbers is not None:
+        numbers = summary.numbers
+        spread = f"{numbers.min:.5g} to {numbers.max:.5g}; half are at most {numbers.median:.5g}"
+        facts.append(("numbers", f"{spread}; mean {numbers.mean:.5g}, standard deviation {numbers.std:.5g}"))
+    if summary.label_counts is not None:
+        facts.append(("labels a text", _lengths(summary.label_counts)))
     if summary.labels:
         facts.append(("labels", f"{len(summary.labels):,}"))
-        total = sum(summary.labels.values())
+        total = sum(summary.labels.values()) if summary.label_counts is None else summary.count
         facts += [
             (f"  {label[:40]}", f"{count:,}  {count / total:.1%}")
             for label, count in [*summary.labels.items()][:LABELS]
@@ -134,14 +178,19 @@ def _facts(summary: "DataSummary", fitted: "TokenFit | None") -> "list[tuple[str
         if len(summary.labels) > LABELS:
             facts.append(("", f"and {len(summary.labels) - LABELS:,} more"))
     if summary.invalid:
-        places = ", ".join(f"line {place.line} (byte {place.byte})" for place in summary.invalid_places)
+        several = len({place.path for place in summary.invalid_places}) > 1
+        places = ", ".join(
+            f"{f'{place.path} ' if several else ''}line {place.line} (byte {place.byte})"
+            for place in summary.invalid_places
+        )
         facts.append(("no UTF-8", f"{summary.invalid:,} bytes: {places}{', ...' if summary.invalid > 5 else ''}"))
     if fitted is not None:
         facts.append(("tokens", f"{_lengths(fitted.tokens)} ({fitted.tokenizer}, {fitted.vocab_size:,} ids)"))
     if fitted is not None and fitted.max_len is not None:
         share = f": {fitted.beyond:,} tokens ({fitted.beyond / max(1, fitted.tokens.total):.1%}) are beyond it"
         fate = f" and {FATES[fitted.fate]}{share if fitted.fate == 'cut' else ''}" if fitted.longer else ""
-        facts.append((f"max_len {fitted.max_len}", f"{fitted.longer:,} are longer{fate}"))
+        unanswered = f"; {fitted.unanswered:,} have no answer within it and are left out" if fitted.unanswered else ""
+        facts.append((f"max_len {fitted.max_len}", f"{fitted.longer:,} are longer{fate}{unanswered}"))
     return facts
 
 

@@ -17,10 +17,23 @@ class Mistake(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `Mistake` where argparse would print its usage and exit; flags are never guessed from a beginning."""
+    """Raises `Mistake` where argparse would print its usage and exit; flags are never guessed from a beginning.
 
-    def __init__(self, **settings: object) -> None:
+    With `words_among_flags` the words of one argument may stand before, between and behind flags.
+    """
+
+    def __init__(self, *, words_among_flags: bool = False, **settings: object) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
+        self._intermixed = words_among_flags
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[reportIncompatibleMethodOverride]  # typeshed has overloads
+        if not self._intermixed:
+            return super().parse_known_args(args, namespace)
+        self._intermixed = False  # parse_known_intermixed_args comes back here, for flags and for words
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = True
 
     def error(self, message: str) -> NoReturn:
         raise Mistake(f"{message}; see `{self.prog} --help`")

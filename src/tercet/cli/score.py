@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.search import add_batches
-from tercet.cli.texts import POOL, add_input, read_texts, tell_cut
+from tercet.cli.texts import POOL, add_batches, add_input, read_texts, tell_cut
 
 if TYPE_CHECKING:
     from tercet.data import PairFiles

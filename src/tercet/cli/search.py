@@ -1,93 +1,137 @@
-"""How to look for a translation: the flags of beam search and of sampling, and the search in words."""
+"""`tercet search`: the texts that are nearest to a question, by their vectors; exactly, and without an index."""
 
 import argparse
-from collections.abc import Callable, Iterable
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.parser import parse_number
-from tercet.spec import BatchTokens, BeamSize, LengthPenaltyPower, Seed, Share, ShareAboveZero, Temperature, TopK
+from tercet.cli.device import add_device, pick
+from tercet.cli.lines import read_lines, replace_line_ends, take_pool
+from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.texts import POOL, Text, add_batches, add_input, read_texts, tell_cut
+from tercet.spec import Candidates
 
 if TYPE_CHECKING:
-    from tercet.generation import Beam, Sampling
+    import torch
 
-SAME = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
-BEAM = {"beam": "size", **{name: name for name in SAME}}  # flags, and what they are in `Beam`
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
+    from tercet.encoding import Embedded, NearestNeighbours, VectorFile
 
-Add = Callable[..., Any]  # `add_argument` of a parser, or of a group of its flags
+Row = dict[str, Any]  # of the result: index, score, id and text where they are known
 
 
-def add_beam(add: Add) -> None:
-    """The flags that decide the outcome most."""
-    add("--beam", metavar="N", type=parse_number(BeamSize), help="hypotheses kept; 1 is greedy (default: 5)")
-    add("--length-penalty", choices=("average", "gnmt", "none"), help="default: average")
-    add("--alpha", metavar="X", type=parse_number(LengthPenaltyPower), help="the penalty's power (default: 1)")
-
-
-def add_sampling(add: Add) -> None:
-    add("--sample", action="store_true", help="draw a translation instead of searching for the best")
-    add("--temperature", metavar="X", type=parse_number(Temperature), help="0: the likeliest token (default: 1)")
-    add("--top-k", metavar="N", type=parse_number(TopK), help="draw among the N likeliest tokens")
-    add(
-        "--top-p",
-        metavar="P",
-        type=parse_number(ShareAboveZero),
-        help="draw among the fewest tokens that reach probability P",
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "search",
+        words_among_flags=True,
+        help="find the texts that are nearest to a question, with an encoder",
+        description="For each QUERY the texts whose vectors are nearest to its own: cosine, id (or the text's number, "
+        "from 0) and text, between tabs, the nearest first.",
+        epilog='Example: tercet search runs/mine --input posts.csv --text-field body "which one was better?" --top 5',
     )
-    add(
-        "--min-p",
-        metavar="P",
-        type=parse_number(Share),
-        help="draw among tokens at least P times as likely as the best",
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("queries", metavar="QUERY", nargs="*", help="what to look for (default: each line of stdin)")
+    add_input(parser.add_argument, "look among the texts of this file")
+    parser.add_argument(
+        "--vectors", metavar="FILE", type=Path, help="or among these, which `tercet embed --output FILE.npz` wrote"
     )
-    add("--seed", metavar="N", type=parse_number(Seed), help="default: 0")
-
-
-def add_batches(add: Add) -> None:
-    add(
-        "--batch-tokens",
-        metavar="N",
-        type=parse_number(BatchTokens),
-        default=16_384,
-        help="of a batch; fewer need less memory (default: 16384)",
+    parser.add_argument("--top", metavar="N", type=parse_number(Candidates), default=5, help="default: 5")
+    parser.add_argument(
+        "--pooling", choices=("mean", "first"), default="mean", help="of the tokens' vectors (default: mean)"
     )
+    parser.add_argument("--json", action="store_true", help="print a JSON object a query: query, neighbours")
+    add_batches(parser.add_argument)
+    add_device(parser)
 
 
-def search_of(args: argparse.Namespace) -> "Beam | Sampling":
-    """The search that the flags ask for.
-
-    Raises:
-        UserError: for values out of range, or flags that do not go together.
-    """
-    from tercet import limits
+def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.generation import Beam, Sampling
 
-    flags = {flag: value for flag, value in vars(args).items() if value is not None}
-    beam = {name: flags[flag] for flag, name in BEAM.items() if flag in flags}
-    sampling = {name: flags[name] for name in SAMPLING if name in flags}
-    try:
-        if not flags.get("sample"):
-            if sampling:
-                raise UserError(f"{_flags(sampling)} {'is' if len(sampling) == 1 else 'are'} for --sample; add it")
-            return Beam(**beam)
-        if beam:
-            raise UserError(f"--sample draws one translation; leave {_flags(f for f in BEAM if f in flags)} out")
-        return Sampling(**sampling, max_new_tokens=limits.NEW_TOKENS)  # the source's length and the model set the limit
-    except ValueError as error:
-        raise UserError(str(error).replace("size=", "--beam ")) from None
+    if (args.input is None) == (args.vectors is None):
+        raise UserError("give the texts to look among, as --input FILE, or their vectors, as --vectors FILE.npz")
+    if args.vectors is not None and args.text_field is not None:
+        raise UserError("--text-field says how the file in --input is read, and --vectors has its texts; give one")
+    if args.input == "-" and not args.queries:
+        raise UserError("stdin has the texts, by --input -, so that a QUERY must stand on the command line; give one")
+    with ExitStack() as files:
+        texts = None if args.input is None else read_texts(args, files)
+        vectors = None
+        if args.vectors is not None:
+            from tercet.checkpoint.find_model import find_model
 
+            find_model(Path(args.run))  # the cheapest to be refused
 
-def name_of(search: "Beam | Sampling") -> str:
-    """The search in words."""
-    from tercet.generation import Beam
+            from tercet.encoding.vector_file import read_vectors
 
-    if isinstance(search, Beam):
-        return search.name
-    filters = {"top_k": search.top_k, "top_p": search.top_p, "min_p": search.min_p}
-    filter_values = [f"{name.replace('_', '-')} {value:g}" for name, value in filters.items() if value is not None]
-    return ", ".join(["sample", f"temperature {search.temperature:g}", *filter_values, f"seed {search.seed}"])
+            vectors = read_vectors(args.vectors)
+        device = pick(args.device, models=[args.run])
+        queries = args.queries or list(read_lines(sys.stdin.buffer, "stdin"))
+        return _search(args, queries, texts, vectors, device)
 
 
-def _flags(names: Iterable[str]) -> str:
-    return " and ".join("--" + name.replace("_", "-") for name in names)
+def _search(
+    args: argparse.Namespace,
+    queries: list[str],
+    texts: Iterator[Text] | None,
+    vectors: "VectorFile | None",
+    device: "torch.device",
+) -> int:
+    from tercet.checkpoint import load_model
+    from tercet.config import UserError
+    from tercet.encoding import NearestNeighbours, embed
+
+    trained = load_model(args.run).require("embed")
+    model = trained.model.to(device)
+
+    def embedded(texts: list[str]) -> "Embedded":
+        return embed(model, trained.tokenizer, texts, pooling=args.pooling, batch_tokens=args.batch_tokens)
+
+    asked = embedded(queries)
+    tell_cut(asked.truncated, model.max_len, what="question")
+    search = NearestNeighbours(asked.vectors, top=args.top)
+    if vectors is not None:
+        vectors.check_model(embedded([""]).vectors[0])
+        search.push(vectors.vectors)
+        rows = {number: vectors.row(number) for number in _numbers(search)}
+    else:
+        assert texts is not None
+        rows, cut = _push_texts(search, texts, embedded)
+        tell_cut(cut, model.max_len)
+    found = search.result()
+    if not found.numbers.shape[1]:
+        raise UserError(f"{args.input if vectors is None else args.vectors} has no text to look among; give some")
+    every = zip(queries, found.numbers.tolist(), found.scores.tolist(), strict=True)
+    for place, (query, numbers, scores) in enumerate(every):
+        nearest = [{"index": n, "score": score, **rows[n]} for n, score in zip(numbers, scores, strict=True)]
+        if args.json:
+            print(json.dumps({"query": query, "neighbours": nearest}, ensure_ascii=False))
+        else:
+            heading = [replace_line_ends(query)] if len(queries) > 1 else []
+            print("\n".join([*([""] if place else []), *heading, *map(_line, nearest)]))
+    return 0
+
+
+def _push_texts(
+    search: "NearestNeighbours", texts: Iterator[Text], embedded: "Callable[[list[str]], Embedded]"
+) -> tuple[dict[int, Row], int]:
+    """Push the vectors of all texts; the rows of the nearest alone are kept, and returned with how many were cut."""
+    rows, count, cut = dict[int, Row](), 0, 0
+    while batch := take_pool(texts, POOL, lambda text: text.text):
+        result = embedded([text.text for text in batch])
+        search.push(result.vectors)
+        for number, text in enumerate(batch, count):
+            rows[number] = {**({} if text.id is None else {"id": text.id}), "text": text.text}
+        rows = {number: rows[number] for number in _numbers(search)}
+        count, cut = count + len(batch), cut + result.truncated
+    return rows, cut
+
+
+def _numbers(search: "NearestNeighbours") -> set[int]:
+    return set(search.result().numbers.ravel().tolist())
+
+
+def _line(row: Row) -> str:
+    text = replace_line_ends(str(row.get("text", "")))
+    return f"{row['score']:.4f}\t{row.get('id', row['index'])}\t{text}"

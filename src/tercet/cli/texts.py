@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tercet.cli.lines import open_lines, read_lines
+from tercet.cli.parser import parse_number
+from tercet.spec import BatchTokens
 
 READING = (
     "encoding",
@@ -27,8 +29,8 @@ class Text(NamedTuple):
     id: str | int | None = None
 
 
-def add_input(add: Callable[..., Any]) -> None:
-    add("--input", metavar="FILE", help="read this file in place of stdin: a text a line, .jsonl, .csv or .tsv")
+def add_input(add: Callable[..., Any], does: str = "read this file in place of stdin") -> None:
+    add("--input", metavar="FILE", help=f"{does}: a text a line, .jsonl, .csv or .tsv")
     add(
         "--text-field",
         metavar="NAME",
@@ -47,6 +49,16 @@ def add_reading(add: Callable[..., Any]) -> None:
         help="a document of a text file: all of it, a line, or what stands between empty lines (data.documents)",
     )
     add("--dtype", choices=("uint16", "uint32"), help="of the ids in a .bin file (data.dtype; default: uint16)")
+
+
+def add_batches(add: Callable[..., Any]) -> None:
+    add(
+        "--batch-tokens",
+        metavar="N",
+        type=parse_number(BatchTokens),
+        default=16_384,
+        help="of a batch; fewer need less memory (default: 16384)",
+    )
 
 
 def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:

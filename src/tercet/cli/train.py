@@ -4,6 +4,7 @@ import argparse
 import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _unit(recipe: Mapping[str, Any]) -> str:
+    """Of the loss."""
+    if recipe.get("data", {}).get("problem_type") == "regression":
+        return "of the variance"
+    return "nats per " + UNIT.get(recipe["task"]["kind"], "token")
+
+
 def summary(folder: Path) -> str:
     """Where the run is, which models it has kept, how good the best one is, and what to do with it."""
     from tercet.checkpoint import read_card
@@ -117,11 +125,14 @@ def summary(folder: Path) -> str:
     card = read_card(folder)
     metrics, task = card.metrics, card.recipe["task"]["kind"]
     figures = {
-        "val/loss": "validation loss {:.4f} nats per " + UNIT.get(task, "token"),
+        "val/loss": "validation loss {:.4f} " + _unit(card.recipe),
         "val/unigram_entropy": "{:.4f} by counting words",
         "val/bleu": "BLEU {:.2f} (greedy, cased, detokenised)",
         "val/accuracy": "accuracy {:.1%}",
         "val/f1": "F1 {:.1%}",
+        "val/pearson": "Pearson correlation {:.3f}",
+        "val/spearman": "Spearman correlation {:.3f}",
+        "val/rmse": "RMSE {:.4g}",
     }
     best = f"val/{card.best_by}"
     names = [best, *(name for name in figures if name != best)]

@@ -11,11 +11,11 @@ from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tercet.cli.decoding import add_beam, add_sampling, name_of, search_of
 from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.search import add_batches, add_beam, add_sampling, name_of, search_of
-from tercet.cli.texts import add_input, read_texts
+from tercet.cli.texts import add_batches, add_input, read_texts
 from tercet.spec import BeamSize, CoverageWeight, LengthRatio, NewTokens, PoolLines
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from tercet.data.cache import (
     report_disk_errors,
     write_meta,
 )
-from tercet.data.conversations import Conversation, ConversationFile
+from tercet.data.conversations import COLUMNS, Conversation, ConversationFile, no_answer_error
 from tercet.data.files import find_path
 from tercet.data.rows import TokenRows
 from tercet.data.specs import ConversationsSpec, HeldOut
@@ -146,7 +146,8 @@ class _ConversationSplit(TextSplit[ConversationFile, Conversation]):
     def __init__(self, spec: ConversationsSpec) -> None:
         self.spec = spec
         held_out = find_conversations(spec, spec.validation.source) if isinstance(spec.validation, HeldOut) else None
-        settings = [spec.encoding, spec.messages_field]
+        names = (spec.prompt_field, spec.response_field)
+        settings = [spec.encoding, spec.messages_field, *(names if names != COLUMNS else ())]
         super().__init__(spec.source, find_conversations(spec), held_out, validation=spec.validation, settings=settings)
 
     def learn_tokenizer(self) -> Tokenizer:
@@ -174,15 +175,13 @@ class _ConversationSplit(TextSplit[ConversationFile, Conversation]):
         return item.prompt
 
     def _no_text_error(self, source: ConversationFile) -> UserError:
-        return UserError(
-            f"{source.name} has no conversation with an answer (the role assistant); give a file with some"
-        )
+        return no_answer_error(source)
 
 
 def find_conversations(spec: ConversationsSpec, source: str | None = None) -> ConversationFile:
     """The file that `spec` names, or another of its kind."""
     path = find_path(spec.source if source is None else source)
-    return ConversationFile(path=path, messages_field=spec.messages_field, encoding=spec.encoding)
+    return ConversationFile(path=path, encoding=spec.encoding, **spec.fields)
 
 
 def _write(folder: Path, split: _ConversationSplit, tokenizer: Tokenizer, chat: ChatTemplate, bar: Progress) -> None:

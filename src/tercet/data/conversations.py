@@ -1,7 +1,7 @@
 """Conversations as a stream: what was asked and answered, message by message.
 
-Files are JSONL, an object with a list of messages on each line, or tables of prompts and responses. What a message is,
-its role and its text, is as in OpenAI's API.
+Files are JSONL, an object with a list of messages on each line or with a prompt and its response, or tables of these.
+What a message is, its role and its text, is as in OpenAI's API, or as ShareGPT's files have it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from tercet.config import UserError, suggest
-from tercet.data.files import check_field, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
 from tercet.data.tables import SEPARATORS, read_table
 from tercet.messages import show
 
 ROLES = ("system", "user", "assistant")
-COLUMNS = ("prompt", "response")  # of a table
+SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the names of its `from`
+LISTS = ("messages", "conversations")  # the key of the messages, and that which is taken for it
+COLUMNS = ("prompt", "response")
 SUFFIXES = (".jsonl", *SEPARATORS)
 
 
@@ -55,11 +57,14 @@ class Conversation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationFile:
-    """The conversations in the JSONL, CSV or TSV file `path`; `messages_field` as in `ConversationsSpec`."""
+    """The conversations in the JSONL, CSV or TSV file `path`; fields as in `ConversationsSpec`."""
 
     path: Path
-    messages_field: str = "messages"
+    messages_field: str = LISTS[0]
+    prompt_field: str = COLUMNS[0]
+    response_field: str = COLUMNS[1]
     encoding: str = "utf-8"
+    errors: Errors = "strict"
 
     @property
     def name(self) -> str:
@@ -73,16 +78,13 @@ class ConversationFile:
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
-            lines = read_lines(self.path, self.encoding)
+            lines = read_lines(self.path, self.encoding, self.errors)
             for location, values in read_json_objects(lines, self.path, [self.messages_field]):
-                check_field(values, self.messages_field, location, "data.messages_field")
-                yield Conversation(_read_messages(values[self.messages_field], location), location)
+                yield Conversation(self._read_object(values, location), location)
         else:
-            needed: dict[str, str] = dict.fromkeys(COLUMNS, "the header to prompt and response, or use .jsonl")
-            for location, row in read_table(read_lines(self.path, self.encoding), str(self.path), needed):
-                prompt, response = (row[column] for column in COLUMNS)
-                user, assistant = {"role": "user", "content": prompt}, {"role": "assistant", "content": response}
-                yield Conversation((user, assistant), location)
+            needed = {self.prompt_field: "data.prompt_field", self.response_field: "data.response_field"}
+            for location, row in read_table(read_lines(self.path, self.encoding, self.errors), str(self.path), needed):
+                yield Conversation(_exchange(row[self.prompt_field], row[self.response_field]), location)
 
     def hash(self) -> str:
         self._check()
@@ -91,6 +93,23 @@ class ConversationFile:
     def size(self) -> int | None:
         self._check()
         return None  # a role is no text
+
+    def _read_object(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
+        """Its messages; or its prompt and response, where it has no messages or these have names of their own."""
+        named, own = (self.prompt_field, self.response_field), (self.prompt_field, self.response_field) != COLUMNS
+        if own and values.keys() >= {*named}:
+            return self._read_exchange(values, location)
+        keys = LISTS if self.messages_field == LISTS[0] else (self.messages_field,)
+        if (key := next((key for key in keys if key in values), None)) is not None:
+            return _read_messages(values[key], location)
+        if not own and values.keys().isdisjoint(named):
+            settings = "data.messages_field, or data.prompt_field and data.response_field"
+            check_field(values, self.messages_field, location, settings)  # refuses, with the nearest name
+        return self._read_exchange(values, location)
+
+    def _read_exchange(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
+        prompt = get_text(values, self.prompt_field, location, "data.prompt_field")
+        return _exchange(prompt, get_text(values, self.response_field, location, "data.response_field"))
 
     def _check(self) -> None:
         example = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
@@ -102,6 +121,14 @@ class ConversationFile:
                 f"{self.path} is none of {', '.join(SUFFIXES)}, which conversations come in; "
                 f"write {example} on each line of a .jsonl file"
             )
+
+
+def no_answer_error(source: ConversationFile) -> UserError:
+    return UserError(f"{source.name} has no conversation with an answer (the role assistant); give a file with some")
+
+
+def _exchange(prompt: str, response: str) -> tuple[dict[str, str], ...]:
+    return {"role": "user", "content": prompt}, {"role": "assistant", "content": response}
 
 
 def _read_messages(value: object, location: str) -> tuple[dict[str, str], ...]:
@@ -117,9 +144,13 @@ def _read_message(value: object, location: str) -> dict[str, str]:
     if not isinstance(value, dict):
         raise UserError(f'{location} is no object; write {{"role": "user", "content": ...}}')
     message = cast("dict[str, object]", value)
-    role, content = message.get("role"), message.get("content")
+    if "role" not in message and "from" in message:
+        role, content, known = message["from"], message.get("value"), (*SHAREGPT, *ROLES)
+        role = SHAREGPT.get(role, role) if isinstance(role, str) else role
+    else:
+        role, content, known = message.get("role"), message.get("content"), ROLES
     if not isinstance(role, str) or role not in ROLES:
-        guess = suggest(role, ROLES) if isinstance(role, str) else f"; known: {', '.join(ROLES)}"
+        guess = suggest(role, known) if isinstance(role, str) else f"; known: {', '.join(known)}"
         raise UserError(f"{location} has the role {show(role)[:80]}{guess}")
     if not isinstance(content, str):
         raise UserError(f"{location} has {show(content)[:80]} as its content; give a text")

@@ -11,9 +11,10 @@ import sysconfig
 import tokenize
 import warnings
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
@@ -25,6 +26,8 @@ LEAST_WORDS = 3  # below, as in "Return repr(self)." cut short, there is nothing
 VALIDATION = 1000  # texts at most, and a tenth
 SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 FORMAT = 1
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Label = TypeVar("Label", str, tuple[str, ...])
 
 PARTS = {
     "asyncio": "asyncio asyncore asynchat",
@@ -59,7 +62,12 @@ def read_docstrings(part: str) -> LabelledTexts:
 
 @cache
 def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
-    examples = _load_examples(Path(cache_folder))
+    rows = load_rows(Path(cache_folder), "docstrings.json", PARTS, read_library)
+    return split_examples([Example((text,), (label,)) for text, label in rows])
+
+
+def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
+    """The examples of each part: validation is drawn by a hash of the text."""
     hashes = array("Q", (hash_text(example.text) for example in examples))
     drawn = draw_validation(hashes, VALIDATION, "the library has one docstring alone")
     held_out = [hash_text(example.text) in drawn for example in examples]
@@ -73,46 +81,68 @@ def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
     }
 
 
-def _load_examples(cache: Path) -> list[Example]:
-    """All examples, kept on disk: reading the library takes some seconds."""
+def load_rows(cache: Path, name: str, made_by: object, read: Callable[[Path], list[tuple[str, Any]]]) -> list[Any]:
+    """What `read` finds in the library, a text and what belongs to it, kept on disk as the file `name`: reading takes
+    some seconds.
+
+    Args:
+        made_by: all that it depends on besides the library.
+    """
     library = sysconfig.get_path("stdlib")
-    folder = cache / "docstrings" / digest(FORMAT, sys.version, library, PARTS)[:32]
-    path = folder / "docstrings.json"
+    folder = cache / "docstrings" / digest(FORMAT, sys.version, library, made_by)[:32]
+    path = folder / name
     if not is_complete(folder):
-        docstrings = read_library(Path(library))
+        rows = read(Path(library))
         with report_disk_errors(), create_atomically(folder) as new:
-            (new / path.name).write_text(json.dumps(docstrings, ensure_ascii=False), encoding="utf-8")
+            (new / path.name).write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
             write_meta(new, {"python": sys.version, "library": library})
     try:
-        return [Example((text,), (label,)) for text, label in json.loads(path.read_text(encoding="utf-8"))]
+        return [(text, belongs) for text, belongs in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError, RecursionError):
         raise UserError(f"{path} is not what Tercet wrote there; remove {folder} to make it anew") from None
 
 
 def read_library(library: Path) -> list[tuple[str, str]]:
     """Each docstring below the folder `library` once, and its part, sorted; one that two parts have is left out."""
-    labels = dict[str, set[str]]()
-    for label, modules in PARTS.items():
+    return unambiguous((text, part) for part, _, text in parse_library(library))
+
+
+def unambiguous(found: Iterable[tuple[str, Label]]) -> list[tuple[str, Label]]:
+    """Each text once, sorted, with what belongs to it; one to which two things belong is left out."""
+    labels = dict[str, set[Label]]()
+    for text, label in found:
+        labels.setdefault(text, set()).add(label)
+    return sorted((text, next(iter(each))) for text, each in labels.items() if len(each) == 1)
+
+
+def parse_library(library: Path) -> Iterator[tuple[str, Documented, str]]:
+    """Of all that is documented below the folder `library` the part, the syntax tree and the docstring.
+
+    Raises:
+        UserError: where there is nothing.
+    """
+    empty = True
+    for part, modules in PARTS.items():
         for module in modules.split():
             for path in sorted([library / f"{module}.py", *(library / module).rglob("*.py")]):
-                for text in _read_file(path, library):
-                    labels.setdefault(text, set()).add(label)
-    if not labels:
+                for node, text in _parse_file(path, library):
+                    empty = False
+                    yield part, node, text
+    if empty:
         raise UserError(
             f"there is no source file of Python's library in {library}; use a Python that brings them, "
             "such as Debian's or python.org's"
         )
-    return sorted((text, min(sections)) for text, sections in labels.items() if len(sections) == 1)
 
 
-def _read_file(path: Path, library: Path) -> Iterator[str]:
+def _parse_file(path: Path, library: Path) -> Iterator[tuple[Documented, str]]:
     if not path.is_file() or SKIPPED & set(path.relative_to(library).parts):
         return
     with tokenize.open(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the library's own escapes are is not ours to say
         tree = ast.parse(file.read())
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, Documented):
             text = (ast.get_docstring(node) or "").strip()
             if len(text.split()) >= LEAST_WORDS:
-                yield text
+                yield node, text

@@ -18,6 +18,7 @@ from tercet.config import UserError, suggest
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 BLOCK = 1 << 20  # bytes read at a time
+Errors = Literal["strict", "replace"]  # what is no text in an encoding is refused, or becomes U+FFFD
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def report_file_errors(path: Path) -> Generator[None]:
         raise UserError(f"cannot read {path}: {error.strerror or error}; check the file and its permissions") from None
 
 
-def read_text(path: Path, encoding: str, errors: Literal["strict", "replace"] = "strict") -> Iterator[str]:
+def read_text(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
     """The text of a file in blocks, newlines as they are, without a byte-order mark.
 
     With `errors` "replace" U+FFFD stands for what is no text.
@@ -85,7 +86,7 @@ def read_text(path: Path, encoding: str, errors: Literal["strict", "replace"] = 
                 return
 
 
-def read_lines(path: Path, encoding: str, errors: Literal["strict", "replace"] = "strict") -> Iterator[str]:
+def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
     """The lines of a file, which end at "\n" alone; after the last of these there is none unless it has text.
 
     Raises:

@@ -5,12 +5,10 @@ its own. Nothing of either is unpickled.
 """
 
 import json
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from tokenize import TokenError
 from typing import IO, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -26,6 +24,7 @@ from tercet.data.files import (
 )
 from tercet.data.sources import DocumentFiles
 from tercet.limits import MOST_IDS
+from tercet.reading.npy import read_array_header
 
 IdDtype = Literal["uint16", "uint32"]
 ARRAYS = (".bin", ".npy")
@@ -115,11 +114,8 @@ class IdFile:
     def _read_header(self, file: IO[bytes]) -> tuple[np.dtype[Any], int]:
         """The dtype of a `.npy` file's array, and its length."""
         try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            with warnings.catch_warnings(action="ignore"):  # of Python 2's headers
-                shape, _, dtype = read(file)  # a header of 10,000 bytes at most, read as a literal
-        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError, TokenError):
+            dtype, shape, _ = read_array_header(file)
+        except ValueError:
             raise UserError(f"{self.path} is not a whole .npy file; write it again with numpy.save") from None
         if len(shape) != 1 or dtype.kind not in "iu":
             raise UserError(

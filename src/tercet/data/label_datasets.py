@@ -8,8 +8,15 @@ from tercet.config import UserError, suggest
 from tercet.data.files import find_path
 from tercet.data.labels import LabelFile, LabelledTexts, LabelSource
 from tercet.data.specs import LabelsSpec
+from tercet.spec import ProblemType
 
 Part = Literal["train", "validation"]
+LIBRARY = "read from the running Python's source files, so it differs between versions; PSF licence"
+IN_WORDS: dict[ProblemType, str] = {
+    "single_label_classification": "a label a text",
+    "multi_label_classification": "any number of labels a text",
+    "regression": "a number a text",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +25,13 @@ class LabelDataset:
 
     Attributes:
         open: the texts of a part.
+        problem_type: whether a text has one label, several, or a number.
     """
 
     description: str
     origin: str
     open: Callable[[Part], LabelSource]
+    problem_type: ProblemType = "single_label_classification"
 
 
 def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
@@ -34,6 +43,9 @@ def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
     if spec.source in LABEL_DATASETS:
         if spec.over == "tokens":
             raise UserError(f"{spec.source} has a label a text; set data.over to texts")
+        problem_type = LABEL_DATASETS[spec.source].problem_type
+        if spec.problem_type != problem_type:
+            raise UserError(f"{spec.source} has {IN_WORDS[problem_type]}; set data.problem_type to {problem_type}")
         return LABEL_DATASETS[spec.source].open(part)
     if part != "train":
         raise UserError(f"{spec.source} has no {part} part of its own; the sets that do: {', '.join(LABEL_DATASETS)}")
@@ -47,6 +59,9 @@ def find_labels(spec: LabelsSpec, part: Part = "train") -> LabelSource:
         label_field=spec.label_field,
         over=spec.over,
         encoding=spec.encoding,
+        problem_type=spec.problem_type,
+        label_separator=spec.label_separator,
+        label_fields=spec.label_fields,
     )
 
 
@@ -62,6 +77,18 @@ def _python_docstrings(part: Part) -> LabelledTexts:
     return read_docstrings(part)
 
 
+def _docstring_lines(part: Part) -> LabelledTexts:
+    from tercet.data.docstring_code import read_docstring_lines
+
+    return read_docstring_lines(part)
+
+
+def _docstring_code(part: Part) -> LabelledTexts:
+    from tercet.data.docstring_code import read_docstring_code
+
+    return read_docstring_code(part)
+
+
 LABEL_DATASETS = {
     "debian-sections": LabelDataset(
         description="descriptions of Debian packages and their section: some 39,000 in 12 sections",
@@ -70,7 +97,19 @@ LABEL_DATASETS = {
     ),
     "python-docstrings": LabelDataset(
         description="docstrings of Python's standard library and the part of it that they stand in: some 6,000 in 14",
-        origin="read from the running Python's source files, so it differs between versions; PSF licence",
+        origin=LIBRARY,
         open=_python_docstrings,
+    ),
+    "python-docstring-lines": LabelDataset(
+        description="the same of classes and functions, and the log2 of their lines of code: some 6,000 numbers",
+        origin=LIBRARY,
+        open=_docstring_lines,
+        problem_type="regression",
+    ),
+    "python-docstring-code": LabelDataset(
+        description="the same of functions, and what each takes and does: some 5,000 with any of 7 labels",
+        origin=LIBRARY,
+        open=_docstring_code,
+        problem_type="multi_label_classification",
     ),
 }

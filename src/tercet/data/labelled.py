@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from rich.progress import Progress
 
+from tercet import limits
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import (
@@ -34,10 +35,10 @@ from tercet.data.cache import (
 from tercet.data.label_datasets import LABEL_DATASETS, Part, find_labels
 from tercet.data.labels import Example, LabelSource, Over, no_text_error, read_examples
 from tercet.data.specs import HeldOutLabels, LabelsSpec
+from tercet.data.targets import IGNORED, TargetScale, label_dtype, label_indicators, map_labels
 from tercet.data.text_split import TextSplit, check_special_tokens
+from tercet.spec import ProblemType
 from tercet.tokens import BPE, Characters, Fields, KMers, PlainIds, Tokenizer, Unigram, Words
-
-IGNORED = -100  # no label: the objectives' own number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,9 @@ class Labelled:
     Attributes:
         ids: (M,) ids, without bos and eos.
         starts: (N + 1,) int64 position at which each text starts, and the end.
-        labels: int64 indices into `names`: (N,) over texts; over tokens (M,), IGNORED on all but a word's first piece.
-        names: of the labels.
+        labels: int64 indices into `names`: (N,) over texts; over tokens (M,), IGNORED on all but a word's first piece;
+            (K,) where a text may have several, which then start at `label_starts` (N + 1,). Numbers are (N,) float64.
+        names: of the labels; of numbers their own name alone.
     """
 
     ids: np.ndarray
@@ -56,6 +58,8 @@ class Labelled:
     labels: np.ndarray
     names: tuple[str, ...]
     over: Over = "texts"
+    problem_type: ProblemType = "single_label_classification"
+    label_starts: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -65,6 +69,12 @@ class Labelled:
         """(N,) int64 tokens of each text."""
         return np.diff(self.starts)
 
+    def targets(self, numbers: np.ndarray) -> np.ndarray:
+        """Of the texts `numbers` (B,): their labels or numbers (B,), or 0 and 1 for each label, (B, L) float32."""
+        if self.label_starts is not None:
+            return label_indicators(self.labels, self.label_starts, numbers, len(self.names))
+        return np.asarray(self.labels[numbers])
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledCorpus:
@@ -72,7 +82,9 @@ class LabelledCorpus:
 
     Attributes:
         hash: sha256 of the texts and labels the ids were made from.
-        labels: every label of the training part, sorted; positions in it are the numbers that both parts hold.
+        labels: every label of the training part, sorted; positions in it are the numbers that both parts hold. Of
+            labels that are numbers their own name.
+        scale: of labels that are numbers, in the training part.
         skipped: examples without text.
         lost: over tokens, the words of which the tokenizer leaves nothing; their labels are left out.
     """
@@ -81,6 +93,7 @@ class LabelledCorpus:
     hash: str
     tokenizer: Tokenizer
     labels: tuple[str, ...]
+    scale: TargetScale
     train: Labelled
     validation: Labelled
     skipped: int
@@ -94,7 +107,8 @@ class LabelRows:
     Attributes:
         tokens: (B, T) int64: bos, the text, eos.
         mask: (B, T) bool, True at real tokens.
-        targets: (B,) int64 over texts; over tokens (B, T), IGNORED on all but a word's first piece.
+        targets: (B,) int64 over texts; over tokens (B, T), IGNORED on all but a word's first piece; of several labels
+            (B, L) float32, of numbers (B,) float64.
     """
 
     tokens: np.ndarray
@@ -154,7 +168,7 @@ def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos:
     tokens[positions == lengths + 1] = eos
     tokens[inside] = labelled.ids[in_ids]
     if labelled.over == "texts":
-        return LabelRows(tokens=tokens, mask=mask, targets=np.asarray(labelled.labels[numbers]))
+        return LabelRows(tokens=tokens, mask=mask, targets=labelled.targets(numbers))
     targets = np.full(mask.shape, IGNORED, dtype=np.int64)
     targets[inside] = labelled.labels[in_ids]
     return LabelRows(tokens=tokens, mask=mask, targets=targets)
@@ -195,6 +209,8 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
         self.spec, train = spec, find_labels(spec)
         is_named = spec.source in LABEL_DATASETS
         settings = [] if is_named else [spec.encoding, spec.text_field, spec.label_field, spec.over]
+        if not is_named and spec.problem_type != "single_label_classification":
+            settings += [spec.problem_type, spec.label_separator, *spec.label_fields]
         match spec.validation:
             case HeldOutLabels(source=source):
                 held_out = find_labels(replace(spec, source=source))
@@ -217,21 +233,25 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
         return load_or_train_tokenizer(spec, texts, self.training_hash, self.snapshots[:1])
 
     def read_through(self) -> None:
-        _ = self.labels
+        _ = self.labels, self.scale
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Those of the training part, sorted.
+        """Those of the training part, sorted; of labels that are numbers their own name.
 
         Raises:
-            UserError: where there are fewer than two, or validation has another.
+            UserError: where there are too few, or validation has another.
         """
+        if self.spec.problem_type == "regression":
+            return (self.spec.label_field,)
         train, validation = (
             Counter(label for example in self.items(part) for label in example.labels)
             for part in ("train", "validation")
         )
         name = self.spec.source
-        if len(train) < 2:
+        if self.spec.problem_type == "multi_label_classification":
+            self._check_sets(train)
+        elif len(train) < 2:
             only = next(iter(train), "")
             raise UserError(f"{name}: every training text has the label {only!r}; give texts with two or more")
         if unknown := sorted(validation.keys() - train.keys()):
@@ -242,6 +262,37 @@ class _LabelSplit(TextSplit[LabelSource, Example]):
                 "correct it, or leave them out"
             )
         return tuple(sorted(train))
+
+    def _check_sets(self, train: Counter[str]) -> None:
+        """Raises UserError where all training texts have the same labels, or none has any."""
+        texts = sum(1 for _ in self.items("train"))
+        if all(count == texts for count in train.values()):
+            same = f"the labels {', '.join(map(repr, sorted(train)[:5]))}" if train else "no label"
+            raise UserError(f"{self.spec.source}: every training text has {same}; give texts that differ in them")
+
+    @cached_property
+    def scale(self) -> TargetScale:
+        """Of labels that are numbers, in the training part.
+
+        Raises:
+            UserError: where they are all the same, or as good as that.
+        """
+        if self.spec.problem_type != "regression":
+            return TargetScale()
+        numbers = np.array(array("d", (example.number for example in self.items("train"))))  # eight bytes a text
+        for _ in self.items("validation"):  # what is wrong there is told now, too
+            pass
+        mean, std = float(numbers.mean()), float(numbers.std())
+        if numbers.min() == numbers.max():
+            raise UserError(
+                f"{self.spec.source}: every training text has the number {numbers[0]:g}; give texts with two or more"
+            )
+        if std * limits.LABEL_NUMBER <= 1:
+            raise UserError(
+                f"{self.spec.source}: the training texts' numbers have a standard deviation of {std:g}; "
+                "give all of them in a smaller unit"
+            )
+        return TargetScale(mean=mean, std=std)
 
     def _read_all(self, source: LabelSource) -> Iterator[Example]:
         return source.examples()
@@ -264,12 +315,12 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
     numbers = {label: number for number, label in enumerate(split.labels)}
     lost = 0
     for part in ("train", "validation"):
-        ends, written = array("q", [0]), 0
+        ends, label_ends, written = array("q", [0]), array("q", [0]), 0
         with (folder / f"{part}_ids.bin").open("wb") as ids_file, (folder / f"{part}_labels.bin").open("wb") as labels:
             for examples in chunk_items(split.items(part), lambda example: len(example.text)):
                 if split.spec.over == "texts":
                     encoded = tokenizer.encode_batch([example.text for example in examples])
-                    labels_of_chunk = np.array([numbers[example.labels[0]] for example in examples], dtype=np.int64)
+                    labels_of_chunk = _labels_of_texts(split.spec.problem_type, examples, numbers)
                 else:
                     words = encode_words(tokenizer, [example.texts for example in examples])
                     encoded = [ids for ids, _ in words]
@@ -279,16 +330,34 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
                     lost += sum(int((firsts < 0).sum()) for _, firsts in words)
                 ids_file.write(np.concatenate(encoded).astype(id_dtype(tokenizer)).tobytes())
                 labels.write(labels_of_chunk.tobytes())
-                for ids in encoded:
+                for ids, example in zip(encoded, examples, strict=True):
                     written += len(ids)
                     ends.append(written)
+                    label_ends.append(label_ends[-1] + len(example.labels))
                 bar.advance(task, sum(len(example.text.encode()) for example in examples))
         np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64))
+        if split.spec.problem_type == "multi_label_classification":
+            np.save(folder / f"{part}_label_starts.npy", np.array(label_ends, dtype=np.int64))
     tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
     write_meta(
         folder,
-        {"tokenizer": tokenizer_meta, "labels": list(split.labels), "skipped": split.skipped, "lost": lost},
+        {
+            "tokenizer": tokenizer_meta,
+            "labels": list(split.labels),
+            "mean": split.scale.mean,
+            "std": split.scale.std,
+            "skipped": split.skipped,
+            "lost": lost,
+        },
     )
+
+
+def _labels_of_texts(problem_type: ProblemType, examples: Sequence[Example], numbers: dict[str, int]) -> np.ndarray:
+    """As `Labelled` has them: a place for each label, or the numbers that they are."""
+    if problem_type == "regression":
+        return np.array([example.number for example in examples], dtype=label_dtype(problem_type))
+    places = [numbers[label] for example in examples for label in example.labels]
+    return np.array(places, dtype=label_dtype(problem_type))
 
 
 def _labels_of_pieces(words: tuple[np.ndarray, np.ndarray], example: Example, numbers: dict[str, int]) -> np.ndarray:
@@ -305,12 +374,15 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
     names = tuple(meta["labels"])
 
     def load_part(side: Part) -> Labelled:
+        labels, label_starts = map_labels(folder, side, spec.problem_type)
         return Labelled(
             ids=memory_map(folder / f"{side}_ids.bin", id_dtype(tokenizer)),
             starts=np.load(folder / f"{side}_starts.npy"),
-            labels=memory_map(folder / f"{side}_labels.bin", np.dtype(np.int64)),
+            labels=labels,
             names=names,
             over=spec.over,
+            problem_type=spec.problem_type,
+            label_starts=label_starts,
         )
 
     return LabelledCorpus(
@@ -318,6 +390,7 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
         hash=content,
         tokenizer=tokenizer,
         labels=names,
+        scale=TargetScale(mean=meta.get("mean", 0.0), std=meta.get("std", 1.0)),  # of an older version: none
         train=load_part("train"),
         validation=load_part("validation"),
         skipped=meta["skipped"],

@@ -1,6 +1,7 @@
 """Labelled texts as a stream: a text and what it is, or a list of words and what each of them is.
 
-Files are JSONL, or tables (CSV, TSV). Labels are text: 3 and true in JSON are "3" and "true".
+Files are JSONL, or tables (CSV, TSV). Labels are text: 3 and true in JSON are "3" and "true"; so is one that is a
+number, which `Example.number` reads.
 """
 
 import hashlib
@@ -10,18 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, cast
 
-from tercet import limits
 from tercet.config import UserError
-from tercet.data.files import check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, check_field, get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.label_values import (
+    parse_number,
+    read_indicators,
+    read_label,
+    read_label_list,
+    read_number,
+    split_labels,
+)
 from tercet.data.sources import DocumentFiles
 from tercet.data.tables import SEPARATORS, read_table
+from tercet.spec import ProblemType
 
 Over = Literal["texts", "tokens"]
 SUFFIXES = (".jsonl", *SEPARATORS)
 
 
 class Example(NamedTuple):
-    """Over texts one text and its label; over tokens each word and its own."""
+    """Over texts one text and its label, labels or number; over tokens each word and its own label."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -29,6 +38,11 @@ class Example(NamedTuple):
     @property
     def text(self) -> str:
         return " ".join(self.texts)
+
+    @property
+    def number(self) -> float:
+        """The label, where it is a number."""
+        return float(self.labels[0])
 
     @property
     def empty(self) -> bool:
@@ -73,13 +87,17 @@ class LabelledTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFile:
-    """The labelled texts in the JSONL, CSV or TSV file `path`; `text_field` and `label_field` as in `LabelsSpec`."""
+    """The labelled texts in the JSONL, CSV or TSV file `path`; the other settings as in `LabelsSpec`."""
 
     path: Path
     text_field: str = "text"
     label_field: str = "label"
     over: Over = "texts"
     encoding: str = "utf-8"
+    problem_type: ProblemType = "single_label_classification"
+    label_separator: str = ","
+    label_fields: tuple[str, ...] = ()
+    errors: Errors = "strict"
 
     @property
     def name(self) -> str:
@@ -92,16 +110,14 @@ class LabelFile:
             UserError: where the file cannot be read, or a row has no text or no label.
         """
         self._check()
+        lines = read_lines(self.path, self.encoding, self.errors)
         if uncompressed_suffix(self.path) == ".jsonl":
-            for location, values in read_json_objects(
-                read_lines(self.path, self.encoding), self.path, [self.text_field, self.label_field]
-            ):
+            for location, values in read_json_objects(lines, self.path, [self.text_field, *self._label_settings]):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
-            needed = {self.text_field: "data.text_field", self.label_field: "data.label_field"}
-            for location, row in read_table(read_lines(self.path, self.encoding), str(self.path), needed):
-                label = _read_label(row[self.label_field], location, self.label_field)
-                yield Example((row[self.text_field],), (label,))
+            needed = {self.text_field: "data.text_field", **self._label_settings}
+            for location, row in read_table(lines, str(self.path), needed):
+                yield Example((row[self.text_field],), self._parse_labels(row, location))
 
     def hash(self) -> str:
         self._check()
@@ -128,8 +144,40 @@ class LabelFile:
 
     def _read_text(self, values: dict[str, object], location: str) -> Example:
         text = get_text(values, self.text_field, location, "data.text_field")
-        check_field(values, self.label_field, location, "data.label_field")
-        return Example((text.strip(),), (_read_label(values[self.label_field], location, self.label_field),))
+        for field, setting in self._label_settings.items():
+            check_field(values, field, location, setting)
+        return Example((text.strip(),), self._read_labels(values, location))
+
+    @property
+    def _label_settings(self) -> dict[str, str]:
+        """The fields that there must be beside the text's, and by which setting each was chosen."""
+        fields = dict.fromkeys(self.label_fields, "data.label_fields")
+        return fields or {self.label_field: "data.label_field"}
+
+    def _read_labels(self, values: dict[str, object], location: str) -> tuple[str, ...]:
+        field = self.label_field
+        match self.problem_type:
+            case "single_label_classification":
+                return (read_label(values[field], location, field),)
+            case "regression":
+                return (read_number(values[field], location, field),)
+            case "multi_label_classification" if self.label_fields:
+                return read_indicators(values, self.label_fields, location)
+            case "multi_label_classification":
+                return read_label_list(values[field], location, field)
+
+    def _parse_labels(self, row: dict[str, str], location: str) -> tuple[str, ...]:
+        """The same of a table's row."""
+        field = self.label_field
+        match self.problem_type:
+            case "single_label_classification":
+                return (read_label(row[field], location, field),)
+            case "regression":
+                return (parse_number(row[field], location, field),)
+            case "multi_label_classification" if self.label_fields:
+                return read_indicators(row, self.label_fields, location)
+            case "multi_label_classification":
+                return split_labels(row[field], self.label_separator, location, field)
 
     def _read_words(self, values: dict[str, object], location: str) -> Example:
         keys = list[str]()
@@ -152,7 +200,7 @@ class LabelFile:
             get_text({keys[0]: word}, keys[0], word_location, "data.text_field").strip()
             for word_location, word in numbered
         ]
-        word_labels = [_read_label(label, location, keys[1]) for label in cast(list[object], labels)]
+        word_labels = [read_label(label, location, keys[1]) for label in cast(list[object], labels)]
         return Example(tuple(texts), tuple(word_labels))
 
 
@@ -173,25 +221,3 @@ def read_examples(source: LabelSource) -> Iterator[Example]:
 
 def no_text_error(source: LabelSource) -> UserError:
     return UserError(f"{source.name} has no labelled text; give a file with some")
-
-
-def _read_label(value: object, location: str, field: str) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int():
-            label = str(value)
-        case str() if value.strip():
-            label = get_text({field: value}, field, location, "data.label_field").strip()
-        case _:
-            shown = "nothing" if value == "" or value is None else json.dumps(value)
-            raise UserError(
-                f"{location} has {shown[:40]} as its {field!r}; a label is text, a whole number or true or false: "
-                "give this text one, or leave its line out"
-            )
-    if len(label) > limits.LABEL_CHARACTERS:
-        raise UserError(
-            f"{location} has a label of {len(label):,} characters, and {limits.LABEL_CHARACTERS:,} is the most; "
-            "set data.label_field to a field of labels"
-        )
-    return label

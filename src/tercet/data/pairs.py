@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tercet.config import UserError
-from tercet.data.files import get_text, read_json_objects, read_lines, uncompressed_suffix
+from tercet.data.files import Errors, get_text, read_json_objects, read_lines, uncompressed_suffix
 from tercet.data.sources import DocumentFiles
 from tercet.data.tables import read_table
 
@@ -70,6 +70,7 @@ class PairFiles:
     encoding: str = "utf-8"
     source_field: str = "source"
     target_field: str = "target"
+    errors: Errors = "strict"
 
     @property
     def name(self) -> str:
@@ -85,21 +86,22 @@ class PairFiles:
         for source, target in self._pairs():
             yield source.strip(), target.strip()
 
+    def files(self) -> list[Path]:
+        """The one, or the two."""
+        return [self.source, *([self.target] if self.target else [])]
+
     def hash(self) -> str:
         self._check()
-        digests = [DocumentFiles(root=path).hash() for path in self._files()]
+        digests = [DocumentFiles(root=path).hash() for path in self.files()]
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
     def size(self) -> int | None:
         self._check()
-        sizes = [DocumentFiles(root=path).size() for path in self._files()]
+        sizes = [DocumentFiles(root=path).size() for path in self.files()]
         return None if None in sizes else sum(size for size in sizes if size)
 
-    def _files(self) -> list[Path]:
-        return [self.source, *([self.target] if self.target else [])]
-
     def _check(self) -> None:
-        for path in self._files():
+        for path in self.files():
             if not path.is_file():
                 DocumentFiles(root=path).files()  # names the nearest path, or what the folder lacks
                 raise UserError(f"{path} is a folder; give a file of sentences, one a line")
@@ -111,28 +113,28 @@ class PairFiles:
 
     def _pairs(self) -> Iterator[Pair]:
         if self.target:
-            return _read_side_by_side(self.source, self.target, self.encoding)
+            return _read_side_by_side(self.source, self.target, self.encoding, self.errors)
         match uncompressed_suffix(self.source):
             case ".jsonl":
                 return self._objects()
             case ".tsv" if not self._has_header():
-                return _read_columns(self.source, self.encoding)
+                return _read_columns(self.source, self.encoding, self.errors)
             case _:
                 return self._rows()
 
     def _has_header(self) -> bool:
-        first = next(read_lines(self.source, self.encoding), "")
+        first = next(read_lines(self.source, self.encoding, self.errors), "")
         return {self.source_field, self.target_field} <= {column.strip().strip('"') for column in first.split("\t")}
 
     def _rows(self) -> Iterator[Pair]:
         needed = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
-        for _, row in read_table(read_lines(self.source, self.encoding), str(self.source), needed):
+        for _, row in read_table(read_lines(self.source, self.encoding, self.errors), str(self.source), needed):
             yield row[self.source_field], row[self.target_field]
 
     def _objects(self) -> Iterator[Pair]:
         keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
         for location, values in read_json_objects(
-            read_lines(self.source, self.encoding), self.source, [key for key, _ in keys]
+            read_lines(self.source, self.encoding, self.errors), self.source, [key for key, _ in keys]
         ):
             source, target = (get_text(values, key, location, setting) for key, setting in keys)
             yield source, target
@@ -157,9 +159,10 @@ def no_text_error(source: PairSource) -> UserError:
     return UserError(f"{source.name} has no pair with text on both sides; give a file with some")
 
 
-def _read_side_by_side(source: Path, target: Path, encoding: str) -> Iterator[Pair]:
+def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors) -> Iterator[Pair]:
     n_pairs = more_sources = more_targets = 0
-    for source_line, target_line in zip_longest(read_lines(source, encoding), read_lines(target, encoding)):
+    sides = (read_lines(path, encoding, errors) for path in (source, target))
+    for source_line, target_line in zip_longest(*sides):
         if target_line is None:
             more_sources += 1
         elif source_line is None:
@@ -174,8 +177,8 @@ def _read_side_by_side(source: Path, target: Path, encoding: str) -> Iterator[Pa
         )
 
 
-def _read_columns(path: Path, encoding: str) -> Iterator[Pair]:
-    for number, line in enumerate(read_lines(path, encoding), 1):
+def _read_columns(path: Path, encoding: str, errors: Errors) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path, encoding, errors), 1):
         columns = line.split("\t")
         if not line.strip():
             yield "", ""

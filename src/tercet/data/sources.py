@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from tercet import limits
 from tercet.config import UserError, suggest
 from tercet.data import fasta
 from tercet.data.files import (
     BLOCK,
+    Errors,
     get_text,
     open_file,
     read_json_objects,
@@ -101,7 +102,7 @@ class DocumentFiles:
     text_field: str = "text"
     documents: DocumentUnit = "file"
     sequence_case: fasta.SequenceCase = "keep"
-    errors: Literal["strict", "replace"] = "strict"  # what is no text in this encoding is refused, or becomes U+FFFD
+    errors: Errors = "strict"
 
     @property
     def name(self) -> str:

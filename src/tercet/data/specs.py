@@ -1,12 +1,13 @@
 """What to train on, as settings: where the text is, how it is cut into tokens, and into rows."""
 
 import codecs
+from collections import Counter
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from tercet.data.fasta import SequenceCase
 from tercet.data.line_documents import DocumentUnit
-from tercet.spec import Context, Interval, Name, ShareBetween, spec
+from tercet.spec import Context, Interval, Name, ProblemType, ShareBetween, check_problem_type, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # of a `TextSpec`
@@ -188,6 +189,10 @@ class LabelsSpec:
         text_field, label_field: the keys or columns of the text and of its label. Over tokens they hold two lists of
             equal length, and where there is no "text" or "label", "tokens" and "labels" are taken for them.
         over: "texts" for a label a text, "tokens" for one a word.
+        problem_type: whether a text has one label, any number of labels, or a number; a word has one label.
+        label_separator: what stands between the labels of a text in a table's column, where it may have several.
+        label_fields: in the place of `label_field` a key or column for each of several labels, with 1 where the text
+            has it and 0 where not.
         validation: null is the named set's own validation part; for files, some of their texts.
         tokenizer: learnt on the training texts.
         encoding: of the files.
@@ -197,14 +202,23 @@ class LabelsSpec:
     text_field: Name = "text"
     label_field: Name = "label"
     over: Literal["texts", "tokens"] = "texts"
+    problem_type: ProblemType = "single_label_classification"
+    label_separator: Name = ","
+    label_fields: tuple[Name, ...] = ()
     validation: Drawn | HeldOutLabels | None = None
     tokenizer: TokenizerSpec = field(default_factory=WordPiece)
     encoding: Name = "utf-8"
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
-        if self.text_field == self.label_field:
+        check_problem_type(self.problem_type, self.over)
+        if self.text_field == self.label_field and not self.label_fields:
             raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two")
+        if self.label_fields and self.problem_type != "multi_label_classification":
+            raise ValueError("label_fields are several labels: set problem_type to multi_label_classification")
+        repeated = [name for name, count in Counter((self.text_field, *self.label_fields)).items() if count > 1]
+        if repeated:
+            raise ValueError(f"{repeated[0]!r} stands twice in text_field and label_fields; name each field once")
         if isinstance(self.tokenizer, GPT2):
             raise ValueError("gpt2 has no pad and no bos token, which labelled texts need; use the kind wordpiece")
 
@@ -214,9 +228,12 @@ class ConversationsSpec:
     """Conversations, whose answers are learnt.
 
     Args:
-        source: a `.jsonl` file with a list of messages on each line, or a `.csv` or `.tsv` file with the columns prompt
-            and response; also as `.gz`.
-        messages_field: the key of the list in JSONL; each message has a role (system, user or assistant) and a content.
+        source: a `.jsonl` file with a list of messages on each line, or with a prompt and its response, or a `.csv` or
+            `.tsv` file with a column of each; also as `.gz`.
+        messages_field: the key of the list in JSONL; each message has a role (system, user or assistant) and a content,
+            or a from (system, human or gpt) and a value, as ShareGPT's. Where there is no "messages", "conversations"
+            is taken for it.
+        prompt_field, response_field: the keys or columns of a prompt and of the response to it.
         chat_template: the file of a Jinja template, in the place of the pretrained model's own, or where it has none of
             a plain one.
         validation: some of the conversations, or another file.
@@ -226,6 +243,8 @@ class ConversationsSpec:
 
     source: Name
     messages_field: Name = "messages"
+    prompt_field: Name = "prompt"
+    response_field: Name = "response"
     chat_template: Name | None = None
     validation: Drawn | HeldOut = Drawn()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
@@ -233,3 +252,10 @@ class ConversationsSpec:
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
+        if self.prompt_field == self.response_field:
+            raise ValueError(f"prompt_field and response_field are both {self.prompt_field!r}; set two")
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Where a conversation stands in an object or a row."""
+        return {name: getattr(self, name) for name in ("messages_field", "prompt_field", "response_field")}

@@ -4,37 +4,39 @@ Everything is read as a stream. What is kept is eight bytes for each document, b
 often each length comes.
 """
 
-import codecs
 import hashlib
-import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from tercet.config import UserError
+from tercet.data.conversation_corpus import find_conversations
+from tercet.data.conversations import ROLES, ConversationFile, no_answer_error
 from tercet.data.datasets import find_text
 from tercet.data.fasta import SUFFIXES as SEQUENCES
-from tercet.data.files import BLOCK, open_file, uncompressed_suffix
+from tercet.data.files import uncompressed_suffix
 from tercet.data.id_files import ARRAYS, IdFile
+from tercet.data.invalid_bytes import InvalidBytes, InvalidPlace, find_invalid_bytes
 from tercet.data.label_datasets import find_labels
+from tercet.data.labels import LabelFile
 from tercet.data.pair_datasets import find_pairs
-from tercet.data.recognise import recognise
+from tercet.data.pairs import PairFiles
+from tercet.data.recognise import looks_like, recognise
 from tercet.data.scripts import ScriptCounts
 from tercet.data.sources import DocumentFiles, DocumentSource
-from tercet.data.specs import LabelsSpec, PairsSpec, TextSpec
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.spec import ProblemType
 
-INVALID_SHOWN = 5
 FORMATS = {
     ".jsonl": "JSON lines", ".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".bin": "ids", ".npy": "ids in NumPy",
     **dict.fromkeys(SEQUENCES, "FASTA"), ".fq": "FASTQ", ".fastq": "FASTQ",
 }  # fmt: skip
-_NO_UTF8 = re.compile("[\udc80-\udcff]")  # as surrogateescape writes a byte
-Unit = Literal["documents", "lists of ids", "pairs", "labelled texts"]
+FileSource = TypeVar("FileSource", PairFiles, LabelFile, ConversationFile)
+Unit = Literal["documents", "lists of ids", "pairs", "labelled texts", "conversations"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,23 @@ class Lengths:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Of labels that are numbers: their standard deviation is that of all, not of a sample."""
+
+    mean: float
+    std: float
+    min: float
+    median: float
+    max: float
+
+    @staticmethod
+    def of(numbers: "array[float]") -> "Numbers":
+        values = np.frombuffer(numbers)
+        mean, std, low, high = (float(x) for x in (values.mean(), values.std(), values.min(), values.max()))
+        return Numbers(mean=mean, std=std, min=low, median=float(np.median(values)), max=high)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextSummary:
     """Of all texts, or of one side of all pairs: those that are not empty.
 
@@ -75,23 +94,20 @@ class TextSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InvalidPlace:
-    """A byte that is no UTF-8, counted from 0, and its line, from 1."""
-
-    path: str
-    line: int
-    byte: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataSummary:
     """Attributes:
     format: of the file, in words.
-    count: documents, pairs or labelled texts that are not empty.
-    empty: those that are, or hold white space alone; of pairs those with an empty side.
+    count: documents, pairs or labelled texts that are not empty, conversations that have an answer.
+    empty: those that are, or hold white space alone; of pairs those with an empty side; of conversations those without
+        an answer.
     duplicates: how many are the same, character by character, as one before.
-    texts: by side: "text", or "source" and "target"; of ids none.
-    labels: how often each comes, the most frequent first.
+    texts: by side: "text", or "source" and "target"; of conversations by role; of ids none.
+    labels: how often each comes, the most frequent first; of numbers none.
+    problem_type: of which kind the labels are, or "" of other data.
+    numbers: of labels that are numbers.
+    label_counts: of texts that may have several labels, how many they have.
+    labels_look_like: each text has one label, and the labels look like "numbers", or "lists" of several.
+    turns, roles: of conversations, how many messages one has, and how many are of each role.
     ids, largest_id: of a file of ids, how many in a list, and the largest.
     invalid, invalid_places: how many bytes are no UTF-8, and the first of them; they are read as U+FFFD.
     looks_like_lines: it is read as one document and looks like one document a line.
@@ -105,6 +121,12 @@ class DataSummary:
     duplicates: int
     texts: dict[str, TextSummary]
     labels: dict[str, int]
+    problem_type: ProblemType | Literal[""] = ""
+    numbers: Numbers | None = None
+    label_counts: Lengths | None = None
+    labels_look_like: Literal["", "numbers", "lists"] = ""
+    turns: Lengths | None = None
+    roles: dict[str, int] = field(default_factory=dict[str, int])
     ids: Lengths | None = None
     largest_id: int | None = None
     invalid: int = 0
@@ -112,7 +134,7 @@ class DataSummary:
     looks_like_lines: bool = False
 
 
-def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec) -> DataSummary:
+def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
     """What is in a file, a folder or a named dataset, read once as a stream.
 
     Args:
@@ -127,6 +149,8 @@ def look(data: str | Path | TextSpec | PairsSpec | LabelsSpec) -> DataSummary:
             return _look_at_pairs(spec)
         case LabelsSpec():
             return _look_at_labels(spec)
+        case ConversationsSpec():
+            return _look_at_conversations(spec)
         case TextSpec():
             source = find_text(spec)
             return _look_at_ids(source) if isinstance(source, IdFile) else _look_at_text(spec, source)
@@ -166,16 +190,17 @@ class _TextCounts:
 
 def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
     texts, hashes, empty = _TextCounts(), array("Q"), 0
-    invalid, places, pieces, hint = 0, list[InvalidPlace](), source.pieces(), False
+    invalid, pieces, hint = InvalidBytes(), source.pieces(), False
     if isinstance(source, DocumentFiles):
-        invalid, places = _find_invalid(source)
+        text_files = (path for path in source.files() if uncompressed_suffix(path) not in (".parquet", *ARRAYS))
+        invalid = find_invalid_bytes(text_files, source.encoding)
         source = DocumentFiles(
             root=source.root,
             encoding=spec.encoding,
             text_field=spec.text_field,
             documents=spec.documents,
             sequence_case=spec.sequence_case,
-            errors="replace" if invalid else "strict",
+            errors=invalid.errors,
         )
         pieces, hint = source.all_pieces(), source.looks_like_lines()
     hashed, has_text = hashlib.blake2b(digest_size=8), False
@@ -199,8 +224,8 @@ def _look_at_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
         duplicates=_count_duplicates(hashes),
         texts={"text": texts.summary()},
         labels={},
-        invalid=invalid,
-        invalid_places=tuple(places),
+        invalid=invalid.count,
+        invalid_places=invalid.places,
         looks_like_lines=hint,
     )
 
@@ -235,7 +260,10 @@ def _look_at_ids(file: IdFile) -> DataSummary:
 
 def _look_at_pairs(spec: PairsSpec) -> DataSummary:
     sides, hashes, empty = {"source": _TextCounts(), "target": _TextCounts()}, array("Q"), 0
-    for pair in find_pairs(spec).pairs():
+    source, invalid = find_pairs(spec), InvalidBytes()
+    if isinstance(source, PairFiles):
+        source, invalid = _read_on(source)
+    for pair in source.pairs():
         if not all(pair):
             empty += 1
             continue
@@ -254,21 +282,33 @@ def _look_at_pairs(spec: PairsSpec) -> DataSummary:
         duplicates=_count_duplicates(hashes),
         texts={name: counts.summary() for name, counts in sides.items()},
         labels={},
+        invalid=invalid.count,
+        invalid_places=invalid.places,
     )
 
 
 def _look_at_labels(spec: LabelsSpec) -> DataSummary:
     texts, labels, hashes, empty = _TextCounts(), Counter[str](), array("Q"), 0
-    for example in find_labels(spec).examples():
+    numbers, label_counts = array("d"), Counter[int]()
+    source, invalid = find_labels(spec), InvalidBytes()
+    if isinstance(source, LabelFile):
+        source, invalid = _read_on(source)
+    for example in source.examples():
         if example.empty:
             empty += 1
             continue
         texts.push(example.text, last=True)
-        labels.update(example.labels)
+        if spec.problem_type == "regression":
+            numbers.append(example.number)
+        else:
+            labels.update(example.labels)
+            label_counts[len(example.labels)] += 1
         hashes.append(_hash("\0".join(example.texts)))
     if not hashes:
         raise UserError(f"{spec.source} has no labelled text; give a file with some")
-    fields = f"{spec.text_field!r} and {spec.label_field!r}"
+    several = spec.problem_type == "multi_label_classification"
+    single = spec.problem_type == "single_label_classification" and spec.over == "texts"
+    fields = f"{spec.text_field!r} and {', '.join(map(repr, spec.label_fields)) or repr(spec.label_field)}"
     return DataSummary(
         source=spec.source,
         format=_format(spec.source, f"keys {fields}", f"columns {fields}"),
@@ -278,42 +318,51 @@ def _look_at_labels(spec: LabelsSpec) -> DataSummary:
         duplicates=_count_duplicates(hashes),
         texts={"text": texts.summary()},
         labels=dict(sorted(labels.items(), key=lambda item: (-item[1], item[0]))),
+        problem_type=spec.problem_type,
+        numbers=Numbers.of(numbers) if numbers else None,
+        label_counts=Lengths.of(label_counts) if several else None,
+        labels_look_like=looks_like(labels, spec.label_separator) if single else "",
+        invalid=invalid.count,
+        invalid_places=invalid.places,
     )
 
 
-def _find_invalid(source: DocumentFiles) -> tuple[int, list[InvalidPlace]]:
-    """How many bytes of the text files are no UTF-8, and the first of them; none where they have another encoding."""
-    if codecs.lookup(source.encoding).name != "utf-8":
-        return 0, []
-    total, places = 0, list[InvalidPlace]()
-    for path in source.files():
-        if uncompressed_suffix(path) in (".parquet", *ARRAYS):
+def _look_at_conversations(spec: ConversationsSpec) -> DataSummary:
+    source, invalid = _read_on(find_conversations(spec))
+    texts, messages, turns = {role: _TextCounts() for role in ROLES}, Counter[str](), Counter[int]()
+    hashes, empty = array("Q"), 0
+    for conversation in source.conversations():
+        if not conversation.has_answer:
+            empty += 1
             continue
-        for line, byte in _invalid_bytes(path):
-            total += 1
-            if len(places) < INVALID_SHOWN:
-                places.append(InvalidPlace(path=str(path), line=line, byte=byte))
-    return total, places
+        for message in conversation.messages:
+            messages[message["role"]] += 1
+            texts[message["role"]].push(message["content"], last=True)
+        turns[len(conversation.messages)] += 1
+        hashes.append(_hash("\0".join(part for message in conversation.messages for part in message.values())))
+    if not hashes:
+        raise no_answer_error(source)
+    return DataSummary(
+        source=spec.source,
+        format=_format(spec.source, "messages", f"columns {spec.prompt_field!r} and {spec.response_field!r}"),
+        unit="conversations",
+        count=len(hashes),
+        empty=empty,
+        duplicates=_count_duplicates(hashes),
+        texts={role: texts[role].summary() for role in ROLES if messages[role]},
+        labels={},
+        turns=Lengths.of(turns),
+        roles={role: messages[role] for role in ROLES if messages[role]},
+        invalid=invalid.count,
+        invalid_places=invalid.places,
+    )
 
 
-def _invalid_bytes(path: Path) -> Iterator[tuple[int, int]]:
-    """Line and byte of each byte that is no UTF-8."""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    line, byte = 1, 0  # of what is looked at next
-    with open_file(path) as file:
-        while True:
-            block = file.read(BLOCK)
-            text = decoder.decode(block, final=not block)
-            start = 0
-            for number in [*(match.start() for match in _NO_UTF8.finditer(text)), len(text)]:
-                between = text[start:number]
-                line += between.count("\n")
-                byte += len(between.encode("utf-8", "surrogateescape"))
-                if number < len(text):
-                    yield line, byte
-                start = number
-            if not block:
-                return
+def _read_on(source: FileSource) -> tuple[FileSource, InvalidBytes]:
+    """The source as one that is read beyond bytes that are no UTF-8, and which these are."""
+    source.size()  # names the nearest path, where there is none
+    invalid = find_invalid_bytes(source.files() if isinstance(source, PairFiles) else [source.path], source.encoding)
+    return replace(source, errors=invalid.errors), invalid
 
 
 def _hash(text: str) -> int:

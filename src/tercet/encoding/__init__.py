@@ -1,4 +1,5 @@
-"""What an encoder is used for: missing words, vectors, labels and likelihoods, whatever texts are beside it."""
+"""What an encoder is used for: gaps filled, vectors and the nearest of them, labels and likelihoods, whatever texts are
+beside."""
 
 from typing import TYPE_CHECKING
 
@@ -8,16 +9,26 @@ if TYPE_CHECKING:
     from tercet.encoding.batches import Encoded as Encoded
     from tercet.encoding.batches import encode_texts as encode_texts
     from tercet.encoding.classify import Classified as Classified
+    from tercet.encoding.classify import MultiLabelled as MultiLabelled
+    from tercet.encoding.classify import Regressed as Regressed
     from tercet.encoding.classify import Tagged as Tagged
     from tercet.encoding.classify import classify as classify
+    from tercet.encoding.classify import classify_multi_label as classify_multi_label
+    from tercet.encoding.classify import regress as regress
     from tercet.encoding.classify import tag as tag
     from tercet.encoding.embed import Embedded as Embedded
     from tercet.encoding.embed import embed as embed
     from tercet.encoding.fill import Candidate as Candidate
     from tercet.encoding.fill import Filled as Filled
     from tercet.encoding.fill import fill as fill
+    from tercet.encoding.neighbours import NearestNeighbours as NearestNeighbours
+    from tercet.encoding.neighbours import Neighbours as Neighbours
+    from tercet.encoding.neighbours import nearest as nearest
     from tercet.encoding.pseudo import PseudoScore as PseudoScore
     from tercet.encoding.pseudo import pseudo_logprobs as pseudo_logprobs
     from tercet.encoding.pseudo import pseudo_scores as pseudo_scores
+    from tercet.encoding.vector_file import VectorFile as VectorFile
+    from tercet.encoding.vector_file import read_vectors as read_vectors
+    from tercet.encoding.vector_file import write_vectors as write_vectors
 else:
     export_lazily(__name__)

@@ -1,15 +1,18 @@
-"""A label for each text, or for each word of it, with its probability."""
+"""A label for each text, or for each word of it, with its probability; several labels for a text; or a number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import encode_words
 from tercet.data.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden
-from tercet.models import EncoderOnly
+from tercet.models import Classifier, EncoderOnly
+from tercet.objectives import THRESHOLD
+from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
 
@@ -25,6 +28,30 @@ class Classified:
     label: str
     probability: float
     scores: dict[str, float]
+    truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelled:
+    """Attributes:
+    labels: those with a probability above the threshold, likeliest first; there may be none.
+    scores: the probability of every label, likeliest first; each is by itself, and together they are any number.
+    truncated: whether the text was longer than the model takes, and was cut.
+    """
+
+    labels: tuple[str, ...]
+    scores: dict[str, float]
+    truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regressed:
+    """Attributes:
+    value: the number, in the unit of those that were learnt from.
+    truncated: whether the text was longer than the model takes, and was cut.
+    """
+
+    value: float
     truncated: bool
 
 
@@ -47,20 +74,53 @@ def classify(
     """The label of each text, in their order.
 
     Raises:
-        UserError: where the model does not classify texts, the tokenizer has no bos or eos, or a text cannot be
+        UserError: where the model does not give texts one label each, the tokenizer has no bos or eos, or a text cannot
+            be encoded.
+    """
+    labels = _head(model, "texts", "single_label_classification").labels
+    logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
+    return [_classified(labels, row.softmax(-1).tolist(), cut) for row, cut in zip(logits, cuts, strict=True)]
+
+
+def classify_multi_label(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    threshold: float = THRESHOLD,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[MultiLabelled]:
+    """The labels of each text, in their order: those with a probability above `threshold`.
+
+    Raises:
+        UserError: where the model does not give texts several labels, the tokenizer has no bos or eos, or a text cannot
+            be encoded.
+    """
+    labels = _head(model, "texts", "multi_label_classification").labels
+    logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
+    found = list[MultiLabelled]()
+    for row, cut in zip(logits, cuts, strict=True):
+        scores = _rank(labels, row.sigmoid().tolist())
+        above = tuple(label for label, probability in scores.items() if probability > threshold)
+        found.append(MultiLabelled(labels=above, scores=scores, truncated=cut))
+    return found
+
+
+def regress(
+    model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
+) -> list[Regressed]:
+    """The number of each text, in their order.
+
+    Raises:
+        UserError: where the model does not give texts numbers, the tokenizer has no bos or eos, or a text cannot be
             encoded.
     """
-    labels = _labels(model, "texts")
-    encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
-
-    def probabilities(batch: HiddenBatch) -> list[list[float]]:
-        return model.classify(batch.hidden, batch.token_mask).softmax(-1).tolist()  # (B, L)
-
-    rows = map_hidden(
-        model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, probabilities,
-        pad=tokenizer.pad_id, batch_tokens=batch_tokens,
-    )  # fmt: skip
-    return [_classified(labels, p, cut) for p, cut in zip(rows, encoded.cut, strict=True)]
+    head = _head(model, "texts", "regression")
+    logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
+    return [
+        Regressed(value=head.target_mean + head.target_std * row.item(), truncated=cut)
+        for row, cut in zip(logits, cuts, strict=True)
+    ]
 
 
 def tag(
@@ -71,7 +131,7 @@ def tag(
     Raises:
         UserError: where the model does not label words, the tokenizer has no bos or eos, or a word cannot be encoded.
     """
-    labels = _labels(model, "tokens")
+    labels = _head(model, "tokens", "single_label_classification").labels
     words = encode_words(tokenizer, sentences)
     encoded = frame_rows(tokenizer, [ids.tolist() for ids, _ in words], max_len=model.max_len)
     rows = encoded.rows
@@ -105,17 +165,46 @@ def tag(
     ]
 
 
-def _labels(model: EncoderOnly, over: str) -> tuple[str, ...]:
+def _text_logits(
+    model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], batch_tokens: int
+) -> tuple[list[Tensor], list[bool]]:
+    """The scores (L,) of each text, on the CPU, and whether it was cut."""
+    encoded = encode_texts(tokenizer, texts, max_len=model.max_len)
+
+    def logits(batch: HiddenBatch) -> list[Tensor]:
+        return [*model.classify(batch.hidden, batch.token_mask).cpu()]  # (B, L)
+
+    rows = map_hidden(
+        model, [len(row) for row in encoded.rows], encoded.rows.__getitem__, logits,
+        pad=tokenizer.pad_id, batch_tokens=batch_tokens,
+    )  # fmt: skip
+    return rows, encoded.cut
+
+
+FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # what a text gets, and who gives it
+    "single_label_classification": ("labels", "classify"),
+    "multi_label_classification": ("any number of labels", "classify_multi_label"),
+    "regression": ("numbers", "regress"),
+}
+
+
+def _head(model: EncoderOnly, over: str, problem_type: ProblemType) -> Classifier:
     head = model.spec.classifier
     if head is None:
         raise UserError("the model has no classifier; train one on labelled texts")
-    if head.over != over:
-        does, function = ("words", "tag") if head.over == "tokens" else ("texts", "classify")
-        raise UserError(f"the model gives labels to {does}; use {function}()")
-    return head.labels
+    if (head.over, head.problem_type) != (over, problem_type):
+        gives, function = FUNCTIONS[head.problem_type]
+        gets, function = ("words", "tag") if head.over == "tokens" else ("texts", function)
+        raise UserError(f"the model gives {gives} to {gets}; use {function}()")
+    return head
 
 
 def _classified(labels: Sequence[str], probabilities: Sequence[float], cut: bool) -> Classified:
-    ranked = sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1])
-    label, probability = ranked[0]
-    return Classified(label=label, probability=probability, scores=dict(ranked), truncated=cut)
+    scores = _rank(labels, probabilities)
+    label, probability = next(iter(scores.items()))
+    return Classified(label=label, probability=probability, scores=scores, truncated=cut)
+
+
+def _rank(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, float]:
+    """Of each label, the likeliest first."""
+    return dict(sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1]))

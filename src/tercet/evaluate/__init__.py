@@ -25,10 +25,20 @@ if TYPE_CHECKING:
     from tercet.evaluate.masked import MaskedScores as MaskedScores
     from tercet.evaluate.masked import pseudo_perplexity as pseudo_perplexity
     from tercet.evaluate.masked import score_masked as score_masked
+    from tercet.evaluate.multi_label import MultiLabelScores as MultiLabelScores
+    from tercet.evaluate.multi_label import multi_label_dict as multi_label_dict
+    from tercet.evaluate.multi_label import multi_label_scores as multi_label_scores
+    from tercet.evaluate.multi_label import multi_label_table as multi_label_table
+    from tercet.evaluate.multi_label import score_multi_label as score_multi_label
     from tercet.evaluate.pairs import PairScore as PairScore
     from tercet.evaluate.pairs import score_pairs as score_pairs
     from tercet.evaluate.protocols import PROTOCOLS as PROTOCOLS
     from tercet.evaluate.protocols import Protocol as Protocol
+    from tercet.evaluate.regression import RegressionScores as RegressionScores
+    from tercet.evaluate.regression import regression_dict as regression_dict
+    from tercet.evaluate.regression import regression_scores as regression_scores
+    from tercet.evaluate.regression import regression_table as regression_table
+    from tercet.evaluate.regression import score_regression as score_regression
     from tercet.evaluate.scores import LanguageScores as LanguageScores
     from tercet.evaluate.scores import as_dict as as_dict
     from tercet.evaluate.scores import as_table as as_table
@@ -39,6 +49,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.tasks.evaluation import Evaluation as Evaluation
     from tercet.evaluate.tasks.evaluation import EvaluationOptions as EvaluationOptions
     from tercet.evaluate.tasks.evaluation import Part as Part
+    from tercet.evaluate.tasks.evaluation import Scores as Scores
     from tercet.evaluate.tasks.labels import LabelsEvaluation as LabelsEvaluation
     from tercet.evaluate.tasks.language import LanguageEvaluation as LanguageEvaluation
     from tercet.evaluate.tasks.masked import MaskedEvaluation as MaskedEvaluation

@@ -6,23 +6,21 @@ F1 is the mean over all labels that are there or were predicted, each counting t
 it; a label that was never right has 0. Over tokens the counts are of words.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from tercet.config import UserError
-from tercet.data import Labelled, labelled_rows
-from tercet.data.batching import BATCH_TOKENS, batch_by_length
-from tercet.generation.sampling import DIVERGED
+from tercet.data import Labelled
+from tercet.data.batching import BATCH_TOKENS
+from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.models import EncoderOnly
-from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, collate_labels, label_logits, move_batch
+from tercet.objectives import IGNORED
 from tercet.tokens import Tokenizer
 
 MISTAKES = 5  # of the commonest, below the table
@@ -107,19 +105,16 @@ def score_labels(
         ValueError: where the model has no classifier, or one over the other kind of thing.
         UserError: where `labelled` has a label that the model was not taught, or its outputs are not numbers.
     """
-    classifier = model.spec.classifier
-    if classifier is None:
-        raise ValueError("the model has no classifier; train one on labelled texts")
-    if classifier.over != labelled.over:
-        raise ValueError(f"the model classifies {classifier.over} and the labels are of {labelled.over}")
-    places = _places(labelled, classifier.labels)
+    labels = check_head(model, labelled, "single_label_classification").labels
+    places = find_places(labelled, labels)
     predicted, wanted = list[np.ndarray](), list[np.ndarray]()
-    for labels, true in _predictions(model, tokenizer, labelled, batch_tokens):
-        predicted.append(labels)
-        wanted.append(places[true])
+    for logits, true in read_logits(model, tokenizer, labelled, batch_tokens):
+        real = true != IGNORED
+        predicted.append(logits[real].argmax(-1))
+        wanted.append(places[true[real]])
     if not sum(map(len, wanted)):
         raise UserError("no label is left to score; give texts with labels that the tokenizer leaves something of")
-    scores = label_scores(np.concatenate(predicted), np.concatenate(wanted), classifier.labels)
+    scores = label_scores(np.concatenate(predicted), np.concatenate(wanted), labels)
     return replace(scores, truncated=int((labelled.lengths + 2 > model.max_len).sum()))
 
 
@@ -154,36 +149,3 @@ def label_table(scores: LabelScores) -> Group:
     return Group(
         table, "", Text("; ".join(facts)), *([Text(f"missed most (wanted for said): {listed}")] if listed else [])
     )
-
-
-def _places(labelled: Labelled, known: tuple[str, ...]) -> np.ndarray:
-    """The model's number of each label of the texts'."""
-    used = set(np.unique(labelled.labels[labelled.labels != IGNORED]).tolist())
-    missing = [name for number, name in enumerate(labelled.names) if number in used and name not in known]
-    if missing:
-        raise UserError(
-            f"the model was not taught the label {missing[0]!r}; it knows {', '.join(map(repr, known[:12]))}"
-            f"{' and more' if len(known) > 12 else ''}: correct the labels, or train on texts with these"
-        )
-    return np.array([known.index(name) if name in known else -1 for name in labelled.names])
-
-
-def _predictions(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, batch_tokens: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """In batches: what the model says and what was wanted, both as numbers."""
-    bos, eos = tokenizer.bos_id, tokenizer.eos_id
-    if bos is None or eos is None:
-        raise UserError("the tokenizer has no token for the beginning or the end: train one for an encoder")
-    special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
-    lengths = np.minimum(labelled.lengths + 2, model.max_len)
-    for numbers in batch_by_length(lengths, batch_tokens):
-        rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
-        batch = collate_labels(rows)
-        with inference_mode(model.modules()):
-            logits = label_logits(model, move_batch(batch, model)).cpu()  # (N, L)
-        targets = batch.targets.flatten()
-        real = targets != IGNORED
-        if not bool(torch.isfinite(logits[real]).all()):
-            raise UserError(DIVERGED)
-        yield logits[real].argmax(-1).numpy(), targets[real].numpy()

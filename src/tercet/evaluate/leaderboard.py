@@ -34,7 +34,14 @@ MEASURES = {
     "bleu": Measure(heading="BLEU", digits=2, higher_is_better=True),
     "chrf": Measure(heading="chrF", digits=2, higher_is_better=True),
     "accuracy": Measure(heading="right", percent=True, higher_is_better=True),
+    "exact_match": Measure(heading="all right", percent=True, higher_is_better=True),
     "f1": Measure(heading="F1", percent=True, higher_is_better=True),
+    "micro_f1": Measure(heading="micro F1", percent=True, higher_is_better=True),
+    "rmse": Measure(heading="RMSE"),
+    "mae": Measure(heading="MAE"),
+    "r2": Measure(heading="R²", higher_is_better=True),
+    "pearson": Measure(heading="Pearson", higher_is_better=True),
+    "spearman": Measure(heading="Spearman", higher_is_better=True),
 }
 # By what a kind is ranked: on one text cut by one tokenizer, and on one text cut by several.
 RANKED_BY: dict[Kind, tuple[str, str | None]] = {
@@ -42,6 +49,8 @@ RANKED_BY: dict[Kind, tuple[str, str | None]] = {
     "masked language model": ("nats_per_masked_token", None),
     "translator": ("nats_per_target_token", "bleu"),
     "classifier": ("nats_per_label", "accuracy"),
+    "multi-label classifier": ("nats_per_label", "f1"),
+    "regression": ("rmse", "rmse"),  # in the labels' unit, whatever the tokenizer
     "chat model": ("nats_per_answer_token", None),
 }
 
@@ -155,9 +164,8 @@ def _measure_of(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None
     heading = MEASURES[same_cut].heading
     if len({result.text for result in scores}) > 1:
         return None, [f"the {kind}s were held out different validation data, so none is ranked above another"]
-    if len({(result.tokenizer, result.tokens) for result in scores}) == 1 and all(
-        same_cut in result.scores for result in scores
-    ):
+    one_cut = same_cut == across or len({(result.tokenizer, result.tokens) for result in scores}) == 1
+    if one_cut and all(same_cut in result.scores for result in scores):
         return same_cut, []
     if kind == "masked language model" and len({result.tokenizer for result in scores}) == 1:
         return same_cut, ["the contexts differ, and with them which tokens are masked: small differences are chance"]

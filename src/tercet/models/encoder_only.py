@@ -129,7 +129,10 @@ class EncoderOnly(Model[EncoderOnlySpec]):
     def classify(
         self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B *T L"]:
-        """A score for each label, in float32: of a text (B, L), or of each of its tokens (B, T, L)."""
+        """A score for each label, in float32: of a text (B, L), or of each of its tokens (B, T, L).
+
+        A number has one: how many of the spec's `target_std` it is above `target_mean`.
+        """
         head = self.spec.classifier
         if head is None:
             raise _no_head("classifier", "train it on labelled texts first")

@@ -5,7 +5,20 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Placement, PoolerActivation, Pooling, Position
-from tercet.spec import Context, Epsilon, Interval, Layers, ShareBelowOne, VocabularySize, Width, spec
+from tercet.spec import (
+    Context,
+    Epsilon,
+    Interval,
+    Layers,
+    ProblemType,
+    ShareBelowOne,
+    TargetDeviation,
+    TargetMean,
+    VocabularySize,
+    Width,
+    check_problem_type,
+    spec,
+)
 
 
 @spec
@@ -176,17 +189,24 @@ class MaskedHead:
 
 @spec
 class Classifier:
-    """A score for each label.
+    """A score for each label; or of a number, the one score that it is.
 
     Args:
-        labels: their names, in the order of the scores; none in a recipe, where the data know them.
+        labels: their names, in the order of the scores; none in a recipe, where the data know them. A number has one,
+            its own name.
         over: whether a text has a label, or each of its tokens.
+        problem_type: one of the labels, any number of them, each by itself, or a number.
+        target_mean, target_std: of the numbers that were learnt: the score is how many standard deviations above the
+            mean, so that whatever their unit the loss of a constant answer is 1.
         pooling: what stands for a text: the mean of its hidden states, the first one, or BERT's pooler of the first.
         dropout: on what the scores are made from.
     """
 
     labels: tuple[str, ...] = ()
     over: Literal["texts", "tokens"] = "texts"
+    problem_type: ProblemType = "single_label_classification"
+    target_mean: TargetMean = 0.0
+    target_std: TargetDeviation = 1.0
     pooling: Pooling | Literal["pooler"] = "mean"
     dropout: ShareBelowOne = 0.1
 
@@ -194,6 +214,11 @@ class Classifier:
         repeated = [label for label, count in Counter(self.labels).items() if count > 1]
         if repeated:
             raise ValueError(f"label {min(repeated)!r} stands in labels twice")
+        check_problem_type(self.problem_type, self.over)
+        if self.problem_type != "regression" and (self.target_mean, self.target_std) != (0, 1):
+            raise ValueError("target_mean and target_std are of numbers: set problem_type to regression")
+        if self.problem_type == "regression" and len(self.labels) > 1:
+            raise ValueError(f"problem_type=regression gives one number, and labels names {len(self.labels)}")
 
 
 @spec

@@ -73,7 +73,12 @@ class Stack(nn.Module):
             for _ in range(spec.n_layers)
         )
         self.position = spec.position.build(
-            d_model=spec.d_model, d_head=spec.head_width, n_heads=spec.n_heads, max_len=max_len
+            d_model=spec.d_model,
+            d_head=spec.head_width,
+            n_heads=spec.n_heads,
+            n_layers=spec.n_layers,
+            max_len=max_len,
+            causal=causal,
         )
         self.embedding_norm = norm() if embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(spec.dropout.embedding)
@@ -115,10 +120,10 @@ class Stack(nn.Module):
                 return all_layers(x, rotation, cache, memory_token_mask)
             keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
             mask = cache.mask(positions)
-        bias = self.position.bias(positions, keys)
+        biases = self.position.biases(positions, keys, len(self.blocks))
         memory_mask = None if memory_token_mask is None else memory_token_mask[:, None, None]
         again = self.activation_checkpointing and self.training and torch.is_grad_enabled() and cache is None
-        for i, block in enumerate(self.blocks):
+        for i, (block, bias) in enumerate(zip(self.blocks, biases, strict=True)):
             run = partial(checkpoint, block, use_reentrant=False) if again else block
             x = run(
                 x,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tercet.nn.specs import Learned as Learned
     from tercet.nn.specs import NoPosition as NoPosition
     from tercet.nn.specs import Position as Position
+    from tercet.nn.specs import RelativeBias as RelativeBias
     from tercet.nn.specs import Rotary as Rotary
     from tercet.nn.specs import Sinusoidal as Sinusoidal
 else:

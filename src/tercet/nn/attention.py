@@ -44,7 +44,7 @@ def attend(
 
     Args:
         mask: True where a query may see a key. Includes causality, if that is wanted beside it.
-        bias: added to the scores (ALiBi).
+        bias: added to the scores (ALiBi, T5); where it is learnt, every form gives its gradient.
         causal: query t sees keys 0..t; for T = S and without a mask, which keeps the fastest path.
         dropout: the share of attention weights set to zero.
 

@@ -2,13 +2,15 @@
 
     embed      a vector added to the token's embedding     Learned (GPT-2), Sinusoidal (Vaswani et al. 2017, 3.5)
     rotation   an angle for queries and keys               Rotary (Su et al. 2021)
-    bias       a number added to the attention scores      ALiBi (Press et al. 2021)
+    bias       a number added to the attention scores      ALiBi (Press et al. 2021), RelativeBias (Raffel et al. 2020)
 
 The names are those of the specs (`specs.py`), each of which builds its module. Positions are integers (B, T) and are
 given, not counted here: padding and packed documents make them unlike the column.
 """
 
 import math
+from collections.abc import Iterable
+from itertools import repeat
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +31,12 @@ class PositionScheme(nn.Module):
 
     def bias(self, queries: Positions, keys: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"] | None:
         return None
+
+    def biases(
+        self, queries: Positions, keys: Int[Tensor, "#B S"], n_layers: int
+    ) -> Iterable[Float[Tensor, "#B H T S"] | None]:
+        """Of each layer: the same for all of them, unless a scheme has one for each."""
+        return repeat(self.bias(queries, keys), n_layers)
 
 
 class LearnedPositions(PositionScheme):
@@ -90,6 +98,49 @@ def alibi_slopes(n_heads: int, *, device: torch.device | None = None) -> Float[T
     slopes = torch.arange(1, power + 1, device=device) * (-8 / power)
     rest = torch.arange(1, 2 * (n_heads - power) + 1, 2, device=device) * (-4 / power)
     return torch.cat((slopes, rest)).exp2()
+
+
+class RelativeBiasPositions(PositionScheme):
+    """A learned number for each head and each bucket of distances.
+
+    Near distances have a bucket each; from `near` = half of a direction's n on they share, the wider the farther:
+
+        bucket(d) = d                                                                for d < near
+                    near + floor(ln(d / near) / ln(max_distance / near) * (n - near))   at most n - 1, beyond
+
+    Raffel et al., "Exploring the Limits of Transfer Learning" (T5, 2020), 2.1. Where a query sees what stands behind it
+    too, those keys have the second half of the buckets. One table serves all layers, or each has its own (umT5: Chung
+    et al. 2023).
+    """
+
+    def __init__(self, n_buckets: int, max_distance: int, n_heads: int, *, causal: bool, n_tables: int = 1) -> None:
+        super().__init__()
+        n = n_buckets if causal else n_buckets // 2
+        if n_buckets % 2 or max_distance <= n // 2:
+            raise ValueError(
+                f"n_buckets={n_buckets} must be even, and max_distance={max_distance} more than {n // 2}, up to which "
+                "each distance has a bucket of its own"
+            )
+        self.n, self.max_distance, self.causal = n, max_distance, causal
+        self.tables = nn.ModuleList(nn.Embedding(n_buckets, n_heads) for _ in range(n_tables))
+
+    def bias(self, queries: Positions, keys: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"]:
+        return next(iter(self.biases(queries, keys, 1)))
+
+    def biases(
+        self, queries: Positions, keys: Int[Tensor, "#B S"], n_layers: int
+    ) -> Iterable[Float[Tensor, "#B H T S"]]:
+        buckets = self.buckets(queries[:, :, None] - keys[:, None, :])  # (B, T, S)
+        biases = (table(buckets).permute(0, 3, 1, 2) for table in self.tables)  # (B, H, T, S)
+        return repeat(next(biases), n_layers) if len(self.tables) == 1 else biases
+
+    def buckets(self, distance: Int[Tensor, "#B T S"]) -> Int[Tensor, "#B T S"]:
+        """Which bucket each distance is in: of queries minus keys, above 0 where a key stands before its query."""
+        near, d = self.n // 2, distance.clamp(min=0) if self.causal else distance.abs()
+        share = (d.clamp(min=near).float() / near).log() / math.log(self.max_distance / near)
+        far = (near + (share * (self.n - near)).long()).clamp(max=self.n - 1)
+        behind = 0 if self.causal else (distance < 0) * self.n
+        return torch.where(d < near, d, far) + behind
 
 
 def _angles(positions: Positions, width: int, base: float) -> Float[Tensor, "#B T R"]:

@@ -1,6 +1,7 @@
 """The variants of the parts, as a recipe and `config.json` hold them: frozen, comparable, and known without torch.
 
-position   where a token stands                 `positions.py` has the module that each builds
+position   where a token stands                 `positions.py` has the module that each builds, from what it asks for of
+                                                d_model, d_head, n_heads, n_layers, max_len and causal
 init       how weights begin                    `init.py` fills a model by each
 adapter    what learns beside weights that rest `lora.py` puts it into a model
 norm, placement, activation, pooling ...        words; the file of that part has a table of what each stands for
@@ -28,7 +29,7 @@ class NoPosition:
 
     kind: Literal["none"] = "none"
 
-    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+    def build(self, **sizes: int) -> "PositionScheme":
         from tercet.nn.positions import PositionScheme
 
         return PositionScheme()
@@ -45,7 +46,7 @@ class Learned:
     kind: Literal["learned"] = "learned"
     size: Context | None = None
 
-    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+    def build(self, *, d_model: int, max_len: int, **sizes: int) -> "PositionScheme":
         from tercet.nn.positions import LearnedPositions
 
         size = max_len if self.size is None else self.size
@@ -61,7 +62,7 @@ class Sinusoidal:
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: Base = 10_000.0
 
-    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+    def build(self, *, d_model: int, **sizes: int) -> "PositionScheme":
         from tercet.nn.positions import SinusoidalPositions
 
         return SinusoidalPositions(d_model, self.base)
@@ -76,7 +77,7 @@ class Rotary:
     base: Base = 10_000.0
     share: ShareAboveZero = 1.0
 
-    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+    def build(self, *, d_head: int, **sizes: int) -> "PositionScheme":
         from tercet.nn.positions import RotaryPositions
 
         return RotaryPositions(d_head, self.base, self.share)
@@ -88,13 +89,35 @@ class ALiBi:
 
     kind: Literal["alibi"] = "alibi"
 
-    def build(self, *, d_model: int, d_head: int, n_heads: int, max_len: int) -> "PositionScheme":
+    def build(self, *, n_heads: int, **sizes: int) -> "PositionScheme":
         from tercet.nn.positions import ALiBiPositions
 
         return ALiBiPositions(n_heads)
 
 
-Position = Learned | Sinusoidal | Rotary | ALiBi | NoPosition
+@spec
+class RelativeBias:
+    """A learned number for each head and bucket of distances, added to the scores (T5). It has no longest text.
+
+    Args:
+        n_buckets: how many; an encoder has half of them for what stands before a token, half for what stands behind.
+        max_distance: from here on all distances are in one bucket.
+        per_layer: each layer learns its own (umT5), or all share one.
+    """
+
+    kind: Literal["relative_bias"] = "relative_bias"
+    n_buckets: Annotated[int, Interval(ge=4, le=1 << 16)] = 32
+    max_distance: Annotated[int, Interval(ge=2, le=1 << 20)] = 128
+    per_layer: bool = False
+
+    def build(self, *, n_heads: int, n_layers: int, causal: bool, **sizes: int) -> "PositionScheme":
+        from tercet.nn.positions import RelativeBiasPositions
+
+        n_tables = n_layers if self.per_layer else 1
+        return RelativeBiasPositions(self.n_buckets, self.max_distance, n_heads, causal=causal, n_tables=n_tables)
+
+
+Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition
 
 
 @spec

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tercet.objectives.causal import causal_loss as causal_loss
     from tercet.objectives.causal import collate_causal as collate_causal
     from tercet.objectives.causal import collate_windows as collate_windows
+    from tercet.objectives.classify import THRESHOLD as THRESHOLD
     from tercet.objectives.classify import LabelledBatch as LabelledBatch
     from tercet.objectives.classify import classify_loss as classify_loss
     from tercet.objectives.classify import collate_labels as collate_labels
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tercet.objectives.logprobs import token_logprobs as token_logprobs
     from tercet.objectives.loss import IGNORED as IGNORED
     from tercet.objectives.loss import Loss as Loss
+    from tercet.objectives.loss import count_targets as count_targets
     from tercet.objectives.loss import zero_loss as zero_loss
     from tercet.objectives.masked import MaskedBatch as MaskedBatch
     from tercet.objectives.masked import collate_masked as collate_masked

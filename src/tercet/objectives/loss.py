@@ -15,7 +15,7 @@ IGNORED = -100  # a target that costs nothing: PyTorch's own default
 @dataclass(frozen=True)
 class Loss:
     """Attributes:
-    total: () what is learnt from, summed over the targets, nats; carries the gradient.
+    total: () what is learnt from, summed over the targets, nats (of numbers, squares); carries the gradient.
     plain: () -ln p of the targets, summed: without label smoothing the same number, without a gradient.
     count: () how many targets, int64.
     """
@@ -39,6 +39,13 @@ class Loss:
 
     def detached(self) -> "Loss":
         return Loss(self.total.detach(), self.plain.detach(), self.count)
+
+
+def count_targets(targets: Tensor) -> Tensor:
+    """() How many targets a batch has: of classes all but IGNORED, of numbers and of sets of labels one a row."""
+    if targets.is_floating_point():
+        return torch.tensor(len(targets), device=targets.device)
+    return (targets >= 0).sum()
 
 
 def zero_loss(device: torch.device) -> Loss:

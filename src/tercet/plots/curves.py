@@ -1,4 +1,4 @@
-"""`loss.png`: losses against steps, on a logarithmic scale, and BLEU or accuracy against minutes."""
+"""`loss.png`: losses against steps, on a logarithmic scale, and BLEU, accuracy or correlation against minutes."""
 
 import math
 from collections.abc import Sequence
@@ -18,6 +18,10 @@ Points = Sequence[tuple[float, float]]
 SCORES = {
     "BLEU": ({"val/bleu": "BLEU"}, "BLEU of greedy translations of the validation part"),
     "share": ({"val/accuracy": "accuracy", "val/f1": "F1"}, "right predictions on the validation part"),
+    "correlation": (
+        {"val/pearson": "Pearson", "val/spearman": "Spearman"},
+        "predicted and true numbers of the validation part",
+    ),
 }
 FEW = 30  # points that are marked one by one
 
@@ -25,7 +29,7 @@ FEW = 30  # points that are marked one by one
 def plot_loss(metrics: Path, *, title: str) -> Figure:
     """The `train/loss` and `val/loss` of a metrics.csv; with several epochs, each epoch's mean as well.
 
-    Where there is a BLEU or an accuracy, it is drawn beside them, against minutes.
+    Where there is a BLEU, an accuracy or a correlation, it is drawn beside them, against minutes.
 
     Raises:
         NothingToDraw: where no loss was logged yet.
@@ -41,14 +45,16 @@ def plot_loss(metrics: Path, *, title: str) -> Figure:
 
 
 def plot_score(metrics: Path, *, title: str) -> Figure:
-    """BLEU, or accuracy and F1, against the minutes of training.
+    """BLEU, or accuracy and F1, or correlations, against the minutes of training.
 
     Raises:
         NothingToDraw: for a run that is judged by its loss alone.
     """
     columns = read_metrics(metrics)
     if not _find_score_group(columns):
-        raise NothingToDraw(f"{metrics} has no BLEU, accuracy or F1: this run is judged by its loss; plot loss instead")
+        raise NothingToDraw(
+            f"{metrics} has no BLEU, accuracy, F1 or correlation: this run is judged by its loss; plot loss instead"
+        )
     figure = new_figure(8, 5)
     _draw_score(figure.subplots(), columns, f"{title}: ")
     return figure
@@ -73,8 +79,8 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
         words = f"counting words (entropy of single tokens), {entropy[-1][1]:.4g}"
         axes.axhline(entropy[-1][1], color="#7f7f7f", linewidth=1, linestyle="--", label=words)
         losses.append(entropy[-1][1])
-    unit = "label" if columns["val/f1"] else "token"
-    axes.set(xlabel="optimizer step", ylabel=f"loss (nats a {unit}, logarithmic scale)")
+    unit = "share of the variance" if columns["val/rmse"] else f"nats a {'label' if columns['val/f1'] else 'token'}"
+    axes.set(xlabel="optimizer step", ylabel=f"loss ({unit}, logarithmic scale)")
     disable_mathtext([axes.set_title(title)])
     axes.set_yscale("log")
     if min(losses) == max(losses):
@@ -101,18 +107,18 @@ def choose_loss_ticks(low: float, high: float) -> Locator:
 def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
     group = _find_score_group(columns)
     names, about = SCORES[group]
-    seconds, top = _keep_finite(columns["seconds"]), 0.0
+    seconds, bottom, top = _keep_finite(columns["seconds"]), 0.0, 0.0
     for (name, word), color in zip(names.items(), (DARK, RED), strict=False):
         scores = [(step, score) for step, score in columns[name] if math.isfinite(score) and step in seconds]
         if not scores:
             continue
         step, best = max(scores, key=lambda point: point[1])
-        top = max(top, best)
+        bottom, top = min(bottom, *(score for _, score in scores)), max(top, best)
         last = f"{word}, highest {best:.4g} at step {step:,}; last {scores[-1][1]:.4g}"
         _draw_line(axes, [(seconds[step] / 60, score) for step, score in scores], color, 1.6, last)
     axes.set(xlabel="minutes of training", ylabel=group)
     disable_mathtext([axes.set_title(title + about)])
-    axes.set_ylim(0, max(1e-3, 1.08 * top))
+    axes.set_ylim(1.08 * bottom, max(1e-3, 1.08 * top))
     axes.set_xlim(left=0)
     axes.grid(color=LINES)
     axes.legend(loc="lower right")

@@ -56,8 +56,10 @@ class DrawnScheme:
 
     @property
     def bias(self) -> Tensor | None:
-        """(H, P, P) what is added to the scores, query by key, where something is."""
-        bias = self.module.bias(self._positions, self._positions)
+        """(H, P, P) what is added to the scores, query by key, where something is: in the first layer, if each has its
+        own."""
+        with torch.no_grad():
+            bias = self.module.bias(self._positions, self._positions)
         return None if bias is None else bias[0].float().cpu()
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def initial_scheme(
     if d_head is None and d_model % n_heads:
         raise ValueError(f"d_model={d_model} must be divisible by n_heads={n_heads}")
     d_head = d_model // n_heads if d_head is None else d_head
-    module = spec.build(d_model=d_model, d_head=d_head, n_heads=n_heads, max_len=length)
+    module = spec.build(d_model=d_model, d_head=d_head, n_heads=n_heads, n_layers=1, max_len=length, causal=False)
     if list(module.parameters()):
         initialise(module, Normal(), seed=seed)
     return DrawnScheme(spec=spec, module=module, d_head=d_head, length=length, begins=True)

@@ -2,15 +2,17 @@
 
 learned, sinusoidal   the vectors that are added, and the cosine of any two of them
 rotary                the angles by which pairs of a head's numbers are turned, and how far apart they repeat
-alibi                 what is added to a score at each distance, in each head, and to all scores of the first head
+alibi, relative_bias  what is added to a score at each distance, in each head, and to all scores of the first head
 
 A scheme is that of a trained model, or one by itself, before any training.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from matplotlib import colormaps
 from matplotlib.figure import Figure, SubFigure
@@ -21,6 +23,7 @@ from tercet.checkpoint import Trained
 from tercet.config import UserError, suggest
 from tercet.inspect.lens import stacks_of
 from tercet.models import Stack
+from tercet.nn.positions import RelativeBiasPositions
 from tercet.nn.specs import Position
 from tercet.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw
@@ -103,7 +106,8 @@ def _plot_schemes(schemes: dict[str, DrawnScheme], title: str, *, context: str) 
         elif (angles := scheme.angles) is not None:
             _draw_angles(part, name, scheme, angles, context)
         elif (bias := scheme.bias) is not None:
-            _draw_bias(part, name, scheme, bias)
+            draw = _draw_learned_bias if isinstance(scheme.module, RelativeBiasPositions) else _draw_bias
+            draw(part, name, scheme, bias)
     return figure
 
 
@@ -191,6 +195,29 @@ def _draw_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) 
         "query's position",
         f"{name}what head 0 adds to its scores{_describe_cut(scheme.length)}",
     )
+    _add_colorbar(figure, image, map_axes, "added to the score")
+
+
+def _draw_learned_bias(figure: SubFigure, name: str, scheme: DrawnScheme, bias: Tensor) -> None:
+    """A line a head for what each distance adds, of keys before and behind, beside what the first head adds."""
+    axes, map_axes = figure.subplots(1, 2)
+    causal = getattr(scheme.module, "causal", False)
+    before, behind = bias[:, -1], bias[:, 0, 1:]  # (H, P) of the last query, (H, P - 1) of the first
+    lines = before if causal else torch.cat((before, behind), dim=1)
+    distances = range(1 - before.shape[1], 1 if causal else before.shape[1])
+    colors = colormaps["viridis"](np.linspace(0, 0.88, len(lines)))
+    for head, (line, color) in enumerate(zip(lines, colors, strict=True)):
+        axes.plot(distances, line.numpy(), color=color, linestyle=("-", "--", ":")[head % 3], label=f"head {head}")
+    axes.grid(color=LINES)
+    axes.legend(fontsize=SMALL - 1, ncols=-(-len(lines) // 16))
+    kind = "the learned bias of each distance" + (", before it is learnt" if scheme.begins else "")
+    layer = " (of block 0)" if getattr(scheme.spec, "per_layer", False) else ""
+    _label_axes(axes, "key's position less the query's (tokens)", "added to the score", f"{name}{kind}{layer}")
+    seen = bias[0].masked_fill(torch.ones_like(bias[0]).triu(1) > 0, math.nan) if causal else bias[0]
+    most = max(float(bias[0].abs().max()), 1e-12)
+    image = map_axes.imshow(seen.numpy(), cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    title = f"{name}what head 0 adds to its scores{_describe_cut(scheme.length)}"
+    _label_axes(map_axes, "key's position", "query's position", title)
     _add_colorbar(figure, image, map_axes, "added to the score")
 
 

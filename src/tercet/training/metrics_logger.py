@@ -21,6 +21,7 @@ class MetricsLogger(Logger):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
+        self._columns: list[str] = []
 
     @property
     def name(self) -> str:
@@ -37,14 +38,20 @@ class MetricsLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         new = not self.path.exists()
+        self._columns = self._columns or ([*COLUMNS] if new else self._read_columns())
         with report_write_errors(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
-            writer: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer: csv.DictWriter[str] = csv.DictWriter(file, self._columns, extrasaction="ignore")
             if new:
                 writer.writeheader()
             cells = {
                 name: str(x) if isinstance(x, int) else f"{x:.9g}" for name, x in metrics.items()
             }  # counts exactly
             writer.writerow({"step": step, **cells})
+
+    def _read_columns(self) -> list[str]:
+        """Those of the file, which may be a run's that an earlier version began."""
+        with self.path.open(newline="", encoding="utf-8") as file:
+            return next(csv.reader(file), [*COLUMNS])
 
     def seconds_spent(self) -> float:
         """Seconds of training behind the last line: a resumed run counts on from there."""

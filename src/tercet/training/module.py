@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tercet.models import AnyModel, blocks_of
-from tercet.objectives import Loss, zero_loss
+from tercet.objectives import Loss, count_targets, zero_loss
 from tercet.training.adamw import clip_gradients
 from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.schedules import rate_factor
@@ -85,7 +85,7 @@ class TrainingModule(pl.LightningModule):
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=total)
         set_rates(optimizer, self.base_rates, factor)
         torch.manual_seed(step_seed(self.spec.seed, step, self.global_rank))
-        targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum()
+        targets = torch.stack([count_targets(batch.targets) for batch in batches]).sum()
         targets = self._over_all_devices(targets).clamp(min=1)
         loss = zero_loss(self.device)
         for batch in batches:

@@ -12,7 +12,7 @@ from tercet.checkpoint.find_model import find_model
 from tercet.checkpoint.run_record import PRETRAINED_COPY, RECIPE
 from tercet.config import Plain, UserError, merge, parse, to_plain
 from tercet.messages import show
-from tercet.models import SPECS, AnySpec, EncoderOnlySpec
+from tercet.models import SPECS, AnySpec, Classifier, EncoderOnlySpec
 from tercet.nn.specs import Learned
 
 if TYPE_CHECKING:
@@ -98,12 +98,16 @@ class PretrainedWeights:
 
 
 def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> PretrainedWeights:
-    """Fill `model` with the weights of `old`, all but heads that it has not or that are for other labels.
+    """Fill `model` with the weights of `old`, all but heads that it has not or that are for other labels, or for labels
+    of another kind. A number that goes on is in the new data's standard deviations, and what is said stays the same.
 
     Raises:
         UserError: where the rest does not fit.
     """
     import torch
+
+    from tercet.models import EncoderOnly
+    from tercet.models.target_scale import rescale_head
 
     new, known = model.state_dict(), old.state_dict()
     if _labels(old.spec) != _labels(model.spec):
@@ -130,6 +134,8 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
     with torch.no_grad():
         for name in shared:
             new[name].copy_(known[name])
+    if "classifier.weight" in shared and isinstance(model, EncoderOnly) and (head := _head(old.spec)) is not None:
+        rescale_head(model, head)
     return PretrainedWeights(tuple(fresh), tuple(left))
 
 
@@ -148,4 +154,10 @@ def pretrained_folder(given: str, out: Path) -> Path:
 
 
 def _labels(spec: AnySpec) -> tuple[str, ...]:
-    return spec.classifier.labels if isinstance(spec, EncoderOnlySpec) and spec.classifier is not None else ()
+    """What a classifier's labels are, and of which kind."""
+    head = _head(spec)
+    return () if head is None else (head.problem_type, *head.labels)
+
+
+def _head(spec: AnySpec) -> Classifier | None:
+    return spec.classifier if isinstance(spec, EncoderOnlySpec) else None

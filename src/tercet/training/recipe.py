@@ -18,7 +18,7 @@ from tercet.models import (
     model_spec,
 )
 from tercet.nn.specs import LoRA
-from tercet.spec import Name, check_range, spec
+from tercet.spec import Name, ProblemType, check_range, spec
 from tercet.training.pretrained import PRETRAINED_COPY, pretrained_spec
 from tercet.training.recipe_files import REQUIRED, read_settings
 from tercet.training.specs import LoggingSpec, TrainingSpec
@@ -61,7 +61,7 @@ class Recipe:
         if self.training.strategy == "fsdp" and self.adapter is not None:
             raise ValueError("adapter is not tried with fsdp, and needs another training.strategy")
         self.task.check_batches(self.training.world_size, ramp=self.training.batch_ramp is not None)
-        if self.training.strategy == "fsdp" and self.task.best_by in ("bleu", "f1"):
+        if self.training.strategy == "fsdp" and self.task.best_by in ("bleu", "f1", "pearson", "spearman"):
             raise ValueError(
                 "with fsdp no device has the whole model: "
                 f"task.best_by={self.task.best_by} needs another training.strategy"
@@ -111,18 +111,36 @@ class LabelsRecipe(Recipe):
     data: LabelsSpec
     model: EncoderOnlySpec
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problem_type, best_by = self.data.problem_type, self.task.best_by
+        if best_by not in LABELS_BEST_BY[problem_type]:
+            raise ValueError(
+                f"task.best_by={best_by} does not fit data.problem_type={problem_type}; "
+                f"set it to {' or '.join(LABELS_BEST_BY[problem_type])}"
+            )
+        if self.training.label_smoothing and problem_type != "single_label_classification":
+            raise ValueError(
+                f"training.label_smoothing spreads a share of one label over the others, and data.problem_type="
+                f"{problem_type} has no such label; set it to 0"
+            )
+
     @property
     def classifier(self) -> Classifier:
-        return replace(self.model.classifier or Classifier(), over=self.data.over)
+        head, problem_type = self.model.classifier or Classifier(), self.data.problem_type
+        if head.problem_type != problem_type:  # another's labels, which say nothing of these
+            head = replace(head, labels=(), target_mean=0.0, target_std=1.0, problem_type="single_label_classification")
+        return replace(head, over=self.data.over, problem_type=problem_type)
 
     def with_heads(self) -> Self:
         pooler = self.data.over == "texts" and self.classifier.pooling == "pooler"
         model = replace(self.model, masked_head=None, pooler=pooler, next_sentence=False, classifier=self.classifier)
         return replace(self, model=model)
 
-    def with_labels(self, labels: tuple[str, ...]) -> Self:
-        """The data know the labels."""
-        return replace(self, model=replace(self.model, classifier=replace(self.classifier, labels=labels)))
+    def with_labels(self, labels: tuple[str, ...], *, mean: float = 0.0, std: float = 1.0) -> Self:
+        """The data know the labels; of numbers their mean and standard deviation."""
+        head = replace(self.classifier, labels=labels, target_mean=mean, target_std=std)
+        return replace(self, model=replace(self.model, classifier=head))
 
 
 @spec
@@ -132,6 +150,12 @@ class ChatRecipe(Recipe):
     model: DecoderOnlySpec
 
 
+# By what a validation is better, for each kind of label.
+LABELS_BEST_BY: dict[ProblemType, tuple[str, ...]] = {
+    "single_label_classification": ("loss", "accuracy", "f1"),
+    "multi_label_classification": ("loss", "accuracy", "f1"),
+    "regression": ("loss", "pearson", "spearman"),
+}
 RECIPES: dict[str, type[Recipe]] = {
     "language": LanguageRecipe, "masked": MaskedRecipe, "translation": TranslationRecipe, "labels": LabelsRecipe,
     "chat": ChatRecipe,

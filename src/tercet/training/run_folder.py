@@ -77,7 +77,8 @@ def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool
         for size in ("vocab_size", "source_vocab_size"):  # the tokenizers' to say
             settings["model"].pop(size, None)
         if settings["model"].get("classifier"):
-            settings["model"]["classifier"].pop("labels")  # the data's
+            for key in ("labels", "target_mean", "target_std"):  # the data's
+                settings["model"]["classifier"].pop(key)
         del settings["logging"]
         for key in (*LENGTHS, *KEYS):
             del settings["training"][key]

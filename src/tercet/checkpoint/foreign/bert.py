@@ -29,11 +29,12 @@ from tercet.checkpoint.foreign.features import (
     features_of_vocabulary,
     rewrite_model,
 )
-from tercet.checkpoint.foreign.label_names import read_labels, write_labels
+from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
+from tercet.models.target_scale import without_target_scale
 from tercet.nn import Learned
 
 KIND = "BERT"
@@ -89,6 +90,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     Raises:
         UserError: naming what the model has and no BERT does.
     """
+    model = without_target_scale(model)
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
     features = [
@@ -214,9 +216,11 @@ def read_classifier(config: Mapping[str, Any], weight: Tensor, *, pooler: bool) 
         weight: a row for each label.
     """
     own = "hidden_dropout_prob" if config.get("classifier_dropout") is None else "classifier_dropout"
+    over = "texts" if pooler else "tokens"
     return Classifier(
         labels=read_labels(config, len(weight)),
-        over="texts" if pooler else "tokens",
+        over=over,
+        problem_type=read_problem_type(config, len(weight), over),
         pooling="pooler" if pooler else "mean",
         dropout=read_value(config, own, float),
     )

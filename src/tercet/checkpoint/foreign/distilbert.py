@@ -27,11 +27,12 @@ from tercet.checkpoint.foreign.features import (
     features_of_vocabulary,
     rewrite_model,
 )
-from tercet.checkpoint.foreign.label_names import read_labels, write_labels
+from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, strip_names, their_name
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain
 from tercet.models import BranchDropout, Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
+from tercet.models.target_scale import without_target_scale
 from tercet.nn import Learned
 
 KIND = "DistilBERT"
@@ -95,6 +96,7 @@ def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     Raises:
         UserError: naming what the model has and no DistilBERT does.
     """
+    model = without_target_scale(model)
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
     features = [
@@ -167,9 +169,11 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     texts = "pre_classifier.weight" in state
     classifier = None
     if LABELS in state:
+        over = "texts" if texts else "tokens"
         classifier = Classifier(
             labels=read_labels(config, len(state[LABELS])),
-            over="texts" if texts else "tokens",
+            over=over,
+            problem_type=read_problem_type(config, len(state[LABELS]), over),
             pooling="pooler" if texts else "mean",
             dropout=read_value(config, "seq_classif_dropout", float, 0.2) if texts else rate,
         )

@@ -1,11 +1,12 @@
-"""The labels of a classifier, as a config.json names them."""
+"""The labels of a classifier, as a config.json names them, and of which kind they are, as `problem_type` says it."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 from tercet.config import Plain, UserError
 from tercet.messages import shorten
 from tercet.models import Classifier
+from tercet.spec import ProblemType
 
 
 def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
@@ -28,10 +29,29 @@ def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     return tuple(labels)
 
 
+def read_problem_type(config: Mapping[str, Any], count: int, over: Literal["texts", "tokens"]) -> ProblemType:
+    """What `count` scores mean: a config that does not say it means a number by one score (as transformers reads it),
+    and one of the labels by several. Of tokens it is not asked there, and each has one label.
+
+    Raises:
+        UserError: where it is a kind that Tercet does not have.
+    """
+    given = config.get("problem_type")
+    if over == "tokens":
+        return "single_label_classification"
+    if given is None:
+        return "regression" if count == 1 else "single_label_classification"
+    if given not in get_args(ProblemType):
+        raise UserError(f"problem_type is {shorten(repr(given))}; Tercet reads {', '.join(get_args(ProblemType))}")
+    if given == "regression" and count > 1:
+        raise UserError(f"problem_type is regression of {count} numbers; Tercet reads a regression of one number alone")
+    return given
+
+
 def write_labels(classifier: Classifier) -> Plain:
-    """The keys that name them, and that a text has one of them."""
+    """The keys that name them, and whether a text has one of them, several, or is given a number."""
     config: Plain = {
         "id2label": {str(number): label for number, label in enumerate(classifier.labels)},
         "label2id": {label: number for number, label in enumerate(classifier.labels)},
     }
-    return config | ({"problem_type": "single_label_classification"} if classifier.over == "texts" else {})
+    return config | ({"problem_type": classifier.problem_type} if classifier.over == "texts" else {})

@@ -1,7 +1,8 @@
 """What a graph computes: each family as modules of tensors in and tensors out, under the names that tokenizers give.
 
     language model   input_ids (B, T) -> logits (B, T, V)
-    encoder          input_ids, attention_mask[, token_type_ids] (B, T) -> hidden (B, T, D), and what its heads say
+    encoder          input_ids, attention_mask[, token_type_ids] (B, T) -> hidden (B, T, D), and what its heads say;
+                     of labels that are numbers these, in their own unit
     translator       input_ids, attention_mask (B, S) -> memory (B, S, D)
                      decoder_input_ids (B, T), memory, attention_mask (B, S) -> logits (B, T, V)
 
@@ -19,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from tercet.models.target_scale import without_target_scale
 from tercet.nn import Attention, attend_by_hand
 from tercet.nn.positions import Rotation, rotate
 
@@ -42,6 +44,7 @@ class Graph:
 
 def graphs_of(model: AnyModel) -> list[Graph]:
     """The graphs of a model, which stays as it is."""
+    model = without_target_scale(model) if isinstance(model, EncoderOnly) else model
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for part in model.modules():
         if isinstance(part, Attention):

@@ -2,7 +2,8 @@
 
 from tercet.checkpoint.foreign.export_files import extend_card, sample_text
 from tercet.checkpoint.trained import Trained
-from tercet.models import DecoderOnly, EncoderOnly
+from tercet.models import Classifier, DecoderOnly, EncoderOnly
+from tercet.spec import ProblemType
 
 WRITING = """
 import numpy
@@ -66,7 +67,12 @@ OUTPUTS = {
     "logits": "`logits`, a score for each token of the vocabulary at each place",
     "pooled": "`pooled`, BERT's pooler",
     "next_sentence": "`next_sentence`, whether the second part follows the first",
-    "classes": "`classes`, a score for each of {labels}",
+    "classes": "`classes`, {classes}",
+}
+CLASSES: dict[ProblemType, str] = {
+    "single_label_classification": "a score for each of {labels}",
+    "multi_label_classification": "a score for each of {labels}, of which a text has those with a score above 0",
+    "regression": "the number {labels}",
 }
 
 
@@ -79,8 +85,9 @@ def card(trained: Trained, outputs: tuple[str, ...]) -> str:
     elif isinstance(model, EncoderOnly):
         segments = SEGMENTS if model.spec.n_segments > 1 else ""
         code = READING.format(max_len=longest, pad=tokenizer.pad_id or 0, segments=segments)
-        labels = () if model.spec.classifier is None else model.spec.classifier.labels
-        described = [OUTPUTS[name].format(labels=", ".join(labels)) for name in outputs]
+        head = model.spec.classifier or Classifier()
+        classes = CLASSES[head.problem_type].format(labels=", ".join(head.labels))
+        described = [OUTPUTS[name].format(classes=classes) for name in outputs]
         words = WORDS["reading"].format(outputs="; ".join(described))
     else:
         own = trained.source_tokenizer is not tokenizer

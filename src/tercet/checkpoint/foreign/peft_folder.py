@@ -23,6 +23,8 @@ from tercet.checkpoint.foreign.gpt2 import gpt2_source
 from tercet.checkpoint.foreign.llama import FAMILIES, llama_source
 from tercet.checkpoint.foreign.marian import marian_source, reorder_low_rank
 from tercet.checkpoint.foreign.state_dict import Source
+from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
+from tercet.checkpoint.foreign.t5 import is_t5, t5_source
 from tercet.checkpoint.foreign.transformers_folder import to_transformers
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import first_names, own_tensors
@@ -102,6 +104,9 @@ def _sources(model: AnyModel) -> dict[str, SourceOf]:
     if isinstance(model, EncoderOnly):
         return {"bert": bert_source, "distilbert": distilbert_source}  # RoBERTa's blocks have BERT's names
     if isinstance(model, EncoderDecoder):
+        if is_t5(model.spec):
+            source = partial(t5_source, spec=model.spec, divided=model.spec.scale_embedding)
+            return dict.fromkeys(T5_FAMILIES, source)
         return {"marian": partial(marian_source, shared=True)}
     stack = model.spec.stack
     kin = {name: family for name, family in FAMILIES.items() if family.qk_norm == stack.qk_norm}

@@ -11,6 +11,8 @@ from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
 from tercet.checkpoint.foreign.roberta import MODEL_TYPES as ROBERTA_TYPES
 from tercet.checkpoint.foreign.roberta import from_roberta, roberta_spec
+from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
+from tercet.checkpoint.foreign.t5 import from_t5, t5_spec
 from tercet.models import AnyModel, AnySpec
 
 
@@ -26,5 +28,6 @@ READERS = {  # by their model_type
     "marian": Reader(marian_spec, from_marian),
     "distilbert": Reader(distilbert_spec, from_distilbert),
     **dict.fromkeys(LLAMA_FAMILIES, Reader(llama_spec, from_llama)),
+    **dict.fromkeys(T5_FAMILIES, Reader(t5_spec, from_t5)),
     **dict.fromkeys(ROBERTA_TYPES, Reader(roberta_spec, from_roberta)),
 }  # fmt: skip

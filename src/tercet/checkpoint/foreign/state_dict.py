@@ -99,9 +99,9 @@ def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> 
 def their_name(name: str, table: Mapping[str, str]) -> str:
     """Their name of our tensor `name`, by a table of parts."""
     part, _, of_part = name.rpartition(".")
-    number = re.search(r"\.(\d+)\.", part)
-    theirs = table[re.sub(r"\.\d+\.", ".N.", part, count=1)]
-    return f"{theirs if number is None else theirs.replace('.N.', number[0])}.{of_part}"
+    number = re.search(r"\.\d+(?=\.|$)", part)
+    theirs = table[part if number is None else part.replace(number[0], ".N", 1)]
+    return f"{theirs if number is None else theirs.replace('.N', number[0], 1)}.{of_part}"
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from tercet.checkpoint.foreign.distilbert import is_distilbert, to_distilbert
 from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
 from tercet.checkpoint.foreign.marian import to_marian
+from tercet.checkpoint.foreign.t5 import is_t5, to_t5
 from tercet.checkpoint.trained import Trained
 from tercet.checkpoint.weights import write_tensors
 from tercet.config import Plain, UserError
@@ -62,7 +63,7 @@ def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
     if isinstance(model, EncoderOnly):
         return to_distilbert(model) if is_distilbert(model.spec) else to_bert(model)
     if isinstance(model, EncoderDecoder):
-        return to_marian(model)
+        return to_t5(model) if is_t5(model.spec) else to_marian(model)
     return to_llama(model) if isinstance(model.spec.stack.position, Rotary) else to_gpt2(model)
 
 

@@ -1,6 +1,5 @@
 """Models of `transformers` that are not read because a part of theirs has no equal here, by their model_type."""
 
-BUCKETS = "relative position buckets"
 EXPERTS = "a mixture of experts"
 WINDOWS = "attention within a window, by another rotation, in most layers"
 TWO_TOKENS = "two tokens before a target"
@@ -17,12 +16,9 @@ UNSUPPORTED = {
     "mbart": TWO_TOKENS,
     "mixtral": EXPERTS,
     "modernbert": WINDOWS,
-    "mpnet": BUCKETS,
-    "mt5": BUCKETS,
+    "mpnet": "relative position buckets in an encoder of BERT's kind",
     "olmo2": "norms over the queries of all heads together",
     "qwen2_moe": EXPERTS,
     "qwen3_moe": EXPERTS,
     "smollm3": "layers with and without a rotation",
-    "t5": BUCKETS,
-    "umt5": BUCKETS,
 }

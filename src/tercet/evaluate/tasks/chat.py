@@ -24,7 +24,7 @@ class ChatEvaluation(Evaluation[Conversations]):
         trained = self.trained
         trained_on = trained.trained_on(ConversationsSpec)
         if data is not None:
-            fields = {"messages_field": trained_on.messages_field} if trained_on else {}
+            fields = trained_on.fields if trained_on else {}
             settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
             held_out = {"validation": {"kind": "held_out", "source": str(data)}}
             return self._prepare(parse(ConversationsSpec, {**settings, **held_out})).validation

@@ -28,14 +28,21 @@ from tercet.data.line_documents import DocumentUnit
 from tercet.evaluate.conversations import AnswerScores
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
+from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.protocols import Protocol
+from tercet.evaluate.regression import RegressionScores
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores
 from tercet.generation import Beam
 
 Part = Literal["validation", "test"]
-Kind = Literal["language model", "masked language model", "translator", "classifier", "chat model"]
-Scores = LanguageScores | TranslationScores | MaskedScores | LabelScores | AnswerScores
+Kind = Literal[
+    "language model", "masked language model", "translator", "classifier", "multi-label classifier", "regression",
+    "chat model",
+]  # fmt: skip
+Scores = (
+    LanguageScores | TranslationScores | MaskedScores | LabelScores | MultiLabelScores | RegressionScores | AnswerScores
+)
 Data = TypeVar("Data")
 
 

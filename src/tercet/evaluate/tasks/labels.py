@@ -1,4 +1,4 @@
-"""A classifier: how often it is right on the validation part of its labelled texts."""
+"""A classifier: how often it is right on the validation part of its labelled texts; or how near its numbers are."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,21 @@ from tercet.checkpoint import Encoder
 from tercet.config import UserError, parse
 from tercet.data import Labelled, LabelsSpec, prepare_labelled
 from tercet.evaluate.labels import LabelScores, score_labels
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, check_present, check_unchanged, digest
+from tercet.evaluate.multi_label import MultiLabelScores, score_multi_label
+from tercet.evaluate.regression import RegressionScores, score_regression
+from tercet.evaluate.tasks.evaluation import (
+    Evaluation,
+    HeldOutScores,
+    Kind,
+    check_present,
+    check_unchanged,
+    digest,
+)
+from tercet.models import EncoderOnly
+from tercet.tokens import Tokenizer
+
+AnyLabelScores = LabelScores | MultiLabelScores | RegressionScores
+FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # of files, as the training's were read
 
 
 @dataclass(frozen=True)
@@ -26,12 +40,13 @@ class LabelsEvaluation(Evaluation[Labelled]):
         Raises:
             UserError: where the data is not there, or no longer what the model was trained on.
         """
-        trained, over = self.trained, self.trained.label_head.over
+        trained, head = self.trained, self.trained.label_head
         trained_on = trained.trained_on(LabelsSpec)
         if data is not None:
-            fields = {"text_field": trained_on.text_field, "label_field": trained_on.label_field} if trained_on else {}
+            fields = {name: getattr(trained_on, name) for name in FIELDS} if trained_on else dict[str, Any]()
             fields |= {} if text_field is None else {"text_field": text_field}
-            settings = {"source": str(data), "over": over, "encoding": encoding or "utf-8", **fields}
+            fields |= {"over": head.over, "problem_type": head.problem_type}
+            settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
             spec = parse(LabelsSpec, {**settings, "validation": {"kind": "held_out", "source": str(data)}})
             return prepare_labelled(spec, tokenizer=trained.tokenizer).validation
         if trained_on is None:
@@ -44,23 +59,44 @@ class LabelsEvaluation(Evaluation[Labelled]):
     def load_held_out(self) -> Labelled:
         return self.load()
 
-    def score(self, labelled: Labelled, **settings: Any) -> LabelScores:
-        """How often it is right; settings as in `score_labels`."""
-        return score_labels(self.trained.model, self.trained.tokenizer, labelled, **settings)
+    def score(self, labelled: Labelled, **settings: Any) -> AnyLabelScores:
+        """How often it is right, or how near its numbers are; settings as in `score_labels`."""
+        return score_classifier(self.trained.model, self.trained.tokenizer, labelled, **settings)
 
     def score_held_out(self, data: Labelled) -> HeldOutScores:
         scores, card = self.score(data), self.trained.card
         loss = card.metrics.get("val/loss")  # over the same labels, by the training
+        kind, labels = "classifier", self.trained.label_head.labels
+        measures = {} if loss is None else {"nats_per_label": loss}
+        match scores:
+            case LabelScores():
+                measures |= {"accuracy": scores.accuracy, "f1": scores.f1}
+            case MultiLabelScores():
+                kind = "multi-label classifier"
+                measures |= {"f1": scores.f1, "micro_f1": scores.micro_f1, "exact_match": scores.exact_match}
+            case RegressionScores():
+                kind: Kind = "regression"
+                names = ("rmse", "mae", "r2", "pearson", "spearman")
+                measures = {name: getattr(scores, name) for name in names}
         return HeldOutScores(
-            kind="classifier",
-            scores={
-                **({} if loss is None else {"nats_per_label": loss}), "accuracy": scores.accuracy, "f1": scores.f1,
-            },
+            kind=kind,
+            scores=measures,
             parameters=self.trained.n_parameters,
-            text=digest(card.data_hash, str(scores.count), *scores.labels),
+            text=digest(card.data_hash, str(scores.count), *labels),
             tokenizer=self.trained.tokenizer.hash,
             tokens=scores.count,
-        )  # fmt: skip
+        )
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> LabelScores:
+    def evaluate(self, data: str | Path | None = None, **settings: Any) -> AnyLabelScores:
         return self.score(self.load(data), **settings)
+
+
+def score_classifier(model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, **settings: Any) -> AnyLabelScores:
+    """The scores that there are for labels of this kind; settings as in `score_labels`."""
+    match labelled.problem_type:
+        case "single_label_classification":
+            return score_labels(model, tokenizer, labelled, **settings)
+        case "multi_label_classification":
+            return score_multi_label(model, tokenizer, labelled, **settings)
+        case "regression":
+            return score_regression(model, tokenizer, labelled, **settings)

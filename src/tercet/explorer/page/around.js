@@ -83,6 +83,7 @@ export function around(pane, state, change, end) {
 const POSITIONS = {
   rotary: "queries and keys are turned by it in every block (rotary)",
   alibi: "scores get less with the distance in every block (ALiBi)",
+  relative_bias: "a learnt number for the distance is added to the scores in every block (T5)",
   none: "this model knows the order by the mask alone",
 };
 

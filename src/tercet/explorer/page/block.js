@@ -3,6 +3,7 @@
 import {
   element,
   exact,
+  isBiased,
   isEdited,
   keysOf,
   labels,
@@ -231,7 +232,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
     head: slice(heads, head),
     rows,
     keys,
-    biased: stack.position === "alibi",
+    biased: isBiased(stack, kind),
     off,
   });
   worked.show(row, column);
@@ -282,7 +283,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
       ? "hatched: the future, which no token may see"
       : "hatched: may not be seen";
   const size = `(${T} × ${S})`;
-  const bias = stack.position === "alibi" && kind === "self" ? " + bias" : "";
+  const bias = isBiased(stack, kind) ? " + bias" : "";
 
   return element(
     "div",

@@ -155,6 +155,9 @@ export function toRow(pane, stack, row) {
  */
 export const hidden = (stack, part) => (stack.causal && part === "self" ? (row, column) => column > row : undefined);
 
+/** Whether numbers for the distance are added to the scores. @param {StackInfo} stack @param {string} part */
+export const isBiased = (stack, part) => part === "self" && ["alibi", "relative_bias"].includes(stack.position);
+
 /** What the first block reads: a position is not always added. @param {StackInfo} stack */
 export const sumOf = (stack) =>
   ["learned", "sinusoidal"].includes(stack.position) ? "embedding +\u00a0position" : "embedding";

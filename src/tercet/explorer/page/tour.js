@@ -351,6 +351,7 @@ const embedding = (stack) => ({
         rotary:
           "Where it stands is told later: inside attention, queries and keys are turned by an angle for each place.",
         alibi: "Where it stands is told later: inside attention, far tokens lose some score.",
+        relative_bias: "Where it stands is told later: inside attention, a learnt number for the distance is added.",
       }[position] ?? "";
     return [
       `Each token's number points at a row of a table: ${width} learnt numbers, its embedding. ${where}`,

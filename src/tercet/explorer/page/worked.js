@@ -11,7 +11,7 @@ const VALUES = 4;
 /**
  * @param {{q: Tensor, k: Tensor, v: Tensor, scores: Tensor, weights: Tensor, mask: Tensor, head: Tensor,
  *          rows: string[], keys: string[], biased: boolean, off: boolean}} of one head; biased: numbers were added to
- *          the scores (ALiBi); off: its output was set to zero
+ *          the scores (ALiBi, T5); off: its output was set to zero
  * @returns {{element: HTMLElement, show: (t: number, s: number) => void}}
  */
 export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, biased, off }) {

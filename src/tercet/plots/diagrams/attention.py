@@ -13,7 +13,7 @@ from tercet.models import AnySpec, EncoderDecoder
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block
 from tercet.nn.linear import Linear
-from tercet.nn.specs import ALiBi, NoPosition, Position, Rotary
+from tercet.nn.specs import ALiBi, NoPosition, Position, RelativeBias, Rotary
 from tercet.plots.diagrams.boxes import Box, Shape, format_position, format_sizes, has_bias
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
 from tercet.plots.diagrams.description import ACROSS, ALL, CAUSAL, build_on_meta, resolve_sizes
@@ -153,7 +153,7 @@ def _describe_steps(
         turns = isinstance(position, Rotary) and name != "value"
         columns[name] = _describe_column(name, linear, norm, shape, position if turns else None)
     shares = "" if n_groups == n_heads else f"{n_heads // n_groups} query heads share each key/value head"
-    bias = format_position(position) if isinstance(position, ALiBi) else ""
+    bias = format_position(position) if isinstance(position, ALiBi | RelativeBias) else ""
     sees = ACROSS if kind == "cross" else CAUSAL if stack.causal else ALL
     return {
         "inputs": tuple(inputs),

@@ -8,7 +8,7 @@ from torch import nn
 from tercet.models import StackSpec
 from tercet.models.stack import Stack
 from tercet.nn import Attention, FeedForward
-from tercet.nn.specs import ALiBi, Learned, Position, Rotary, Sinusoidal
+from tercet.nn.specs import ALiBi, Learned, Position, RelativeBias, Rotary, Sinusoidal
 
 BoxKind = Literal[
     "input",
@@ -121,6 +121,9 @@ def format_position(position: Position) -> str:
             return f"rotary positions, base {base:g}{part}"
         case ALiBi():
             return "ALiBi: scores fall with distance"
+        case RelativeBias(n_buckets=n, per_layer=per_layer):
+            whose = "each block's own" if per_layer else "shared by all blocks"
+            return f"learned bias of {n} buckets of distance, {whose}"
         case _:
             return ""
 

@@ -13,7 +13,18 @@ import torch
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError
-from tercet.encoding import Classified, Filled, Tagged, classify, fill, tag
+from tercet.encoding import (
+    Classified,
+    Filled,
+    MultiLabelled,
+    Regressed,
+    Tagged,
+    classify,
+    classify_multi_label,
+    fill,
+    regress,
+    tag,
+)
 from tercet.encoding.batches import frame_rows
 from tercet.encoding.embed import embed_rows
 from tercet.generation import Beam, Sampling, Translation, translate
@@ -84,16 +95,29 @@ class BatchTasks:
         _check_numbers(candidate.probability for text in filled for mask in text.masks for candidate in mask)
         return filled
 
-    def classify(self, items: list[str], _: None) -> list[Classified] | list[Tagged]:
+    def classify(
+        self, items: list[str], threshold: float
+    ) -> list[Classified] | list[Tagged] | list[MultiLabelled] | list[Regressed]:
+        """A label for each text, or each of its words; the labels above `threshold`; or a number."""
         trained = self.trained.require("classify")
-        model, tokenizer = trained.model, trained.tokenizer
-        if trained.label_head.over == "texts":
-            classified = classify(model, tokenizer, items)
-            _check_numbers(label.probability for label in classified)
-            return classified
-        tagged = tag(model, tokenizer, [text.split() for text in items])
-        _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
-        return tagged
+        model, tokenizer, head = trained.model, trained.tokenizer, trained.label_head
+        if head.over == "tokens":
+            tagged = tag(model, tokenizer, [text.split() for text in items])
+            _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
+            return tagged
+        match head.problem_type:
+            case "single_label_classification":
+                classified = classify(model, tokenizer, items)
+                _check_numbers(label.probability for label in classified)
+                return classified
+            case "multi_label_classification":
+                labelled = classify_multi_label(model, tokenizer, items, threshold=threshold)
+                _check_numbers(probability for text in labelled for probability in text.scores.values())
+                return labelled
+            case "regression":
+                regressed = regress(model, tokenizer, items)
+                _check_numbers(text.value for text in regressed)
+                return regressed
 
     def score(self, items: list[tuple[int, ...]], top: int) -> list[ScoredPrompt]:
         """What a language model gives the tokens of each prompt, each seen from those before it."""

@@ -221,8 +221,13 @@ class FillRequest(RequestBody):
 
 
 class ClassifyRequest(RequestBody):
-    """The label of a text, or of each of several; of a model that labels words, that of each word."""
+    """The label of a text, or of each of several; of a model that labels words, that of each word. A model that gives
+    texts several labels answers with these, and one that gives numbers with a number."""
 
     model_config = example(text="A dog runs.")
 
     text: Texts
+    threshold: Annotated[
+        Share | None,
+        Field(description="of a model that gives texts several labels: those with a probability above it (0.5)"),
+    ] = None

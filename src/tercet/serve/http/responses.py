@@ -186,6 +186,23 @@ class ClassifiedText(BaseModel):
     truncated: bool
 
 
+class MultiLabelledText(BaseModel):
+    """Of a model that gives texts several labels: those above the threshold, and the probability of every label."""
+
+    labels: dict[str, float]
+    scores: dict[str, float]
+    text: str
+    truncated: bool
+
+
+class RegressedText(BaseModel):
+    """Of a model that gives texts numbers, in the unit of those that it learnt from."""
+
+    value: float
+    text: str
+    truncated: bool
+
+
 class TaggedWord(BaseModel):
     """A word; without a label where it stands behind what the model takes."""
 
@@ -203,7 +220,7 @@ class TaggedText(BaseModel):
 
 class ClassifyResponse(BaseModel):
     model: str
-    answers: list[ClassifiedText] | list[TaggedText]
+    answers: list[ClassifiedText] | list[MultiLabelledText] | list[RegressedText] | list[TaggedText]
 
 
 class HealthResponse(BaseModel):

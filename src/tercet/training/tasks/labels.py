@@ -1,4 +1,4 @@
-"""The task of a classifier: say what a text is, or what each of its words is.
+"""The task of a classifier: say what a text is, or what each of its words is; or the number that belongs to a text.
 
 A step's texts go through the model sorted by length, so that those of a micro-batch need little padding; which texts
 they are is a function of the seed and the step, as everywhere.
@@ -15,10 +15,21 @@ from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Labelled, labelled_rows, prepare_labelled
 from tercet.data.batching import BATCH_TOKENS, share_rows
-from tercet.evaluate.labels import score_labels
+from tercet.evaluate.labels import LabelScores
+from tercet.evaluate.multi_label import MultiLabelScores
+from tercet.evaluate.tasks.labels import score_classifier
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
-from tercet.objectives import IGNORED, LabelledBatch, Loss, classify_loss, collate_labels, label_logits, move_batch
+from tercet.objectives import (
+    IGNORED,
+    THRESHOLD,
+    LabelledBatch,
+    Loss,
+    classify_loss,
+    collate_labels,
+    label_logits,
+    move_batch,
+)
 from tercet.training.plan import RowSums, plan_of
 from tercet.training.recipe import LabelsRecipe
 
@@ -35,7 +46,10 @@ class LabelsTask:
         corpus = self.corpus = prepare_labelled(
             recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
         )
-        self.recipe = recipe.with_labels(corpus.labels).with_vocabulary(corpus.tokenizer.vocab_size)
+        scale = corpus.scale
+        recipe = recipe.with_labels(corpus.labels, mean=scale.mean, std=scale.std)
+        self.recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
+        self.head = self.recipe.classifier
         self.lengths = np.minimum(corpus.train.lengths + 2, self.length)
         self.tokens = RowSums(self.lengths)
         world = recipe.training.world_size
@@ -49,11 +63,13 @@ class LabelsTask:
             )
 
     def describe(self) -> str:
-        corpus = self.corpus
+        corpus, scale = self.corpus, self.corpus.scale
         cut = int((corpus.train.lengths + 2 > self.length).sum())
         facts = [
             f"{len(corpus.train):,} training texts",
-            f"{len(corpus.labels)} labels",
+            f"numbers of {scale.mean:.4g} ± {scale.std:.4g}"
+            if self.head.problem_type == "regression"
+            else f"{len(corpus.labels)} labels",
             *([f"{corpus.skipped:,} without text left out"] if corpus.skipped else []),
             *([f"{corpus.lost:,} words that the tokenizer does not know"] if corpus.lost else []),
             *([f"{cut:,} longer than max_len cut"] if cut else []),
@@ -83,29 +99,64 @@ class LabelsTask:
     def validate_batch(self, model: EncoderOnly, batch: LabelledBatch) -> tuple[Loss, dict[str, Tensor]]:
         logits = label_logits(model, batch)  # (N, L)
         loss = classify_loss(model, batch, logits=logits)
-        return loss, {"accuracy": (logits.argmax(-1) == batch.targets.flatten()).sum()}
+        match self.head.problem_type:
+            case "single_label_classification":
+                return loss, {"accuracy": (self._predict(logits) == batch.targets.flatten()).sum()}
+            case "multi_label_classification":
+                return loss, {"accuracy": (self._predict(logits) == batch.targets).all(-1).sum()}
+            case "regression":
+                return loss, {}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
-        """F1, each label counting the same."""
-        return {"val/f1": score_labels(model, self.corpus.tokenizer, self.corpus.validation).f1}
+        """F1, each label counting the same; of numbers the error in their unit, and the correlations."""
+        match score_classifier(model, self.corpus.tokenizer, self.corpus.validation):
+            case LabelScores(f1=f1) | MultiLabelScores(f1=f1):
+                return {"val/f1": f1}
+            case scores:
+                return {"val/rmse": scores.rmse, "val/pearson": scores.pearson, "val/spearman": scores.spearman}
 
     def sample(self, model: EncoderOnly) -> str:
         """Some validation texts, their labels and what the model says."""
-        held_out, names = self.corpus.validation, np.array(self.corpus.labels)
-        batch = self._batch(held_out, np.arange(min(self.recipe.task.sample_texts, len(held_out))))
+        held_out = self.corpus.validation
+        numbers = np.arange(min(self.recipe.task.sample_texts, len(held_out)))
+        batch = self._batch(held_out, numbers)
         with inference_mode(model.modules()):
-            logits = label_logits(model, move_batch(batch, model))
-        predicted = logits.argmax(-1).cpu().view_as(batch.targets)
+            predicted = self._predict(label_logits(model, move_batch(batch, model))).cpu().view_as(batch.targets)
+        over_tokens = self.head.over == "tokens"
+        several = over_tokens or self.head.problem_type == "multi_label_classification"
         blocks = list[str]()
-        for tokens, targets, labels in zip(batch.inputs[:, :SHOWN], batch.targets, predicted, strict=True):
-            real = targets != IGNORED
+        for tokens, target, said in zip(batch.inputs, batch.targets, predicted, strict=True):
+            if over_tokens:
+                real = target != IGNORED
+                target, said = target[real], said[real]
             lines = {
-                "text": " ".join(self.corpus.tokenizer.decode(tokens.tolist()).split()),
-                "labels" if real.ndim else "label": " ".join(names[targets[real].flatten().numpy()][:SHOWN]),
-                "said": " ".join(names[labels[real].flatten().numpy()][:SHOWN]),
+                "text": " ".join(self.corpus.tokenizer.decode(tokens[:SHOWN].tolist()).split()),
+                "labels" if several else "label": self._in_words(target),
+                "said": self._in_words(said),
             }
             blocks.append("\n".join(f"{name:<7} {line}" for name, line in lines.items()))
         return "\n\n".join(blocks)
+
+    def _predict(self, logits: Tensor) -> Tensor:
+        """What scores (N, L) say, in the form of a batch's targets: places (N,), 0 and 1 (N, L), or numbers (N,)."""
+        match self.head.problem_type:
+            case "single_label_classification":
+                return logits.argmax(-1)
+            case "multi_label_classification":
+                return (logits.sigmoid() > THRESHOLD).float()
+            case "regression":
+                return logits[:, 0]
+
+    def _in_words(self, target: Tensor) -> str:
+        """The targets of one text: its label or labels, those of its words, or its number."""
+        names = np.array(self.corpus.labels)
+        match self.head.problem_type:
+            case "single_label_classification":
+                return " ".join(names[target.flatten().numpy()][:SHOWN])
+            case "multi_label_classification":
+                return ", ".join(names[target.numpy() > 0][:SHOWN]) or "-"
+            case "regression":
+                return f"{self.head.target_mean + self.head.target_std * target.item():.5g}"
 
     def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
         save_model(folder, model, self.corpus.tokenizer, card, state=state)
@@ -116,4 +167,4 @@ class LabelsTask:
         assert tokenizer.eos_id is not None
         # Where the vocabulary has no padding any token serves: what the mask leaves out is not looked at.
         special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id or 0}
-        return collate_labels(labelled_rows(labelled, numbers, max_len=self.length, **special))
+        return collate_labels(labelled_rows(labelled, numbers, max_len=self.length, **special), self.head)

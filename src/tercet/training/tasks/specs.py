@@ -105,12 +105,14 @@ class LabelsTaskSpec(RowBatchSpec):
     """Say what a text is, or what each of its words is: trains an encoder with a classifier.
 
     Args:
-        best_by: what makes a validation better: the loss, accuracy, or F1, each label counting the same.
+        best_by: what makes a validation better: the loss, accuracy (where a text may have several labels, all of them
+            right), or F1, each label counting the same; of numbers how they correlate with the true ones, as they are
+            (Pearson) or by their ranks (Spearman).
         sample_texts: how many validation texts are labelled for people to read; 0 for none.
     """
 
     kind: Literal["labels"] = "labels"
-    best_by: Literal["loss", "accuracy", "f1"] = "loss"
+    best_by: Literal["loss", "accuracy", "f1", "pearson", "spearman"] = "loss"
     sample_texts: Samples = 5
 
     @property

@@ -1,31 +1,57 @@
-"""/classify: the label of each text, or of each word of it, as of `tercet classify`."""
+"""/classify: the label, labels or number of each text, or the label of each word of it, as of `tercet classify`."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from tercet.encoding import Classified, Tagged
+from tercet.checkpoint import Encoder
+from tercet.encoding import Classified, MultiLabelled, Regressed, Tagged
+from tercet.objectives import THRESHOLD
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
-from tercet.serve.http.errors import error_responses
+from tercet.serve.http.errors import APIError, error_responses
 from tercet.serve.http.requests import ClassifyRequest, as_list
-from tercet.serve.http.responses import ClassifiedText, ClassifyResponse, TaggedText, TaggedWord
+from tercet.serve.http.responses import (
+    ClassifiedText,
+    ClassifyResponse,
+    MultiLabelledText,
+    RegressedText,
+    TaggedText,
+    TaggedWord,
+)
+
+Answer = Classified | MultiLabelled | Regressed | Tagged
 
 router = APIRouter(route_class=Route)
 
 
 @router.post("/classify", response_model=ClassifyResponse, responses=error_responses())
 async def classify(request: Request, body: ClassifyRequest) -> ClassifyResponse:
-    """The label of each text, or of each word of it."""
+    """The label of each text, its labels, its number, or the label of each word of it."""
     context = RequestContext(request, body, "/classify")
     texts = as_list(body.text)
+    trained = context.model.trained
+    head = trained.label_head if isinstance(trained, Encoder) else None
+    if body.threshold is not None and (head is None or head.problem_type != "multi_label_classification"):
+        raise APIError(400, "threshold is for a model that gives texts several labels, and this one does not")
     await context.count_text_tokens(texts)
-    labels: list[Classified | Tagged] = await context.answer_batch("classify", texts, None)
-    answers: list[Any] = [
-        _classified(text, label) if isinstance(label, Classified) else _tagged(text, label)
-        for text, label in zip(texts, labels, strict=True)
-    ]
-    return ClassifyResponse(model=context.model.name, answers=answers)
+    threshold = THRESHOLD if body.threshold is None else body.threshold
+    answers: list[Answer] = await context.answer_batch("classify", texts, threshold)
+    described: list[Any] = [_describe(text, answer) for text, answer in zip(texts, answers, strict=True)]
+    return ClassifyResponse(model=context.model.name, answers=described)
+
+
+def _describe(text: str, answer: Answer) -> ClassifiedText | MultiLabelledText | RegressedText | TaggedText:
+    match answer:
+        case Classified():
+            return _classified(text, answer)
+        case MultiLabelled():
+            above = {label: answer.scores[label] for label in answer.labels}
+            return MultiLabelledText(text=text, labels=above, scores=answer.scores, truncated=answer.truncated)
+        case Regressed():
+            return RegressedText(text=text, value=answer.value, truncated=answer.truncated)
+        case Tagged():
+            return _tagged(text, answer)
 
 
 def _classified(text: str, label: Classified) -> ClassifiedText:

@@ -1,0 +1,277 @@
+"""T5 and its kin as the `transformers` library keeps them: a translator with a learned bias for each distance.
+
+    T5        Raffel et al. (2020); relu, one matrix for all embeddings, and logits of it divided by sqrt(D)
+    T5 1.1    Shazeer (2020), FLAN-T5 (Chung et al. 2022); a gated GELU, and a matrix of its own for the logits
+    mT5       Xue et al. (2021); as T5 1.1
+    umT5      Chung et al. (2023); the bias is another in each layer
+
+Scores are not divided by sqrt(K) there, which is part of how their queries' weights begin: ours are theirs times
+sqrt(K), a power of two where K is one of four. Where the embedding E scores the tokens, and the logits are divided by
+sqrt(D), ours is E / sqrt(D) with `scale_embedding`: what is read from it is E, what it scores is divided.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoint.foreign.config_keys import (
+    ACTIVATION_NAMES,
+    raise_config_errors,
+    read_activation,
+    read_bool,
+    read_model_type,
+    read_value,
+    with_ids,
+)
+from tercet.checkpoint.foreign.features import (
+    Feature,
+    check_features,
+    features_of_stack,
+    features_of_vocabulary,
+    rewrite_model,
+)
+from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, merge_tied, strip_names, their_name
+from tercet.checkpoint.weights import own_tensors
+from tercet.config import Plain
+from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.nn import RelativeBias
+from tercet.nn.specs import Activation
+
+SIDES = ("encoder", "decoder")
+NETWORKS = {"encoder": "layer.1", "decoder": "layer.2"}  # behind self-attention, and in a decoder cross-attention
+NAMES = {
+    "source_embedding": "shared",
+    "embedding": "shared",
+    "unembedding": "lm_head",
+    "decoder.blocks.N.cross_residual.before": "decoder.block.N.layer.1.layer_norm",
+    **{
+        f"{side}.blocks.N.{kind}_attention.{ours}": f"{side}.block.N.{theirs}.{letter}"
+        for side in SIDES
+        for kind, theirs in (("self", "layer.0.SelfAttention"), ("cross", "layer.1.EncDecAttention"))
+        for ours, letter in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o"))
+    },
+    **{
+        ours.format(side=side): theirs.format(side=side, network=network)
+        for side, network in NETWORKS.items()
+        for ours, theirs in {
+            "{side}.position.tables.N": "{side}.block.N.layer.0.SelfAttention.relative_attention_bias",
+            "{side}.blocks.N.self_residual.before": "{side}.block.N.layer.0.layer_norm",
+            "{side}.blocks.N.feedforward_residual.before": "{side}.block.N.{network}.layer_norm",
+            "{side}.blocks.N.feedforward.gate": "{side}.block.N.{network}.DenseReluDense.wi_0",
+            "{side}.blocks.N.feedforward.up": "{side}.block.N.{network}.DenseReluDense.wi",
+            "{side}.blocks.N.feedforward.down": "{side}.block.N.{network}.DenseReluDense.wo",
+            "{side}.final_norm": "{side}.final_layer_norm",
+        }.items()
+    },
+}
+SHARED, OUTPUT = "shared.weight", "lm_head.weight"
+EMBEDDINGS = tuple(f"{side}.embed_tokens.weight" for side in SIDES)
+UNREAD = (
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"  # of old files; nothing is added there
+)
+CONTEXT = 512  # tokens that they were trained with, where the config does not say it: no table ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Family:
+    """In what one of them differs from the others.
+
+    Attributes:
+        kind: its name, with which that of its class in `transformers` begins.
+        feed_forward: its network where the config does not say it.
+        divides: whether logits are divided by sqrt(D), where the config says that embeddings are tied.
+        per_layer: whether each layer has a bias of its own.
+    """
+
+    kind: str
+    feed_forward: str = "gated-gelu"
+    divides: bool = True
+    per_layer: bool = False
+
+
+FAMILIES = {
+    "t5": T5Family(kind="T5", feed_forward="relu"),
+    "mt5": T5Family(kind="MT5", divides=False),
+    "umt5": T5Family(kind="UMT5", per_layer=True),
+}
+
+
+def from_t5(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
+    """The model, in eval mode, of a T5ForConditionalGeneration, or of a T5Model whose output is its embedding.
+
+    Args:
+        config: what its config.json holds.
+        state: its tensors by name.
+        n_ids: how many ids the tokenizer has, where the embedding may have more rows.
+
+    Raises:
+        UserError: where the two do not belong together, or ask for what Tercet does not have.
+    """
+    family = FAMILIES[read_model_type(config, *FAMILIES)]
+    tensors = _their_tensors(state, family.kind)
+    spec = t5_spec(config, state, n_ids=n_ids)
+    source = partial(t5_source, spec=spec, divided=_divides(config, family))
+    return build_model(EncoderDecoder, spec, tensors, source, kind=family.kind, tied=(OUTPUT, SHARED))
+
+
+def t5_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoderSpec:
+    """The spec of what `from_t5` reads; no tensor but the embeddings is looked into. Raises as it does."""
+    family = FAMILIES[read_model_type(config, *FAMILIES)]
+    tensors = _their_tensors(state, family.kind)
+    tied = OUTPUT not in tensors or (SHARED in tensors and torch.equal(tensors[OUTPUT], tensors[SHARED]))
+    with raise_config_errors(family.kind):
+        return with_ids(_spec(config, family, tied=tied), n_ids)
+
+
+def is_t5(spec: EncoderDecoderSpec) -> bool:
+    """Whether a translator tells positions as a T5 does."""
+    return isinstance(spec.encoder.position, RelativeBias)
+
+
+def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
+    """The inverse of `from_t5`: config and tensors of a T5ForConditionalGeneration, or of a UMT5's.
+
+    Where a scaled embedding scores the tokens it is the first T5; else the logits have a matrix of their own (T5 1.1).
+
+    Raises:
+        UserError: naming what the model has and no T5 does.
+    """
+    spec = model.spec
+    position = spec.encoder.position if isinstance(spec.encoder.position, RelativeBias) else RelativeBias()
+    model_type = "umt5" if position.per_layer else "t5"
+    check_features(f"{FAMILIES[model_type].kind} of transformers", _features(spec, position))
+    divided = spec.tie_embeddings and spec.scale_embedding
+    equal = rewrite_model(model, replace(spec, pad_vocab_to=1, tie_embeddings=divided, scale_embedding=divided))
+    source = partial(t5_source, spec=equal.spec, divided=divided)
+    config = _config(equal.spec, model_type, position, divided=divided)
+    return config, export_state(own_tensors(equal), source, prefix="", outside=())
+
+
+def t5_source(ours: str, spec: EncoderDecoderSpec, divided: bool) -> Source:
+    """Args:
+    divided: whether their logits are divided by sqrt(D).
+    """
+    name = their_name(ours, NAMES)
+    if ours.endswith(".up.weight") and spec.encoder.gated:
+        name = name.replace(".wi.", ".wi_1.")
+    scores_tokens = "embedding" in ours and (spec.tie_embeddings or ours.startswith("unembedding"))
+    if ours.endswith(".query.weight"):
+        return Source(name=name, scale=math.sqrt(spec.encoder.head_width))
+    return Source(name=name, scale=spec.encoder.d_model**-0.5 if divided and scores_tokens else 1.0)
+
+
+def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]:
+    features: list[Feature] = []
+    encoder, decoder = spec.encoder, spec.decoder
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        biases = stack.biases
+        features += [
+            *features_of_stack(
+                side, stack, placement="pre", positions=["relative_bias"], norm="rms", gated=encoder.gated
+            ),
+            *((f"{side}.bias.{kind}", has, [False]) for kind, has in vars(biases).items()),
+            (f"{side}.n_kv_heads", stack.kv_heads, [stack.n_heads]),
+        ]
+    same = ("n_heads", "head_width", "inner_width", "activation", "norm_eps")
+    features += [(f"decoder.{key}", getattr(decoder, key), [getattr(encoder, key)]) for key in same]
+    if isinstance(decoder.position, RelativeBias):
+        features += [
+            (f"decoder.position.{key}", value, [getattr(position, key)])
+            for key, value in vars(decoder.position).items()
+        ]
+    if encoder.gated:  # their "gated-gelu" is the one by tanh
+        features.append(("encoder.activation", encoder.activation, [a for a in ACTIVATION_NAMES if a != "gelu"]))
+    if position.per_layer:  # of a UMT5 some versions divide all logits, whatever the config says
+        features += [(key, getattr(spec, key), [True]) for key in ("tie_embeddings", "scale_embedding")]
+    features += features_of_vocabulary(spec, embedding_norm=False, tied=False)
+    return [
+        *features,
+        ("share_embeddings", spec.share_embeddings, [True]),
+        ("logit_bias", spec.logit_bias, [False]),
+    ]
+
+
+def _config(spec: EncoderDecoderSpec, model_type: str, position: RelativeBias, *, divided: bool) -> Plain:
+    stack = spec.encoder
+    return {
+        "architectures": [f"{FAMILIES[model_type].kind}ForConditionalGeneration"],
+        "model_type": model_type,
+        "is_encoder_decoder": True,
+        "vocab_size": spec.vocab_size,
+        "n_positions": spec.max_len,
+        "d_model": stack.d_model,
+        "d_kv": stack.head_width,
+        "d_ff": stack.inner_width,
+        "num_layers": stack.n_layers,
+        "num_decoder_layers": spec.decoder.n_layers,
+        "num_heads": stack.n_heads,
+        "relative_attention_num_buckets": position.n_buckets,
+        "relative_attention_max_distance": position.max_distance,
+        "feed_forward_proj": _write_network(stack.activation, gated=stack.gated),
+        "layer_norm_epsilon": stack.norm_eps,
+        "dropout_rate": stack.dropout.branches.feedforward,
+        "tie_word_embeddings": divided,
+        "scale_decoder_outputs": divided,
+    }
+
+
+def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> EncoderDecoderSpec:
+    rate = read_value(config, "dropout_rate", float, 0.1)
+    activation, gated = _read_network(read_value(config, "feed_forward_proj", str, family.feed_forward))
+    n_layers = read_value(config, "num_layers", int)
+    encoder = StackSpec(
+        d_model=read_value(config, "d_model", int),
+        n_layers=n_layers,
+        n_heads=read_value(config, "num_heads", int),
+        d_head=read_value(config, "d_kv", int),
+        d_ff=read_value(config, "d_ff", int),
+        position=RelativeBias(
+            n_buckets=read_value(config, "relative_attention_num_buckets", int, 32),
+            max_distance=read_value(config, "relative_attention_max_distance", int, 128),
+            per_layer=family.per_layer,
+        ),
+        norm="rms",
+        norm_eps=read_value(config, "layer_norm_epsilon", float, 1e-6),
+        norm_bias=False,
+        activation=activation,
+        gated=gated,
+        bias=False,
+        dropout=Dropout(embedding=rate, attention=rate, activation=rate, residual=rate),
+    )
+    return EncoderDecoderSpec(
+        vocab_size=read_value(config, "vocab_size", int),
+        max_len=read_value(config, "n_positions", int, CONTEXT),
+        tie_embeddings=tied,
+        scale_embedding=tied and _divides(config, family),
+        encoder=encoder,
+        decoder=replace(encoder, n_layers=read_value(config, "num_decoder_layers", int, n_layers)),
+    )
+
+
+def _divides(config: Mapping[str, Any], family: T5Family) -> bool:
+    """Newer files say it by itself; in older ones the first T5 alone has its embeddings tied."""
+    return family.divides and read_bool(config, "scale_decoder_outputs", read_bool(config, "tie_word_embeddings", True))
+
+
+def _read_network(name: str) -> tuple[Activation, bool]:
+    """The activation, and whether there is a gate."""
+    plain = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
+    return read_activation({"feed_forward_proj": plain}, "feed_forward_proj"), name.startswith("gated-")
+
+
+def _write_network(activation: Activation, *, gated: bool) -> str:
+    name = "gelu" if gated and activation == "gelu_tanh" else ACTIVATION_NAMES[activation]
+    return f"gated-{name}" if gated else name
+
+
+def _their_tensors(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """The tensors, the embedding of both sides under `SHARED` alone."""
+    tensors = strip_names(state, prefix="", no_weight=lambda name: name == UNREAD)
+    for name in EMBEDDINGS:
+        merge_tied(tensors, name, SHARED, kind)
+    return tensors

@@ -1,0 +1,83 @@
+"""How a translation is decoded: the flags of beam search and of sampling, and the search in words."""
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tercet.cli.parser import parse_number
+from tercet.spec import BeamSize, LengthPenaltyPower, Seed, Share, ShareAboveZero, Temperature, TopK
+
+if TYPE_CHECKING:
+    from tercet.generation import Beam, Sampling
+
+SAME = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
+BEAM = {"beam": "size", **{name: name for name in SAME}}  # flags, and what they are in `Beam`
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
+
+Add = Callable[..., Any]  # `add_argument` of a parser, or of a group of its flags
+
+
+def add_beam(add: Add) -> None:
+    """The flags that decide the outcome most."""
+    add("--beam", metavar="N", type=parse_number(BeamSize), help="hypotheses kept; 1 is greedy (default: 5)")
+    add("--length-penalty", choices=("average", "gnmt", "none"), help="default: average")
+    add("--alpha", metavar="X", type=parse_number(LengthPenaltyPower), help="the penalty's power (default: 1)")
+
+
+def add_sampling(add: Add) -> None:
+    add("--sample", action="store_true", help="draw a translation instead of searching for the best")
+    add("--temperature", metavar="X", type=parse_number(Temperature), help="0: the likeliest token (default: 1)")
+    add("--top-k", metavar="N", type=parse_number(TopK), help="draw among the N likeliest tokens")
+    add(
+        "--top-p",
+        metavar="P",
+        type=parse_number(ShareAboveZero),
+        help="draw among the fewest tokens that reach probability P",
+    )
+    add(
+        "--min-p",
+        metavar="P",
+        type=parse_number(Share),
+        help="draw among tokens at least P times as likely as the best",
+    )
+    add("--seed", metavar="N", type=parse_number(Seed), help="default: 0")
+
+
+def search_of(args: argparse.Namespace) -> "Beam | Sampling":
+    """The search that the flags ask for.
+
+    Raises:
+        UserError: for values out of range, or flags that do not go together.
+    """
+    from tercet import limits
+    from tercet.config import UserError
+    from tercet.generation import Beam, Sampling
+
+    flags = {flag: value for flag, value in vars(args).items() if value is not None}
+    beam = {name: flags[flag] for flag, name in BEAM.items() if flag in flags}
+    sampling = {name: flags[name] for name in SAMPLING if name in flags}
+    try:
+        if not flags.get("sample"):
+            if sampling:
+                raise UserError(f"{_flags(sampling)} {'is' if len(sampling) == 1 else 'are'} for --sample; add it")
+            return Beam(**beam)
+        if beam:
+            raise UserError(f"--sample draws one translation; leave {_flags(f for f in BEAM if f in flags)} out")
+        return Sampling(**sampling, max_new_tokens=limits.NEW_TOKENS)  # the source's length and the model set the limit
+    except ValueError as error:
+        raise UserError(str(error).replace("size=", "--beam ")) from None
+
+
+def name_of(search: "Beam | Sampling") -> str:
+    """The search in words."""
+    from tercet.generation import Beam
+
+    if isinstance(search, Beam):
+        return search.name
+    filters = {"top_k": search.top_k, "top_p": search.top_p, "min_p": search.min_p}
+    filter_values = [f"{name.replace('_', '-')} {value:g}" for name, value in filters.items() if value is not None]
+    return ", ".join(["sample", f"temperature {search.temperature:g}", *filter_values, f"seed {search.seed}"])
+
+
+def _flags(names: Iterable[str]) -> str:
+    return " and ".join("--" + name.replace("_", "-") for name in names)

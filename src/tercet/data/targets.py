@@ -1,0 +1,44 @@
+"""The labels of tokenised texts on disk: written a few at a time, memory-mapped, and as a batch's targets.
+
+One label       (N,) int64 places among the names; over tokens (M,), IGNORED on all but a word's first piece
+several labels  (K,) int64 places, those of all texts one after another, and (N + 1,) where each text's start: as many
+                numbers as there are labels in the texts, however many names there are
+a number        (N,) float64
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tercet.data.cache import memory_map
+from tercet.spec import ProblemType
+
+IGNORED = -100  # no label: the objectives' own number
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetScale:
+    """The mean and the standard deviation (of all, not of a sample) of the training part's numbers."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+
+def label_dtype(problem_type: ProblemType) -> type[np.int64] | type[np.float64]:
+    return np.float64 if problem_type == "regression" else np.int64
+
+
+def map_labels(folder: Path, part: str, problem_type: ProblemType) -> tuple[np.ndarray, np.ndarray | None]:
+    """The labels of a part, and where each text's start, where it may have several."""
+    starts = folder / f"{part}_label_starts.npy"
+    labels = memory_map(folder / f"{part}_labels.bin", np.dtype(label_dtype(problem_type)))
+    return labels, np.load(starts) if problem_type == "multi_label_classification" else None
+
+
+def label_indicators(labels: np.ndarray, starts: np.ndarray, numbers: np.ndarray, n_labels: int) -> np.ndarray:
+    """(B, L) float32: 1 where the text `numbers[b]` has the label, 0 where not."""
+    indicators = np.zeros((len(numbers), n_labels), dtype=np.float32)
+    for row, number in enumerate(numbers.tolist()):
+        indicators[row, labels[starts[number] : starts[number + 1]]] = 1
+    return indicators

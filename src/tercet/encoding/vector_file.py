@@ -1,0 +1,166 @@
+"""Vectors and the texts that they are of in one `.npz` file, as `numpy.savez` writes it.
+
+vectors  (N, D) float32
+texts    (N,) the texts, where an array of them is not too large: each is as wide as the longest
+ids      (N,) of the texts where all have one, and numbers from 0 where there are no texts
+probe    (D,) float32, the vector of the empty text: by it a model knows its own vectors
+
+An array in such a file stands there as it is in memory, so that it is mapped and never read whole.
+"""
+
+import os
+import struct
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.reading.npy import read_array_header
+from tercet.reading.text_files import open_regular_file
+
+WIDEST = 1 << 28  # bytes of an array of all texts
+KINDS = {"vectors": "f", "probe": "f", "texts": "U", "ids": "iuU"}
+SAME = 0.9999  # cosine of two vectors that one model makes of a text, whatever it computes with
+LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip file's member: signature, bytes of its name, bytes of extras
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorFile:
+    """Attributes:
+    vectors: (N, D), mapped.
+    texts, ids: (N,), where they are there.
+    probe: (D,), where it is there.
+    """
+
+    path: Path
+    vectors: np.ndarray
+    texts: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    probe: np.ndarray | None = None
+
+    def row(self, number: int) -> dict[str, str | int]:
+        """The `id` and the `text` of a vector, those that are known.
+
+        Raises:
+            UserError: where what is there is no text.
+        """
+        known = {"id": self.ids, "text": self.texts}
+        try:
+            return {name: _item(array, number) for name, array in known.items() if array is not None}
+        except ValueError:
+            raise UserError(f"{self.path}: what it has of vector {number} is no text; make it anew") from None
+
+    def check_model(self, probe: np.ndarray) -> None:
+        """Hold that these are vectors of the model that makes `probe` (D,) of the empty text.
+
+        Raises:
+            UserError: where another has made them, or the same with another pooling.
+        """
+        width = self.vectors.shape[1]
+        if width != len(probe):
+            raise UserError(
+                f"{self.path} has vectors of {width} numbers and the model's have {len(probe)}; "
+                "give the model that made them, or make them anew with `tercet embed`"
+            )
+        if self.probe is not None and not _cosine(self.probe, probe) >= SAME:
+            raise UserError(
+                f"{self.path} has vectors that another model made, or the same before it learnt on or with another "
+                "--pooling; give that one, or make them anew with `tercet embed`"
+            )
+
+
+def write_vectors(
+    file: IO[bytes],
+    vectors: np.ndarray,
+    *,
+    texts: Sequence[str],
+    ids: Sequence[str | int | None],
+    probe: np.ndarray,
+) -> None:
+    """Write such a file; of `ids` all are None that are not known."""
+    arrays: dict[str, Any] = {"vectors": vectors, "probe": probe}
+    if has_room(texts):
+        arrays["texts"] = np.array(texts, dtype=np.str_)
+    if texts and None not in ids:
+        arrays["ids"] = np.array(ids if all(isinstance(id, int) for id in ids) else list(map(str, ids)))
+    elif "texts" not in arrays:
+        arrays["ids"] = np.arange(len(texts))
+    np.savez(file, **arrays)
+
+
+def has_room(texts: Sequence[str]) -> bool:
+    """Whether an array of these texts is not too large."""
+    return 4 * len(texts) * max(map(len, texts), default=0) <= WIDEST
+
+
+def read_vectors(path: Path) -> VectorFile:
+    """The arrays of the file, mapped: what is in memory of them is what is looked at.
+
+    Raises:
+        UserError: where it cannot be read, or has no vectors as `write_vectors` writes them.
+    """
+    if path.suffix != ".npz":
+        raise UserError(f"{path} is no .npz file; make one with `tercet embed RUN --output vectors.npz`")
+    try:
+        with open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
+            arrays = {name: _map(file, archive, name) for name in KINDS if f"{name}.npy" in archive.namelist()}
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; check it and its permissions") from None
+    except (ValueError, struct.error, zipfile.BadZipFile, NotImplementedError, OverflowError) as error:
+        raise UserError(f"{path} is not as `tercet embed` writes it ({error}); make it anew") from None
+    if "vectors" not in arrays:
+        raise UserError(f"{path} has no array called vectors; make one with `tercet embed RUN --output vectors.npz`")
+    count, width = arrays["vectors"].shape
+    expected = {"vectors": (count, width), "probe": (width,)}
+    for name, array in arrays.items():
+        if array.shape != expected.get(name, (count,)):
+            raise UserError(f"{path} has {name} of shape {array.shape} beside {count} vectors; make it anew")
+    return VectorFile(path=path, **arrays)
+
+
+def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """The array in a member of the archive.
+
+    Raises:
+        ValueError: where it is none, of another kind, packed, or its bytes are not all there.
+    """
+    member = archive.getinfo(f"{name}.npy")
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        raise ValueError(f"{name} is packed")
+    file.seek(member.header_offset)
+    signature, *lengths = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+    if signature != b"PK\3\4":
+        raise ValueError(f"{name} is not where it should be")
+    start = member.header_offset + LOCAL_HEADER.size + sum(lengths)
+    file.seek(start)
+    dtype, shape, fortran_order = read_array_header(file)
+    size, offset = dtype.itemsize, file.tell()
+    for length in shape:
+        size *= length
+    if dtype.kind not in KINDS[name] or len(shape) != 1 + (name == "vectors"):
+        raise ValueError(f"{name} is {dtype} of shape {shape}")
+    if offset + size != start + member.file_size or offset + size > file.seek(0, os.SEEK_END):
+        raise ValueError(f"{name} is cut off")
+    if not size:
+        return np.zeros(shape, dtype)
+    order = "F" if fortran_order else "C"
+    return np.memmap(file, dtype, mode="r", offset=offset, shape=shape, order=order)
+
+
+def _item(array: np.ndarray, number: int) -> str | int:
+    """A number or a text; ValueError where it is no Unicode, which NumPy itself does not look at."""
+    if array.dtype.kind != "U":
+        return array[number].item()
+    code = "utf-32-be" if array.dtype.str.startswith(">") else "utf-32-le"
+    return array[number : number + 1].tobytes().decode(code).rstrip("\0")
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Not a number where one is zero, or not finite."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return float(a @ b / np.sqrt((a @ a) * (b @ b)))

@@ -1,0 +1,75 @@
+"""What a classifier says of labelled texts, whatever kind of label they have: its scores beside what is true."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from tercet.config import UserError
+from tercet.data import Labelled, labelled_rows
+from tercet.data.batching import batch_by_length
+from tercet.generation.sampling import DIVERGED
+from tercet.models import Classifier, EncoderOnly
+from tercet.models.inference import inference_mode
+from tercet.objectives import IGNORED, collate_labels, label_logits, move_batch
+from tercet.spec import ProblemType
+from tercet.tokens import Tokenizer
+
+
+def check_head(model: EncoderOnly, labelled: Labelled, problem_type: ProblemType) -> Classifier:
+    """The model's classifier, if it and the labels are of this kind.
+
+    Raises:
+        ValueError: where it has none, or one for something else.
+    """
+    head = model.spec.classifier
+    if head is None:
+        raise ValueError("the model has no classifier; train one on labelled texts")
+    if head.over != labelled.over:
+        raise ValueError(f"the model classifies {head.over} and the labels are of {labelled.over}")
+    for name, kind in {"model": head.problem_type, "labels": labelled.problem_type}.items():
+        if kind != problem_type:
+            raise ValueError(f"the problem_type of the {name} is {kind}, and these scores are of {problem_type}")
+    return head
+
+
+def find_places(labelled: Labelled, known: tuple[str, ...]) -> np.ndarray:
+    """The model's number of each label of the texts', -1 of one that no text has.
+
+    Raises:
+        UserError: where the model was not taught one.
+    """
+    used = set(np.unique(labelled.labels[labelled.labels != IGNORED]).tolist())
+    missing = [name for number, name in enumerate(labelled.names) if number in used and name not in known]
+    if missing:
+        raise UserError(
+            f"the model was not taught the label {missing[0]!r}; it knows {', '.join(map(repr, known[:12]))}"
+            f"{' and more' if len(known) > 12 else ''}: correct the labels, or train on texts with these"
+        )
+    places = {name: number for number, name in enumerate(known)}
+    return np.array([places.get(name, -1) for name in labelled.names])
+
+
+def read_logits(
+    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, batch_tokens: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """In batches: the scores (N, L) of each text, or of every token, and its target as `Labelled.targets` has it.
+
+    Raises:
+        UserError: where a score that counts is not a number, or the tokenizer is not an encoder's.
+    """
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    if bos is None or eos is None:
+        raise UserError("the tokenizer has no token for the beginning or the end: train one for an encoder")
+    special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
+    lengths = np.minimum(labelled.lengths + 2, model.max_len)
+    for numbers in batch_by_length(lengths, batch_tokens):
+        rows = labelled_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
+        batch = collate_labels(rows, model.spec.classifier)
+        with inference_mode(model.modules()):
+            logits = label_logits(model, move_batch(batch, model)).cpu()  # (N, L)
+        targets = rows.targets.flatten() if labelled.over == "tokens" else rows.targets
+        counted = logits[torch.from_numpy(targets != IGNORED)] if targets.dtype == np.int64 else logits
+        if not bool(torch.isfinite(counted).all()):
+            raise UserError(DIVERGED)
+        yield logits.numpy(), targets

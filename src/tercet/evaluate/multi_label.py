@@ -1,0 +1,211 @@
+"""How often a classifier is right that may give a text several labels, beside what a constant answer reaches.
+
+    F1 = 2 right / (predicted + there)    micro: of all labels' counts together; macro: the mean of the labels' own
+
+Macro leaves out labels that no text has and none was given, as for one label a text. Exact match is the share of texts
+with all of their labels and no other, which scikit-learn calls accuracy (subset accuracy). The constant answer is each
+label that more than half of the texts have: what is said by whoever knows how frequent labels are, and no more.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tercet.config import UserError
+from tercet.data import Labelled
+from tercet.data.batching import BATCH_TOKENS
+from tercet.evaluate.label_logits import check_head, find_places, read_logits
+from tercet.models import EncoderOnly
+from tercet.objectives import THRESHOLD
+from tercet.tokens import Tokenizer
+
+AT_ONCE = 1024  # texts whose labels are counted together
+Rows = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelScores:
+    """Attributes:
+    f1: the macro mean.
+    micro_f1: of all labels together.
+    exact_match: share of texts with exactly their labels.
+    constant_f1, constant_micro_f1, constant_exact_match: what a constant answer reaches.
+    count: texts.
+    labels: in the order of the model's scores.
+    per_label: precision, recall, f1 and count of each label.
+    threshold: the probability above which a text is said to have a label.
+    truncated: texts of which the model did not see the end.
+    """
+
+    f1: float
+    micro_f1: float
+    exact_match: float
+    constant_f1: float
+    constant_micro_f1: float
+    constant_exact_match: float
+    count: int
+    labels: tuple[str, ...]
+    per_label: dict[str, dict[str, float]]
+    threshold: float = THRESHOLD
+    truncated: int = 0
+
+
+@dataclass
+class _Counts:
+    """Of each label (L,): texts that have it and were given it, that have it, that were given it."""
+
+    correct: np.ndarray
+    support: np.ndarray
+    n_predicted: np.ndarray
+    exact: int = 0
+    texts: int = 0
+
+    @classmethod
+    def of(cls, rows: Rows, n_labels: int) -> "_Counts":
+        """Of what was predicted and is true, both (B, L) bool, a few texts at a time."""
+        correct, support, n_predicted = np.zeros((3, n_labels), dtype=np.int64)
+        counts = cls(correct=correct, support=support, n_predicted=n_predicted)
+        for predicted, true in rows:
+            counts.correct += (predicted & true).sum(0)
+            counts.support += true.sum(0)
+            counts.n_predicted += predicted.sum(0)
+            counts.exact += int((predicted == true).all(1).sum())
+            counts.texts += len(true)
+        return counts
+
+    @property
+    def f1(self) -> np.ndarray:
+        """(L,), 0 where nothing was right."""
+        return 2 * self.correct / np.maximum(self.n_predicted + self.support, 1)
+
+    @property
+    def macro_f1(self) -> float:
+        counted = self.n_predicted + self.support > 0
+        return float(self.f1[counted].mean()) if counted.any() else 0.0
+
+    @property
+    def micro_f1(self) -> float:
+        return float(2 * self.correct.sum() / max(1, self.n_predicted.sum() + self.support.sum()))
+
+    @property
+    def exact_match(self) -> float:
+        return self.exact / self.texts
+
+
+def multi_label_scores(predicted: np.ndarray, true_labels: np.ndarray, labels: tuple[str, ...]) -> MultiLabelScores:
+    """The scores of predictions (N, L) against the true labels (N, L), both True where a text has a label.
+
+    Raises:
+        ValueError: where the two have not the same shape, or nothing is in them.
+    """
+    predictions, targets = np.asarray(predicted, dtype=bool), np.asarray(true_labels, dtype=bool)
+    if predictions.shape != targets.shape or predictions.ndim != 2 or predictions.shape[1] != len(labels):
+        raise ValueError(
+            f"{predictions.shape} predictions and {targets.shape} labels of {len(labels)} kinds do not fit"
+        )
+    if not len(targets):
+        raise ValueError("there is nothing to score; give at least one prediction")
+    counts = _Counts.of(iter([(predictions, targets)]), len(labels))
+    constant = np.broadcast_to(_constant(counts), targets.shape)
+    return _as_scores(counts, _Counts.of(iter([(constant, targets)]), len(labels)), labels)
+
+
+def score_multi_label(
+    model: EncoderOnly, tokenizer: Tokenizer, labelled: Labelled, *, batch_tokens: int = BATCH_TOKENS
+) -> MultiLabelScores:
+    """The scores of a classifier on `labelled`, whose labels are found among the model's by their names.
+
+    Args:
+        batch_tokens: tokens read at once, padding included; a longer text stands alone.
+
+    Raises:
+        ValueError: where the model has no classifier, or either is of another kind.
+        UserError: where `labelled` has a label that the model was not taught, or its outputs are not numbers.
+    """
+    labels = check_head(model, labelled, "multi_label_classification").labels
+    places = find_places(labelled, labels)
+    if not len(labelled):
+        raise UserError("there is no text to score; give some")
+
+    def as_the_models(targets: np.ndarray) -> np.ndarray:
+        """(B, L) bool in the order of the model's labels, of (B, K) in that of the texts'."""
+        wanted = np.zeros((len(targets), len(labels)), dtype=bool)
+        wanted[:, places[places >= 0]] = targets[:, places >= 0] > 0
+        return wanted
+
+    counts = _Counts.of(
+        (
+            (_probabilities(logits) > THRESHOLD, as_the_models(targets))
+            for logits, targets in read_logits(model, tokenizer, labelled, batch_tokens)
+        ),
+        len(labels),
+    )
+    constant = _constant(counts)
+    numbers = np.arange(len(labelled))
+    blocks = (
+        as_the_models(labelled.targets(numbers[i : i + AT_ONCE])) for i in range(0, len(labelled), AT_ONCE)
+    )  # (B, L)
+    of_constant = _Counts.of(((np.broadcast_to(constant, true.shape), true) for true in blocks), len(labels))
+    truncated = int((labelled.lengths + 2 > model.max_len).sum())
+    return replace(_as_scores(counts, of_constant, labels), truncated=truncated)
+
+
+def multi_label_dict(scores: MultiLabelScores) -> dict[str, Any]:
+    """For JSON."""
+    return asdict(scores)
+
+
+def multi_label_table(scores: MultiLabelScores) -> Group:
+    """For people: each label with its numbers, and below all of them beside the constant answer."""
+    table = Table("", "precision", "recall", "F1", "count", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, row in sorted(scores.per_label.items(), key=lambda item: -item[1]["count"]):
+        numbers = f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}"
+        table.add_row(Text(label), *numbers)
+    facts = [
+        f"micro F1 {scores.micro_f1:.1%} (a constant answer {scores.constant_micro_f1:.1%})",
+        f"macro F1 {scores.f1:.1%} ({scores.constant_f1:.1%})",
+        f"exact match {scores.exact_match:.1%} ({scores.constant_exact_match:.1%})",
+        f"{scores.count:,} texts",
+        *([f"{scores.truncated:,} cut"] if scores.truncated else []),
+    ]
+    return Group(table, "", Text("; ".join(facts)))
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logits.astype(np.float64).clip(-700, 700)))
+
+
+def _constant(counts: _Counts) -> np.ndarray:
+    """(L,) bool: the labels that more than half of the texts have."""
+    return 2 * counts.support > counts.texts
+
+
+def _as_scores(counts: _Counts, constant: _Counts, labels: tuple[str, ...]) -> MultiLabelScores:
+    precision = counts.correct / np.maximum(counts.n_predicted, 1)
+    recall = counts.correct / np.maximum(counts.support, 1)
+    return MultiLabelScores(
+        f1=counts.macro_f1,
+        micro_f1=counts.micro_f1,
+        exact_match=counts.exact_match,
+        constant_f1=constant.macro_f1,
+        constant_micro_f1=constant.micro_f1,
+        constant_exact_match=constant.exact_match,
+        count=counts.texts,
+        labels=labels,
+        per_label={
+            label: {
+                "precision": float(precision[place]),
+                "recall": float(recall[place]),
+                "f1": float(counts.f1[place]),
+                "count": int(counts.support[place]),
+            }
+            for place, label in enumerate(labels)
+        },
+    )

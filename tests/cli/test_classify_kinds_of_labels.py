@@ -1,0 +1,152 @@
+"""`tercet classify` and Python on models of sets of labels and of numbers: typed answers, columns, JSON, refusals."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import tercet
+from tercet.checkpoint import Card, save_model
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.encoding import MultiLabelled, Regressed
+from tercet.kernel import warm_up
+from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
+from tercet.tokens import Tokenizer, WordPiece
+
+LINES = ["the cat sat on the mat", "a dog ran", "", "the dog and the cats sat and sat and ran", "unbelievable mats"]
+LABELS = ("bad", "fair", "good")
+HEADS = {
+    "texts": Classifier(labels=LABELS),
+    "sets": Classifier(labels=LABELS, problem_type="multi_label_classification"),
+    "numbers": Classifier(labels=("stars",), problem_type="regression", target_mean=1e4, target_std=20.0),
+    "words": Classifier(labels=LABELS, over="tokens"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    warm_up()  # or the first verb says that it compiles them
+    folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=80), LINES)
+    stack = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41)
+    for name, head in HEADS.items():
+        spec = EncoderOnlySpec(
+            vocab_size=tokenizer.vocab_size, max_len=23, stack=stack, masked_head=None, classifier=head
+        )
+        model = EncoderOnly(spec)
+        torch.manual_seed(4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=0.3)
+        save_model(folder / name, model, tokenizer, Card(name=name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(folder / "cache"))
+        yield {name: str(folder / name) for name in HEADS}
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    text = "".join(line + "\n" for line in LINES)
+    stdin = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+    with mock.patch("sys.stdin", stdin):
+        assert main(["classify", *arguments, "--device", "cpu"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def logits_alone(run: tercet.Run) -> np.ndarray:
+    """(N, L), each text by itself."""
+    model, tokenizer = run.trained.require("classify").model, run.tokenizer
+    rows = list[np.ndarray]()
+    for line in LINES:
+        with torch.no_grad():
+            ids = torch.tensor([[tokenizer.bos_id, *tokenizer.encode(line), tokenizer.eos_id]])
+            rows.append(model.classify(model.hidden(ids))[0].double().numpy())
+    return np.stack(rows)
+
+
+def test_sets_in_python(runs: dict[str, str]) -> None:
+    run = tercet.load(runs["sets"])
+    p = 1 / (1 + np.exp(-logits_alone(run)))
+    for threshold in (0.2, 0.5, 0.8):
+        for row, one in zip(p, run.classify_multi_label(LINES, threshold=threshold), strict=True):
+            assert isinstance(one, MultiLabelled)
+            assert set(one.labels) == {label for label, x in zip(LABELS, row, strict=True) if x > threshold}
+            assert [one.scores[label] for label in LABELS] == pytest.approx(row.tolist(), abs=1e-5)
+            assert list(one.scores.values()) == sorted(one.scores.values(), reverse=True)
+            assert list(one.labels) == list(one.scores)[: len(one.labels)]
+    assert run.classify_multi_label(LINES[0]).scores == run.classify_multi_label(LINES[:1])[0].scores
+
+
+def test_numbers_in_python(runs: dict[str, str]) -> None:
+    run = tercet.load(runs["numbers"])
+    answers = run.regress(LINES)
+    assert all(isinstance(one, Regressed) for one in answers)
+    assert [one.value for one in answers] == pytest.approx((1e4 + 20 * logits_alone(run)[:, 0]).tolist(), rel=1e-7)
+    assert run.regress(LINES[1]).value == pytest.approx(answers[1].value, rel=1e-7)
+    long = run.regress("the cat sat " * 30)
+    assert long.truncated
+
+
+def test_sets_on_the_command_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = tercet.load(runs["sets"]).classify_multi_label(LINES, threshold=0.6)
+    lines = said([runs["sets"], "--threshold", "0.6"], capsys)
+    for line, one in zip(lines, wanted, strict=True):
+        cells = "\t".join(f"{label}\t{one.scores[label]:.4f}" for label in one.labels)
+        assert line == (cells or "-")
+    assert said([runs["sets"], "--threshold", "1"], capsys) == ["-"] * 5
+    every = said([runs["sets"], "--scores"], capsys)
+    assert [line.count("\t") for line in every] == [5] * 5
+    for line, one in zip(said([runs["sets"], "--json", "--scores"], capsys), wanted, strict=True):
+        answer = json.loads(line)
+        assert answer["scores"] == pytest.approx(one.scores, abs=1e-6)
+        assert answer["labels"] == {label: p for label, p in answer["scores"].items() if p > 0.5}
+    assert set(json.loads(said([runs["sets"], "--json"], capsys)[0])) == {"text", "labels", "truncated"}
+
+
+def test_numbers_on_the_command_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = tercet.load(runs["numbers"]).regress(LINES)
+    assert said([runs["numbers"]], capsys) == [f"{one.value:.6g}" for one in wanted]
+    found = [json.loads(line) for line in said([runs["numbers"], "--json"], capsys)]
+    assert [one["value"] for one in found] == pytest.approx([one.value for one in wanted], rel=1e-7)
+    assert [one["text"] for one in found] == LINES
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "words"),
+    [
+        ("texts", ["--threshold", "0.3"], "gives texts several labels, and .* gives one label each"),
+        ("words", ["--threshold", "0.3"], "gives texts several labels, and .* gives one label each"),
+        ("numbers", ["--threshold", "0.3"], "gives texts several labels, and .* gives a number"),
+        ("numbers", ["--scores"], "--scores are probabilities of labels, and .* gives a number: leave it out"),
+        ("sets", ["--threshold", "2"], "--threshold"),
+    ],
+)
+def test_flags_that_do_not_fit(
+    kind: str, flags: list[str], words: str, runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    arguments = ["classify", runs[kind], *flags, "--input", str(tmp_path / "a.txt"), "--device", "cpu"]
+    assert main(arguments) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert re.search(words, error), error
+    assert error.count("\n") == 1
+
+
+def test_another_verb_is_named(runs: dict[str, str]) -> None:
+    for kind, verb, words in (
+        ("sets", "classify", r"gives any number of labels to texts; use classify_multi_label\(\)"),
+        ("numbers", "classify", r"gives numbers to texts; use regress\(\)"),
+        ("texts", "regress", r"gives labels to texts; use classify\(\)"),
+        ("numbers", "classify_multi_label", r"use regress\(\)"),
+    ):
+        with pytest.raises(UserError, match=words):
+            getattr(tercet.load(runs[kind]), verb)("a")
+    with pytest.raises(UserError, match="gives labels to tokens, not to texts"):
+        tercet.load(runs["words"]).regress("a")

@@ -1,0 +1,158 @@
+"""`tercet search`: the same from texts, from their vectors and from Python, and mistakes in one line."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import tercet
+from tercet.checkpoint import Card, save_model
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.kernel import warm_up
+from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, StackSpec
+from tercet.tokens import Tokenizer, WordPiece
+
+TEXTS = ["the cat sat on the mat", "a dog ran", "the cats and the dogs", "a dog ran", "mats", "the dog sat\non a mat"]
+QUERIES = ["a dog ran", "the cat"]
+MAX_LEN = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    warm_up()  # or the first verb says that it compiles them
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Encoders `bert`, `other` and the wider `wide`, `gpt`, which is none, a table and its vectors by `bert`."""
+    folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=80), TEXTS)
+    stack, wide = (StackSpec(d_model=width, n_layers=1, n_heads=2) for width in (24, 32))
+    of: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": MAX_LEN}
+    models = {
+        "bert": EncoderOnly(EncoderOnlySpec(**of, stack=stack)),
+        "other": EncoderOnly(EncoderOnlySpec(**of, stack=stack)),
+        "wide": EncoderOnly(EncoderOnlySpec(**of, stack=wide)),
+        "gpt": DecoderOnly(DecoderOnlySpec(**of, stack=stack)),
+    }
+    torch.manual_seed(4)
+    for name, model in models.items():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=0.3)
+        save_model(folder / name, model, tokenizer, Card(name=name))
+    rows = (f'{10 * number},"{text}"\n' for number, text in enumerate(TEXTS))
+    (folder / "posts.csv").write_text("id,body\n" + "".join(rows))
+    for name, more in (("v", []), ("long", ["--no-normalise"])):
+        words = ["--input", str(folder / "posts.csv"), "--text-field", "body", "--output", str(folder / f"{name}.npz")]
+        assert main(["embed", str(folder / "bert"), *words, *more]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+
+
+def said(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], given: str = "", *, code: int = 0
+) -> tuple[list[str], str]:
+    """The lines on stdout and all of stderr, of a command with this on stdin."""
+    capsys.readouterr()
+    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))):
+        found = main(arguments)
+    out, err = capsys.readouterr()
+    assert found == code, err
+    return out.splitlines(), err
+
+
+TABLE = ["--input", "posts.csv", "--text-field", "body"]
+
+
+def test_the_nearest_are_the_same_wherever_they_are_looked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tercet.cli.search.POOL", 2)  # several pools
+    run = tercet.load("bert")
+    wanted = run.embed(QUERIES).astype(np.float64) @ run.embed(TEXTS).astype(np.float64).T
+    order = np.argsort(-np.round(wanted, 6), axis=1, kind="stable")[:, :4]
+    for flags in (TABLE, ["--vectors", "v.npz"], ["--vectors", "long.npz"]):
+        lines, err = said(["search", "bert", *flags, *QUERIES, "--json", "--top", "4"], capsys)
+        assert err == ""
+        for query, line, numbers, scores in zip(QUERIES, lines, order, wanted, strict=True):
+            found = json.loads(line)
+            assert found["query"] == query
+            assert [row["index"] for row in found["neighbours"]] == numbers.tolist()
+            assert [row["score"] for row in found["neighbours"]] == pytest.approx(scores[numbers].tolist(), abs=1e-6)
+            assert [str(row["id"]) for row in found["neighbours"]] == [str(10 * n) for n in numbers]
+            assert [row["text"] for row in found["neighbours"]] == [TEXTS[n] for n in numbers]
+    for texts in (TEXTS, run.embed(TEXTS)):
+        np.testing.assert_array_equal(run.search(QUERIES, texts, top=4).numbers, order)
+        np.testing.assert_array_equal(run.search(QUERIES[1], texts, top=4).numbers, order[1])
+    assert run.search(QUERIES, []).numbers.shape == (2, 0)
+
+
+def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, _ = said(["search", "bert", "a dog ran", "--top", "2", *TABLE], capsys)
+    assert lines == ["1.0000\t10\ta dog ran", "1.0000\t30\ta dog ran"]
+    texts = "".join(text.replace("\n", " ") + "\n" for text in TEXTS)
+    lines, _ = said(["search", "bert", "--input", "-", "--top", "1", "mats"], capsys, texts)
+    assert lines == ["1.0000\t4\tmats"]
+    lines, _ = said(["search", "bert", "--vectors", "v.npz", "--top", "6"], capsys, "mats\nthe cat\n")
+    assert [lines[place] for place in (0, 7, 8)] == ["mats", "", "the cat"]
+    assert len(lines) == 2 * 7 + 1
+    assert [line for line in lines[1:7] if line.endswith("\tthe dog sat on a mat")]  # one line
+    assert said(["search", "bert", "--vectors", "v.npz"], capsys)[0] == []
+
+
+def test_what_is_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = said(["search", "bert", "--input", "-", "cat " * 50], capsys, "dog " * 50 + "\na\n")
+    assert f"1 question is longer than the model takes, and was cut to {MAX_LEN} tokens" in err
+    assert f"1 text is longer than the model takes, and was cut to {MAX_LEN} tokens" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("search bert cat", "give the texts to look among, as --input FILE, or their vectors, as --vectors FILE.npz"),
+        ("search bert cat --input posts.csv --vectors v.npz", "give the texts to look among"),
+        ("search bert cat --vectors v.npz --text-field body", "--vectors has its texts; give one"),
+        ("search bert --input -", "a QUERY must stand on the command line"),
+        ("search bert cat --input posts.csv", "has no column 'text'"),
+        ("search bert cat --input none.csv", "--input none.csv: cannot read it: No such file"),
+        ("search bert cat --input - ", "- has no text to look among; give some"),
+        ("search bert cat --vectors none.npz", "cannot read none.npz: No such file"),
+        ("search bert cat --vectors posts.csv", "posts.csv is no .npz file"),
+        ("search bert cat --vectors v.npz --top 0", "argument --top: 0 must be at least 1"),
+        ("search bert cat --vectors v.npz --pooling first", "v.npz has vectors that another model made, or the same"),
+        ("search other cat --vectors v.npz", "v.npz has vectors that another model made, or the same"),
+        ("search wide cat --vectors v.npz", "v.npz has vectors of 24 numbers and the model's have 32; give the model"),
+        ("search gpt cat --vectors v.npz", "is a language model, no encoder: use `tercet generate"),
+        ("search bert cat --vektors v.npz", "unknown argument '--vektors'; did you mean '--vectors'?"),
+        ("search", "the following arguments are required: RUN"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines, err = said(arguments.split(), capsys, code=2)
+    assert lines == []
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_vectors_of_another_width_are_refused_from_python() -> None:
+    run = tercet.load("bert")
+    with pytest.raises(UserError, match="the vectors are 2x32 numbers and the model's have 24"):
+        run.search("cat", np.ones((2, 32)))
+    with pytest.raises(UserError, match="is a language model, no encoder"):
+        tercet.load("gpt").search("cat", TEXTS)

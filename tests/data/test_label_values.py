@@ -1,0 +1,156 @@
+"""Labels of all kinds come out of files as they were written; what is none is one line with file and row."""
+
+import csv
+import io
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tercet.config import UserError, parse
+from tercet.data import LabelFile, LabelsSpec
+from tercet.data.label_values import parse_number, read_number, split_labels
+
+MULTI: dict[str, Any] = {"problem_type": "multi_label_classification"}
+LABEL = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=6)
+SETS = st.lists(st.lists(LABEL, max_size=4), min_size=1, max_size=6)
+NUMBER = st.floats(-1e15, 1e15) | st.integers(-(10**15), 10**15)
+
+
+def read(path: Path, data: str, **settings: Any) -> list[tuple[str, ...]]:
+    path.write_text(data, encoding="utf-8")
+    return [one.labels for one in LabelFile(path=path, **settings).examples()]
+
+
+def table(rows: list[tuple[Any, ...]]) -> str:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
+
+
+@given(sets=SETS, separator=st.sampled_from([",", ";", " | ", " "]), space=st.sampled_from(["", " "]))
+@example(sets=[[], ["a", "a", "b"]], separator=",", space=" ")
+def test_sets_of_labels(
+    sets: list[list[str]], separator: str, space: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("sets")
+    wanted = [tuple(dict.fromkeys(labels)) for labels in sets]
+    lines = "".join(json.dumps({"text": "a", "label": labels}) + "\n" for labels in sets)
+    assert read(folder / "a.jsonl", lines, **MULTI) == wanted
+    rows = table([("text", "label"), *(("a", f"{space}{separator}".join(labels)) for labels in sets)])
+    assert read(folder / "a.csv", rows, label_separator=separator, **MULTI) == wanted
+
+
+@given(sets=st.lists(st.sets(st.sampled_from("xyz")), min_size=1, max_size=6))
+def test_a_column_for_each_label(sets: list[set[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("columns")
+    wanted = [tuple(sorted(labels)) for labels in sets]
+    settings: dict[str, Any] = {**MULTI, "label_fields": ("x", "y", "z")}
+    rows = table([("y", "text", "x", "z"), *((int("y" in s), "a", int("x" in s), int("z" in s)) for s in sets)])
+    assert read(folder / "a.csv", rows, **settings) == wanted
+    lines = "".join(json.dumps({"text": "a", **{name: name in labels for name in "xyz"}}) + "\n" for labels in sets)
+    assert read(folder / "a.jsonl", lines, **settings) == wanted
+
+
+@given(numbers=st.lists(NUMBER, min_size=1, max_size=9))
+@example(numbers=[-0.0, 1e-320, 10**15, 0.1 + 0.2])
+def test_numbers_to_the_last_bit(numbers: list[float], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("numbers")
+    for name, data in {
+        "a.jsonl": "".join(json.dumps({"text": "a", "label": number}) + "\n" for number in numbers),
+        "a.tsv": "text\tlabel\n" + "".join(f"a\t {number!r}\n" for number in numbers),
+    }.items():
+        assert [float(labels[0]) for labels in read(folder / name, data, problem_type="regression")] == numbers
+
+
+@given(text=st.text(st.sampled_from("0123456789+-.eE_naif x１²"), max_size=9))
+def test_a_number_is_what_json_or_c_writes(text: str) -> None:
+    """Whatever is taken is Python's number, and Python's own words for numbers are not."""
+    with suppress(UserError):
+        label = parse_number(text, "a.csv line 2", "label")
+        assert float(label) == float(text)
+        assert text.strip().isascii()
+        assert not set(text) & set("_nf")
+
+
+@given(text=st.text(st.sampled_from("ab, ;"), max_size=12))
+def test_labels_between_separators_join_again(text: str) -> None:
+    parts = [part.strip() for part in text.split(",")]
+    if text.strip() and not all(parts):
+        with pytest.raises(UserError, match="nothing stands beside ','"):
+            split_labels(text, ",", "a.csv line 2", "label")
+    else:
+        assert split_labels(text, ",", "a.csv line 2", "label") == tuple(dict.fromkeys(filter(None, parts)))
+
+
+def test_a_set_may_be_one(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": label} for label in ("x", 3, True, [], ["x", 3, "x", False])]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    assert read(tmp_path / "a.jsonl", lines, **MULTI) == [("x",), ("3",), ("true",), (), ("x", "3", "false")]
+    assert read(tmp_path / "a.jsonl", '{"text": "a", "label": "x, y"}', **MULTI) == [("x, y",)], "JSON has lists"
+
+
+def bad(label: str) -> str:
+    return f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}'
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "data", "words"),
+    [
+        ({}, "a.jsonl", bad('["x"]'), "several labels needs data.problem_type: multi_label_classification"),
+        ({}, "a.jsonl", bad("1.5"), "a number needs data.problem_type: regression"),
+        (MULTI, "a.jsonl", bad("null"), r"has nothing as its 'label'; give \[\] to a text without a label"),
+        (MULTI, "a.jsonl", bad('["x", null]'), "has nothing as its 'label'"),
+        (MULTI, "a.jsonl", bad('[["x"]]'), r"has \[\"x\"\] as its 'label'"),
+        (MULTI, "a.jsonl", bad("1.5"), "has 1.5 as its 'label'"),
+        (MULTI, "a.jsonl", bad(json.dumps([*range(10_001)])), "has 10,001 labels in 'label', and 10,000 is the most"),
+        (MULTI, "a.csv", 'text,label\na,x\nb,"x,,y"', "nothing stands beside ','"),
+        ({**MULTI, "label_fields": ("x", "y")}, "a.csv", "text,x,y\na,0,1\nb,2,0", "2\" as its 'x'; .* is 0 or 1"),
+        ({**MULTI, "label_fields": ("x", "z")}, "a.csv", "text,x,y\na,0,1", "no column 'z'.*set data.label_fields"),
+        ({**MULTI, "label_fields": ("x", "z")}, "a.jsonl", '{"text": "a", "x": 1}', "no field 'z'.*data.label_fields"),
+        *(
+            ({"problem_type": "regression"}, "a.jsonl", bad(label), "line 2 has .* a label is a finite number: give")
+            for label in ("NaN", "Infinity", "-Infinity", '"3"', "null", "true", "[1]", "1e999")
+        ),
+        *(
+            ({"problem_type": "regression"}, "a.csv", f"text,label\na,1\nb,{label}", "line 3 has .* a finite number")
+            for label in ("nan", "inf", "x", "", "1_000", "1x", "１", "1e999")
+        ),
+        ({"problem_type": "regression"}, "a.jsonl", bad("1e16"), "larger than 1,000,000,000,000,000; give all"),
+        ({"problem_type": "regression"}, "a.jsonl", bad("1" + "0" * 400), "larger than"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    settings: dict[str, Any], name: str, data: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words) as told:
+        read(tmp_path / name, data, **settings)
+    assert str(tmp_path / name) in str(told.value)
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"over": "tokens", **MULTI}, "is for texts, and a token has one label: set over to texts"),
+        ({"over": "tokens", "problem_type": "regression"}, "problem_type=regression is for texts"),
+        ({"problem_type": "regresion"}, "'regression'"),
+        ({"label_fields": ["x"]}, "label_fields are several labels: set problem_type to multi_label"),
+        ({"label_fields": ["x", "x"], **MULTI}, "'x' stands twice in text_field and label_fields"),
+        ({"label_fields": ["text"], **MULTI}, "'text' stands twice"),
+        ({"label_separator": ""}, "label_separator"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parse(LabelsSpec, {"source": "a.csv", **settings})
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert read_number(3, "", "") == "3.0"
+    assert read_number(-(10**15), "", "") == "-1000000000000000.0"

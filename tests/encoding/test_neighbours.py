@@ -1,0 +1,143 @@
+"""Nearest neighbours: all of them, in their order, against every cosine worked out in float64."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from tercet.config import UserError
+from tercet.encoding import NearestNeighbours, nearest
+from tercet.encoding import neighbours as module
+
+FEW = arrays.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9)
+
+
+def cosines(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """(Q, N) float64, each by itself."""
+    vectors, queries = vectors.astype(np.float64), queries.astype(np.float64)
+    return np.array(
+        [[float(v @ q) / (float(np.linalg.norm(v)) * float(np.linalg.norm(q)) or 1) for v in vectors] for q in queries]
+    ).reshape(len(queries), len(vectors))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=FEW.filter(lambda shape: shape[1] > 0),
+    n_queries=st.integers(0, 3),
+    top=st.integers(1, 12),
+    rows=st.integers(1, 4),
+    length=st.sampled_from([1, 1e-30, 1e30]),
+    data=st.data(),
+)
+def test_they_are_those_of_brute_force(
+    shape: tuple[int, int], n_queries: int, top: int, rows: int, length: float, data: st.DataObject
+) -> None:
+    numbers = st.integers(-2, 2)  # so that many are equal, and some are zero
+    vectors = data.draw(arrays.arrays(np.float32, shape, elements=numbers)) * np.float32(length)
+    queries = data.draw(arrays.arrays(np.float32, (n_queries, shape[1]), elements=numbers))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PIECE", rows * (shape[1] + n_queries))
+        patch.setattr(module, "LEAST_ROWS", 1)
+        found = nearest(vectors, queries, top=top)
+    wanted, kept = cosines(vectors, queries), min(top, len(vectors))
+    assert found.numbers.shape == found.scores.shape == (n_queries, kept)
+    for every, numbers, scores in zip(wanted, found.numbers, found.scores, strict=True):
+        np.testing.assert_allclose(scores, every[numbers], atol=1e-12)
+        assert len(set(numbers.tolist())) == kept
+        assert np.all(np.diff(scores) <= 0)
+        others = np.delete(every, numbers)
+        assert not kept or np.all(others <= scores[-1] + 1e-12)
+        for place in range(1, kept):  # equal ones as they stand
+            if np.array_equal(vectors[numbers[place]], vectors[numbers[place - 1]]):
+                assert numbers[place] > numbers[place - 1]
+        for left_out in set(range(len(vectors))) - set(numbers.tolist()):
+            same = [n for n in numbers.tolist() if np.array_equal(vectors[n], vectors[left_out])]
+            assert all(n < left_out for n in same)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_many_in_several_pieces(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 100 * 67)
+    draw = np.random.default_rng(1)
+    vectors, queries = draw.normal(size=(1500, 65)).astype(dtype), draw.normal(size=(2, 65)).astype(dtype)
+    found, every = nearest(vectors, queries, top=40), cosines(vectors, queries)
+    np.testing.assert_array_equal(found.numbers, np.argsort(-every, axis=1, kind="stable")[:, :40])
+    np.testing.assert_allclose(found.scores, np.sort(every, axis=1)[:, ::-1][:, :40], rtol=1e-12)
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 385 * 30])
+def test_what_float32_cannot_tell_apart_is_told_apart(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", piece)
+    monkeypatch.setattr(module, "LEAST_ROWS", 1)
+    draw = np.random.default_rng(2)
+    query = draw.normal(size=(1, 384))
+    vectors = query + 1e-5 * draw.normal(size=(300, 384))  # all cosines are 1 in float32
+    every = cosines(vectors, query)[0]
+    rough = (vectors.astype(np.float32) @ query[0].astype(np.float32)) / np.linalg.norm(
+        vectors.astype(np.float32), axis=1
+    )
+    wanted = np.argsort(-every, kind="stable")[:10].tolist()
+    assert nearest(vectors, query, top=10).numbers[0].tolist() == wanted
+    assert np.argsort(-rough, kind="stable")[:10].tolist() != wanted  # the test's own ground
+
+
+def test_equal_vectors_come_in_their_order_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 37 * 70)
+    draw = np.random.default_rng(3)
+    vectors = draw.normal(size=(400, 67)).astype(np.float32)
+    vectors[11::13] = vectors[5]
+    copies = [5, *range(11, 400, 13)]
+    found = nearest(vectors, vectors[5:6], top=len(copies) + 3)
+    assert found.numbers[0, : len(copies)].tolist() == copies
+    assert len(set(found.scores[0, : len(copies)].tolist())) == 1
+    assert nearest(vectors, vectors[5:6], top=4).numbers[0].tolist() == copies[:4]
+
+
+def test_it_reads_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 50 * 9)
+    monkeypatch.setattr(module, "LEAST_ROWS", 1)
+    vectors = np.random.default_rng(4).normal(size=(333, 8)).astype(np.float32)
+    read = list[int]()
+
+    class OnDisk:
+        ndim, shape = 2, vectors.shape
+
+        def __len__(self) -> int:
+            return len(vectors)
+
+        def __getitem__(self, rows: slice) -> np.ndarray:
+            read.append(len(vectors[rows]))
+            return vectors[rows]
+
+    found = nearest(OnDisk(), vectors[:1], top=3)  # type: ignore[arg-type]
+    assert (max(read), sum(read)) == (50, 333)
+    np.testing.assert_array_equal(found.numbers, nearest(vectors, vectors[:1], top=3).numbers)
+
+
+def test_pushed_bit_by_bit() -> None:
+    vectors = np.random.default_rng(5).normal(size=(90, 8)).astype(np.float32)
+    search = NearestNeighbours(vectors[:2], top=7)
+    assert search.result().numbers.shape == (2, 0)
+    for start in range(0, 90, 11):
+        search.push(vectors[start : start + 11])
+        so_far = nearest(vectors[: start + 11], vectors[:2], top=7)
+        np.testing.assert_array_equal(search.result().numbers, so_far.numbers)
+        np.testing.assert_array_equal(search.result().scores, so_far.scores)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    vectors = np.ones((4, 3), np.float32)
+    with pytest.raises(UserError, match="the vectors are 4x3 numbers and the model's have 5; give vectors that this"):
+        nearest(vectors, np.ones((1, 5)), top=1)
+    with pytest.raises(UserError, match="the vectors are 3 numbers"):
+        nearest(vectors[0], vectors[:1], top=1)
+    with pytest.raises(ValueError, match="top must be at least 1, got 0"):
+        nearest(vectors, vectors, top=0)
+    for bad in (np.nan, np.inf):
+        wrong = vectors.copy()
+        wrong[2, 1] = bad
+        with pytest.raises(UserError, match="vector 2 has a number that is not finite"):
+            nearest(wrong, vectors[:1], top=1)
+        with pytest.raises(UserError, match="query 2 has a number that is not finite"):
+            nearest(vectors, wrong, top=1)

@@ -1,0 +1,129 @@
+"""The loss of sets of labels and of numbers: as PyTorch defines it, in sums that add up, in standard deviations."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tercet.data import Labelled, labelled_rows
+from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
+from tercet.models.target_scale import rescale_head, without_target_scale
+from tercet.objectives import LabelledBatch, classify_loss, collate_labels, count_targets, label_logits
+
+PAD, BOS, EOS, V, LABELS = 0, 1, 2, 13, ("a", "b", "c", "d", "e")
+LENGTHS = (4, 1, 7, 3, 7)
+HEADS = {
+    "regression": Classifier(labels=("n",), problem_type="regression", target_mean=-300.0, target_std=7.0, dropout=0.0),
+    "multi_label_classification": Classifier(labels=LABELS, problem_type="multi_label_classification", dropout=0.0),
+}
+
+
+def model(kind: str) -> EncoderOnly:
+    stack = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=31)
+    made = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=11, stack=stack, classifier=HEADS[kind]), seed=1).eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
+    return made
+
+
+def texts(kind: Any) -> Labelled:
+    draws = np.random.default_rng(3)
+    several = kind != "regression"
+    counts = [2, 0, 5, 1, 1]
+    labels = np.concatenate([draws.permutation(5)[:n] for n in counts]) if several else draws.normal(-300, 7, 5)
+    return Labelled(
+        ids=draws.integers(3, V, sum(LENGTHS)).astype(np.uint16),
+        starts=np.cumsum([0, *LENGTHS]),
+        labels=labels,
+        names=HEADS[kind].labels,
+        problem_type=kind,
+        label_starts=np.cumsum([0, *counts]) if several else None,
+    )
+
+
+def batch(kind: str, numbers: list[int]) -> LabelledBatch:
+    rows = labelled_rows(texts(kind), np.array(numbers), max_len=11, bos=BOS, eos=EOS, pad=PAD)
+    return collate_labels(rows, HEADS[kind])
+
+
+def test_sets_are_binary_cross_entropy() -> None:
+    made, one = model("multi_label_classification"), batch("multi_label_classification", [0, 1, 2, 3, 4])
+    loss, logits = classify_loss(made, one), label_logits(made, one)
+    assert one.targets.sum(1).tolist() == [2, 0, 5, 1, 1]
+    torch.testing.assert_close(loss.mean, F.binary_cross_entropy_with_logits(logits, one.targets))
+    p = logits.double().sigmoid()
+    by_hand = -(one.targets * p.log() + (1 - one.targets) * (1 - p).log()).mean()
+    torch.testing.assert_close(loss.mean.double(), by_hand)
+    assert (loss.count, loss.total.item()) == (5, loss.plain.item())
+    assert not loss.plain.requires_grad
+
+
+def test_numbers_are_squares_of_standard_deviations() -> None:
+    made, one = model("regression"), batch("regression", [0, 1, 2, 3, 4])
+    loss, scores = classify_loss(made, one), label_logits(made, one)[:, 0]
+    numbers = torch.from_numpy(texts("regression").labels)
+    torch.testing.assert_close(one.targets.double(), (numbers + 300) / 7)
+    in_their_unit = -300 + 7 * scores.double()
+    torch.testing.assert_close(loss.mean.double(), ((in_their_unit - numbers) ** 2).mean() / 7**2)
+    assert loss.count == 5
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_small_batches_add_up_to_the_large_one(kind: str) -> None:
+    made, found = model(kind), list[list[torch.Tensor]]()
+    for parts in ([[0, 1, 2, 3, 4]], [[2], [0, 4], [1], [3]]):
+        made.zero_grad()
+        losses = [classify_loss(made, batch(kind, part)) for part in parts]
+        whole = sum(losses[1:], losses[0])
+        whole.total.backward()
+        found.append([whole.total, whole.count, *(w.grad.clone() for w in made.parameters() if w.grad is not None)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_padding_changes_nothing(kind: str) -> None:
+    made, one = model(kind), batch(kind, [0, 3])
+    assert one.token_mask is not None
+    wider = one._replace(inputs=F.pad(one.inputs, (2, 3), value=5), token_mask=F.pad(one.token_mask, (2, 3)))
+    torch.testing.assert_close(classify_loss(made, wider).total, classify_loss(made, one).total, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="spreads a share of one label over the others"):
+        classify_loss(made, one, smoothing=0.1)
+
+
+def test_what_a_step_counts() -> None:
+    assert count_targets(torch.tensor([0, 3, -100])) == 2
+    assert count_targets(torch.tensor([-0.5, 3.0, -100.0])) == 3, "a number may well be negative"
+    assert count_targets(torch.zeros(4, 7)) == 4
+
+
+@pytest.mark.parametrize("scale", [(0.0, 1.0), (5e3, 0.1), (-2.0, 1e6)])
+def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
+    made, one = model("regression").double(), batch("regression", [0, 1, 2])
+    with torch.no_grad():
+        numbers = -300 + 7 * label_logits(made, one)[:, 0].double()
+        plain = without_target_scale(made)
+        torch.testing.assert_close(label_logits(plain, one)[:, 0].double(), numbers, rtol=1e-6, atol=1e-6)
+        assert made.spec.classifier == HEADS["regression"], "the model itself stays"
+        old = made.spec.classifier
+        assert old is not None
+        new = Classifier(labels=("n",), problem_type="regression", target_mean=scale[0], target_std=scale[1])
+        made.spec = type(made.spec)(**{**vars(made.spec), "classifier": new})
+        rescale_head(made, old)
+        again = scale[0] + scale[1] * label_logits(made, one)[:, 0].double()
+        torch.testing.assert_close(again, numbers, rtol=1e-5, atol=1e-3)
+    assert without_target_scale(plain) is plain
+
+
+def test_heads_that_cannot_be() -> None:
+    for settings, words in (
+        ({"labels": ("a", "b"), "problem_type": "regression"}, "gives one number, and labels names 2"),
+        ({"target_mean": 1.0}, "target_mean and target_std are of numbers"),
+        ({"over": "tokens", "problem_type": "regression"}, "is for texts, and a token has one label"),
+        ({"problem_type": "regression", "target_std": 0.0}, "target_std=0.0 must be above"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Classifier(**settings)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,67 @@
+"""/classify of sets of labels and of numbers: what `tercet classify` says, described in the API's own document."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from http_served import LABELS, broken, client, trained
+from starlette.testclient import TestClient
+
+from tercet.api import Run
+
+TEXTS = ["the cat sat", "", "a dog ran " * 20]
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[TestClient]:
+    with client("texts", "sets", "numbers", models={"broken": broken(trained("numbers"))}) as asking:
+        yield asking
+
+
+def answers(asking: TestClient, model: str, **body: Any) -> Any:
+    answer = asking.post("/classify", json={"model": model, "text": TEXTS, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["answers"]
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 0.9, 1.0])
+def test_sets_are_those_of_classify(asking: TestClient, threshold: float | None) -> None:
+    given = {} if threshold is None else {"threshold": threshold}
+    wanted = Run(trained=trained("sets")).classify_multi_label(TEXTS, **given)
+    told, limit = answers(asking, "sets", **given), 0.5 if threshold is None else threshold
+    for answer, one in zip(told, wanted, strict=True):
+        assert list(answer["labels"]) == [label for label, p in one.scores.items() if p > limit]
+        assert answer["scores"] == pytest.approx(one.scores, abs=1e-5)
+        assert set(answer["scores"]) == set(LABELS)
+        assert (answer["text"] in TEXTS, answer["truncated"]) == (True, one.truncated)
+    assert told[2]["truncated"]
+
+
+def test_numbers_are_those_of_classify(asking: TestClient) -> None:
+    wanted = Run(trained=trained("numbers")).regress(TEXTS)
+    told = answers(asking, "numbers")
+    assert [answer["value"] for answer in told] == pytest.approx([one.value for one in wanted], rel=1e-6)
+    assert all(set(answer) == {"text", "value", "truncated"} for answer in told)
+    assert len({answer["value"] for answer in told}) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "words"),
+    [
+        ("texts", {"threshold": 0.3}, "threshold is for a model that gives texts several labels"),
+        ("numbers", {"threshold": 0.3}, "threshold is for a model that gives texts several labels"),
+        ("sets", {"threshold": 1.3}, "threshold"),
+        ("broken", {}, "training diverged"),
+    ],
+)
+def test_what_does_not_fit_is_refused(asking: TestClient, model: str, body: dict[str, Any], words: str) -> None:
+    answer = asking.post("/classify", json={"model": model, "text": "a dog", **body})
+    assert answer.status_code in (400, 422, 500)
+    assert words in answer.json()["error"]["message"]
+
+
+def test_the_document_describes_them(asking: TestClient) -> None:
+    schemas = asking.get("/openapi.json").json()["components"]["schemas"]
+    assert set(schemas["MultiLabelledText"]["properties"]) == {"labels", "scores", "text", "truncated"}
+    assert set(schemas["RegressedText"]["properties"]) == {"value", "text", "truncated"}
+    assert "threshold" in schemas["ClassifyRequest"]["properties"]

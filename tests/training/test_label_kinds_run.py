@@ -1,0 +1,292 @@
+"""Runs on sets of labels and on numbers: they learn, log what is evaluated, share a step, and survive being killed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import (
+    assert_same_run,
+    child,
+    dies_at_rename,
+    exit_code,
+    figures,
+    tiny_labels_recipe,
+    tiny_numbers_recipe,
+    tiny_sets_recipe,
+)
+
+import tercet
+from tercet.checkpoint import Encoder, load_model
+from tercet.cli.main import main
+from tercet.config import UserError, merge, to_plain
+from tercet.evaluate import MultiLabelScores, RegressionScores
+from tercet.evaluate.held_out import score_held_out
+from tercet.evaluate.leaderboard import RunResult, leaderboard
+from tercet.evaluate.tasks.labels import score_classifier
+from tercet.models import build
+from tercet.objectives import zero_loss
+from tercet.training import Recipe, parse_recipe, read_recipe, train
+from tercet.training.tasks.labels import LabelsTask
+from tercet.training.tasks.task import task_of
+
+RECIPES: dict[str, Callable[..., Recipe]] = {"numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
+Finished = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def own_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run of a kind that was never killed."""
+    folder = tmp_path_factory.mktemp("own")
+
+    def run(kind: str) -> Path:
+        out = folder / kind
+        return out if out.exists() else train(RECIPES[kind](folder), out, quiet=True)
+
+    return run
+
+
+def task_for(kind: str, folder: Path, **settings: Any) -> LabelsTask:
+    task = task_of(RECIPES[kind](folder, **settings), progress=False)
+    assert isinstance(task, LabelsTask)
+    return task
+
+
+def last_figures(out: Path) -> dict[str, float]:
+    return {name: column[-1][1] for name, column in figures(out).items() if column}
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
+    out = own_run(kind)
+    task, trained = task_for(kind, out.parent), load_model(out / "last")
+    assert isinstance(trained, Encoder)
+    scores, logged = score_classifier(trained.model, trained.tokenizer, task.corpus.validation), last_figures(out)
+    batches = task.validation(0, 1)
+    losses = [task.loss(trained.model.eval(), batch).detached() for batch in batches]
+    whole = sum(losses[1:], losses[0])
+    assert logged["val/loss"] == pytest.approx(whole.mean.item(), rel=1e-5)
+    assert whole.count == len(task.corpus.validation) == scores.count
+    assert read_recipe(out).model == trained.model.spec
+    if isinstance(scores, MultiLabelScores):
+        assert (logged["val/f1"], logged["val/accuracy"]) == pytest.approx((scores.f1, scores.exact_match))
+        assert "val/rmse" not in logged
+    else:
+        assert isinstance(scores, RegressionScores)
+        names = ("rmse", "pearson", "spearman")
+        assert [logged[f"val/{name}"] for name in names] == pytest.approx([getattr(scores, name) for name in names])
+        head = trained.label_head
+        assert scores.rmse == pytest.approx(whole.mean.item() ** 0.5 * head.target_std, rel=1e-4)
+        assert not {"val/f1", "val/accuracy"} & logged.keys()
+    best = load_model(out / "best").card
+    by = dict(figures(out)[f"val/{best.best_by}"])
+    assert best.step == max(by, key=lambda step: by[step])
+    sample = (out / "samples" / "step-000012.txt").read_text()
+    assert ("label " in sample) == (kind == "numbers")
+    assert sample.count("said ") == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECIPES)
+def test_they_are_learnt(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = RECIPES[kind](tmp_path, max_steps=150, validate_every=150, save_every=150)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    scores = tercet.load(out).evaluate()
+    if isinstance(scores, MultiLabelScores):
+        assert last_figures(out)["val/loss"] < 0.15, "a constant answer costs 0.5"
+        assert scores.micro_f1 > 0.9
+        assert scores.micro_f1 > scores.constant_micro_f1 + 0.3
+    else:
+        assert isinstance(scores, RegressionScores)
+        assert last_figures(out)["val/loss"] < 0.3, "a constant answer costs 1"
+        assert scores.rmse < 0.6 * scores.constant_rmse
+        assert scores.spearman > 0.8
+    assert main(["evaluate", str(out), "--json", "--device", "cpu"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["count"] == scores.count
+    # All of a file, read as the training's were; in it are the texts that were learnt.
+    assert main(["evaluate", str(out), "--data", str(tmp_path / f"{kind}.jsonl"), "--json", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["count"] == 100
+    [held_out] = score_held_out([out / "best"])
+    board = leaderboard([RunResult(name="a", scores=held_out), RunResult(name="b", scores=held_out)])
+    assert board.ranked_by == (
+        {"regression": "rmse"} if kind == "numbers" else {"multi-label classifier": "nats_per_label"}
+    )
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_accumulation_equals_one_big_batch(kind: str, tmp_path: Path) -> None:
+    gradients = list[list[torch.Tensor]]()
+    for micro in (16, 3):
+        task = task_for(kind, tmp_path, micro_batch_size=micro)
+        model = build(task.recipe.model, seed=1).eval()
+        loss = zero_loss(torch.device("cpu"))
+        for batch in task.batches(1, 0, 1):
+            part = task.loss(model, batch)
+            part.total.backward()
+            loss = loss + part.detached()
+        gradients.append([loss.total, loss.count, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def texts_of(batches: list[Any]) -> list[tuple[list[int], Any]]:
+    return sorted((row.tolist(), target.tolist()) for batch in batches for row, target in zip(*batch[::2], strict=True))
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_devices_share_a_step(kind: str, tmp_path: Path) -> None:
+    task = task_for(kind, tmp_path, batch_size=12, micro_batch_size=1)
+    shared = [batch for rank in range(3) for batch in task.batches(5, rank, 3)]
+    assert texts_of(shared) == texts_of(task.batches(5, 0, 1))
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_killed_in_the_middle_of_saving(kind: str, own_run: Finished, tmp_path: Path) -> None:
+    recipe, out = RECIPES[kind](own_run(kind).parent), tmp_path / "run"
+
+    def work() -> None:
+        dies_at_rename(9, after=True)()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    train(recipe, out, quiet=True)
+    assert_same_run(own_run(kind), out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECIPES)
+def test_killed_at_any_time(kind: str, own_run: Finished, tmp_path: Path) -> None:
+    recipe, out = RECIPES[kind](own_run(kind).parent), tmp_path / "run"
+    started = time.perf_counter()
+    train(recipe, tmp_path / "timed", quiet=True)
+    takes, chance, deaths = time.perf_counter() - started, random.Random(3), 0
+    for _ in range(20):
+        pid = child(lambda: train(recipe, out, quiet=True))
+        time.sleep(chance.uniform(0.1, 0.9) * takes)
+        os.kill(pid, signal.SIGKILL)
+        deaths += exit_code(pid) == -signal.SIGKILL
+    assert deaths >= 3
+    train(recipe, out, quiet=True)
+    assert_same_run(own_run(kind), out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECIPES)
+def test_made_longer_it_is_the_longer_run(kind: str, own_run: Finished, tmp_path: Path) -> None:
+    """The numbers' scale and the labels are the data's, and no change of the recipe."""
+    out = shutil.copytree(own_run(kind), tmp_path / "run")
+    assert main(["train", str(out), "--more", "4"]) == 0
+    assert load_model(out / "last").card.step == 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECIPES)
+def test_with_an_adapter_or_frozen_parts(kind: str, finished: Finished, tmp_path: Path) -> None:
+    settings = to_plain(RECIPES[kind](tmp_path)) | {"model": {}, "pretrained": str(finished("masked"))}
+    for name, change in (
+        ("lora", {"adapter": {"kind": "lora", "rank": 3, "targets": ["all"]}}),
+        ("frozen", {"freeze": ["embedding"]}),
+    ):
+        out = train(parse_recipe(merge(settings, change), name=name), tmp_path / name, quiet=True)
+        trained = load_model(out)
+        assert isinstance(trained, Encoder)
+        again = load_model(tercet.convert(out, tmp_path / f"{name}-again", merge=name == "lora"))
+        assert again.model.spec == trained.model.spec
+        texts = tmp_path / f"{kind}.jsonl"
+        assert tercet.load(out).evaluate(texts) == tercet.load(tmp_path / f"{name}-again").evaluate(texts)
+
+
+def continued(kind: str, folder: Path, old: Path, **data: Any) -> Recipe:
+    settings = to_plain(RECIPES[kind](folder)) | {"model": {}, "pretrained": str(old)}
+    return parse_recipe(merge(settings, {"data": data, "training": {"max_steps": 1}}), name="continued")
+
+
+def test_a_head_of_another_kind_is_replaced(
+    finished: Finished, own_run: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for old, kind in ((finished("labels"), "numbers"), (own_run("numbers"), "sets"), (own_run("sets"), "numbers")):
+        out = train(continued(kind, own_run(kind).parent, old), tmp_path / f"{old.name} {kind}")
+        assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
+        head = load_model(out).require("classify").label_head
+        assert head.problem_type == {"numbers": "regression"}.get(kind, "multi_label_classification")
+
+
+def test_the_same_labels_of_another_kind_are_other_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny_labels_recipe(tmp_path, max_steps=1)
+    old = train(recipe, tmp_path / "old", quiet=True)
+    names = load_model(old).require("classify").label_head.labels
+    (tmp_path / "sets.jsonl").write_text(
+        "".join(json.dumps({"text": f"the {a} and the {b}", "label": [a, b]}) + "\n" for a in names for b in names)
+    )
+    out = train(continued("sets", tmp_path, old), tmp_path / "run")
+    assert load_model(out).require("classify").label_head.labels == names
+    assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
+
+
+def test_a_number_goes_on_in_the_new_datas_scale(own_run: Finished, tmp_path: Path) -> None:
+    """The same numbers before a step is taken, though the new texts' are spread otherwise."""
+    (tmp_path / "b.jsonl").write_text(
+        "".join(
+            json.dumps({"text": f"the cat {'eats ' * (n % 5)}", "label": 9e3 + 100 * (n % 5)}) + "\n" for n in range(60)
+        )
+    )
+    old = own_run("numbers")
+    recipe = continued("numbers", old.parent, old, source=str(tmp_path / "b.jsonl"))
+    recipe = parse_recipe(merge(to_plain(recipe), {"training": {"optimizer": {"lr": 0}}}), name="still")
+    out = train(recipe, tmp_path / "run", quiet=True)
+    before, after = tercet.load(old), tercet.load(out)
+    heads = [run.trained.require("classify").label_head for run in (before, after)]
+    assert heads[0].target_mean != heads[1].target_mean
+    texts = ["the red cat sleeps", "a bee"]
+    values = [[one.value for one in run.regress(texts)] for run in (before, after)]
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (
+            "numbers",
+            {"task": {"best_by": "accuracy"}},
+            "best_by=accuracy does not fit data.problem_type=regression; set",
+        ),
+        ("sets", {"task": {"best_by": "pearson"}}, "set it to loss or accuracy or f1"),
+        ("numbers", {"training": {"label_smoothing": 0.1}}, "label_smoothing spreads a share of one label"),
+        ("sets", {"training": {"label_smoothing": 0.1}}, "label_smoothing spreads a share of one label"),
+        ("numbers", {"data": {"over": "tokens"}}, "problem_type=regression is for texts, and a token has one label"),
+        ("numbers", {"data": {"problem_type": "single_label_classification"}}, "best_by=spearman does not fit"),
+        ("numbers", {"training": {"strategy": "fsdp"}}, "with fsdp no device has the whole model: task.best_by=spear"),
+    ],
+)
+def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=words) as told:
+        RECIPES[kind](tmp_path, changes)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("label", ['"high"', "NaN", "null", "1e400"])
+def test_a_wrong_label_is_one_line_and_writes_nothing(
+    label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "".join(f'{{"text": "text {n}", "label": {n}}}\n' for n in range(30))
+    (tmp_path / "a.jsonl").write_text(f'{lines}{{"text": "last", "label": {label}}}\n')
+    settings = ["data.problem_type=regression", "task.best_by=loss"]
+    arguments = ["train", "classify-docstrings", "--data", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "run")]
+    assert main([*arguments, *(word for one in settings for word in ("--set", one))]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'a.jsonl'} line 31 has" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_classifier_of_one_label_is_what_it_was(tmp_path: Path) -> None:
+    head = tiny_labels_recipe(tmp_path).model.classifier  # pyright: ignore[reportAttributeAccessIssue]
+    assert (head.problem_type, head.target_mean, head.target_std) == ("single_label_classification", 0, 1)

@@ -25,7 +25,8 @@ def write_files() -> None:
     texts = [f"Number {n} was {'much ' * (n % 7)}better than the one before, I say." for n in range(300)]
     Path("reviews.txt").write_text("".join(text + "\n" for text in texts))
     rows = "".join(f'{n},"{text}"\n' for n, text in enumerate(texts))
-    Path("reviews.csv").write_text("id,text\n" + rows)
+    stars = "".join(f'{n},"{text}",{n % 5 + 1}\n' for n, text in enumerate(texts))
+    Path("reviews.csv").write_text("id,text,stars\n" + stars)
     for name, column in (("posts", "body"), ("newer", "body"), ("prompts", "start"), ("sentences", "english")):
         Path(f"{name}.csv").write_text(f"id,{column}\n" + (rows if name != "prompts" else '1,"Number 1"\n2,"I say"\n'))
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}

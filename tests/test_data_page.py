@@ -16,6 +16,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "data.md"
 COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 FEW = {"training.max_steps": 3, "training.validate_every": 3, "training.precision": "fp32", "training.compile": "never"}
 TINY = {**FEW, "model.stack.d_model": 32, "model.stack.n_layers": 1, "data.validation": "{kind: tail, fraction: 0.1}"}
+LABELS = {**TINY, "data.validation": "{kind: drawn}"}
 PAIRS = {**FEW, "task.batch_tokens": 512, "data.tokenizer.vocab_size": 330, "data.validation": "{kind: drawn}"}
 
 
@@ -62,7 +63,7 @@ def test_every_command_runs(
         name, *arguments = shlex.split(line)
         assert name == "tercet"
         if arguments[0] == "train":
-            fewer = PAIRS if "numbers" in arguments else TINY
+            fewer = {"numbers": PAIRS, "classify-docstrings": LABELS}.get(arguments[1], TINY)
             arguments += [word for key, value in fewer.items() for word in ("--set", f"{key}={value}")]
         code = main(arguments)
         out, err = capsys.readouterr()

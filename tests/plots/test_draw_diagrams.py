@@ -53,7 +53,7 @@ def full(spec: AnySpec) -> AnySpec:
     """The spec with what only the data know, made up."""
     spec = replace(spec, vocab_size=spec.vocab_size or 53)
     if isinstance(spec, EncoderOnlySpec) and spec.classifier is not None and not spec.classifier.labels:
-        labels = () if spec.classifier.problem_type == "regression" else ("yes", "no", "maybe")
+        labels = ("number",) if spec.classifier.problem_type == "regression" else ("yes", "no", "maybe")
         spec = replace(spec, classifier=replace(spec.classifier, labels=labels))
     return spec
 

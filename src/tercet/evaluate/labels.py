@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled
 from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
+from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.models import EncoderOnly
 from tercet.objectives import IGNORED
 from tercet.tokens import Tokenizer
@@ -68,8 +68,6 @@ def label_scores(
     table = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(table, (targets, predictions), 1)
     correct, support, n_predicted = table.diagonal(), table.sum(1), table.sum(0)
-    precision = correct / np.maximum(n_predicted, 1)
-    recall = correct / np.maximum(support, 1)
     f1 = 2 * correct / np.maximum(n_predicted + support, 1)
     return LabelScores(
         accuracy=float(correct.sum() / len(targets)),
@@ -77,15 +75,7 @@ def label_scores(
         majority=float(support.max() / len(targets)),
         count=len(targets),
         labels=tuple(labels),
-        per_label={
-            label: {
-                "precision": float(precision[place]),
-                "recall": float(recall[place]),
-                "f1": float(f1[place]),
-                "count": int(support[place]),
-            }
-            for place, label in enumerate(labels)
-        },
+        per_label=per_label_scores(tuple(labels), correct=correct, support=support, n_predicted=n_predicted, f1=f1),
         confusion=tuple(tuple(row) for row in table.tolist()),
     )
 
@@ -125,12 +115,6 @@ def label_dict(scores: LabelScores) -> dict[str, Any]:
 
 def label_table(scores: LabelScores) -> Group:
     """For people: each label with its numbers, and below which ones are taken for which."""
-    table = Table("", "precision", "recall", "F1", "count", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for label, row in sorted(scores.per_label.items(), key=lambda item: -item[1]["count"]):
-        numbers = f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}"
-        table.add_row(Text(label), *numbers)
     facts = [
         f"accuracy {scores.accuracy:.1%}",
         f"macro F1 {scores.f1:.1%}",
@@ -147,5 +131,8 @@ def label_table(scores: LabelScores) -> Group:
     worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MISTAKES]
     listed = "; ".join(f"{name} {count:,}" for count, name in worst)
     return Group(
-        table, "", Text("; ".join(facts)), *([Text(f"missed most (wanted for said): {listed}")] if listed else [])
+        per_label_table(scores.per_label),
+        "",
+        Text("; ".join(facts)),
+        *([Text(f"missed most (wanted for said): {listed}")] if listed else []),
     )

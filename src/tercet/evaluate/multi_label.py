@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from tercet.config import UserError
 from tercet.data import Labelled
 from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
+from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.models import EncoderOnly
 from tercet.objectives import THRESHOLD
 from tercet.tokens import Tokenizer
@@ -162,12 +162,6 @@ def multi_label_dict(scores: MultiLabelScores) -> dict[str, Any]:
 
 def multi_label_table(scores: MultiLabelScores) -> Group:
     """For people: each label with its numbers, and below all of them beside the constant answer."""
-    table = Table("", "precision", "recall", "F1", "count", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for label, row in sorted(scores.per_label.items(), key=lambda item: -item[1]["count"]):
-        numbers = f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}"
-        table.add_row(Text(label), *numbers)
     facts = [
         f"micro F1 {scores.micro_f1:.1%} (a constant answer {scores.constant_micro_f1:.1%})",
         f"macro F1 {scores.f1:.1%} ({scores.constant_f1:.1%})",
@@ -175,7 +169,7 @@ def multi_label_table(scores: MultiLabelScores) -> Group:
         f"{scores.count:,} texts",
         *([f"{scores.truncated:,} cut"] if scores.truncated else []),
     ]
-    return Group(table, "", Text("; ".join(facts)))
+    return Group(per_label_table(scores.per_label), "", Text("; ".join(facts)))
 
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:
@@ -188,8 +182,6 @@ def _constant(counts: _Counts) -> np.ndarray:
 
 
 def _as_scores(counts: _Counts, constant: _Counts, labels: tuple[str, ...]) -> MultiLabelScores:
-    precision = counts.correct / np.maximum(counts.n_predicted, 1)
-    recall = counts.correct / np.maximum(counts.support, 1)
     return MultiLabelScores(
         f1=counts.macro_f1,
         micro_f1=counts.micro_f1,
@@ -199,13 +191,11 @@ def _as_scores(counts: _Counts, constant: _Counts, labels: tuple[str, ...]) -> M
         constant_exact_match=constant.exact_match,
         count=counts.texts,
         labels=labels,
-        per_label={
-            label: {
-                "precision": float(precision[place]),
-                "recall": float(recall[place]),
-                "f1": float(counts.f1[place]),
-                "count": int(counts.support[place]),
-            }
-            for place, label in enumerate(labels)
-        },
+        per_label=per_label_scores(
+            labels,
+            correct=counts.correct,
+            support=counts.support,
+            n_predicted=counts.n_predicted,
+            f1=counts.f1,
+        ),
     )

@@ -1,0 +1,34 @@
+"""Each label's own figures, of one label a text and of several: worked out from counts, and as a table."""
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+PerLabel = dict[str, dict[str, float]]
+
+
+def per_label_scores(
+    labels: tuple[str, ...], *, correct: np.ndarray, support: np.ndarray, n_predicted: np.ndarray, f1: np.ndarray
+) -> PerLabel:
+    """Precision, recall, F1 and count of each label, from what was counted of it, (L,) each."""
+    precision, recall = correct / np.maximum(n_predicted, 1), correct / np.maximum(support, 1)
+    return {
+        label: {
+            "precision": float(precision[place]),
+            "recall": float(recall[place]),
+            "f1": float(f1[place]),
+            "count": int(support[place]),
+        }
+        for place, label in enumerate(labels)
+    }
+
+
+def per_label_table(per_label: PerLabel) -> Table:
+    """A line for each label, the commonest first."""
+    table = Table("", "precision", "recall", "F1", "count", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, row in sorted(per_label.items(), key=lambda item: -item[1]["count"]):
+        numbers = f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}"
+        table.add_row(Text(label), *numbers)
+    return table

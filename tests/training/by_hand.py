@@ -1,7 +1,7 @@
 """A run written out as a loop over any task's steps, with the moving average as its formula says."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,3 +50,13 @@ def steps_by_hand(task: Task) -> Iterator[Step]:
         )  # the first average is the first weights
         average = {name: decay * average.get(name, x) + (1 - decay) * x for name, x in weights.items()}
         yield Step(loss, weights, average)
+
+
+def accumulated(task: Task, model: Any) -> list[Tensor]:
+    """The loss of step 1 on one device, its targets, and the gradients that its micro-batches add up to."""
+    loss = zero_loss(torch.device("cpu"))
+    for batch in task.batches(1, 0, 1):
+        part = task.loss(model, batch)
+        part.total.backward()
+        loss = loss + part.detached()
+    return [loss.total, loss.count, *(p.grad for p in model.parameters() if p.grad is not None)]

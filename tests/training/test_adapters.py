@@ -1,11 +1,9 @@
 """A run with an adapter: what learns and what rests, what is written, and that a killed one ends as an unbroken one."""
 
 import json
-import os
 import random
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from tiny_runs import (
     child,
     dies_at_rename,
     exit_code,
+    killed_at_random,
     newest_checkpoint,
     resume_state,
 )
@@ -107,15 +106,7 @@ def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp
 @pytest.mark.parametrize("family", TINY)
 def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
     recipe, out = adapted(finished(family), family), tmp_path / "run"
-    started = time.perf_counter()
-    train(recipe, tmp_path / "timed", quiet=True)
-    takes, chance, deaths = time.perf_counter() - started, random.Random(3), 0
-    for _ in range(20):
-        pid = child(lambda: train(recipe, out, quiet=True))
-        time.sleep(chance.uniform(0.1, 0.9) * takes)
-        os.kill(pid, signal.SIGKILL)
-        deaths += exit_code(pid) == -signal.SIGKILL
-    assert deaths >= 3
+    assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3
     train(recipe, out, quiet=True)
     assert_same_run(whole(family), out)
 

@@ -1,23 +1,22 @@
 """Runs on sets of labels and on numbers: they learn, log what is evaluated, share a step, and survive being killed."""
 
 import json
-import os
-import random
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from by_hand import accumulated
 from tiny_runs import (
     assert_same_run,
     child,
     dies_at_rename,
     exit_code,
     figures,
+    killed_at_random,
     tiny_labels_recipe,
     tiny_numbers_recipe,
     tiny_sets_recipe,
@@ -32,7 +31,6 @@ from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import RunResult, leaderboard
 from tercet.evaluate.tasks.labels import score_classifier
 from tercet.models import build
-from tercet.objectives import zero_loss
 from tercet.training import Recipe, parse_recipe, read_recipe, train
 from tercet.training.tasks.labels import LabelsTask
 from tercet.training.tasks.task import task_of
@@ -127,12 +125,7 @@ def test_accumulation_equals_one_big_batch(kind: str, tmp_path: Path) -> None:
     for micro in (16, 3):
         task = task_for(kind, tmp_path, micro_batch_size=micro)
         model = build(task.recipe.model, seed=1).eval()
-        loss = zero_loss(torch.device("cpu"))
-        for batch in task.batches(1, 0, 1):
-            part = task.loss(model, batch)
-            part.total.backward()
-            loss = loss + part.detached()
-        gradients.append([loss.total, loss.count, *(p.grad for p in model.parameters() if p.grad is not None)])
+        gradients.append(accumulated(task, model))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
@@ -165,15 +158,7 @@ def test_killed_in_the_middle_of_saving(kind: str, own_run: Finished, tmp_path: 
 @pytest.mark.parametrize("kind", RECIPES)
 def test_killed_at_any_time(kind: str, own_run: Finished, tmp_path: Path) -> None:
     recipe, out = RECIPES[kind](own_run(kind).parent), tmp_path / "run"
-    started = time.perf_counter()
-    train(recipe, tmp_path / "timed", quiet=True)
-    takes, chance, deaths = time.perf_counter() - started, random.Random(3), 0
-    for _ in range(20):
-        pid = child(lambda: train(recipe, out, quiet=True))
-        time.sleep(chance.uniform(0.1, 0.9) * takes)
-        os.kill(pid, signal.SIGKILL)
-        deaths += exit_code(pid) == -signal.SIGKILL
-    assert deaths >= 3
+    assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3
     train(recipe, out, quiet=True)
     assert_same_run(own_run(kind), out)
 

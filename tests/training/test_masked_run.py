@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import accumulated
 from tiny_runs import UNDROPPED, figures, resume_state, tiny_masked_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
 from tercet.evaluate.masked import score_masked
 from tercet.models import EncoderOnly, build
-from tercet.objectives import IGNORED, MaskedBatch, zero_loss
+from tercet.objectives import IGNORED, MaskedBatch
 from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.masked import BLOCK, MaskedTask
 from tercet.training.tasks.task import task_of
@@ -83,12 +84,7 @@ def test_accumulation_equals_one_big_batch(tmp_path: Path) -> None:
     for micro in (16, 3):
         task = task_for(tmp_path, changes, micro_batch_size=micro)
         model = build(task.recipe.model, seed=1)
-        loss = zero_loss(torch.device("cpu"))
-        for batch in task.batches(1, 0, 1):
-            part = task.loss(model, batch)
-            part.total.backward()
-            loss = loss + part.detached()
-        gradients.append([loss.total, loss.count, *(p.grad for p in model.parameters() if p.grad is not None)])
+        gradients.append(accumulated(task, model))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 

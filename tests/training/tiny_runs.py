@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import fields
@@ -15,7 +17,7 @@ import torch
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import merge
 from tercet.storage import atomic
-from tercet.training import Interrupted, Recipe, parse_recipe
+from tercet.training import Interrupted, Recipe, parse_recipe, train
 from tercet.training.recipe import RECIPES
 
 # What a run of text or pairs leaves in its folder, beside its lock.
@@ -308,6 +310,20 @@ def child(work: Callable[[], Any]) -> int:
 def exit_code(pid: int) -> int:
     """Of a child, when it has ended; -9 where it was killed."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def killed_at_random(recipe: Recipe, out: Path, *, timed: Path) -> int:
+    """Start the run in `out` twenty times, and kill it each time at some moment of the time that it takes as a whole,
+    as that in `timed` does; how often it was still running."""
+    started = time.perf_counter()
+    train(recipe, timed, quiet=True)
+    takes, chance, deaths = time.perf_counter() - started, random.Random(3), 0
+    for _ in range(20):
+        pid = child(lambda: train(recipe, out, quiet=True))
+        time.sleep(chance.uniform(0.1, 0.9) * takes)
+        os.kill(pid, signal.SIGKILL)
+        deaths += exit_code(pid) == -signal.SIGKILL
+    return deaths
 
 
 def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]:

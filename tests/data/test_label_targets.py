@@ -160,7 +160,7 @@ def test_code_of_a_small_library(tmp_path: Path) -> None:
         "def j():\n"
         '    """Takes a key alone."""\n'  # of two kinds of code
     )
-    assert docstring_code.read_deeds(tmp_path) == [
+    assert docstring_code.read_code_labels(tmp_path) == [
         ("Goes on and on.", ("arguments", "loops", "method", "yields")),
         ("Says nothing at all.", ("method",)),
     ]

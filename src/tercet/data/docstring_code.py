@@ -17,7 +17,7 @@ from tercet.data.docstrings import PARTS, load_rows, parse_library, split_exampl
 from tercet.data.labels import Example, LabelledTexts
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-DEEDS: dict[str, type[ast.AST] | tuple[type[ast.AST], ...]] = {
+LABEL_NODES: dict[str, type[ast.AST] | tuple[type[ast.AST], ...]] = {
     "branches": ast.If,
     "loops": (ast.For, ast.AsyncFor, ast.While),
     "raises": ast.Raise,
@@ -43,7 +43,7 @@ def _split_lines(cache_folder: str) -> dict[str, tuple[Example, ...]]:
 
 @cache
 def _split_code(cache_folder: str) -> dict[str, tuple[Example, ...]]:
-    rows = load_rows(Path(cache_folder), "code.json", [PARTS, "code"], read_deeds)
+    rows = load_rows(Path(cache_folder), "code.json", [PARTS, "code"], read_code_labels)
     return split_examples([Example((text,), tuple(labels)) for text, labels in rows])
 
 
@@ -56,7 +56,7 @@ def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
     )
 
 
-def read_deeds(library: Path) -> list[tuple[str, tuple[str, ...]]]:
+def read_code_labels(library: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Each docstring of a function below the folder `library`, and what its code does, sorted."""
     return unambiguous(
         (text, describe_function(node)) for _, node, text in parse_library(library) if isinstance(node, Function)
@@ -65,7 +65,7 @@ def read_deeds(library: Path) -> list[tuple[str, tuple[str, ...]]]:
 
 def describe_function(node: Function) -> tuple[str, ...]:
     """Of the labels "arguments" (besides self and cls), "method" (it takes self or cls), "returns" (something) and
-    those of `DEEDS` the ones that fit, sorted."""
+    those of `LABEL_NODES` the ones that fit, sorted."""
     given = node.args
     every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     names = {argument.arg for argument in every if argument is not None}
@@ -73,7 +73,7 @@ def describe_function(node: Function) -> tuple[str, ...]:
     if names - {"self", "cls"}:
         labels.add("arguments")
     for part in _own_code(node):
-        labels |= {label for label, kind in DEEDS.items() if isinstance(part, kind)}
+        labels |= {label for label, kind in LABEL_NODES.items() if isinstance(part, kind)}
         if isinstance(part, ast.Return) and not (
             part.value is None or (isinstance(part.value, ast.Constant) and part.value.value is None)
         ):

@@ -33,9 +33,8 @@ def train_by_hand(recipe: LanguageRecipe) -> DecoderOnly:
     base = base_rates(optimizer)
 
     for step in range(plan.steps):
-        # The learning rate is a function of the step, and so is everything random: a resumed run needs no more.
+        # The learning rate is a function of the step; a resumed run needs no more.
         set_rates(optimizer, base, rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=plan.steps))
-        torch.manual_seed(step_seed(spec.seed, step, rank=0))
 
         # This step's rows, in micro-batches that fit into memory.
         numbers, epochs = plan.rows(step)
@@ -45,7 +44,8 @@ def train_by_hand(recipe: LanguageRecipe) -> DecoderOnly:
 
         # Each loss is a sum. Divided by the targets of the whole step, their gradients add up to that of the mean.
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum().clamp(min=1)
-        for batch in batches:
+        for place, batch in enumerate(batches):
+            torch.manual_seed(step_seed(spec.seed, step, micro_batch=place))  # all that is random follows from these
             (causal_loss(model, batch).total * (1 / targets)).backward()
 
         torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm or float("inf"))

@@ -1,5 +1,6 @@
 """Batches of like length: every row once, within the budget, as full as they can be, and the answers in order."""
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.data.batching import batch_by_length, cut_batches, map_by_length, share_rows
+from tercet.data.batching import batch_by_length, cut_batches, cut_rows, deal_micro_batches, map_by_length
 
 LENGTHS = st.lists(st.integers(0, 50), max_size=40)
 TOKENS = st.integers(1, 200)
@@ -53,10 +54,41 @@ def test_an_answer_too_few_and_a_budget_of_nothing_are_refused() -> None:
         batch_by_length([3, 4], 0)
 
 
-@given(n_rows=st.integers(1, 60), n_batches=st.integers(0, 20), world=st.integers(1, 5))
-def test_devices_share_rows_in_equally_many_batches(n_rows: int, n_batches: int, world: int) -> None:
+@given(n_rows=st.integers(1, 60), n_batches=st.integers(0, 20))
+def test_rows_are_cut_into_batches_none_of_them_empty(n_rows: int, n_batches: int) -> None:
     numbers = np.arange(100, 100 + n_rows)
-    shares = [share_rows(numbers, n_batches, rank=rank, world=world) for rank in range(world)]
-    assert sorted(np.concatenate([batch for share in shares for batch in share]).tolist()) == numbers.tolist()
-    assert len({len(share) for share in shares}) == 1
-    assert n_rows < world or all(len(batch) for share in shares for batch in share)
+    batches = cut_rows(numbers, n_batches)
+    assert np.concatenate(batches).tolist() == numbers.tolist()
+    assert len(batches) == max(1, min(n_batches, n_rows))
+    assert all(len(batch) for batch in batches)
+
+
+@given(each=st.integers(1, 9), world=st.integers(1, 6), size=st.integers(1, 5), seed=st.integers(0, 99))
+def test_micro_batches_are_of_like_length_and_each_row_is_in_one(each: int, world: int, size: int, seed: int) -> None:
+    numbers = np.arange(100, 100 + each * world)
+    lengths = np.random.default_rng(seed).integers(1, 50, len(numbers))
+    dealt = [deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world)]
+    assert len({len(batches) for batches in dealt}) == 1
+    batches = [batch for batches in dealt for batch in batches]
+    assert sorted(np.concatenate(batches).tolist()) == numbers.tolist()
+    assert all(1 <= len(batch) <= size for batch in batches)
+    ranges = sorted((int(lengths[batch - 100].min()), int(lengths[batch - 100].max())) for batch in batches)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges))
+
+
+@given(digits=st.integers(0, 4), odd=st.sampled_from([1, 3, 5]), size=st.integers(1, 4), data=st.data())
+def test_ranks_of_any_power_of_two_have_the_same_micro_batches_in_the_same_order(
+    digits: int, odd: int, size: int, data: st.DataObject
+) -> None:
+    """And each half of them is about as long as the other, for they are dealt, not cut."""
+    numbers = np.arange(odd * size << digits)
+    lengths = np.array(data.draw(st.lists(st.integers(1, 99), min_size=len(numbers), max_size=len(numbers))))
+
+    def dealt(world: int) -> list[list[int]]:
+        shares = (deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world))
+        return [batch.tolist() for share in shares for batch in share]
+
+    assert all(dealt(1 << some) == dealt(1) for some in range(digits + 1))
+    if digits:
+        halves = [sum(max(lengths[batch]) for batch in part) for part in np.array_split(np.array(dealt(1)), 2)]
+        assert abs(halves[0] - halves[1]) <= lengths.max()

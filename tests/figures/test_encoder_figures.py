@@ -54,7 +54,9 @@ def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFi
     task: Any = task_of(read_recipe(run), progress=False)
     trained = load_model(run / "last").require("fill")
     model, tokenizer = trained.model.eval(), trained.tokenizer
-    guesses = [guess for batch in task.validation(0, 1) for guess in guesses_of(model, batch)]
+    guesses = [
+        guess for batch in map(task.validation_batch, task.validation_groups()) for guess in guesses_of(model, batch)
+    ]
     special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id}
     counts = Counter(token for token in ids_of(tokenizer, DOCUMENTS) if token not in special)
     n_ids = sum(token not in special for token in range(tokenizer.vocab_size))
@@ -76,7 +78,7 @@ def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFi
     assert scores["most_frequent_accuracy"] == wanted.count(commonest) / n
     assert scores["tokens"] == n
     # Of the tokens of text: those whose place bos and eos took at the ends of a row are none.
-    batches = task.validation(0, 1)
+    batches = list(map(task.validation_batch, task.validation_groups()))
     text = sum(int((batch.inputs == token).sum()) for batch in batches for token in counts) + n
     stray = {int(x) for batch in batches for x in batch.inputs.flatten()} - set(counts) - special
     assert stray == set()

@@ -33,11 +33,11 @@ def steps_by_hand(task: Task) -> Iterator[Step]:
     for step in range(task.plan.steps):
         factor = rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=task.plan.steps)
         set_rates(optimizer, base, factor)
-        torch.manual_seed(step_seed(spec.seed, step, rank=0))
         batches = task.batches(step, 0, 1)
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum().clamp(min=1)
         loss = zero_loss(torch.device("cpu"))
-        for batch in batches:
+        for place, batch in enumerate(batches):
+            torch.manual_seed(step_seed(spec.seed, step, micro_batch=place))
             part = task.loss(model, batch, smoothing=spec.label_smoothing)
             (part.total * (1 / targets)).backward()
             loss = loss + part.detached()
@@ -50,6 +50,10 @@ def steps_by_hand(task: Task) -> Iterator[Step]:
         )  # the first average is the first weights
         average = {name: decay * average.get(name, x) + (1 - decay) * x for name, x in weights.items()}
         yield Step(loss, weights, average)
+
+
+def validation_batches(task: Task) -> list[Any]:
+    return [task.validation_batch(group) for group in task.validation_groups()]
 
 
 def accumulated(task: Task, model: Any) -> list[Tensor]:

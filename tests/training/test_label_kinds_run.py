@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import accumulated
+from by_hand import accumulated, validation_batches
 from tiny_runs import (
     assert_same_run,
     child,
@@ -67,7 +67,7 @@ def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
     task, trained = task_for(kind, out.parent), load_model(out / "last")
     assert isinstance(trained, Encoder)
     scores, logged = score_classifier(trained.model, trained.tokenizer, task.corpus.validation), last_figures(out)
-    batches = task.validation(0, 1)
+    batches = validation_batches(task)
     losses = [task.loss(trained.model.eval(), batch).detached() for batch in batches]
     whole = sum(losses[1:], losses[0])
     assert logged["val/loss"] == pytest.approx(whole.mean.item(), rel=1e-5)

@@ -57,6 +57,7 @@ class RunRecord:
     """Attributes:
     data, tokenizer: their hashes.
     precision, matmul, compile: what `auto` came to.
+    threads: with how many it computes on each device; None where any number will do.
     steps: the run's length when it began; None in a run of an earlier version, where its recipe says it.
     changes: of the recipe, in the order in which they were made; `recipe.yaml` stays as the run began.
     saved: steps of training behind the last save; 0 before the first.
@@ -69,6 +70,7 @@ class RunRecord:
     precision: str
     matmul: Matmul
     compile: str
+    threads: int | None = None
     steps: int | None = None
     changes: tuple[Change, ...] = ()
     saved: int = 0
@@ -85,7 +87,7 @@ class RunRecord:
         plain = {
             "finished": self.finished, "saved": self.saved, "data": self.data, "tokenizer": self.tokenizer,
             "precision": self.precision, "matmul": self.matmul, "compile": self.compile,
-            **({} if self.steps is None else {"steps": self.steps}),
+            **{name: x for name in ("threads", "steps") if (x := getattr(self, name)) is not None},
             **({"changes": [change.to_plain() for change in self.changes]} if self.changes else {}),
             "files": self.files.to_plain(),
         }  # fmt: skip

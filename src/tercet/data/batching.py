@@ -5,6 +5,7 @@ rows beside it; then batches are nothing but a question of memory and time.
 """
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import TypeVar
 
 import numpy as np
@@ -63,6 +64,28 @@ def map_by_length(
     return [answers[number] for number in range(len(lengths))]
 
 
-def share_rows(numbers: np.ndarray, n_batches: int, *, rank: int, world: int) -> list[np.ndarray]:
-    """Device `rank`'s share of rows among `world` devices, in about `n_batches`: every device has equally many."""
-    return np.array_split(numbers[rank::world], max(1, min(n_batches, len(numbers) // world)))
+def cut_rows(numbers: np.ndarray, n_batches: int) -> list[np.ndarray]:
+    """Rows in so many batches of nearly equal size, none of them empty."""
+    return np.array_split(numbers, max(1, min(n_batches, len(numbers))))
+
+
+def cut_share(numbers: np.ndarray, *, rank: int, world: int) -> np.ndarray:
+    """Rank `rank`'s share of a step's rows: one of `world` pieces in their order, so that what two ranks take in a row
+    is what one rank of half as many takes."""
+    return np.array_split(numbers, world)[rank]
+
+
+def deal_micro_batches(
+    numbers: np.ndarray, lengths: np.ndarray, *, size: int, rank: int, world: int
+) -> list[np.ndarray]:
+    """Rank `rank`'s micro-batches of a step's rows (N,), which have these lengths (N,): at most `size` rows each.
+
+    Each half of the step's micro-batches, each quarter and so on is about as long as the others, so that ranks, which
+    take a piece each, wait little for each other: they lie in the order of their numbers' binary digits backwards.
+    """
+    n_batches = world * ceil(len(numbers) / world / size)
+    by_length = np.array_split(numbers[np.argsort(lengths, kind="stable")], n_batches)
+    digits = (n_batches & -n_batches).bit_length() - 1  # the last binary digits, of which each occurs equally often
+    backwards = [int(f"{n:0{digits}b}"[::-1], 2) for n in range(1 << digits)]
+    order = np.concatenate([np.arange(first, n_batches, 1 << digits) for first in backwards])
+    return [by_length[place] for place in cut_share(order, rank=rank, world=world)]

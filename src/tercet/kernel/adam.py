@@ -17,15 +17,23 @@ WORTH = 1 << 17  # numbers from which it is worth having the kernels compiled
 ONE = torch.Size(())
 
 
-def supports_gradients(parameters: Sequence[Tensor]) -> bool:
-    """Whether all these, and their gradients, are ones for the kernels."""
+def supports_gradients(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None] | None = None, *, at_least: int | None = None
+) -> bool:
+    """Whether all these, and their gradients, by default their own, are ones for the kernels, and so many numbers
+    that it is worth it."""
     numbers = 0
-    for p in parameters:
-        gradient = p.grad
+    gradients = [p.grad for p in parameters] if gradients is None else gradients
+    for p, gradient in zip(parameters, gradients, strict=True):
         if gradient is None or not (_is_possible(p, p.shape) and _is_possible(gradient, p.shape)):
             return False
         numbers += p.numel()
-    return numbers >= WORTH and not torch.compiler.is_compiling() and not is_transforming() and library() is not None
+    return (
+        numbers >= (WORTH if at_least is None else at_least)
+        and not torch.compiler.is_compiling()
+        and not is_transforming()
+        and library() is not None
+    )
 
 
 def gradient_norm(tensors: Sequence[Tensor]) -> Tensor:

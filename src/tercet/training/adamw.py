@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from tercet.kernel import adam_, gradient_norm, supports_gradients
 
+Settings = tuple[float, float, float, float, float]  # learning rate, both betas, eps and weight decay
 UNKNOWN = ("amsgrad", "maximize", "capturable", "differentiable")  # options that the kernel does not know
 
 
@@ -21,6 +22,7 @@ class FusedAdamW(torch.optim.AdamW):
     `amsgrad`, `maximize`, `capturable`, `differentiable`, or gradients that a GradScaler has scaled."""
 
     scale = 1.0  # what the next step multiplies gradients by
+    exact = False  # whether the step of a piece must be that of the whole to the last bit, which PyTorch's is not
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -33,13 +35,7 @@ class FusedAdamW(torch.optim.AdamW):
                     cast(Tensor, p.grad).mul_(scale)
             super().step()
             return loss
-        adam_(
-            parameters,
-            [cast(Tensor, p.grad) for p in parameters],
-            *moments(self, parameters),
-            settings=[row for group in self.param_groups for row in _settings(group)],
-            scale=scale,
-        )
+        kernel_step(self, parameters, [row for group in self.param_groups for row in settings(group)], scale=scale)
         return loss
 
     def uses_kernel(self, parameters: list[Tensor]) -> bool:
@@ -47,11 +43,28 @@ class FusedAdamW(torch.optim.AdamW):
         is_plain = not any(group[option] for group in self.param_groups for option in UNKNOWN)
         # A scaler leaves these to the step of whoever multiplies by them as PyTorch's fused kernel does.
         is_scaled = getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None
-        return is_plain and not is_scaled and supports_gradients(parameters)
+        return is_plain and not is_scaled and supports_local_parts(parameters, exact=self.exact)
 
     def updated_parameters(self) -> list[Tensor]:
         """The parameters that the next step updates: those that have gradients."""
         return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether a rank holds a piece of it: a DTensor, whose module takes most of a second to import."""
+    return hasattr(tensor, "full_tensor")
+
+
+def local_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """What this rank has of each."""
+    return [cast(Any, x).to_local() if is_sharded(x) else x for x in tensors]
+
+
+def supports_local_parts(parameters: Iterable[Tensor], *, exact: bool) -> bool:
+    """Whether a step of what this rank has of these is one for the kernel: of few numbers where it must be exact."""
+    parts = [(p, p.grad) for p in parameters if p.grad is not None]
+    gradients = local_parts(g for _, g in parts)
+    return supports_gradients(local_parts(p for p, _ in parts), gradients, at_least=0 if exact else None)
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
@@ -72,7 +85,15 @@ def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor
     return [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [s["step"] for s in states]
 
 
-def _settings(group: dict[str, Any]) -> list[tuple[float, float, float, float, float]]:
+def kernel_step(optimizer: Optimizer, parameters: list[Tensor], rows: list[Settings], *, scale: float = 1.0) -> None:
+    """A step of what this rank has of the parameters, with their `settings`, by the kernel."""
+    gradients = local_parts(cast(Tensor, p.grad) for p in parameters)
+    states = map(local_parts, moments(optimizer, parameters))
+    adam_(local_parts(parameters), gradients, *states, settings=rows, scale=scale)
+
+
+def settings(group: dict[str, Any]) -> list[Settings]:
+    """Of each parameter of the group that has a gradient, what the kernel is told."""
     row = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
     return [row] * sum(p.grad is not None for p in group["params"])
 
@@ -80,13 +101,30 @@ def _settings(group: dict[str, Any]) -> list[tuple[float, float, float, float, f
 def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: float) -> Tensor:
     """Scale all gradients, those of this optimizer, to a norm of at most `limit`, in place or in its next step.
 
+    Of an exact optimizer, the same for pieces of gradients as for whole ones, to the last bit.
+
     Pascanu et al., "On the difficulty of training recurrent neural networks" (2013), algorithm 1.
 
     Returns:
         (): their norm before.
     """
-    if not isinstance(optimizer, FusedAdamW) or not optimizer.uses_kernel(optimizer.updated_parameters()):
+    parameters = list(parameters)
+    kernel = optimizer if isinstance(optimizer, FusedAdamW) else None
+    if kernel is not None and not kernel.uses_kernel(kernel.updated_parameters()):
+        kernel = None
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if getattr(optimizer, "exact", False):
+        from tercet.training.exact_norm import exact_norm
+
+        norm = exact_norm(gradients)
+    elif kernel is not None and not any(map(is_sharded, gradients)):
+        norm = gradient_norm(gradients)
+    else:
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
-    norm = gradient_norm([p.grad for p in parameters if p.grad is not None])
-    optimizer.scale = min(1.0, limit / (float(norm) + 1e-6))
+    scale = min(1.0, limit / (float(norm) + 1e-6))
+    if kernel is not None:
+        kernel.scale = scale
+    elif scale < 1.0:
+        for gradient in local_parts(gradients):
+            gradient.mul_(scale)
     return norm

@@ -17,12 +17,15 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def describe_arithmetic(*, accelerator: str, precision: str, matmul: str, compiled: bool) -> dict[str, str]:
+def describe_arithmetic(
+    *, accelerator: str, precision: str, matmul: str, compiled: bool, ranks: int = 1
+) -> dict[str, str]:
     """What decides how this process rounds.
 
     Args:
         accelerator: cpu, cuda or mps.
         precision, matmul: as settled for the run.
+        ranks: whose gradients are added up; 1 where their number changes nothing.
     """
     device = torch.cuda.get_device_name() if accelerator == "cuda" else accelerator
     return {
@@ -35,6 +38,7 @@ def describe_arithmetic(*, accelerator: str, precision: str, matmul: str, compil
         "precision": precision,
         "matmul": matmul,
         "compiled": "yes" if compiled else "no",
+        **({} if ranks == 1 else {"ranks": str(ranks)}),
         **{name: value for name in VARIABLES if (value := os.environ.get(name))},
     }
 

@@ -65,7 +65,7 @@ def fit(
     recipe, steps = task.recipe, task.plan.steps
     spec = recipe.training
     if compiled:
-        compile_in_place(model, sharded=spec.strategy == "fsdp")
+        compile_in_place(model, sharded=spec.is_sharded)
     if start.weights is not None:
         if start.weights.adapter is None:
             model.load_state_dict(start.weights.model.state_dict())
@@ -83,7 +83,7 @@ def fit(
         MetricsAction(validation, task.plan, spec.log_every, spent=metrics.seconds_spent()),
         *([] if quiet else [bar, PlateauWarning(validation)]),
         *([SampleWriter(validation, out / "samples", lambda module: task.sample(module.eval_model))]
-          if recipe.task.has_samples and spec.strategy != "fsdp" else []),
+          if recipe.task.has_samples and not spec.is_sharded else []),
         interruption,
         CheckpointWriter(validation, spec.save_every, export, checkpoints.state_path, save_record),
     ]  # fmt: skip
@@ -95,6 +95,7 @@ def fit(
             num_nodes=spec.nodes,
             strategy=_strategy(recipe),
             precision=PRECISIONS[precision],
+            deterministic=(spec.exact and accelerator(spec) == "cuda") or None,
             max_steps=steps,
             logger=[metrics, *_loggers(recipe, out)],
             callbacks=[interruption, StepActions(*actions)],
@@ -124,11 +125,11 @@ def _arithmetic_so_far(start: Start, now: Mapping[str, str]) -> list[Mapping[str
 
 def _strategy(recipe: Recipe) -> str | Strategy:
     spec = recipe.training
-    if spec.strategy == "fsdp":
+    if spec.is_sharded:
         return ModelParallelStrategy(
             data_parallel_size=spec.world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
         )
-    return "ddp" if spec.strategy == "ddp" or spec.world_size > 1 else "auto"
+    return "ddp" if spec.world_size > 1 else "auto"
 
 
 def _loggers(recipe: Recipe, out: Path) -> list[Logger]:

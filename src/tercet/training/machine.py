@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -14,6 +15,7 @@ from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from tercet.config import UserError
+from tercet.kernel import library
 from tercet.models import AnyModel, stacks_of
 from tercet.training.plan import Plan
 from tercet.training.specs import TrainingSpec
@@ -43,6 +45,16 @@ def accelerator(spec: TrainingSpec) -> str:
             f"set training.devices lower, or training.accelerator=cpu"
         )
     return name
+
+
+def check_exact(spec: TrainingSpec) -> None:
+    """Raises:
+    UserError: where a step of a piece of the weights would not be that of the whole to the last bit.
+    """
+    if spec.exact and spec.is_sharded and accelerator(spec) == "cpu" and library() is None:
+        raise UserError(
+            "training.exact with fsdp needs the compiled kernels on a CPU, and there is no compiler; set ddp"
+        )
 
 
 def rank(spec: TrainingSpec) -> int:
@@ -82,7 +94,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, st
     if lasts < WORTH_COMPILING:
         return "never", f"about {lasts:.0f} s of training, too short to pay for it"
     try:
-        compile_in_place(trial, sharded=spec.strategy == "fsdp")
+        compile_in_place(trial, sharded=spec.is_sharded)
         compiled = len(batches) * _seconds(forward_and_backward, warmup=3, repeats=8)
     except Exception as error:  # whatever the compiler lacks here, training goes on without it
         return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
@@ -125,7 +137,7 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
     if compiled:
-        compile_in_place(trial, sharded=spec.strategy == "fsdp")
+        compile_in_place(trial, sharded=spec.is_sharded)
     optimizer = spec.optimizer.build(trial)
     reduced = _reduced(device, precision)
     reading, passes, updating = list[float](), list[float](), list[float]()
@@ -144,18 +156,18 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
         optimizer.zero_grad()
         if _clock() - started > MEASURED and len(passes) > FIRST + 1 and len(updating) > 1:
             break
-    groups = task.validation(0, world)
+    groups = task.validation_groups()
     with torch.no_grad(), reduced, torch.compiler.set_stance("force_eager"):
         trial.eval()
-        batch = move_data_to_device(groups[len(groups) // 2], device)
-        validating = min(_timed(lambda: task.validate_batch(trial, batch))[1] for _ in range(2)) * len(groups)
+        batch = move_data_to_device(task.validation_batch(groups[len(groups) // 2]), device)
+        a_batch = min(_timed(lambda: task.validate_batch(trial, batch))[1] for _ in range(2))
     torch.compiler.reset()
     per_unit = len(task.batches(0, 0, world)) // plan.units  # micro-batches of a device in a unit
     # What came first, compiled or found its kernels; of the rest the mean, for shapes may differ.
     return Speed(
         a_unit=statistics.fmean(reading) + per_unit * statistics.fmean(passes[FIRST:]),
         a_step=statistics.fmean(updating[1:]),
-        a_validation=validating,
+        a_validation=a_batch * ceil(len(groups) / world),
     )
 
 

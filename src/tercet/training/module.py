@@ -2,7 +2,7 @@
 
 A step takes its whole batch at once, in micro-batches whose sums and counts add up, so that accumulating four small
 batches on two machines moves the weights as one big batch on one machine would. Everything random in a step follows
-from (seed, step, rank): a resumed run, or one that also validates, draws the same dropout.
+from (seed, step, micro-batch): a resumed run, one that also validates, or one of other devices draws the same dropout.
 """
 
 from typing import Any, cast
@@ -18,6 +18,7 @@ from tercet.models import AnyModel, blocks_of
 from tercet.objectives import Loss, count_targets, zero_loss
 from tercet.training.adamw import clip_gradients
 from tercet.training.optimizers import base_rates, set_rates
+from tercet.training.reduction import Reduction, reduction_of
 from tercet.training.schedules import rate_factor
 from tercet.training.tasks.task import Task
 
@@ -41,17 +42,22 @@ class TrainingModule(pl.LightningModule):
         self.last = zero_loss(torch.device("cpu"))  # of the last step, over all devices
         self.last_norm: Tensor | None = None
         self.base_rates: list[float] = []
+        self.reduction: Reduction
 
     def configure_model(self) -> None:
-        if self.spec.strategy == "fsdp" and not self.base_rates:
+        if self.spec.is_sharded and not self.base_rates:
             _shard(self.model, cast(Any, self.trainer.strategy).device_mesh["data_parallel"])
 
     def configure_optimizers(self) -> Optimizer:
         optimizer = self.spec.optimizer.build(self.model)
+        cast(Any, optimizer).exact = self.spec.exact
         self.base_rates = base_rates(optimizer)
         return optimizer
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if not self.spec.is_sharded:
+            for state in checkpoint["optimizer_states"]:
+                self._renumber(state)
         # The run's own copy of the pretrained model has the weights that are frozen beside an adapter.
         for name in self._frozen:
             checkpoint["state_dict"].pop(name, None)
@@ -60,6 +66,21 @@ class TrainingModule(pl.LightningModule):
         if frozen := self._frozen:  # sharded weights come another way, and none of them is frozen
             own = self.state_dict()
             checkpoint["state_dict"].update({name: own[name] for name in frozen})
+
+    def _renumber(self, state: dict[str, Any]) -> None:
+        """An optimizer's state with the numbers that parameters have in the model, not in its groups: as it is saved of
+        sharded ones, so that a run may go on under either strategy. Whoever loads it goes by the groups' lists."""
+        number = {id(p): place for place, p in enumerate(self.parameters())}
+        groups = cast(Any, self.optimizers()).param_groups
+        new = {
+            old: number[id(p)]
+            for group, saved in zip(groups, state["param_groups"], strict=True)
+            for old, p in zip(saved["params"], group["params"], strict=True)
+        }
+        state["state"] = {new[old]: of_one for old, of_one in sorted(state["state"].items(), key=lambda x: new[x[0]])}
+        state["param_groups"] = [
+            {**saved, "params": [new[old] for old in saved["params"]]} for saved in state["param_groups"]
+        ]
 
     @property
     def _frozen(self) -> list[str]:
@@ -77,6 +98,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         self.tokens_seen = self.task.tokens_before(self.global_step)
+        self.reduction = reduction_of(self.model, cast(Any, self.trainer.strategy).model, self.spec)
 
     def training_step(self, batches: list[Any], step: int) -> None:
         optimizer = cast(Optimizer, self.optimizers())
@@ -84,16 +106,18 @@ class TrainingModule(pl.LightningModule):
         total = self.task.plan.planned_at(step)
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=total)
         set_rates(optimizer, self.base_rates, factor)
-        torch.manual_seed(step_seed(self.spec.seed, step, self.global_rank))
         targets = torch.stack([count_targets(batch.targets) for batch in batches]).sum()
         targets = self._over_all_devices(targets).clamp(min=1)
-        loss = zero_loss(self.device)
-        for batch in batches:
+        losses, first = list[Tensor](), self.global_rank * len(batches)
+        for place, batch in enumerate(batches):
+            torch.manual_seed(step_seed(self.spec.seed, step, micro_batch=first + place))
             part = self.task.loss(self.model, batch, smoothing=self.spec.label_smoothing)
-            # Strategies take the mean of the devices' gradients; times their number makes it the sum again.
-            self.manual_backward(part.total * (self.trainer.world_size / targets))
-            loss = loss + part.detached()
-        self.last = Loss(self._over_all_devices(loss.total), self._over_all_devices(loss.plain), targets)
+            share = part.total * (self.reduction.scale / targets)
+            with self.reduction.micro_batch(share, place, len(batches)):
+                self.manual_backward(share)
+            losses.append(torch.stack([part.total.detach(), part.plain]))
+        total, plain = self.reduction.sum(losses)
+        self.last = Loss(total, plain, targets)
         self._check(self.last.total, "the loss")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -131,9 +155,9 @@ class TrainingModule(pl.LightningModule):
         return cast(Tensor, self.trainer.strategy.reduce(value.to(self.device), reduce_op="sum"))
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """A seed of its own for each (seed, step, rank)."""
-    return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**63
+def step_seed(seed: int, step: int, micro_batch: int) -> int:
+    """A seed of its own for each (seed, step, micro-batch)."""
+    return ((seed * 1_000_003 + step) * 65_537 + micro_batch) % 2**63
 
 
 def _moving_average(model: AnyModel, decay: float) -> AveragedModel:

@@ -22,7 +22,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from tercet.training.adamw import evaluate_closure, moments
+from tercet.training.adamw import (
+    evaluate_closure,
+    is_sharded,
+    kernel_step,
+    local_parts,
+    moments,
+    settings,
+    supports_local_parts,
+)
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximise the slope at zero: small singular values grow fastest
 AT_ONCE = 5  # iterations on one Gram matrix: what rounding adds to its zeros grows twelvefold in each
@@ -33,6 +41,8 @@ class MuonAdamW(Optimizer):
     groups: parameter groups; one with `muon=True` holds matrices and takes `lr`, `momentum`, `weight_decay`; the
         others take `lr`, `betas`, `eps`, `weight_decay`.
     """
+
+    exact = False  # as AdamW's
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
         defaults = {
@@ -64,25 +74,30 @@ class MuonAdamW(Optimizer):
                 gradient = cast(Tensor, p.grad)
                 if "momentum" not in state:
                     state["momentum"] = torch.zeros_like(gradient)
-                state["momentum"].lerp_(gradient, 1 - group["momentum"])
-                updates.append(gradient.lerp(state["momentum"], group["momentum"]))  # Nesterov
+                # One rounding at a time: of a piece of a matrix it comes to the same as of the whole.
+                new = gradient * (1 - group["momentum"])
+                state["momentum"].mul_(group["momentum"]).add_(new)
+                updates.append(state["momentum"] * group["momentum"] + new)  # Nesterov
             scale = max(1.0, shape[0] / shape[1]) ** 0.5
             for p, update in zip(same, _orthogonalise_all(updates, group["iterations"]), strict=True):
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(update.to(p.dtype), alpha=-group["lr"] * scale)
+                p.sub_(update.to(p.dtype) * (group["lr"] * scale))
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         if not parameters:
             return
-        means, squares, steps = moments(self, parameters)
+        if supports_local_parts(parameters, exact=self.exact):
+            kernel_step(self, parameters, settings(group))
+            return
+        means, squares, steps = map(local_parts, moments(self, parameters))
         adamw(
-            parameters,
-            [cast(Tensor, p.grad) for p in parameters],
+            local_parts(parameters),
+            local_parts(cast(Tensor, p.grad) for p in parameters),
             means,
             squares,
             [],
             steps,
-            fused=not any(_sharded(p) for p in parameters),
+            fused=True,
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -138,7 +153,7 @@ def _by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C
 
 def _orthogonalise_all(updates: list[Tensor], iterations: int) -> list[Tensor]:
     first = updates[0]
-    if not _sharded(first):
+    if not is_sharded(first):
         return list(orthogonalise(torch.stack(updates), iterations))
 
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -147,7 +162,3 @@ def _orthogonalise_all(updates: list[Tensor], iterations: int) -> list[Tensor]:
     whole = orthogonalise(torch.stack([cast(DTensor, u).full_tensor() for u in updates]), iterations)
     mesh, placements = cast(DTensor, first).device_mesh, cast(DTensor, first).placements
     return [distribute_tensor(u, mesh, placements) for u in whole]
-
-
-def _sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # a DTensor, whose module takes most of a second to import

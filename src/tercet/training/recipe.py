@@ -61,6 +61,8 @@ class Recipe:
         if self.training.strategy == "fsdp" and self.adapter is not None:
             raise ValueError("adapter is not tried with fsdp, and needs another training.strategy")
         self.task.check_batches(self.training.world_size, ramp=self.training.batch_ramp is not None)
+        if self.training.exact:
+            self.task.check_exact(self.training.world_size)
         if self.training.strategy == "fsdp" and self.task.best_by in ("bleu", "f1", "pearson", "spearman"):
             raise ValueError(
                 "with fsdp no device has the whole model: "

@@ -19,9 +19,17 @@ from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder, refusal, write_atomically
 from tercet.training.checkpoints import METRICS, Checkpoints
+from tercet.training.launch import as_launched
 from tercet.training.pretrained import load_pretrained_weights, pretrained_folder, save_copy
 from tercet.training.recipe import Recipe
-from tercet.training.run_changes import can_go_on, check_length, describe_end, list_changes, plan_with_changes
+from tercet.training.run_changes import (
+    can_go_on,
+    check_devices,
+    check_length,
+    describe_end,
+    list_changes,
+    plan_with_changes,
+)
 from tercet.training.run_folder import (
     Start,
     check_finished,
@@ -93,7 +101,7 @@ def train(
         RunDiverged: where the loss is no longer a number.
         Interrupted: after a Ctrl-C or SIGTERM, when everything is saved.
     """
-    out = Path(out)
+    out, recipe = Path(out), as_launched(recipe)
     _check_together({"--from-weights": from_weights, "--restart": restart, "--exact": exact, "--more": more is not None,
                      "--until": until is not None})  # fmt: skip
     before, now = None, recipe
@@ -126,6 +134,7 @@ def train(
             record = replace(record, steps=plan_with_changes(task.plan, now.training, record).steps)
         changes: tuple[Change, ...] = ()
         if before is not None:
+            check_devices(out, now, recipe)
             check_length(out, now, recipe, record, task.plan.steps)
             step = record.saved if record.finished and not longer else start.step
             changes = list_changes(now, recipe, step=step, steps=task.plan.steps)
@@ -148,6 +157,7 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
     from tercet.checkpoint import load_model
     from tercet.kernel import warm_up
     from tercet.models import build, stacks_of
+    from tercet.training.machine import check_exact
     from tercet.training.tasks.task import task_of
 
     old = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
@@ -167,6 +177,7 @@ def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Tra
             log(f"{taken.describe(of)}; {_describe_sizes(task.recipe.model, old.model.spec)}", quiet)
     set_trainable(model, recipe, new)
     warm_up()  # before anything is timed, and after every mistake has been told
+    check_exact(recipe.training)
     return task, model, old
 
 
@@ -183,6 +194,8 @@ def _train(
     quiet: bool,
 ) -> None:
     """Train from `start` on; `changes` are those of the record that are not written down yet."""
+    import torch
+
     from tercet.checkpoint.metrics import read_metrics
     from tercet.plots import NothingToDraw, plot_loss, save
     from tercet.training.arithmetic import describe_arithmetic
@@ -192,9 +205,13 @@ def _train(
     from tercet.training.module import NonFiniteLoss
 
     recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
+    spec = recipe.training
+    if record.threads is not None:
+        torch.set_num_threads(record.threads)
     arithmetic = describe_arithmetic(
-        accelerator=accelerator(recipe.training), precision=record.precision, matmul=record.matmul, compiled=compiled
-    )
+        accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=compiled,
+        ranks=1 if spec.exact else spec.world_size,
+    )  # fmt: skip
     if primary:
         length = explain_length(out, task, changes, exact=exact)
         report_changes(changes, quiet)
@@ -250,6 +267,8 @@ def _settle(
     out: Path, task: "Task", model: "AnyModel", old: "Trained | None", quiet: bool, arithmetic: Mapping[str, Any] | None
 ) -> RunRecord:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
+    import torch
+
     from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
     from tercet.training.machine import choose_compile, speed, wait_for_file
 
@@ -283,7 +302,7 @@ def _settle(
         save_copy(old, out)
     record = RunRecord(
         data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
-        steps=task.plan.steps,
+        threads=torch.get_num_threads() if spec.exact else None, steps=task.plan.steps,
     ).saved_at(out, 0)  # fmt: skip
     record.write(out)
     return record

@@ -20,12 +20,14 @@ from tercet.training.recipe import Recipe, parse_recipe
 from tercet.training.recipe_files import LENGTHS
 from tercet.training.schedules import rate_factor
 from tercet.training.specs import LoggingSpec, TrainingSpec
+from tercet.training.tasks.specs import TranslationTaskSpec
 
 if TYPE_CHECKING:
     from tercet.training.plan import Plan
 
 KEYS = ("validate_every", "save_every", "log_every", "keep", "patience")  # of `training`, beside its length
-MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS))
+MACHINES = ("devices", "nodes", "strategy")  # of `training`: what it runs on, which each start says anew
+MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS, *MACHINES))
 
 
 def read_recipe(run: Path | str) -> Recipe:
@@ -69,6 +71,8 @@ def keep_changes(given: Recipe, begun: Recipe, now: Recipe) -> Recipe:
     lengths = [f"training.{key}" for key in LENGTHS]  # one choice: they stay or go together
     if any(told[key] != at_first[key] for key in lengths):
         values |= {key: told[key] for key in lengths}
+    machines = [f"training.{key}" for key in MACHINES]
+    values |= {key: told[key] for key in told if key in machines}
     values |= {key: told[key] for key in told if key not in lengths and told[key] != at_first[key]}
     return _with_values(given, values)
 
@@ -125,6 +129,21 @@ def check_length(out: Path, old: Recipe, new: Recipe, record: RunRecord | None, 
         raise UserError(
             f"{out} has taken {record.saved:,} steps, so that {steps:,} in all leave none; give a larger --until"
         )
+
+
+def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
+    """Raises:
+    UserError: where a run is to have another number of devices, and the order of its data follows from that.
+    """
+    if old.training.world_size == new.training.world_size:
+        return
+    if new.training.batch_ramp is not None:
+        why = "its batch grows by a micro-batch on each device (training.batch_ramp)"
+    elif isinstance(new.task, TranslationTaskSpec) and new.task.micro_batch_tokens is None:
+        why = "its buckets are a device's share of a batch, for task.micro_batch_tokens is not set"
+    else:
+        return
+    raise UserError(f"{out} was begun on {old.training.world_size} devices and stays there: {why}")
 
 
 def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Change, ...]:
@@ -208,7 +227,7 @@ def _values(recipe: Recipe) -> dict[str, Any]:
     """What may change, by the path of its key."""
 
     def pairs() -> Iterator[tuple[str, Any]]:
-        for key in (*LENGTHS, *KEYS):
+        for key in (*LENGTHS, *KEYS, *MACHINES):
             yield f"training.{key}", getattr(recipe.training, key)
         for field in fields(LoggingSpec):
             yield f"logging.{field.name}", getattr(recipe.logging, field.name)

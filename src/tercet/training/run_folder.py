@@ -19,6 +19,7 @@ from tercet.training.recipe import Recipe
 from tercet.training.recipe_files import LENGTHS
 from tercet.training.run_changes import (
     KEYS,
+    MACHINES,
     MAY_CHANGE,
     apply_changes,
     check_length,
@@ -80,7 +81,7 @@ def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool
             for key in ("labels", "target_mean", "target_std"):  # the data's
                 settings["model"]["classifier"].pop(key)
         del settings["logging"]
-        for key in (*LENGTHS, *KEYS):
+        for key in (*LENGTHS, *KEYS, *MACHINES):
             del settings["training"][key]
     if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of what it was begun with
         new["pretrained"] = old["pretrained"]

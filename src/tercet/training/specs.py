@@ -40,7 +40,10 @@ class TrainingSpec:
         validate_every, save_every, log_every: in steps.
         keep: of the checkpoints to go on from, the newest so many.
         patience: stop after so many validations without a better one; null for never.
-        accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one.
+        accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one, and ddp where there are
+            several devices. They may change in a run.
+        exact: end with the same weights to the last bit whatever `devices`, `nodes` and `strategy` are and become:
+            micro-batches' gradients are added up in one order. Slower.
     """
 
     max_steps: Steps | None = None
@@ -65,15 +68,29 @@ class TrainingSpec:
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
     devices: Machines = 1
     nodes: Machines = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    strategy: Literal["auto", "single", "ddp", "fsdp"] = "auto"
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if [self.max_steps, self.max_epochs, self.max_hours].count(None) != 2:
             raise ValueError("set exactly one of max_steps, max_epochs and max_hours; null takes another back")
         if isinstance(self.schedule, Noam | InverseSquareRoot) and not self.warmup_steps:
             raise ValueError(f"the {self.schedule.kind} schedule needs warmup_steps, such as 4000")
+        if self.strategy == "single" and self.world_size > 1:
+            raise ValueError(
+                f"strategy=single is for one device, and there are {self.world_size}; set ddp, fsdp or auto"
+            )
         if self.strategy == "fsdp" and self.ema is not None:
             raise ValueError("with fsdp no device has the whole model: ema needs another strategy")
+        if self.exact and self.batch_ramp is not None:
+            raise ValueError("exact: a batch_ramp grows by a micro-batch on each device; leave one of them out")
+        if self.exact and self.precision == "fp16":
+            raise ValueError("exact: the scale of fp16's losses depends on the devices; set precision to bf16 or fp32")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each device has a piece of the weights."""
+        return self.strategy == "fsdp" and self.world_size > 1
 
     @property
     def world_size(self) -> int:

@@ -116,24 +116,41 @@ class Validation(StatefulAction):
     def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         """The loss, without label smoothing, so that its exponential is the perplexity, and what is counted beside."""
         module.eval()
+        rank, world = trainer.global_rank, trainer.world_size
+        groups = self.task.validation_groups()
         parts: dict[str, list[Tensor]] = {}  # of each batch; asking a GPU for them one by one would make it wait
         # These batches have other shapes than training ones: not worth a compilation of their own.
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
-            for batch in self.task.validation(trainer.global_rank, trainer.world_size):
+            for first in range(
+                0, len(groups), world
+            ):  # where weights are sharded, all ranks call the model equally often
+                batch = self.task.validation_batch(groups[min(first + rank, len(groups) - 1)])
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
                 loss, beside = self.task.validate_batch(module.eval_model, on_device)
                 for name, value in {"count": loss.count, "loss": loss.plain, **beside}.items():
                     parts.setdefault(name, []).append(value)
         module.train()
-        # In float64, for float32 knows no odd number above 2^24; a device may have none, so they are summed on the CPU.
-        where = module.device if trainer.world_size > 1 else torch.device("cpu")
-        sums = {name: torch.stack(values).cpu().double().sum().to(where) for name, values in parts.items()}
-        totals = {name: float(cast(Tensor, trainer.strategy.reduce(x, reduce_op="sum"))) for name, x in sums.items()}
+        totals = dict(
+            zip(parts, self._over_all_batches(trainer, module, list(parts.values()), len(groups)), strict=True)
+        )
         targets = max(1.0, totals.pop("count"))
         return {f"val/{name}": value / targets for name, value in totals.items()}
 
+    def _over_all_batches(
+        self, trainer: pl.Trainer, module: TrainingModule, parts: list[list[Tensor]], n_batches: int
+    ) -> list[float]:
+        """The sums of this rank's figures and all others': in the order of the batches, whoever worked them out, and in
+        float64, for float32 knows no odd number above 2^24. A GPU may have none, so they are summed on the CPU."""
+        own = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (figures, batches of a rank)
+        every = torch.zeros(len(parts), n_batches, dtype=torch.float64)
+        mine = every[:, trainer.global_rank :: trainer.world_size]
+        mine.copy_(own[:, : mine.shape[1]])
+        if trainer.world_size > 1:  # what others have is 0 here
+            every = cast(Tensor, trainer.strategy.reduce(every.to(module.device), reduce_op="sum")).cpu()
+        return every.sum(1).tolist()
+
     def _scores(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
-        if module.spec.strategy == "fsdp":  # no device has the whole model to write with
+        if module.spec.is_sharded:  # no device has the whole model to write with
             return {}
         with torch.compiler.set_stance("force_eager"):
             scores = self.task.scores(module.eval_model) if trainer.is_global_zero else {}

@@ -14,7 +14,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Conversations, conversation_rows, prepare_conversations
-from tercet.data.batching import BATCH_TOKENS, share_rows
+from tercet.data.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
 from tercet.generation import Sampling
 from tercet.generation.stream import stream
 from tercet.generation.text import end_ids
@@ -41,14 +41,13 @@ class ChatTask:
         self.rows, self.held_out = (part.learnable(self.length) for part in (corpus.train, corpus.validation))
         self.lengths = np.minimum(corpus.train.lengths[self.rows] - 1, self.length)  # inputs of each row
         self.tokens = RowSums(self.lengths)
-        world = recipe.training.world_size
-        for part, rows, least in (("training", self.rows, 1), ("validation", self.held_out, world)):
-            if len(rows) < least:
+        for part, rows in (("training", self.rows), ("validation", self.held_out)):
+            if not len(rows):
                 raise UserError(
-                    f"{corpus.name}: {len(rows)} {part} conversations have an answer within model.max_len="
-                    f"{self.length}, and {least} must; give more or shorter ones, or set model.max_len larger"
+                    f"{corpus.name}: no {part} conversation has an answer within model.max_len={self.length}; "
+                    "give more or shorter ones, or set model.max_len larger"
                 )
-        self.micro = spec.micro_batch(world)
+        self.micro = spec.micro_batch(recipe.training.world_size)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
         self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
 
@@ -67,20 +66,19 @@ class ChatTask:
 
     def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
         numbers, _ = self.plan.rows(step)
-        mine = numbers[np.argsort(self.lengths[numbers], kind="stable")][rank::world]
-        groups = (mine[i : i + self.micro] for i in range(0, len(mine), self.micro))
+        groups = deal_micro_batches(numbers, self.lengths[numbers], size=self.micro, rank=rank, world=world)
         return [self._batch(self.corpus.train, self.rows[group]) for group in groups]
 
     def tokens_before(self, step: int) -> int:
         return self.tokens.before(self.plan, step)
 
-    def validation(self, rank: int, world: int) -> list[CausalBatch]:
-        held_out = self.corpus.validation
-        lengths = np.minimum(held_out.lengths[self.held_out] - 1, self.length)
+    def validation_groups(self) -> list[np.ndarray]:
+        lengths = np.minimum(self.corpus.validation.lengths[self.held_out] - 1, self.length)
         sorted_by_length = self.held_out[np.argsort(lengths, kind="stable")]
-        n_batches = ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS / world)
-        groups = share_rows(sorted_by_length, n_batches, rank=rank, world=world)
-        return [self._batch(held_out, group) for group in groups]
+        return cut_rows(sorted_by_length, ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS))
+
+    def validation_batch(self, group: np.ndarray) -> CausalBatch:
+        return self._batch(self.corpus.validation, group)
 
     def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
         return causal_loss(model, batch, smoothing=smoothing)

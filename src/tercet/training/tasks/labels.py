@@ -14,7 +14,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Labelled, labelled_rows, prepare_labelled
-from tercet.data.batching import BATCH_TOKENS, share_rows
+from tercet.data.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.tasks.labels import score_classifier
@@ -52,15 +52,9 @@ class LabelsTask:
         self.head = self.recipe.classifier
         self.lengths = np.minimum(corpus.train.lengths + 2, self.length)
         self.tokens = RowSums(self.lengths)
-        world = recipe.training.world_size
-        self.micro = recipe.task.micro_batch(world)
+        self.micro = recipe.task.micro_batch(recipe.training.world_size)
         self.plan = plan_of(recipe.training, len(corpus.train), batch=recipe.task.batch_size, micro=self.micro)
         self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
-        if len(corpus.validation) < world:
-            raise UserError(
-                f"{len(corpus.validation)} validation texts, and each of {world} devices needs one; "
-                "give more texts, or set training.devices lower"
-            )
 
     def describe(self) -> str:
         corpus, scale = self.corpus, self.corpus.scale
@@ -78,20 +72,19 @@ class LabelsTask:
 
     def batches(self, step: int, rank: int, world: int) -> list[LabelledBatch]:
         numbers, _ = self.plan.rows(step)
-        mine = numbers[np.argsort(self.lengths[numbers], kind="stable")][rank::world]
-        groups = (mine[i : i + self.micro] for i in range(0, len(mine), self.micro))
+        groups = deal_micro_batches(numbers, self.lengths[numbers], size=self.micro, rank=rank, world=world)
         return [self._batch(self.corpus.train, group) for group in groups]
 
     def tokens_before(self, step: int) -> int:
         return self.tokens.before(self.plan, step)
 
-    def validation(self, rank: int, world: int) -> list[LabelledBatch]:
-        held_out = self.corpus.validation
-        lengths = np.minimum(held_out.lengths + 2, self.length)
+    def validation_groups(self) -> list[np.ndarray]:
+        lengths = np.minimum(self.corpus.validation.lengths + 2, self.length)
         sorted_by_length = np.argsort(lengths, kind="stable")
-        n_batches = ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS / world)
-        groups = share_rows(sorted_by_length, n_batches, rank=rank, world=world)
-        return [self._batch(held_out, group) for group in groups]
+        return cut_rows(sorted_by_length, ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS))
+
+    def validation_batch(self, group: np.ndarray) -> LabelledBatch:
+        return self._batch(self.corpus.validation, group)
 
     def loss(self, model: EncoderOnly, batch: LabelledBatch, *, smoothing: float = 0.0) -> Loss:
         return classify_loss(model, batch, smoothing=smoothing)

@@ -3,17 +3,19 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from tercet.checkpoint import Card, Trained, save_model
 from tercet.config import UserError
 from tercet.data import Windows, prepare
+from tercet.data.batching import cut_share
 from tercet.generation import Sampling, encode_prompt, generate
 from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, collate_windows
 from tercet.training.plan import plan_of
 from tercet.training.recipe import LanguageRecipe
-from tercet.training.tasks.text_rows import row_tokens, share_windows, spread, training_rows
+from tercet.training.tasks.text_rows import group_windows, row_tokens, spread, training_rows
 
 
 class LanguageTask:
@@ -45,7 +47,7 @@ class LanguageTask:
         return f"{len(self.corpus.train):,} training tokens"
 
     def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
-        numbers, epochs = (of_all[rank::world] for of_all in self.plan.rows(step))
+        numbers, epochs = (cut_share(of_all, rank=rank, world=world) for of_all in self.plan.rows(step))
         shifts = self.plan.shifts(epochs, self.length)
         return [
             collate_causal(self.rows.batch(numbers[i : i + self.micro], shifts[i : i + self.micro]))
@@ -55,9 +57,11 @@ class LanguageTask:
     def tokens_before(self, step: int) -> int:
         return self.tokens.before(self.plan, step)
 
-    def validation(self, rank: int, world: int) -> list[CausalBatch]:
-        groups = share_windows(self.chosen, self.length, rank=rank, world=world)
-        return [collate_windows(self.windows.batch(group)) for group in groups]
+    def validation_groups(self) -> list[np.ndarray]:
+        return group_windows(self.chosen, self.length)
+
+    def validation_batch(self, group: np.ndarray) -> CausalBatch:
+        return collate_windows(self.windows.batch(group))
 
     def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
         return causal_loss(model, batch, smoothing=smoothing)

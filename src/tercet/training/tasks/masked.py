@@ -32,7 +32,7 @@ from tercet.objectives import (
 )
 from tercet.training.plan import plan_of
 from tercet.training.recipe import MaskedRecipe
-from tercet.training.tasks.text_rows import row_tokens, share_windows, spread, training_rows
+from tercet.training.tasks.text_rows import group_windows, row_tokens, spread, training_rows
 
 BLOCK = 64  # rows of a step that are masked together
 SAMPLES = 3  # windows to show
@@ -49,8 +49,7 @@ class MaskedTask:
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
         self.tokens = row_tokens(self.rows, self.length)
-        world = recipe.training.world_size
-        self.micro = spec.micro_batch(world)
+        self.micro = spec.micro_batch(recipe.training.world_size)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
@@ -58,12 +57,7 @@ class MaskedTask:
         pad = self.corpus.tokenizer.pad_id or 0
         self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)
         self.chosen = spread(len(self.windows), self.length, spec.validation_tokens)
-        if len(self.chosen) < world:
-            raise UserError(
-                f"{len(self.chosen)} validation windows of {self.length} tokens, and each of "
-                f"{world} devices needs one; give more text, or more task.validation_tokens"
-            )
-        self._windows(self.chosen[:1])  # a tokenizer that cannot mask is refused now
+        self.validation_batch(self.chosen[:1])  # a tokenizer that cannot mask is refused now
         self.unigram = self._unigram_entropy()
 
     def describe(self) -> str:
@@ -81,8 +75,12 @@ class MaskedTask:
     def tokens_before(self, step: int) -> int:
         return self.tokens.before(self.plan, step)
 
-    def validation(self, rank: int, world: int) -> list[MaskedBatch]:
-        return [self._windows(group) for group in share_windows(self.chosen, self.length, rank=rank, world=world)]
+    def validation_groups(self) -> list[np.ndarray]:
+        return group_windows(self.chosen, self.length)
+
+    def validation_batch(self, group: np.ndarray) -> MaskedBatch:
+        """Windows of the validation text, each masked by its own number."""
+        return masked_windows(self.windows, group, self.corpus.tokenizer, FIXED)
 
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
         return masked_loss(model, batch, smoothing=smoothing)
@@ -98,7 +96,7 @@ class MaskedTask:
 
     def sample(self, model: EncoderOnly) -> str:
         """Windows of the validation text, what is hidden in them, and what the model fills in."""
-        batch = self._windows(self.chosen[:SAMPLES])
+        batch = self.validation_batch(self.chosen[:SAMPLES])
         inputs, positions, targets = batch.inputs, batch.positions, batch.targets
         with inference_mode(model.modules()):
             written = likeliest_tokens(model, masked_states(model, move_batch(batch, model))).cpu()
@@ -123,16 +121,12 @@ class MaskedTask:
         rows = self.rows.batch(numbers[here], shifts)
         return collate_masked(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
 
-    def _windows(self, numbers: np.ndarray) -> MaskedBatch:
-        """Windows of the validation text, each masked by its own number."""
-        return masked_windows(self.windows, numbers, self.corpus.tokenizer, FIXED)
-
     def _unigram_entropy(self) -> float:
         """Nats a token of the add-one unigram model of the training text, on all that validation hides."""
         counts = token_counts(self.corpus.train, self.corpus.tokenizer)
         nats = np.log(counts.sum()) - np.log(np.maximum(counts, 1))
-        targets = [batch.targets[batch.targets != IGNORED].numpy() for batch in self.validation(0, 1)]
-        hidden = np.concatenate(targets)
+        batches = map(self.validation_batch, self.validation_groups())
+        hidden = np.concatenate([batch.targets[batch.targets != IGNORED].numpy() for batch in batches])
         if not len(hidden):
             raise UserError("no token of the validation text was hidden; give more text")
         return float(nats[hidden].mean())

@@ -38,6 +38,12 @@ class RowBatchSpec:
         if ramp:
             _check_ramp("micro_batch_size", self.batch_size // devices, self.micro_batch_size)
 
+    def check_exact(self, devices: int) -> None:
+        """Raises:
+        ValueError: where a step is not of equal micro-batches that `devices` can have a branch of the sum of each.
+        """
+        _check_exact("batch_size", self.batch_size, "micro_batch_size", self.micro_batch_size, devices)
+
 
 @spec
 class TextBatchSpec(RowBatchSpec):
@@ -175,8 +181,26 @@ class TranslationTaskSpec:
                 f"{self.buckets_per_step(devices)}, which {devices} devices cannot share evenly; make it a multiple"
             )
 
+    def check_exact(self, devices: int) -> None:
+        """As `RowBatchSpec.check_exact`."""
+        _check_exact("batch_tokens", self.batch_tokens, "micro_batch_tokens", self.micro_batch_tokens, devices)
+
 
 TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskSpec | ChatTaskSpec
+
+
+def _check_exact(batch_key: str, batch: int, micro_key: str, micro: int | None, devices: int) -> None:
+    if micro is None:
+        raise ValueError(
+            f"training.exact adds up micro-batches in one order: set task.{micro_key} to what any device can hold"
+        )
+    if batch % micro:
+        raise ValueError(f"training.exact: task.{batch_key}={batch} must be a multiple of task.{micro_key}={micro}")
+    if devices & (devices - 1) or batch // micro % devices:
+        raise ValueError(
+            f"training.exact: {devices} devices cannot share {batch // micro} micro-batches a step; "
+            "set devices to a power of two that divides their number"
+        )
 
 
 def _check_ramp(name: str, share: int, micro: int | None) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from tercet.checkpoint import Card, Trained
@@ -51,8 +52,12 @@ class Task(Protocol):
         them and padding not, repeats counted each time; of a translator both sides. A function of (seed, step)."""
         ...
 
-    def validation(self, rank: int, world: int) -> list[Any]:
-        """This device's share of the validation set; every device has equally many batches."""
+    def validation_groups(self) -> list[np.ndarray]:
+        """The validation set in batches, as numbers of its rows: the same on any number of devices."""
+        ...
+
+    def validation_batch(self, group: np.ndarray) -> Any:
+        """One of them."""
         ...
 
     def loss(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...

@@ -5,7 +5,7 @@ from math import ceil
 import numpy as np
 
 from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec
-from tercet.data.batching import BATCH_TOKENS, share_rows
+from tercet.data.batching import BATCH_TOKENS, cut_rows
 from tercet.training.plan import RowSums
 
 
@@ -35,7 +35,6 @@ def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:
     return np.linspace(0, n_windows - 1, some).astype(np.int64)
 
 
-def share_windows(chosen: np.ndarray, length: int, *, rank: int, world: int) -> list[np.ndarray]:
-    """This device's share of the windows of `length` tokens, in batches."""
-    each = max(1, BATCH_TOKENS // length)
-    return share_rows(chosen, ceil(ceil(len(chosen) / world) / each), rank=rank, world=world)
+def group_windows(chosen: np.ndarray, length: int) -> list[np.ndarray]:
+    """Windows of `length` tokens in batches."""
+    return cut_rows(chosen, ceil(len(chosen) / max(1, BATCH_TOKENS // length)))

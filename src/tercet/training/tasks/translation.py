@@ -4,6 +4,7 @@ A step takes a few buckets of pairs of like length, drawn from all of an epoch's
 and the step, as everywhere.
 """
 
+import itertools
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from tercet.checkpoint import Card, Trained, save_model, tokenizer_hash
 from tercet.config import UserError
 from tercet.data import Buckets, Pairs, gather, prepare_pairs
-from tercet.data.batching import share_rows
+from tercet.data.batching import cut_rows, cut_share
 from tercet.evaluate import bleu
 from tercet.generation import Beam, translate
 from tercet.models import EncoderDecoder
@@ -49,13 +50,8 @@ class TranslationTask:
         self.tokenizer_hash = tokenizer_hash(corpus.tokenizer, corpus.source_tokenizer)
         lengths = np.maximum(corpus.validation.source_lengths, corpus.validation.target_lengths)
         self.held_out = np.argsort(lengths, kind="stable")[: int((lengths <= max_len).sum())]
-        if len(self.held_out) < world:
-            few = (
-                f"{len(self.held_out)} validation pairs fit into"
-                if len(self.held_out)
-                else "no validation pair fits into"
-            )
-            raise UserError(f"{few} model.max_len={max_len}, and each of {world} devices needs one; set max_len larger")
+        if not len(self.held_out):
+            raise UserError(f"no validation pair fits into model.max_len={max_len}; set it larger")
 
     def describe(self) -> str:
         left_out = [
@@ -67,18 +63,20 @@ class TranslationTask:
 
     def batches(self, step: int, rank: int, world: int) -> list[PairBatch]:
         numbers, epochs = self.plan.rows(step)
-        mine = zip(numbers[rank::world].tolist(), epochs[rank::world].tolist(), strict=True)
-        return [self._batch(self.corpus.train, self.buckets.numbers(bucket, epoch)) for bucket, epoch in mine]
+        mine = (cut_share(of_all, rank=rank, world=world).tolist() for of_all in (numbers, epochs))
+        buckets = itertools.starmap(self.buckets.numbers, zip(*mine, strict=True))
+        return [self._batch(self.corpus.train, bucket) for bucket in buckets]
 
     def tokens_before(self, step: int) -> int:
         return self.tokens.before(self.plan, step)
 
-    def validation(self, rank: int, world: int) -> list[PairBatch]:
+    def validation_groups(self) -> list[np.ndarray]:
         pairs, held_out = self.corpus.validation, self.held_out  # without those longer than the model takes
         longest = int(pairs.source_lengths[held_out].max() + pairs.target_lengths[held_out].max())
-        slots = longest * len(held_out)
-        groups = share_rows(self.held_out, ceil(slots / VALIDATION_TOKENS / world), rank=rank, world=world)
-        return [self._batch(self.corpus.validation, group) for group in groups]
+        return cut_rows(held_out, ceil(longest * len(held_out) / VALIDATION_TOKENS))
+
+    def validation_batch(self, group: np.ndarray) -> PairBatch:
+        return self._batch(self.corpus.validation, group)
 
     def loss(self, model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
         return seq2seq_loss(model, batch, smoothing=smoothing)

@@ -115,3 +115,23 @@ def test_which_parameters_it_takes() -> None:
     assert not supports_gradients(lying)
     lying[1].grad = None
     assert not supports_gradients(lying)
+
+
+@given(
+    size=st.integers(1, 200), first=st.integers(0, 40), decay=st.sampled_from([0.0, 0.1]),
+    scale=st.sampled_from([1.0, 0.3]), seed=st.integers(0, 2**32),
+)  # fmt: skip
+def test_a_piece_takes_the_step_of_the_whole_to_the_last_bit(
+    size: int, first: int, decay: float, scale: float, seed: int
+) -> None:
+    """Wherever it begins and ends, in the middle of a vector register or not: what ranks rely on that have a piece."""
+    torch.manual_seed(seed)
+    whole = [*numbers([size]), *numbers([size]), *numbers([size]), torch.rand(size)]
+    piece = [x[first:].clone() for x in whole]
+    for p, gradient, mean, square in (whole, piece):
+        adam_(
+            [p], [gradient], [mean], [square], [torch.tensor(3.0)],
+            settings=[(0.01, 0.9, 0.95, 1e-8, decay)], scale=scale,
+        )  # fmt: skip
+    for x, y in zip(whole, piece, strict=True):
+        assert torch.equal(x[first:], y)

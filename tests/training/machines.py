@@ -1,0 +1,55 @@
+"""A run on one rank or several, whole or sharded: each start is a command of its own, which may be killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tiny_runs import MUON, TINY
+
+from tercet.settings_yaml import write_yaml
+
+PROGRAM = Path(__file__).with_name("train_one.py")
+MACHINES: dict[str, dict[str, Any]] = {
+    "one rank": {"devices": 1, "strategy": "single"},
+    "ddp on 2": {"devices": 2, "strategy": "ddp"},
+    "fsdp on 2": {"devices": 2, "strategy": "fsdp"},
+    "ddp on 4": {"devices": 4, "strategy": "ddp"},
+    "fsdp on 4": {"devices": 4, "strategy": "fsdp"},
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "text": {"optimizer": MUON},
+    "masked": {"best_by": "loss"},
+    "pairs": {"ema": None, "best_by": "loss", "validation_sentences": 0, "batch_tokens": 256},
+}
+
+
+def start(folder: Path, family: str, machine: str, out: Path, **settings: Any) -> "subprocess.Popen[str]":
+    """Begin the family's run in `out`, or go on with it, on this machine."""
+    settings = {"exact": True, **FAMILIES[family], **MACHINES[machine], **settings}
+    recipe = TINY[family](folder, **settings)
+    path = folder / f"{machine}.yaml"
+    path.write_text(write_yaml(recipe))
+    ranks = recipe.training.devices
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    return subprocess.Popen(
+        [sys.executable, *launcher, str(PROGRAM), str(path), str(out)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill(started: "subprocess.Popen[str]") -> None:
+    """All its processes at once, as when the power goes."""
+    os.killpg(started.pid, signal.SIGKILL)
+    started.communicate()
+
+
+def finish(started: "subprocess.Popen[str]") -> None:
+    _, errors = started.communicate(timeout=150)
+    assert started.returncode == 0, errors[:2000] + "\n...\n" + errors[-2000:]

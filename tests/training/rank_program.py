@@ -1,0 +1,33 @@
+"""The program that each rank of `test_reduction.py` runs: pairs of what ranks came to and what one process comes to."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from tercet.training.exact_norm import exact_norm
+from tercet.training.reduction import Tree, all_reduce_in_order, sum_in_order
+
+SHAPES = [(7, 3), (5,), (1, 2), (64, 33)]
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    chance = torch.Generator().manual_seed(0)
+    micro_batches = [[torch.randn(shape, generator=chance) for shape in SHAPES] for _ in range(3 * world)]
+    whole, own = Tree(3 * world), Tree(3)
+    wanted = [whole.add([x.clone() for x in tensors]) for tensors in micro_batches][-1]
+    mine = [own.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]
+    assert wanted is not None
+    assert mine is not None
+    results = {"loss": (sum_in_order([t[1] for t in micro_batches[3 * rank : 3 * rank + 3]]), wanted[1])}
+    all_reduce_in_order(mine)
+    results |= {f"gradient {n}": pair for n, pair in enumerate(zip(mine, wanted, strict=True))}
+    mesh = init_device_mesh("cpu", (world,))
+    pieces = [distribute_tensor(x, mesh, [Shard(0)]) for x in wanted]
+    results["norm"] = (exact_norm(pieces), exact_norm(wanted))
+    torch.save(results, Path(sys.argv[1]) / f"{rank}.pt")
+    dist.destroy_process_group()

@@ -1,0 +1,108 @@
+"""`training.exact`: the same weights to the last bit on any machine, and on one after the other."""
+
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import FAMILIES, MACHINES, finish, kill, start
+from tiny_runs import figures, tiny_pairs_recipe, tiny_recipe, weights
+
+from tercet.config import UserError
+from tercet.training import read_recipe, train
+
+OF_A_WHOLE_MODEL = "val/unigram_entropy"  # no device has one where it is sharded
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for folder in ("last", "best"):
+        assert weights(one, folder) == weights(other, folder), folder
+    there, here = (
+        {name: column for name, column in figures(run).items() if name != OF_A_WHOLE_MODEL} for run in (one, other)
+    )
+    assert there == here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str) -> None:
+    for machine in MACHINES:
+        finish(start(tmp_path, family, machine, tmp_path / machine))
+        assert_same(tmp_path / "one rank", tmp_path / machine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, family: str) -> None:
+    finish(start(tmp_path, family, "one rank", tmp_path / "whole", save_every=1))
+    chance, out = random.Random(family), tmp_path / "moved"
+    machines, deaths = [*MACHINES], 0
+    for _ in range(8):
+        started = start(tmp_path, family, chance.choice(machines), out, save_every=1)
+        try:
+            started.communicate(timeout=chance.uniform(6, 16))
+            assert started.returncode == 0
+        except subprocess.TimeoutExpired:
+            kill(started)
+            deaths += 1
+    finish(start(tmp_path, family, chance.choice(machines), out, save_every=1))
+    assert deaths > 0
+    assert_same(tmp_path / "whole", out)
+
+
+@pytest.mark.slow
+def test_without_it_the_last_bits_are_others(tmp_path: Path) -> None:
+    for machine in ("one rank", "ddp on 4"):
+        finish(start(tmp_path, "text", machine, tmp_path / machine, exact=False))
+    assert weights(tmp_path / "one rank") != weights(tmp_path / "ddp on 4")
+
+
+def test_on_one_rank_it_is_near_what_the_run_is_without_it(tmp_path: Path) -> None:
+    runs = [train(tiny_recipe(tmp_path, exact=exact), tmp_path / str(exact), quiet=True) for exact in (True, False)]
+    losses = [[loss for _, loss in figures(run)["train/loss"]] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert json.loads((runs[0] / "run.json").read_text())["threads"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"micro_batch_size": None}, "set task.micro_batch_size to what any device can hold"),
+        ({"micro_batch_size": 5}, "task.batch_size=16 must be a multiple of task.micro_batch_size=5"),
+        ({"devices": 8, "micro_batch_size": 4}, "8 devices cannot share 4 micro-batches a step"),
+        ({"devices": 3, "batch_size": 24}, "3 devices cannot share 6 micro-batches a step; set devices to a power"),
+        ({"batch_ramp": 0.5}, "a batch_ramp grows by a micro-batch on each device"),
+        ({"precision": "fp16"}, "the scale of fp16's losses depends on the devices"),
+    ],
+)
+def test_what_has_no_fixed_order_is_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        tiny_recipe(tmp_path, exact=True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "words"),
+    [
+        (tiny_recipe, {"batch_ramp": 0.5, "batch_size": 32}, "training.batch_ramp"),
+        (tiny_pairs_recipe, {"micro_batch_tokens": None}, "task.micro_batch_tokens is not set"),
+    ],
+)
+def test_a_run_whose_data_follow_from_its_devices_stays_on_them(
+    tmp_path: Path, recipe: Any, settings: dict[str, Any], words: str
+) -> None:
+    out = train(recipe(tmp_path, max_steps=2, **settings), tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match=rf"was begun on 1 devices and stays there: .*{words}"):
+        train(recipe(tmp_path, max_steps=2, devices=2, **settings), out, quiet=True)
+
+
+def test_what_it_runs_on_is_noted_where_it_changes(tmp_path: Path) -> None:
+    """And a start says it anew each time: the one before is not kept, as other settings that have changed are."""
+    out = train(tiny_recipe(tmp_path, max_steps=2, schedule="constant"), tmp_path / "run", quiet=True)
+    train(tiny_recipe(tmp_path, max_steps=4, schedule="constant", strategy="single"), out, quiet=True)
+    assert read_recipe(out).training.strategy == "single"
+    train(tiny_recipe(tmp_path, max_steps=6, schedule="constant"), out, quiet=True)
+    changes = json.loads((out / "run.json").read_text())["changes"]
+    strategies = [(change["old"], change["new"]) for change in changes if change["key"] == "training.strategy"]
+    assert strategies == [("auto", "single"), ("single", "auto")]

@@ -1,0 +1,51 @@
+"""Ranks are counted as the launcher has started them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tiny_runs import tiny_recipe
+
+from tercet.config import UserError
+from tercet.training.launch import Launch, as_launched, launched
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+SRUN = {"SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_STEP_ID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, None),
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, None),  # of whatever else
+        (TORCHRUN, Launch("torchrun", 4, 2)),
+        (SRUN, Launch("srun", 2, 3)),
+        ({"SLURM_NTASKS": "1"}, None),  # a shell on a node
+        ({**SRUN, **TORCHRUN}, Launch("torchrun", 4, 2)),  # srun starts torchrun
+    ],
+)
+def test_what_was_started(environment: Mapping[str, str], found: Launch | None) -> None:
+    assert launched(environment) == found
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"SLURM_NTASKS": "4"}, "this SLURM job has 4 tasks, and srun starts them"),
+        ({**SRUN, "SLURM_NTASKS": "7"}, "srun has started 7 processes, 2 on this node; start equally many on each"),
+    ],
+)
+def test_what_cannot_be_is_refused(environment: Mapping[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        launched(environment)
+
+
+def test_the_launcher_says_how_many_devices_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipe = tiny_recipe(tmp_path)
+    assert as_launched(recipe) is recipe
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    training = as_launched(recipe).training
+    assert (training.devices, training.nodes) == (4, 2)
+    with pytest.raises(UserError, match=r"torchrun has started 8 processes: strategy=single is for one device"):
+        as_launched(tiny_recipe(tmp_path, strategy="single"))

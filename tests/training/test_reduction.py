@@ -1,0 +1,100 @@
+"""A step's sum is one tree, whoever has which branch, and its norm one number."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tercet.training.exact_norm import exact_norm
+from tercet.training.reduction import Tree
+
+RANKS = Path(__file__).with_name("rank_program.py")
+
+
+def leaves(count: int, seed: int) -> list[Tensor]:
+    """Numbers of so different sizes that each order has a sum of its own."""
+    chance = torch.Generator().manual_seed(seed)
+    return [torch.randn(5, generator=chance) * 10 ** torch.randn(5, generator=chance) for _ in range(count)]
+
+
+def by_definition(tensors: list[Tensor]) -> Tensor:
+    if len(tensors) % 2:
+        total = tensors[0].clone()
+        for x in tensors[1:]:
+            total = total + x
+        return total
+    half = len(tensors) // 2
+    return by_definition(tensors[:half]) + by_definition(tensors[half:])
+
+
+def branch(tensors: list[Tensor]) -> Tensor:
+    tree = Tree(len(tensors))
+    sums = [tree.add([x.clone()]) for x in tensors]
+    assert sums[:-1] == [None] * (len(tensors) - 1)
+    assert sums[-1] is not None
+    return sums[-1][0]
+
+
+@given(odd=st.sampled_from([1, 3, 5, 7]), height=st.integers(0, 4), seed=st.integers(0, 999))
+def test_a_sum_is_that_of_its_two_halves(odd: int, height: int, seed: int) -> None:
+    """Whether one rank works out all of it or each a branch."""
+    tensors = leaves(odd << height, seed)
+    wanted = by_definition(tensors)
+    assert torch.equal(branch(tensors), wanted)
+    for digits in range(height + 1):
+        size = len(tensors) >> digits
+        branches = [branch(tensors[first : first + size]) for first in range(0, len(tensors), size)]
+        assert torch.equal(by_definition(branches), wanted)
+
+
+def test_orders_differ() -> None:
+    """Else the tests above would hold of any."""
+    tensors = leaves(8, 0)
+    assert not torch.equal(branch(tensors), torch.stack(tensors).flip(0).sum(0))
+
+
+def test_a_micro_batch_too_many_is_noticed() -> None:
+    tree = Tree(1)
+    tree.add([torch.ones(1)])
+    with pytest.raises(RuntimeError, match="gradients of 2 micro-batches, and a step has 1"):
+        tree.add([torch.ones(1)])
+
+
+@given(
+    shapes=st.lists(st.sampled_from([(1,), (7,), (3, 5), (16, 9), (2, 3, 4)]), min_size=1, max_size=5),
+    size=st.sampled_from([1e-20, 1.0, 1e15]),
+    seed=st.integers(0, 999),
+)
+def test_the_norm_is_the_norm(shapes: list[tuple[int, ...]], size: float, seed: int) -> None:
+    chance = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(shape, generator=chance) * size for shape in shapes]
+    wanted = torch.cat([x.flatten() for x in tensors]).double().norm()
+    torch.testing.assert_close(exact_norm(tensors).double(), wanted, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_add_up_in_the_order_of_the_tree(world: int, tmp_path: Path) -> None:
+    """Sums, reduce-scatters and the norm of pieces, over gloo, beside one process's."""
+    command: list[Any] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", world]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*map(str, command), str(RANKS), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(world)]
+    for result in results:
+        for name, (got, wanted) in result.items():
+            assert torch.equal(got, wanted), name

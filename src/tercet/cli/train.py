@@ -10,7 +10,8 @@ from typing import Any
 
 from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import READING, add_reading
-from tercet.spec import Steps
+from tercet.config import merge
+from tercet.spec import Machines, Steps
 
 NEXT = {
     "language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"],
@@ -68,6 +69,10 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--until", metavar="STEPS", type=parse_number(Steps), help="go on until so many steps are done in all"
     )
+    parser.add_argument(
+        "--devices", metavar="N", type=parse_number(Machines), help="train on so many devices of each node"
+    )
+    parser.add_argument("--nodes", metavar="N", type=parse_number(Machines), help="and on so many nodes")
     parser.add_argument("--print-config", action="store_true", help="print the whole recipe and train nothing")
     parser.add_argument("--restart", action="store_true", help="delete the run that is there, and begin anew")
     parser.add_argument(
@@ -89,6 +94,9 @@ def run(args: argparse.Namespace) -> int:
 
         changes = merge_assignments(changes, args.set)
 
+    machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
+    if machines:
+        changes = merge(changes, {"training": machines})
     out = choose_folder(args.recipe, args.out)
     recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})
     if args.print_config:
@@ -107,7 +115,11 @@ def run(args: argparse.Namespace) -> int:
     except Interrupted as error:
         print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
         return 128 + error.signal
-    print(summary(folder))
+    from tercet.training.launch import as_launched
+    from tercet.training.machine import rank  # which needs torch, and so comes after all that is refused without
+
+    if not rank(as_launched(recipe).training):
+        print(summary(folder))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
+import torch.distributed as dist
 from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
@@ -60,6 +62,16 @@ def check_exact(spec: TrainingSpec) -> None:
 def rank(spec: TrainingSpec) -> int:
     """Which of a run's processes this is, also before they have met; 0 where there is one."""
     return (getattr(rank_zero_only, "rank", None) or 0) if spec.world_size > 1 else 0
+
+
+def describe_rank(spec: TrainingSpec) -> str:
+    """This process and where it runs."""
+    return f"rank {rank(spec)} of {spec.world_size} on {socket.gethostname()}"
+
+
+def is_lost_rank(error: RuntimeError) -> bool:
+    """Whether an exchange between ranks has failed, of which gloo says so in words alone."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 def wait_for_file(path: Path, seconds: float = 1800.0) -> None:

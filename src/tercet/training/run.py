@@ -63,6 +63,10 @@ class RunDiverged(UserError):
     """The loss or a gradient is no longer a number: this recipe does not learn."""
 
 
+class RankLost(UserError):
+    """Another of the run's processes has died, or the network between them."""
+
+
 def train(
     recipe: Recipe,
     out: Path | str,
@@ -99,9 +103,11 @@ def train(
         UserError: where data or settings don't fit, the folder holds a run with other settings or another process owns
             it, or what the run would go on from is lost.
         RunDiverged: where the loss is no longer a number.
+        RankLost: where another of the run's processes is gone.
         Interrupted: after a Ctrl-C or SIGTERM, when everything is saved.
     """
     out, recipe = Path(out), as_launched(recipe)
+    quiet = quiet or not _is_primary(recipe)
     _check_together({"--from-weights": from_weights, "--restart": restart, "--exact": exact, "--more": more is not None,
                      "--until": until is not None})  # fmt: skip
     before, now = None, recipe
@@ -201,7 +207,7 @@ def _train(
     from tercet.training.arithmetic import describe_arithmetic
     from tercet.training.auto_arithmetic import matmul_precision
     from tercet.training.fit import fit
-    from tercet.training.machine import accelerator
+    from tercet.training.machine import accelerator, describe_rank, is_lost_rank
     from tercet.training.module import NonFiniteLoss
 
     recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
@@ -244,6 +250,11 @@ def _train(
         raise RunDiverged(f"{error}; {saved}: try a smaller training.optimizer.lr, or clip_norm") from None
     except OSError as error:
         raise refusal(Path(error.filename or out), error) from None
+    except RuntimeError as error:
+        if not is_lost_rank(error):
+            raise
+        raise RankLost(f"{describe_rank(spec)}: another rank is gone or does not answer; see what that one said. The "
+                       f"same command goes on from the last whole checkpoint in {out}") from None  # fmt: skip
     if primary:
         checkpoints.remove_old()  # also of one that was killed before it could
         with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one

@@ -1,0 +1,115 @@
+"""What two ranks are worth, what `training.exact` costs, and how many bytes a step sends: on this machine, over gloo.
+
+    python benchmarks/load/ranks.py [--steps 12] [--rounds 3] [--precision fp32]
+
+Each measurement is a run of its own: a GPT of 6 layers of 384 on rows of 256 characters, a step of 16 rows in
+micro-batches of 4. Each rank has one thread. The runs take turns; a figure is the median over rounds of the median over
+a run's steps, without the first ones. Bytes are those of the loopback device, all ranks', a step; what the launcher and
+the first exchange of weights send is taken away by a run of half as many steps. Theory, for N weights of 4 bytes and R
+ranks: ddp 2 (R - 1) 4 N a step; fsdp for each micro-batch of a rank two gathers and a reduce-scatter, 3 (R - 1) 4 N.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint import load_model
+from tercet.checkpoint.metrics import read_metrics
+
+RUNS: dict[str, tuple[int, dict[str, Any]]] = {
+    "single": (1, {"strategy": "single"}),
+    "single, exact": (1, {"strategy": "single", "exact": True}),
+    "ddp on 2": (2, {"strategy": "ddp"}),
+    "ddp on 2, exact": (2, {"strategy": "ddp", "exact": True}),
+    "fsdp on 2": (2, {"strategy": "fsdp"}),
+    "fsdp on 2, exact": (2, {"strategy": "fsdp", "exact": True}),
+}
+SHAPE = {
+    "model.max_len": 256, "model.stack.d_model": 384, "model.stack.n_layers": 6, "model.stack.n_heads": 6,
+    "task.batch_size": 16, "task.micro_batch_size": 4, "task.sample_tokens": 0, "task.validation_tokens": 256,
+    "data.source": "shakespeare", "training.warmup_steps": 0, "training.log_every": 1, "training.compile": "never",
+    "training.accelerator": "cpu",
+}  # fmt: skip
+FIRST = 3  # steps that do not count
+
+
+def train(folder: Path, ranks: int, training: dict[str, Any], steps: int) -> tuple[Path, int]:
+    """A run of so many steps, and the bytes that went over the loopback device meanwhile."""
+    settings = {**SHAPE, **{f"training.{key}": value for key, value in training.items()}, "training.max_steps": steps}
+    assignments = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    command = [
+        sys.executable,
+        *launcher,
+        "-m",
+        "tercet",
+        "train",
+        "nanogpt-cpu",
+        "--quiet",
+        "--out",
+        str(folder),
+        *assignments,
+    ]
+    before = loopback_bytes()
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    return folder, loopback_bytes() - before
+
+
+def loopback_bytes() -> int:
+    """Sent so far over `lo`."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return int(next(line for line in lines if line.strip().startswith("lo:")).split()[9])
+
+
+def tokens_per_second(run: Path) -> float:
+    return statistics.median(y for step, y in read_metrics(run / "metrics.csv")["tokens_per_second"] if step > FIRST)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", default="fp32")
+    args = parser.parse_args()
+    speeds: dict[str, list[float]] = {name: [] for name in RUNS}
+    sent: dict[str, int] = {}
+    parameters = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(args.rounds):
+            for name, (ranks, training) in RUNS.items():
+                training = {**training, "precision": args.precision}
+                out = Path(folder) / f"{name} {turn}"
+                run, whole = train(out, ranks, training, args.steps)
+                speeds[name].append(tokens_per_second(run))
+                if name not in sent:
+                    half = train(Path(folder) / f"{name} half", ranks, training, args.steps // 2)[1]
+                    sent[name] = round((whole - half) / (args.steps - args.steps // 2))
+                    parameters = sum(p.numel() for p in load_model(run / "last").model.parameters())
+                print(name, f"{speeds[name][-1]:,.0f} tokens/s", file=sys.stderr, flush=True)
+    one = statistics.median(speeds["single"])
+    print(f"{parameters:,} weights, {args.precision}; {args.rounds} rounds of {args.steps} steps\n")
+    print("| run | tokens/s | of ranks x single | of the same without exact | MB a step | in theory |")
+    print("|---|---|---|---|---|---|")
+    for name, (ranks, training) in RUNS.items():
+        speed = statistics.median(speeds[name])
+        plain = statistics.median(speeds[name.removesuffix(", exact")])
+        passes = 16 // 4 // ranks if training["strategy"] == "fsdp" else 0
+        gathers, scatters = 2 * passes, 1 if "exact" in training else passes
+        weights = (gathers + scatters if passes else 2) * (ranks - 1) * 4 * parameters
+        spread = f"{speed:,.0f} ({min(speeds[name]):,.0f} to {max(speeds[name]):,.0f})"
+        shares = f"{speed / ranks / one:.0%} | {speed / plain:.0%}"
+        print(f"| {name} | {spread} | {shares} | {sent[name] / 1e6:,.1f} | {weights / 1e6:,.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,13 @@
 """A run on one rank or several, whole or sharded: each start is a command of its own, which may be killed."""
 
 import os
-import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tiny_runs import MUON, TINY
 
 from tercet.settings_yaml import write_yaml
@@ -40,13 +41,15 @@ def start(folder: Path, family: str, machine: str, out: Path, **settings: Any) -
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
 
 
 def kill(started: "subprocess.Popen[str]") -> None:
     """All its processes at once, as when the power goes."""
-    os.killpg(started.pid, signal.SIGKILL)
+    torchrun = psutil.Process(started.pid)
+    for process in (*torchrun.children(recursive=True), torchrun):  # whose ranks are no process group with it
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     started.communicate()
 
 

@@ -39,7 +39,7 @@ def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, fa
     finish(start(tmp_path, family, "one rank", tmp_path / "whole", save_every=1))
     chance, out = random.Random(family), tmp_path / "moved"
     machines, deaths = [*MACHINES], 0
-    for _ in range(8):
+    for _ in range(6):
         started = start(tmp_path, family, chance.choice(machines), out, save_every=1)
         try:
             started.communicate(timeout=chance.uniform(6, 16))

@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from tercet.training.machine import is_lost_rank
 from tercet.training.module import TrainingModule
 
 
@@ -23,9 +24,12 @@ class Interruption(Callback):
         self.before = self._listen()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if isinstance(error, RuntimeError) and is_lost_rank(error):
+            # A launcher ends those that are left over; this one is ending anyway, and says why before it does.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _listen(self) -> dict[int, Any]:
         return {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}

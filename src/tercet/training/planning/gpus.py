@@ -129,10 +129,11 @@ def _find(kind: str, text: str) -> GPU:
     key = names.get(_plain(kind).removeprefix("nvidia").removeprefix("amd"))
     if key is not None:
         return GPUS[key]
-    if re.match(r"[\d.]+\s*G|.*[@]|-", kind, re.IGNORECASE) or not re.search(r"[a-z]", kind, re.IGNORECASE):
+    if re.match(r"[\d.]+\s*G|.*@|\d*x?$", kind, re.IGNORECASE) or not re.search(r"[a-z]", kind, re.IGNORECASE):
         raise _unreadable(text)
-    raise UserError(f"--gpus {show(text)}: no GPU is called {show(kind)}{suggest(kind.upper(), GPUS)}, "
-                    "or say its memory and speed: 4x48GiB@150TFLOPS")  # fmt: skip
+    known = suggest(kind.upper(), GPUS)
+    known = suggest(kind.upper(), GPUS)
+    raise UserError(f"--gpus {show(text)}: no GPU is called {show(kind)} (free form: 4x48GiB@150TFLOPS){known}")
 
 
 def _plain(name: str) -> str:

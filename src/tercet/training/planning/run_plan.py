@@ -155,7 +155,7 @@ def plan_run(
         sized = SizedRecipe(task.recipe, task=task)
     recipe = sized.recipe
     plan = plan_without_data(recipe) if sized.task is None else sized.task.plan
-    count = cache(partial(_count, recipe, device, precision))
+    count = cache(partial(count_step, recipe, device, precision))
     step = count(micro_batch(recipe), recipe.training.activation_checkpointing)
     flops = training_flops(recipe, step)
     throughput, speed = _throughput(sized, cluster, mfu=mfu, measured=measured, here=here)
@@ -255,7 +255,8 @@ def _rank_memory(
     return replace(memory, largest_micro_batch=largest)
 
 
-def _count(recipe: Recipe, device: Device, precision: str, micro: int, checkpointing: bool) -> StepMemory:
+def count_step(recipe: Recipe, device: Device, precision: str, micro: int, checkpointing: bool) -> StepMemory:
+    """`measure_step`, with the heads that an adapter's model is new to."""
     return measure_step(
         recipe, micro=micro, device=device, precision=precision, checkpointing=checkpointing,
         new=_new_weights(recipe),

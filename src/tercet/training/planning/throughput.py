@@ -110,6 +110,7 @@ def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Sp
 
     recipe = sized.recipe if gpu is None else share_of_one(sized.recipe)
     kind = accelerator(recipe.training)
+    _check_kind(kind, gpu, "--here")  # before it is measured
     task = sized.task if sized.task is not None and gpu is None else read_task(recipe, progress=True)
     if not task.plan.steps:
         task.plan = replace(task.plan, steps=1)  # hours, which the speed makes steps of
@@ -150,11 +151,18 @@ def _on(gpu: GPU | None, each: float, device: str | None, *, basis: str, describ
     mfu = None if peak is None else each / peak
     if gpu is None or device is None:
         return Throughput(flops_per_second=each, mfu=mfu, basis=basis, described=described)
-    if device in (CPU, "mps"):
-        raise UserError(f"{flag} measures {device}, which says nothing of {gpu.name}; leave --gpus out, or give --mfu")
+    _check_kind(device, gpu, flag)
     if own is not None and own.name == gpu.name:
         return Throughput(flops_per_second=each, mfu=mfu, basis=basis, described=described)
     if mfu is None or gpu.peak_flops is None:
         raise UserError(f"{flag} measures {device}, and there is no peak to compare it with {gpu.name}; give --mfu")
     told = f"{described}: {mfu:.1%} of its peak, which is assumed of {gpu.name} too"
     return Throughput(flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis=basis, described=told)
+
+
+def _check_kind(device: str, gpu: GPU | None, flag: str) -> None:
+    """Raises:
+    UserError: where it is no GPU that was, or is to be, measured for one.
+    """
+    if gpu is not None and device in (CPU, "mps"):
+        raise UserError(f"{flag} measures {device}, which says nothing of {gpu.name}; leave --gpus out, or give --mfu")

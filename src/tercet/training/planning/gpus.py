@@ -107,11 +107,9 @@ def parse_cluster(text: str) -> Cluster:
 def find_by_device_name(name: str, memory_bytes: int) -> GPU | None:
     """The GPU that a driver calls so ("NVIDIA A100-SXM4-80GB"), with the memory that is there; None where the table has
     none of that name."""
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    plain = "".join(words)
+    words, plain = {*re.findall(r"[a-z0-9]+", name.lower())}, _plain(name)
     for key in sorted(GPUS, key=len, reverse=True):
-        word = _plain(key).removesuffix("40gb").removesuffix("32gb")
-        if word in words or (word == "h100pcie" and {"h100", "pcie"} <= {*words}) or f"geforce{word}" in plain:
+        if _plain(key) in plain if key.startswith("RTX") else {*key.lower().split("-")} <= words:
             gpu = GPUS[key]
             return GPU(gpu.name, memory_bytes, gpu.peak_flops, gpu.precision)
     return None

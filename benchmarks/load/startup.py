@@ -109,7 +109,7 @@ REFUSALS = {
     "convert taken out": "no model in taken",
     "verify nosuch": "no such folder: nosuch",
     "verify taken": "taken has no run.json and no manifest.json",
-    "doctor nosuch": "unknown argument 'nosuch'",
+    "doctor nosuch": "unknown recipe 'nosuch'",
     "recipes nosuch": "unknown recipe 'nosuch'",
     "data nosuch": "no dataset, file or folder is called 'nosuch'",
     "data nosuch.txt": "no such file or folder: nosuch.txt",

@@ -169,5 +169,6 @@ def test_what_a_recipe_uses_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     plan = json.loads(capsys.readouterr().out)
     assert use["memory_bytes"] == plan["memory"][0]["total"]
     assert (use["micro_batch"], use["micro_batches"]) == (plan["micro_batch"], plan["micro_batches"])
-    assert main(["doctor", "demo", "--set", "training.devices=8"]) == 2
-    assert "training.devices=8 on " in capsys.readouterr().err
+    many = ["training.accelerator=gpu", "training.devices=64", "task.batch_size=64"]
+    assert main(["doctor", "demo", *(part for setting in many for part in ("--set", setting))]) == 2
+    assert "training.devices=64 on cuda, and this machine has" in capsys.readouterr().err

@@ -30,11 +30,13 @@ MOST = 1 << 16  # GPUs, as `spec.Machines` has them
 
 @dataclass(frozen=True)
 class GPU:
-    """Args:
-    name: as it is shown.
-    memory_bytes: of one.
-    peak_flops: a second, in `precision`; None where nobody said it.
-    precision: the 16 bits that it multiplies in.
+    """One kind of GPU.
+
+    Args:
+        name: as it is shown.
+        memory_bytes: of one.
+        peak_flops: a second, in `precision`; None where nobody said it.
+        precision: the 16 bits that it multiplies in.
     """
 
     name: str
@@ -71,10 +73,12 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """Args:
-    gpu: all are of one kind.
-    count: over all nodes.
-    nodes: among which they are shared out equally.
+    """GPUs of one kind.
+
+    Args:
+        gpu: what each is.
+        count: over all nodes.
+        nodes: among which they are shared out equally.
     """
 
     gpu: GPU
@@ -122,7 +126,7 @@ def _find(kind: str, text: str) -> GPU:
         memory, peak = float(free[1]), None if free[2] is None else float(free[2])
         if not 0 < memory <= 1 << 20 or (peak is not None and not 0 < peak <= 10**9):
             raise UserError(f"--gpus {show(text)}: give memory and speed above zero, such as 4x48GiB@150TFLOPS")
-        return GPU(f"{free[1]} GiB", int(memory * GIB), None if peak is None else peak * 1e12)
+        return GPU("GPU", int(memory * GIB), None if peak is None else peak * 1e12)
     names = {_plain(key): key for key in GPUS} | ALIASES
     key = names.get(_plain(kind).removeprefix("nvidia").removeprefix("amd"))
     if key is not None:

@@ -15,7 +15,7 @@ from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.config import UserError
 from tercet.training.changed_recipe import find_run
 from tercet.training.checkpoints import METRICS, Checkpoints
-from tercet.training.planning.gpus import GPU, find_by_device_name
+from tercet.training.planning.gpus import GIB, GPU, find_by_device_name
 from tercet.training.recipe import Recipe, TranslationRecipe
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ def assume(mfu: float, gpu: GPU) -> Throughput:
     UserError: where the GPU's peak is not known.
     """
     if gpu.peak_flops is None:
-        raise UserError(
-            f"--mfu is a share of a peak, and --gpus says none; write {gpu.name.replace(' ', '')}@150TFLOPS"
-        )
+        memory = f"{gpu.memory_bytes / GIB:g}GiB"
+        raise UserError(f"--mfu is a share of a peak, and --gpus says none; write {memory}@150TFLOPS")
     return Throughput(
         flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis="assumed",
         described=f"{mfu:.1%} of {gpu.peak_flops / 1e12:,.4g} TFLOP/s, which is assumed",

@@ -19,6 +19,7 @@
     tercet.convert("runs/mine", "mine-for-transformers", to="hf")
     print(tercet.verify("runs/mine").damaged)
     print(tercet.doctor().kernel_reason)
+    print(tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4).time)
 
 The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/settings.md.
 """
@@ -29,6 +30,7 @@ from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from tercet.api import load as load
+    from tercet.api import plan as plan
     from tercet.api import train as train
     from tercet.checkpoint import convert as convert
     from tercet.checkpoint import verify as verify

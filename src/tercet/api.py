@@ -1,13 +1,16 @@
-"""`train` and `load`: from a recipe, or a folder, to a `Run`."""
+"""`train` and `load`: from a recipe, or a folder, to a `Run`; `plan`: what a recipe needs, before."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint import load_model
 from tercet.config import Plain, UserError, merge, nest
 from tercet.messages import show
 from tercet.run import Run as Run
+
+if TYPE_CHECKING:
+    from tercet.training.planning import RunPlan
 
 
 def train(
@@ -51,15 +54,11 @@ def train(
     from tercet.training import train as run_recipe
     from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 
-    changes: Plain = {}
-    for path, value in _check_changes(set).items():
-        changes = merge(changes, nest(path, value))
-    recipe = str(recipe)
-    files = {
-        "data": data, "source": source, "target": target,
-        "validation_source": validation_source, "validation_target": validation_target, "pretrained": pretrained,
-    }  # fmt: skip
-    paths = {name: str(path) for name, path in files.items() if path is not None}
+    changes, recipe = _nest_changes(set), str(recipe)
+    paths = _as_text(
+        data=data, source=source, target=target, validation_source=validation_source,
+        validation_target=validation_target, pretrained=pretrained,
+    )  # fmt: skip
     folder = choose_folder(recipe, None if out is None else Path(out))
     own = find_run(recipe) is not None
     made = recipe_with(recipe, changes, out=folder, **paths)
@@ -68,6 +67,59 @@ def train(
         exact=exact,
     )  # fmt: skip
     return load(trained)
+
+
+def plan(
+    recipe: str | Path,
+    *,
+    gpus: str | None = None,
+    mfu: float | None = None,
+    measured: str | Path | None = None,
+    here: bool = False,
+    price: float | None = None,
+    data: str | Path | None = None,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    validation_source: str | Path | None = None,
+    validation_target: str | Path | None = None,
+    pretrained: str | Path | None = None,
+    set: Mapping[str, Any] | None = None,
+) -> "RunPlan":
+    """What a run will need, before anything is trained, as `tercet plan` says it.
+
+    Args:
+        recipe, data, source, target, validation_source, validation_target, pretrained, set: as in `train`.
+        gpus: what it is to run on, such as "8xH100", "2x8xH100" for two nodes, or "4x48GiB@150TFLOPS".
+        mfu: assume that so large a share of a GPU's peak is reached.
+        measured: take the speed of the run in this folder.
+        here: take the speed of this machine, which some steps of the recipe are worked out for.
+        price: of a GPU for an hour.
+
+    Raises:
+        UserError: where there is no such recipe or GPU, or they do not fit together.
+    """
+    from tercet.training.planning.plan_recipe import plan_recipe
+
+    paths = _as_text(
+        data=data, source=source, target=target, validation_source=validation_source,
+        validation_target=validation_target, pretrained=pretrained,
+    )  # fmt: skip
+    return plan_recipe(
+        str(recipe), _nest_changes(set), gpus=gpus, mfu=mfu, measured=None if measured is None else str(measured),
+        here=here, price=price, files=paths,
+    )  # fmt: skip
+
+
+def _as_text(**files: str | Path | None) -> dict[str, str]:
+    return {name: str(path) for name, path in files.items() if path is not None}
+
+
+def _nest_changes(given: Mapping[str, Any] | None) -> Plain:
+    """`{"training.max_steps": 500}` as a recipe has it."""
+    changes: Plain = {}
+    for path, value in _check_changes(given).items():
+        changes = merge(changes, nest(path, value))
+    return changes
 
 
 def _check_changes(changes: object) -> Mapping[str, Any]:

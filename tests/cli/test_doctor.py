@@ -1,16 +1,18 @@
 """`tercet doctor` says of this machine what is so."""
 
 import json
+import socket
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
 
 import tercet
-from tercet import diagnosis
 from tercet.cli.main import main
+from tercet.diagnosis import machine
 from tercet.kernel import build_id
 from tercet.kernel.build import choose_kernels
 from tercet.training.auto_arithmetic import choose_precision
@@ -29,7 +31,13 @@ def test_it_says_what_this_process_has() -> None:
     assert found.precision == choose_precision(TrainingSpec(max_steps=1))
     assert found.memory_bytes is None or found.memory_bytes > 1 << 28
     assert found.free_bytes > 0
-    assert len(found.gpus) == torch.cuda.device_count() or found.gpus == ["mps"]
+    facts = found.cluster
+    assert len(facts.gpus) == torch.cuda.device_count() or [gpu.name for gpu in facts.gpus] == ["mps"]
+    assert ("gloo" in facts.backends) == torch.distributed.is_gloo_available()
+    assert ("nccl" in facts.backends) == torch.distributed.is_nccl_available() == (facts.nccl is not None)
+    assert facts.host == socket.gethostname()
+    assert abs(datetime.fromisoformat(facts.time).timestamp() - time.time()) < 60
+    assert facts.clock_resolution == time.get_clock_info("monotonic").resolution
 
 
 def test_people_read_lines_and_programs_json(
@@ -39,7 +47,8 @@ def test_people_read_lines_and_programs_json(
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache\033[2J"))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    names = ["tercet", "cpu", "threads", "memory", "kernels", "table", "cache", "disk", "precision", "gpu", "compiler"]
+    names = ["tercet", "cpu", "threads", "memory", "kernels", "table", "cache", "disk", "precision", "gpu", "compiler",
+             "backends", "network", "launch", "clock"]  # fmt: skip
     assert [line.split()[0] for line in out.splitlines()] == names
     assert "\033" not in out
     assert "compiler   none" in out
@@ -71,7 +80,7 @@ def test_a_compiler_that_does_not_say_its_version_is_not_waited_for(
     script.write_text("#!/bin/sh\nsleep 600\n")
     script.chmod(0o755)
     monkeypatch.setenv("CXX", str(script))
-    monkeypatch.setattr(diagnosis, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(machine, "ANSWER_SECONDS", 0.2)
     start = time.monotonic()
     found = tercet.doctor()
     assert (found.compiler, found.compiler_version) == (str(script), None)

@@ -23,12 +23,15 @@ from tercet.evaluate import (
 from tercet.evaluate.leaderboard import MEASURES, RunResult
 from tercet.inspect import LayerRow, MemoryCost, ModelTable
 from tercet.serve.http.responses import Usage
+from tercet.training.planning.run_plan import RankMemory, RunPlan, RunTime
+from tercet.training.planning.throughput import Throughput
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
 WORDS = {  # fields that say what something is, and hold no figure
     "signature", "chrf_signature", "protocol", "references", "search", "notes", "labels", "name", "settings", "seed",
-    "folder", "scores", "precision", "rows", "unit", "memory", "kind", "tied_to",
+    "folder", "scores", "precision", "rows", "unit", "memory", "kind", "tied_to", "recipe", "cluster", "strategy",
+    "length_from", "checkpointing", "fits", "time", "throughput", "basis", "described",
 }  # fmt: skip
 
 
@@ -50,6 +53,7 @@ SECTIONS: dict[str, set[str]] = {
     "`search`": {field.name for field in fields(Neighbours)},
     "The leaderboard of `compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
     "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),
+    "`plan`": figures_of(RunPlan, RankMemory, RunTime, Throughput),
     "`serve`": set(Usage.model_fields),
 }
 

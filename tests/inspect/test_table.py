@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tercet.inspect import model_table, render_table, table_to_dict
-from tercet.inspect.model_table_view import _format_bytes, _format_count  # pyright: ignore[reportPrivateUsage]
+from tercet.inspect.model_table_view import format_bytes, format_count
 from tercet.models import (
     PRESETS,
     AnySpec,
@@ -223,9 +223,9 @@ def test_a_spec_without_a_vocabulary() -> None:
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0"), (999, "999"), (1000, "1 k"), (85_056_000, "85.1 M")])
 def test_numbers_in_short(number: int, words: str) -> None:
-    assert _format_count(number) == words
+    assert format_count(number) == words
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3 << 29, "1.5 GiB")])
 def test_bytes_in_short(number: int, words: str) -> None:
-    assert _format_bytes(number) == words
+    assert format_bytes(number) == words

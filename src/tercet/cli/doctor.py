@@ -1,26 +1,39 @@
-"""`tercet doctor`: what this machine gives to a run, and what is chosen of it."""
+"""`tercet doctor`: what this machine gives to a run, and what is chosen of it; started as several processes, whether
+they reach each other."""
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, parse_number
 from tercet.messages import one_line
+from tercet.spec import Interval
 
 if TYPE_CHECKING:
-    from tercet.diagnosis import Diagnosis
+    from tercet.diagnosis import ClusterFacts, Diagnosis, Launch, RecipeUse
+
+Timeout = Annotated[float, Interval(gt=0, le=86_400)]  # seconds
 
 
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "doctor",
-        help="say what this machine gives to a run: CPU, kernels and why these, cache, precision, GPU",
+        help="say what this machine gives to a run: CPU, kernels and why these, cache, precision, GPU, network",
         description="Say what this machine gives to a run and what is chosen of it: versions, the CPU's instructions, "
-        "which kernels and why, the cache, the precision that auto takes, the GPUs, the compiler.",
-        epilog="Example: tercet doctor --json",
+        "which kernels and why, the cache, the precision that auto takes, the GPUs, the compiler, the network; with a "
+        "recipe, what that will use of it. Started as several processes, by torchrun or srun, they meet and rank 0 "
+        "says how far apart they are.",
+        epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor",
     )
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="say what this one will use of the machine")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
+    )
+    parser.add_argument("--data", metavar="PATH", help="as in tercet train (data.source)")
     parser.add_argument(
         "--autotune",
         nargs="?",
@@ -29,19 +42,69 @@ def register(verbs: Verbs) -> None:
         help="measure before, for up to a minute, for how much work each kernel is used on this machine, and keep "
         "it for what starts afterwards; off: go back to the table that comes with Tercet",
     )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=parse_number(Timeout), default=60.0,
+        help="of several processes, how long they wait for each other (default: 60)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.diagnosis import doctor
+    from tercet.config import UserError
+    from tercet.diagnosis.cluster import find_launch
+
+    if args.recipe is None and (args.set or args.data is not None):
+        raise UserError("--set and --data are of a recipe: name it, such as tercet doctor demo")
+    launch = find_launch(os.environ)
+    answer = {} if launch is not None and launch.rank else _diagnose(args)
+    if launch is not None and launch.world_size > 1:
+        _meet(launch, args, answer)
+    if args.json and answer:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+    return 0
+
+
+def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
+    """This machine, and what a recipe uses of it: for programs the answer, for people printed."""
+    recipe = None if args.recipe is None else _read_recipe(args)  # refused before torch is imported
+
+    from tercet.diagnosis import diagnose_recipe, doctor
 
     found = doctor(autotune=None if args.autotune is None else args.autotune == "on", note=_to_stderr)
-    if args.json:
-        print(json.dumps(asdict(found), indent=2, ensure_ascii=False))
-    else:
-        for name, value in _describe(found).items():
-            print(f"{name:<10} {one_line(value)}")
-    return 0
+    answer = asdict(found)
+    _print(_describe(found), args)
+    if recipe is not None:
+        use = diagnose_recipe(str(args.recipe), recipe, progress=True)
+        answer["recipe"] = asdict(use)
+        _print(dict(_describe_use(use)), args)
+    return answer
+
+
+def _meet(launch: "Launch", args: argparse.Namespace, answer: dict[str, Any]) -> None:
+    from tercet.diagnosis.ranks import describe_report, meet_ranks
+
+    if launch.rank == 0:
+        _to_stderr(f"waiting for {launch.world_size - 1} more of {launch.world_size} ranks, {args.timeout:g} s at most")
+    report = meet_ranks(launch, timeout=args.timeout)
+    if report is not None:
+        answer["ranks"] = asdict(report)
+        _print(describe_report(report), args)
+
+
+def _read_recipe(args: argparse.Namespace) -> Any:
+    from tercet.training.changed_recipe import choose_folder, recipe_with
+
+    changes: dict[str, Any] = {}
+    if args.set:
+        from tercet.settings_yaml import merge_assignments
+
+        changes = merge_assignments({}, args.set)
+    return recipe_with(args.recipe, changes, out=choose_folder(args.recipe, None), data=args.data)
+
+
+def _print(lines: dict[str, str], args: argparse.Namespace) -> None:
+    for name, value in lines.items() if not args.json else ():
+        print(f"{name:<10} {one_line(value)}", flush=True)
 
 
 def _to_stderr(line: str) -> None:
@@ -62,10 +125,53 @@ def _describe(found: "Diagnosis") -> dict[str, str]:
         "cache": f"{found.cache}, {_gigabytes(found.cache_free_bytes)} free: {cache}",
         "disk": f"{_gigabytes(found.free_bytes)} free in this folder",
         "precision": f"{found.precision}, where training.precision is auto",
-        "gpu": ", ".join(found.gpus) or "none",
+        "gpu": _describe_gpus(found.cluster),
         "compiler": compiler,
+        **dict(_describe_cluster(found.cluster)),
     }
 
 
+def _describe_gpus(facts: "ClusterFacts") -> str:
+    gpus = [
+        gpu.name + ("" if gpu.memory_bytes is None else f" ({_gigabytes(gpu.memory_bytes)}, compute capability "
+                    f"{gpu.capability}, {'bf16' if gpu.bf16 else 'no bf16'})")
+        for gpu in facts.gpus
+    ]  # fmt: skip
+    driver = "" if facts.gpu_driver is None else f"; driver {facts.gpu_driver}"
+    return f"{', '.join(gpus) or 'none'}{driver}"
+
+
+def _describe_cluster(facts: "ClusterFacts") -> Iterator[tuple[str, str]]:
+    backends = ", ".join(f"nccl {facts.nccl}" if name == "nccl" and facts.nccl else name for name in facts.backends)
+    yield "backends", f"{backends or 'none'}, of torch.distributed"
+    addresses = "; ".join(f"{name} {', '.join(found)}" for name, found in facts.interfaces.items())
+    yield "network", f"{facts.host}: {addresses or 'no address but its own'}"
+    if facts.launch is None:
+        yield "launch", "a process by itself: no variables of torchrun or SLURM"
+    else:
+        launch = facts.launch
+        yield (
+            "launch",
+            (
+                f"by {launch.by}: rank {launch.rank} of {launch.world_size}, local rank {launch.local_rank}, "
+                f"rank 0 at {launch.master or 'an address that nothing says'}"
+            ),
+        )
+    if facts.variables:
+        yield "variables", " ".join(f"{name}={value}" for name, value in facts.variables.items())
+    yield "clock", f"{facts.time}; {facts.clock}, {facts.clock_resolution:g} s apart"
+
+
+def _describe_use(use: "RecipeUse") -> Iterator[tuple[str, str]]:
+    devices = f"{use.devices} x {use.device} by {use.strategy}" if use.devices > 1 else use.device
+    threads = f", {use.threads} {'thread' if use.threads == 1 else 'threads'}" if use.device == "cpu" else ""
+    yield "recipe", f"{use.recipe}: {use.precision} on {devices}{threads}"
+    checkpointing = ", activations worked out again" if use.checkpointing else ""
+    yield "a step", f"{use.micro_batches:,} x {use.micro_batch:,} {use.rows} on each device{checkpointing}"
+    there = "unknown" if use.device_bytes is None else _gigabytes(use.device_bytes)
+    fits = {True: "fits", False: "does not fit: tercet plan says what would", None: "unknown whether it fits"}[use.fits]
+    yield "needs", f"about {_gigabytes(use.memory_bytes)} of the device's {there}: {fits}"
+
+
 def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB"
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tercet.checkpoint import Trained
     from tercet.models import AnySpec
-    from tercet.tokens import TokenizerSpec
 
 
 def register(verbs: Verbs) -> None:
@@ -173,36 +172,18 @@ def find(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, int] | 
     if name in PRESETS:
         return PRESETS[name], None
 
-    from tercet.data import LabelsSpec
     from tercet.training.recipe import load_recipe
     from tercet.training.recipe_files import recipe_names
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         raise UserError(f"no folder, preset or recipe is called {name!r}{suggest(name, {*PRESETS, *recipe_names()})}")
-    recipe = load_recipe(name)
-    tokenizer, own = recipe.data.tokenizer, getattr(recipe.data, "source_tokenizer", None)
-    size, source_size = _size(tokenizer), None if own is None else _size(own)
-    labelled = isinstance(recipe.data, LabelsSpec)
-    if recipe.pretrained is not None and not labelled:
-        return recipe.model, None  # whose vocabulary is kept
-    if size is None or (own is not None and source_size is None):
-        size, source_size = 0, None
-    if settle and (labelled or not size):  # the data decides
-        from tercet.training.tasks.task import task_of
 
-        return task_of(recipe, progress=False).recipe.model, None
-    spec = recipe.with_vocabulary(size, source_size=source_size).model
-    learnt = {"source_vocab_size": own, "vocab_size": tokenizer}
-    most = {
-        side: _size(settings) for side, settings in learnt.items() if settings is not None and settings.kind != "gpt2"
-    }
-    return spec, {side: size for side, size in most.items() if size is not None and spec.vocab_size} or None
+    from tercet.training.model_sizes import size_recipe
+
+    sized = size_recipe(load_recipe(name), settle=settle)
+    return sized.recipe.model, sized.at_most
 
 
 def describe_sizes(most: dict[str, int]) -> str:
     sizes = " and ".join(f"{side} {size:,}" for side, size in most.items())
     return f"counted with {sizes} (at most: learnt from the data)"
-
-
-def _size(tokenizer: "TokenizerSpec") -> int | None:
-    return 50_257 if tokenizer.kind == "gpt2" else getattr(tokenizer, "vocab_size", None)

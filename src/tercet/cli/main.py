@@ -30,6 +30,7 @@ from tercet.cli import (
     fill,
     generate,
     inspect,
+    plan,
     plot,
     recipes,
     score,
@@ -53,6 +54,7 @@ OF_THE_SYSTEM = {
 }  # fmt: skip
 VERBS: dict[str, ModuleType] = {
     "train": train,
+    "plan": plan,
     "generate": generate,
     "translate": translate,
     "fill": fill,

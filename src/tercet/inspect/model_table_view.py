@@ -8,7 +8,7 @@ from rich.table import Table
 
 from tercet.inspect.model_table import ModelTable
 
-PREFIXES = ["", "k", "M", "G", "T", "P"]
+PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
 
 
 def table_to_dict(table: ModelTable) -> dict[str, Any]:
@@ -24,17 +24,17 @@ def render_table(table: ModelTable) -> Group:
         kind = row.kind if row.count == 1 else f"{row.count} x {row.kind}"
         count = f"{row.parameters:,}" if row.parameters else ""
         parameters = " + ".join(part for part in (f"= {row.tied_to}" if row.tied_to else "", count) if part)
-        layers.add_row(row.name, kind, shape, parameters, _format_count(row.flops) if row.flops else "")
+        layers.add_row(row.name, kind, shape, parameters, format_count(row.flops) if row.flops else "")
     layers.add_section()
-    layers.add_row("total", "", "", f"{table.parameters:,}", _format_count(table.flops_forward))
+    layers.add_row("total", "", "", f"{table.parameters:,}", format_count(table.flops_forward))
     layers.columns[0].overflow = "fold"  # a name is told whole, on a narrow terminal in two lines
     layers.columns[3].justify = layers.columns[4].justify = "right"
     memory = table.memory
     costs = Table("cost", "", box=None)
-    costs.add_row(f"training, FLOPs/{table.unit}", f"{_format_count(table.flops_training)}  (6 N + 12 L d T)")
+    costs.add_row(f"training, FLOPs/{table.unit}", f"{format_count(table.flops_training)}  (6 N + 12 L d T)")
     costs.add_row("weights", _format_both(memory.weights_float32, memory.weights_bfloat16))
-    costs.add_row("gradients, AdamW", f"{_format_bytes(memory.gradients)}, {_format_bytes(memory.optimizer)}")
-    costs.add_row("training", f"{_format_bytes(memory.training)}, and the activations")
+    costs.add_row("gradients, AdamW", f"{format_bytes(memory.gradients)}, {format_bytes(memory.optimizer)}")
+    costs.add_row("training", f"{format_bytes(memory.training)}, and the activations")
     pairs = table.unit == "token pair"
     cache = _format_both(memory.cache_per_token_float32, memory.cache_per_token_bfloat16)
     if memory.cache_per_token_float32:
@@ -50,17 +50,17 @@ def render_table(table: ModelTable) -> Group:
     return Group(layers, "", costs)
 
 
-def _format_count(number: int) -> str:
+def format_count(number: int) -> str:
     """Three figures: 85.1 M."""
     power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
     return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
 
 
 def _format_both(float32: int, bfloat16: int) -> str:
-    return f"{_format_bytes(float32)} float32, {_format_bytes(bfloat16)} bfloat16"
+    return f"{format_bytes(float32)} float32, {format_bytes(bfloat16)} bfloat16"
 
 
-def _format_bytes(number: int) -> str:
+def format_bytes(number: int) -> str:
     """In powers of 1024: 475 MiB."""
     power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
     return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"

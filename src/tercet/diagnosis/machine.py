@@ -12,6 +12,7 @@ from typing import Literal
 
 from tercet.cache_dir import ForeignFile, cache_dir, check_own
 from tercet.config import UserError
+from tercet.diagnosis.cluster import ClusterFacts, find_cluster_facts
 from tercet.messages import shorten
 
 ANSWER_SECONDS = 5.0  # in which a compiler says its version
@@ -36,7 +37,7 @@ class Diagnosis:
         cache_refusal: why it may not be written or believed, in a line; None where all is well.
         cache_free_bytes, free_bytes: of the cache's disk and of the one that the current folder is on.
         precision: what `training.precision: auto` comes to.
-        gpus: their names.
+        cluster: what a run on several machines needs of this one.
         compiler: the C++ compiler's path and its version, each None where it is not there or does not answer.
     """
 
@@ -60,7 +61,7 @@ class Diagnosis:
     cache_free_bytes: int
     free_bytes: int
     precision: str
-    gpus: list[str]
+    cluster: ClusterFacts
     compiler: str | None
     compiler_version: str | None
 
@@ -82,6 +83,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
     from tercet.kernel import autotuned, build_id, choose_kernels, describe_table, kernel_table
     from tercet.kernel.levels import LEVELS, cpu_instructions, cpu_model, find_compiler
     from tercet.training.auto_arithmetic import choose_precision
+    from tercet.training.planning.this_machine import machine_memory
     from tercet.training.specs import TrainingSpec
 
     kernels, compiler, cache = choose_kernels(), find_compiler(), cache_dir().absolute()
@@ -98,7 +100,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
         instructions=sorted(matter),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=machine_memory(),
         kernel_level=kernels.level,
         kernel_origin=kernels.origin,
         kernel_reason=kernels.reason,
@@ -110,8 +112,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
         cache_free_bytes=shutil.disk_usage(_existing(cache)).free,
         free_bytes=shutil.disk_usage(".").free,
         precision=choose_precision(TrainingSpec(max_steps=1)),
-        gpus=[torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-        or (["mps"] if torch.backends.mps.is_available() else []),
+        cluster=find_cluster_facts(),
         compiler=compiler,
         compiler_version=None if compiler is None else _first_line([compiler, "--version"]),
     )
@@ -151,13 +152,6 @@ def _refuse_cache(folder: Path) -> str | None:
 def _existing(path: Path) -> Path:
     """It, or the nearest folder above it that is there."""
     return next(place for place in (path, *path.parents) if os.path.exists(place))
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # another system, or one that does not know
-        return None
 
 
 def _first_line(command: Sequence[str]) -> str | None:

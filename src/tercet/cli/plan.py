@@ -1,0 +1,70 @@
+"""`tercet plan`: what a recipe needs on a cluster, before anything is trained: memory, steps, time, cost."""
+
+import argparse
+import json
+from typing import Any
+
+from tercet.cli.parser import Verbs
+from tercet.cli.texts import READING, add_reading
+
+GIVEN = ("data", "source", "target", "validation_source", "validation_target", "pretrained")
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "plan",
+        help="say what a run will need on given GPUs: parameters, FLOPs, memory, steps, time and cost",
+        description="Say what a recipe needs before anything is trained: parameters, FLOPs, the memory of each device "
+        "and the largest micro-batch that fits, steps and tokens, and, where a speed is given, time and cost.",
+        epilog="Examples: tercet plan gpt2-124m --gpus 8xH100 --mfu 0.4 --price 2.5; "
+        "tercet plan gpt2-124m --gpus 4x48GiB@150TFLOPS --mfu 0.3; tercet plan demo --here",
+    )
+    parser.add_argument("recipe", metavar="RECIPE|RUN", help="a recipe's name, the path of a .yaml, or a run's folder")
+    parser.add_argument(
+        "--gpus",
+        metavar="CLUSTER",
+        help="8xH100, 2x8xH100 for two nodes, or memory and speed as 4x48GiB@150TFLOPS, in place of training.devices",
+    )
+    parser.add_argument(
+        "--mfu", metavar="SHARE", type=float, help="assume this share of the peak, such as 0.4 (FLOPs of the model)"
+    )
+    parser.add_argument("--measured", metavar="RUN", help="take the speed of this run, from its metrics.csv")
+    parser.add_argument("--here", action="store_true", help="measure the speed of this machine on the recipe itself")
+    parser.add_argument("--price", metavar="DOLLARS", type=float, help="of a GPU for an hour: say what the run costs")
+    parser.add_argument("--data", metavar="PATH", help="as in tercet train (data.source)")
+    parser.add_argument("--source", metavar="FILE", help="as in tercet train, of a translator")
+    parser.add_argument("--target", metavar="FILE", help="and their translations")
+    parser.add_argument("--validation-source", metavar="FILE", help="as in tercet train")
+    parser.add_argument("--validation-target", metavar="FILE", help="and their translations")
+    parser.add_argument("--pretrained", metavar="RUN", help="as in tercet train: whose sizes are taken")
+    add_reading(parser.add_argument)
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.training.planning.plan_recipe import plan_recipe
+
+    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
+    changes: dict[str, Any] = {"data": read} if read else {}
+    if args.set:
+        from tercet.settings_yaml import merge_assignments
+
+        changes = merge_assignments(changes, args.set)
+    plan = plan_recipe(
+        args.recipe, changes, gpus=args.gpus, mfu=args.mfu, measured=args.measured, here=args.here, price=args.price,
+        progress=True, files={name: getattr(args, name) for name in GIVEN},
+    )  # fmt: skip
+
+    from tercet.training.planning import plan_to_dict, render_plan
+
+    if args.json:
+        print(json.dumps(plan_to_dict(plan), indent=2, ensure_ascii=False))
+        return 0
+
+    from tercet.cli.show import show
+
+    show(render_plan(plan))
+    return 0

@@ -1,0 +1,18 @@
+"""What a run finds on this machine, and among several: the first question where one is slow, or fails."""
+
+from typing import TYPE_CHECKING
+
+from tercet.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from tercet.diagnosis.cluster import ClusterFacts as ClusterFacts
+    from tercet.diagnosis.cluster import GPUDevice as GPUDevice
+    from tercet.diagnosis.cluster import Launch as Launch
+    from tercet.diagnosis.machine import Diagnosis as Diagnosis
+    from tercet.diagnosis.machine import doctor as doctor
+    from tercet.diagnosis.ranks import RankReport as RankReport
+    from tercet.diagnosis.ranks import meet_ranks as meet_ranks
+    from tercet.diagnosis.recipe_use import RecipeUse as RecipeUse
+    from tercet.diagnosis.recipe_use import diagnose_recipe as diagnose_recipe
+else:
+    export_lazily(__name__)

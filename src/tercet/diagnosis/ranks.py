@@ -1,0 +1,246 @@
+"""Several processes meet, as those of a run would, and say how far apart they are.
+
+Who is there is written into the store that all of them know before anything waits for all, so that whoever is missing
+can be named. Then they meet over gloo, which every PyTorch has:
+
+    round trip  8 bytes from rank 0 to another and back: the median of several
+    all-reduce  a sum over all ranks of so many bytes: bytes over the seconds it takes, the median of several
+    skew        a rank's clock less rank 0's, by the shortest round trip, half of which the answer took
+                (Cristian, "Probabilistic clock synchronization", 1989)
+"""
+
+import json
+import os
+import platform
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from tercet.config import UserError
+from tercet.diagnosis.cluster import Launch
+from tercet.messages import shorten
+
+TRIPS, SUMS = 20, 5
+SUMMED_BYTES = 16 << 20
+SHOWN = 20  # ranks that a message names
+HOME = 29_500  # the port that torchrun takes by itself
+c10d: Any = distributed  # whose stores it does not name as its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """Who a rank is.
+
+    Attributes:
+        round_trip: seconds from rank 0 to it and back.
+        skew: seconds by which its clock is ahead of rank 0's.
+    """
+
+    rank: int
+    host: str
+    tercet: str
+    torch: str
+    python: str
+    round_trip: float = 0.0
+    skew: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """Attributes:
+    all_reduce_bytes: of the tensor that was summed up.
+    all_reduce_seconds: the median.
+    disagreements: versions that are not the same everywhere, a line each.
+    """
+
+    ranks: list[RankFacts]
+    all_reduce_bytes: int
+    all_reduce_seconds: float
+    disagreements: list[str]
+
+
+def meet_ranks(launch: Launch, *, timeout: float) -> RankReport | None:
+    """Meet the other processes that were started with this one.
+
+    Args:
+        timeout: seconds to wait for them.
+
+    Returns:
+        on rank 0 what was found; None on the others.
+
+    Raises:
+        UserError: with the ranks that are missing when the time is over, or that were lost on the way.
+    """
+    end = time.monotonic() + timeout
+    store = _open_store(launch, end)
+    facts = RankFacts(
+        rank=launch.rank, host=socket.gethostname(), tercet=version("tercet"), torch=str(torch.__version__),
+        python=platform.python_version(),
+    )  # fmt: skip
+    try:
+        store.set(_key(launch.rank), json.dumps(asdict(facts)))
+        _wait_for_all(store, launch, end, timeout)
+        distributed.init_process_group(
+            "gloo", store=c10d.PrefixStore("gloo", store), rank=launch.rank, world_size=launch.world_size,
+            timeout=timedelta(seconds=timeout),
+        )  # fmt: skip
+    except (RuntimeError, ValueError) as error:  # DistError and its kin
+        raise UserError(f"rank {launch.rank} lost the others: {shorten(error)}; see what they say") from None
+    try:
+        return _report(launch, store)
+    except RuntimeError as error:
+        raise UserError(f"rank {launch.rank} lost another on the way: {shorten(error)}; see what it says") from None
+    finally:
+        distributed.destroy_process_group()
+
+
+def describe_report(report: RankReport) -> dict[str, str]:
+    """A line each, by its name."""
+    lines = dict[str, str]()
+    for rank in report.ranks:
+        trip = "" if rank.rank == 0 else (
+            f", {rank.round_trip * 1e6:,.0f} us there and back, clock {rank.skew * 1e3:+,.3f} ms"
+        )  # fmt: skip
+        lines[f"rank {rank.rank}"] = f"{rank.host}{trip}"
+    speed = report.all_reduce_bytes / report.all_reduce_seconds / 1e6
+    lines["all-reduce"] = (
+        f"{speed:,.0f} MB/s: {report.all_reduce_bytes / 1e6:,.1f} MB over {len(report.ranks):,} ranks by gloo in "
+        f"{report.all_reduce_seconds * 1e3:,.1f} ms"
+    )
+    first = report.ranks[0]
+    lines["versions"] = "; ".join(report.disagreements) or (
+        f"the same everywhere: tercet {first.tercet}, PyTorch {first.torch}, Python {first.python}"
+    )
+    return lines
+
+
+def _reach(launch: Launch, host: str, port: int, end: float, *, listens: bool) -> None:
+    """Until somebody answers at the address of rank 0, or, where that is this one, whether the address is any: PyTorch
+    would say so in pages."""
+    while True:
+        try:
+            if listens:
+                socket.getaddrinfo(host, port)
+            else:
+                socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())).close()
+            return
+        except OSError as error:
+            if listens or time.monotonic() > end:
+                raise UserError(
+                    f"missing: rank 0, which rank {launch.rank} looks for at {host}:{port} "
+                    f"({error.strerror or error}); see MASTER_ADDR, MASTER_PORT and firewalls"
+                    if not listens
+                    else f"rank 0 has no address by the name {host!r}: see MASTER_ADDR"
+                ) from None
+        time.sleep(0.1)
+
+
+def _open_store(launch: Launch, end: float) -> Any:
+    """What rank 0 listens with, or torchrun for it."""
+    if launch.master is None:
+        raise UserError(
+            f"{launch.by} has started {launch.world_size} processes, and MASTER_ADDR and MASTER_PORT do not say where "
+            f"rank 0 is; set them, such as MASTER_PORT={HOME}"
+        )
+    host, _, port = launch.master.rpartition(":")
+    listens = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    _reach(launch, host, int(port), end, listens=listens)
+    left = timedelta(seconds=max(1.0, end - time.monotonic()))
+    try:
+        store = c10d.TCPStore(
+            host, int(port), launch.world_size, is_master=listens, timeout=left, wait_for_workers=False
+        )  # fmt: skip
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"rank {launch.rank} {'cannot listen' if listens else 'finds nobody'} at {launch.master}: "
+                        f"{shorten(error).rstrip('.')}; see MASTER_ADDR and MASTER_PORT") from None  # fmt: skip
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return c10d.PrefixStore(f"tercet-doctor-{attempt}", store)
+
+
+def _key(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def _wait_for_all(store: Any, launch: Launch, end: float, timeout: float) -> None:
+    """Until every rank has written who it is. Whoever finds that some have not says which."""
+    missing = list(range(launch.world_size))
+    while missing := [rank for rank in missing if not store.check([_key(rank)])]:
+        if time.monotonic() > end:
+            ranks = ", ".join(map(str, missing[:SHOWN]))
+            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            raise UserError(
+                f"missing after {timeout:g} s: rank {ranks}{more}, of {launch.world_size}; see whether they run and "
+                f"reach {launch.master}, or wait longer with --timeout"
+            )
+        time.sleep(0.05)
+
+
+def _report(launch: Launch, store: Any) -> RankReport | None:
+    seconds = statistics.median(_time_sums())
+    others = {rank: _measure_rank(launch, rank) for rank in range(1, launch.world_size)}
+    distributed.barrier()
+    if launch.rank != 0:
+        return None
+    ranks: list[RankFacts] = []
+    for rank in range(launch.world_size):
+        trip, skew = others.get(rank, (0.0, 0.0))
+        ranks.append(RankFacts(**(json.loads(store.get(_key(rank))) | {"round_trip": trip, "skew": skew})))
+    return RankReport(
+        ranks=ranks, all_reduce_bytes=SUMMED_BYTES, all_reduce_seconds=seconds, disagreements=find_disagreements(ranks)
+    )
+
+
+def find_disagreements(ranks: list[RankFacts]) -> list[str]:
+    """`torch: 2.11.0 on 0, 2.12.0 on 1, 2`, for each version that is not the same everywhere."""
+    lines: list[str] = []
+    for name in ("tercet", "torch", "python"):
+        by_version: dict[str, list[int]] = {}
+        for rank in ranks:
+            by_version.setdefault(getattr(rank, name), []).append(rank.rank)
+        if len(by_version) > 1:
+            parts = (f"{found} on {', '.join(map(str, who))}" for found, who in by_version.items())
+            lines.append(f"{name} differs: {', '.join(parts)}")
+    return lines
+
+
+def _time_sums() -> list[float]:
+    numbers = torch.zeros(SUMMED_BYTES // 4)
+    return [_timed(partial(c10d.all_reduce, numbers)) for _ in range(SUMS + 1)][1:]  # the first one connects
+
+
+def _measure_rank(launch: Launch, other: int) -> tuple[float, float]:
+    """Seconds there and back, and by how much the other's clock is ahead, as rank 0 sees it; elsewhere nothing."""
+    message = torch.zeros(1, dtype=torch.int64)
+    trips: list[tuple[float, float]] = []
+    for _ in range(TRIPS if launch.rank in (0, other) else 0):
+        if launch.rank == other:
+            distributed.recv(message, src=0)
+            message[0] = time.time_ns()
+            distributed.send(message, dst=0)
+        else:
+            sent = time.time_ns()
+            took = _timed(lambda: _send_and_receive(message, other))
+            trips.append((took, (int(message) - sent) / 1e9 - took / 2))
+    if launch.rank != 0:
+        return 0.0, 0.0
+    return statistics.median(took for took, _ in trips), min(trips)[1]
+
+
+def _send_and_receive(message: Tensor, other: int) -> None:
+    distributed.send(message, dst=other)
+    distributed.recv(message, src=other)
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

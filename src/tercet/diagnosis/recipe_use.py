@@ -1,0 +1,68 @@
+"""What a recipe will use of this machine: device, precision, threads, strategy, micro-batch, and memory beside what is
+there."""
+
+from dataclasses import dataclass
+
+from tercet.training.planning.micro_batch import micro_batch, micro_batches
+from tercet.training.planning.run_plan import HEADROOM, count_step, estimate_rank, strategy_of
+from tercet.training.planning.this_machine import device_memory
+from tercet.training.recipe import Recipe, TranslationRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeUse:
+    """Attributes:
+    device: cpu, cuda or mps.
+    devices: over all nodes, as the recipe says.
+    precision: what `auto` comes to here, or what the recipe says.
+    threads: of PyTorch's for one operation.
+    micro_batch: rows that a device holds at once; of a translator tokens a side.
+    memory_bytes: that a device is estimated to hold.
+    device_bytes: of the device; None where the system does not say.
+    fits: within the device's memory but for what a plan leaves free; None where nobody knows.
+    """
+
+    recipe: str
+    device: str
+    devices: int
+    strategy: str
+    precision: str
+    threads: int
+    micro_batch: int
+    micro_batches: int
+    rows: str
+    checkpointing: bool
+    memory_bytes: int
+    device_bytes: int | None
+    fits: bool | None
+
+
+def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> RecipeUse:
+    """What it comes to here.
+
+    Args:
+        name: of the recipe.
+        progress: say on stderr how far reading the data is, where they must be read.
+
+    Raises:
+        UserError: where this machine has fewer devices than it asks for, or it does not fit together.
+    """
+    import torch
+
+    from tercet.training.auto_arithmetic import choose_precision
+    from tercet.training.machine import accelerator
+    from tercet.training.model_sizes import size_recipe
+
+    device, precision = accelerator(recipe.training), choose_precision(recipe.training)
+    recipe = size_recipe(recipe, progress=progress).recipe
+    there = device_memory()
+    room = None if there is None else int((1 - HEADROOM) * there)
+    checkpointing = recipe.training.activation_checkpointing
+    step = count_step(recipe, "cpu" if device == "cpu" else "cuda", precision, micro_batch(recipe), checkpointing)
+    memory = estimate_rank(recipe, step, checkpointing=checkpointing, room=room)
+    return RecipeUse(
+        recipe=name, device=device, devices=recipe.training.world_size, strategy=strategy_of(recipe),
+        precision=precision, threads=torch.get_num_threads(), micro_batch=micro_batch(recipe),
+        micro_batches=micro_batches(recipe), rows="tokens a side" if isinstance(recipe, TranslationRecipe) else "rows",
+        checkpointing=checkpointing, memory_bytes=memory.total, device_bytes=there, fits=memory.fits,
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""A micro-batch of each task in shapes alone: as long as the model takes, and nothing in it."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.data import Packed, TextSpec
+from tercet.objectives import (
+    CausalBatch,
+    LabelledBatch,
+    MaskedBatch,
+    PairBatch,
+    causal_loss,
+    classify_loss,
+    masked_loss,
+    seq2seq_loss,
+)
+from tercet.training.recipe import ChatRecipe, LabelsRecipe, LanguageRecipe, MaskedRecipe, Recipe, TranslationRecipe
+
+_ids = partial(torch.zeros, dtype=torch.long)
+_mask = partial(torch.ones, dtype=torch.bool)
+
+
+def fake_batch(recipe: Recipe, micro: int) -> Any:
+    """Rows of the whole context, with the masks that the recipe's data have.
+
+    Args:
+        micro: rows; of a translator tokens a side, padding included.
+    """
+    length = recipe.model.max_len
+    match recipe:
+        case LanguageRecipe():
+            return CausalBatch(_ids(micro, length), _ids(micro, length), *_masks(recipe.data, micro, length))
+        case ChatRecipe():
+            return CausalBatch(_ids(micro, length), _ids(micro, length))
+        case MaskedRecipe():
+            predicted = micro * recipe.task.masking.max_predictions(length)
+            masks = _masks(recipe.data, micro, length)
+            return MaskedBatch(_ids(micro, length), _ids(predicted), _ids(predicted), *masks)
+        case TranslationRecipe():
+            length = min(length, micro)
+            rows = micro // length
+            return PairBatch(_ids(rows, length), _mask(rows, length), _ids(rows, length), _ids(rows, length))
+        case LabelsRecipe():
+            return LabelledBatch(_ids(micro, length), _mask(micro, length), _label_targets(recipe, micro, length))
+        case _:
+            raise TypeError(f"no batch for a {type(recipe).__name__}")
+
+
+def fake_loss(recipe: Recipe, model: Any, batch: Any) -> Tensor:
+    """What is learnt from, summed over the targets, by the loss of the recipe's task."""
+    smoothing = recipe.training.label_smoothing
+    match recipe:
+        case LanguageRecipe() | ChatRecipe():
+            return causal_loss(model, batch, smoothing=smoothing).total
+        case MaskedRecipe():
+            return masked_loss(model, batch, smoothing=smoothing).total
+        case TranslationRecipe():
+            return seq2seq_loss(model, batch, smoothing=smoothing).total
+        case LabelsRecipe():
+            return classify_loss(model, batch, smoothing=smoothing).total
+        case _:
+            raise TypeError(f"no loss for a {type(recipe).__name__}")
+
+
+def _masks(data: TextSpec, rows: int, length: int) -> tuple[Tensor | None, Tensor | None]:
+    """Of real tokens, where rows are padded; and the documents, where each is by itself."""
+    if isinstance(data.rows, Packed):
+        return None, _ids(rows, length) if data.rows.document_mask else None
+    return _mask(rows, length), None
+
+
+def _label_targets(recipe: LabelsRecipe, rows: int, length: int) -> Tensor:
+    if recipe.data.problem_type == "multi_label_classification":
+        return torch.zeros(rows, len(recipe.classifier.labels))
+    if recipe.data.problem_type == "regression":
+        return torch.zeros(rows)
+    return _ids(rows, length) if recipe.data.over == "tokens" else _ids(rows)

@@ -1,0 +1,82 @@
+"""A model whose operations keep for the backward pass what the fused ones of a device keep.
+
+    attention   queries, keys, values, the heads' output and a number for each query; never the (T, S) weights
+                (Dao et al., "FlashAttention", 2022). On a CPU, where it has no dropout and no bias.
+    dropout     on a GPU a byte for each number, where a CPU keeps a number
+
+Nothing is worked out by them: they are for fake tensors, of which only the shapes are looked at, and for which neither
+kernels of ours nor those of a GPU are to be had.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from tercet.nn import Attention
+from tercet.nn.attention import attend, causal_mask
+from tercet.nn.feedforward import FeedForward
+
+Device = Literal["cpu", "cuda"]
+
+
+def use_fused_operations(model: nn.Module, device: Device) -> None:
+    """Exchange them in place."""
+    parts: list[Any] = list(model.modules())
+    for part in parts:
+        if isinstance(part, Attention):
+            cast(Any, part).attend = partial(attend_fake, device=device)
+        elif device == "cuda" and isinstance(part, nn.Dropout):
+            cast(Any, part).forward = partial(_drop, part, part.p)
+        elif device == "cuda" and isinstance(part, FeedForward) and part.dropout:
+            part.activation = _compose(partial(_drop, part, part.dropout), part.activation)
+            part.dropout = 0.0
+
+
+def attend_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    device: Device,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """As `tercet.nn.attend`, of which it has the arguments, in shapes alone."""
+    if device == "cpu" and (dropout or bias is not None):
+        return attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if bias is not None:  # which takes the mask in: PyTorch's kernels know one of both
+        mask = causal_mask(bias) if causal else mask
+        bias = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, 0.0)
+    elif mask is not None:
+        bias = mask if device == "cpu" else mask.to(q.dtype)
+    return cast(Tensor, cast(Any, _FusedAttention).apply(q, k, v, bias))
+
+
+class _FusedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        out = torch.empty_like(q)
+        normaliser = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+        ctx.save_for_backward(q, k, v, bias, out, normaliser)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = zip(ctx.saved_tensors[:4], ctx.needs_input_grad, strict=True)
+        return tuple(torch.empty_like(x) if x is not None and wants else None for x, wants in inputs)
+
+
+def _drop(part: nn.Module, share: float, x: Tensor) -> Tensor:
+    return torch.native_dropout(x, share, True)[0] if share and part.training else x
+
+
+def _compose(outer: Callable[[Tensor], Tensor], inner: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: outer(inner(x))

@@ -1,0 +1,146 @@
+"""GPUs by name: how much memory each has, and how many multiplications and additions a second at the most.
+
+The peaks are those of dense matrix products in bfloat16 (float16 where a GPU has no bfloat16) that are summed up in
+float32; what makers print first is often twice that, for matrices of which every second number is zero. From the
+makers' own papers:
+
+    V100, T4             NVIDIA V100 and T4 datasheets (float16)
+    A10, A100            NVIDIA A10 and A100 datasheets
+    L4, L40S             NVIDIA L4 and L40S datasheets, halved where they count zeros
+    H100, H200           NVIDIA H100 and H200 datasheets, halved
+    B200                 NVIDIA HGX B200 datasheet: 4.5 PFLOP/s with zeros; 180 GB
+    MI300X               AMD Instinct MI300X datasheet
+    RTX 3090             NVIDIA "Ampere GA102 GPU architecture", appendix A
+    RTX 4090             NVIDIA "Ada GPU architecture", appendix A
+
+Memory is what the maker prints; a driver gives a little less. The same name is sold with several sizes of memory: where
+it stands alone, the smaller is meant of the V100, and the larger of the A100.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from tercet.config import UserError, suggest
+from tercet.messages import show
+
+GIB = 1 << 30
+MOST = 1 << 16  # GPUs, as `spec.Machines` has them
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One kind of GPU.
+
+    Args:
+        name: as it is shown.
+        memory_bytes: of one.
+        peak_flops: a second, in `precision`; None where nobody said it.
+        precision: the 16 bits that it multiplies in.
+    """
+
+    name: str
+    memory_bytes: int
+    peak_flops: float | None
+    precision: Literal["bf16", "fp16"] = "bf16"
+
+
+def _gpu(name: str, gigabytes: int, tflops: float, precision: Literal["bf16", "fp16"] = "bf16") -> GPU:
+    return GPU(name, gigabytes * GIB, tflops * 1e12, precision)
+
+
+GPUS: dict[str, GPU] = {
+    "V100": _gpu("V100 16GB", 16, 125, "fp16"),
+    "V100-32GB": _gpu("V100 32GB", 32, 125, "fp16"),
+    "T4": _gpu("T4", 16, 65, "fp16"),
+    "A10": _gpu("A10", 24, 125),
+    "A100-40GB": _gpu("A100 40GB", 40, 312),
+    "A100": _gpu("A100 80GB", 80, 312),
+    "L4": _gpu("L4", 24, 121),
+    "L40S": _gpu("L40S", 48, 362),
+    "H100": _gpu("H100 SXM", 80, 989),
+    "H100-PCIe": _gpu("H100 PCIe", 80, 756),
+    "H200": _gpu("H200", 141, 989),
+    "B200": _gpu("B200", 180, 2250),
+    "MI300X": _gpu("MI300X", 192, 1307),
+    "RTX3090": _gpu("RTX 3090", 24, 71),
+    "RTX4090": _gpu("RTX 4090", 24, 165),
+}
+ALIASES = {
+    "v10016gb": "V100", "a10080gb": "A100", "h100sxm": "H100", "h10080gb": "H100", "3090": "RTX3090", "4090": "RTX4090",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs of one kind.
+
+    Args:
+        gpu: what each is.
+        count: over all nodes.
+        nodes: among which they are shared out equally.
+    """
+
+    gpu: GPU
+    count: int
+    nodes: int = 1
+
+    def describe(self) -> str:
+        peak = self.gpu.peak_flops
+        speed = "" if peak is None else f", {peak / 1e12:,.4g} TFLOP/s in {self.gpu.precision}"
+        nodes = f" in {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"{self.count:,} x {self.gpu.name}{nodes} ({self.gpu.memory_bytes / GIB:,.4g} GiB{speed})"
+
+
+def parse_cluster(text: str) -> Cluster:
+    """`8xH100`, `2x8xH100` for two nodes of eight, or free form: `4x48GiB@150TFLOPS`, `48GiB`.
+
+    Raises:
+        UserError: where it is none of these, or names a GPU that is not in the table.
+    """
+    match = re.fullmatch(r"(?:(\d{1,9})x)?(?:(\d{1,9})x)?([^\s].*)", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise _unreadable(text)
+    first, second, kind = match.groups()
+    nodes, count = (1, int(first or 1)) if second is None else (int(first), int(second))
+    if not 1 <= nodes * count <= MOST:
+        raise UserError(f"--gpus {show(text)}: {nodes * count:,} GPUs; give 1 to {MOST:,}")
+    return Cluster(_find(kind, text), nodes * count, nodes)
+
+
+def find_by_device_name(name: str, memory_bytes: int) -> GPU | None:
+    """The GPU that a driver calls so ("NVIDIA A100-SXM4-80GB"), with the memory that is there; None where the table has
+    none of that name."""
+    words, plain = {*re.findall(r"[a-z0-9]+", name.lower())}, _plain(name)
+    for key in sorted(GPUS, key=len, reverse=True):
+        if _plain(key) in plain if key.startswith("RTX") else {*key.lower().split("-")} <= words:
+            gpu = GPUS[key]
+            return GPU(gpu.name, memory_bytes, gpu.peak_flops, gpu.precision)
+    return None
+
+
+def _find(kind: str, text: str) -> GPU:
+    """A GPU of the table, or one in free form."""
+    free = re.fullmatch(r"(\d+(?:\.\d+)?)\s*Gi?B(?:\s*@\s*(\d+(?:\.\d+)?)\s*TFLOPS?)?", kind, re.IGNORECASE)
+    if free is not None:
+        memory, peak = float(free[1]), None if free[2] is None else float(free[2])
+        if not 0 < memory <= 1 << 20 or (peak is not None and not 0 < peak <= 10**9):
+            raise UserError(f"--gpus {show(text)}: give memory and speed above zero, such as 4x48GiB@150TFLOPS")
+        return GPU("GPU", int(memory * GIB), None if peak is None else peak * 1e12)
+    names = {_plain(key): key for key in GPUS} | ALIASES
+    key = names.get(_plain(kind).removeprefix("nvidia").removeprefix("amd"))
+    if key is not None:
+        return GPUS[key]
+    if re.match(r"[\d.]+\s*G|.*@|\d*x?$", kind, re.IGNORECASE) or not re.search(r"[a-z]", kind, re.IGNORECASE):
+        raise _unreadable(text)
+    known = suggest(kind.upper(), GPUS)
+    known = suggest(kind.upper(), GPUS)
+    raise UserError(f"--gpus {show(text)}: no GPU is called {show(kind)} (free form: 4x48GiB@150TFLOPS){known}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _unreadable(text: str) -> UserError:
+    return UserError(f"--gpus {show(text)} is no cluster; write 8xH100, 2x8xH100 for two nodes, or 4x48GiB@150TFLOPS")

@@ -1,0 +1,56 @@
+"""The bytes that tensors take as they come and go: a count of storages, at each operation that PyTorch runs.
+
+A storage counts from the operation that makes it until nothing holds it any more, neither a name in Python nor what
+autograd keeps for the backward pass. Fake tensors have storages of the right size with nothing behind them, so that a
+step of any model is counted without its memory.
+"""
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveBytes(TorchDispatchMode):
+    """Attributes:
+    now: bytes of all storages that were made within this context and are still held.
+    peak: the most that it was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._hold(leaf)
+        return result
+
+    def ignore(self, tensors: list[Tensor]) -> None:
+        """These were there before."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._known[id(storage)] = weakref.ref(storage, self._forget(id(storage), 0))
+
+    def _hold(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._known and self._known[key]() is storage:
+            return
+        size = storage.nbytes()
+        self._known[key] = weakref.ref(storage, self._forget(key, size))
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+    def _forget(self, key: int, size: int) -> Any:
+        def gone(reference: Any) -> None:
+            self.now -= size
+            if self._known.get(key) is reference:
+                del self._known[key]
+
+        return gone

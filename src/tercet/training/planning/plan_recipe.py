@@ -1,0 +1,65 @@
+"""A plan as somebody asks for it, by names and words: looked at before torch is imported."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tercet.config import Plain, UserError
+from tercet.spec import Interval, ShareAboveZero, check_range
+from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
+from tercet.training.planning.gpus import parse_cluster
+
+if TYPE_CHECKING:
+    from tercet.training.planning.run_plan import RunPlan
+
+Price = Annotated[float, Interval(ge=0, le=10**6)]  # of a GPU for an hour
+
+
+def plan_recipe(
+    name: str,
+    changes: Plain,
+    *,
+    gpus: str | None = None,
+    mfu: float | None = None,
+    measured: str | None = None,
+    here: bool = False,
+    price: float | None = None,
+    files: Mapping[str, str | None] | None = None,
+    progress: bool = False,
+) -> "RunPlan":
+    """What the recipe with `changes` needs; arguments as in `tercet.plan`.
+
+    Args:
+        files: data, source, target, validation_source, validation_target and pretrained, as in `recipe_with`.
+
+    Raises:
+        UserError: where there is no such recipe or GPU, a number is out of its range, or they do not fit together.
+    """
+    for flag, value, annotation in (("--mfu", mfu, ShareAboveZero), ("--price", price, Price)):
+        if value is not None:
+            _check(flag, value, annotation)
+    given = [flag for flag, has in (("--mfu", mfu), ("--measured", measured), ("--here", here)) if has]
+    if len(given) > 1:
+        raise UserError(f"{given[0]} and {given[1]} each say how fast a device is; leave one out")
+    if price is not None and not given:
+        raise UserError("--price needs to know how long it takes: give --mfu SHARE, --measured RUN or --here as well")
+    cluster = None if gpus is None else parse_cluster(gpus)
+    if mfu is not None and cluster is None:
+        raise UserError("--mfu is a share of a GPU's peak: say which with --gpus, such as --gpus 8xH100")
+    if measured is not None and (not Path(measured).is_dir() or find_run(measured) is None):
+        raise UserError(f"--measured {measured}: no such folder; give that of a run, such as runs/mine")
+    recipe = recipe_with(name, changes, out=choose_folder(name, None), **(files or {}))
+
+    from tercet.training.planning.run_plan import plan_run
+
+    return plan_run(
+        name, recipe, cluster=cluster, mfu=mfu, measured=None if measured is None else Path(measured), here=here,
+        price=price, progress=progress,
+    )  # fmt: skip
+
+
+def _check(flag: str, value: float, annotation: object) -> None:
+    try:
+        check_range(flag, value, annotation)
+    except ValueError as error:
+        raise UserError(str(error)) from None

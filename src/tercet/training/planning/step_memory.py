@@ -1,0 +1,135 @@
+"""What a training step holds in memory: a step on fake tensors, of which every storage is counted.
+
+The model, the loss and the optimizer are the ones that a run has; their tensors have shapes and nothing behind them, so
+that no memory of the step's size is needed. Four counts are exact: weights, gradients, what the optimizer keeps, and
+the moving average. Activations are what is held when the loss is known; the workspace is the most that comes on top of
+all of them in the two passes or the optimizer's step.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tercet.config import UserError
+from tercet.models import blocks_of, build, stacks_of
+from tercet.objectives import likelihood
+from tercet.training.planning.fake_batch import fake_batch, fake_loss
+from tercet.training.planning.fused_operations import Device, use_fused_operations
+from tercet.training.planning.live_bytes import LiveBytes
+from tercet.training.recipe import Recipe
+from tercet.training.trainable import set_trainable, trainable_parameters
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """Of one device that has the whole model. All but the first three are bytes.
+
+    Attributes:
+        parameters, trainable: numbers; tied ones once.
+        frozen_multiplied, adapter: numbers of matrices that are multiplied and do not learn, and of an adapter's.
+        weights, gradients, optimizer, average: held all the time.
+        activations: of a micro-batch, held when its loss is known.
+        workspace: the most on top of all these.
+        largest_block, outside_blocks: weights of a block, and of what is in none.
+    """
+
+    parameters: int
+    trainable: int
+    frozen_multiplied: int
+    adapter: int
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    activations: int
+    workspace: int
+    largest_block: int
+    outside_blocks: int
+
+
+def measure_step(
+    recipe: Recipe, *, micro: int, device: Device, precision: str, checkpointing: bool, new: tuple[str, ...] = ()
+) -> StepMemory:
+    """Count a step of a micro-batch with gradients of earlier ones already there.
+
+    Args:
+        recipe: with the vocabulary's size.
+        micro: rows of the micro-batch; of a translator tokens a side.
+        device: whose operations they are.
+        precision: fp32, bf16 or fp16.
+        checkpointing: keep each block's input alone.
+        new: weights that the pretrained model has not.
+
+    Raises:
+        UserError: where the model's sizes do not fit together.
+    """
+    with FakeTensorMode(), _lots_of(device):
+        try:
+            model = build(recipe.model).train()
+        except ValueError as error:
+            raise UserError(f"model: {error}") from None
+        set_trainable(model, recipe, new)
+        for stack in stacks_of(model):
+            stack.activation_checkpointing = checkpointing
+        use_fused_operations(model, device)
+        optimizer = recipe.training.optimizer.build(model)
+        learnt = trainable_parameters(model)
+        for parameter in learnt:
+            parameter.grad = torch.zeros_like(parameter)
+        batch = fake_batch(recipe, micro)
+        with LiveBytes() as live:
+            live.ignore([*model.parameters(), *model.buffers(), *(p.grad for p in learnt if p.grad is not None)])
+            dtype = DTYPES.get(precision)
+            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                loss = fake_loss(recipe, model, batch)
+            activations = live.now
+            loss.backward()
+            del loss
+            passes = live.peak
+            optimizer.step()  # which makes what it keeps
+            kept = live.now
+            live.peak = kept
+            optimizer.step()
+            stepping = live.peak - kept
+        blocks = [_bytes_of(list(block.parameters())) for block in blocks_of(model)]
+        tensors = [*model.parameters(), *model.buffers()]
+        weights = _bytes_of(tensors)
+        return StepMemory(
+            parameters=sum(p.numel() for p in model.parameters()),
+            trainable=sum(p.numel() for p in learnt),
+            frozen_multiplied=sum(
+                part.weight.numel()
+                for part in model.modules()
+                if isinstance(part, nn.Linear) and not part.weight.requires_grad
+            ),
+            adapter=sum(p.numel() for name, p in model.named_parameters() if ".lora_" in name),
+            weights=weights,
+            gradients=_bytes_of([p.grad for p in learnt if p.grad is not None]),
+            optimizer=_bytes_of([x for s in optimizer.state.values() for x in s.values() if isinstance(x, Tensor)]),
+            average=0 if recipe.training.ema is None else weights,
+            activations=activations,
+            workspace=max(0, passes - activations, stepping - activations),
+            largest_block=max(blocks, default=0),
+            outside_blocks=_bytes_of(list(model.parameters())) - sum(blocks),
+        )
+
+
+def _bytes_of(tensors: list[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors}.values())
+
+
+@contextmanager
+def _lots_of(device: Device) -> Generator[None]:
+    """The likelihood takes as many rows of scores at once as on `device`: fake tensors say that they are a CPU's."""
+    of_cpu = likelihood.AT_ONCE["cpu"]
+    likelihood.AT_ONCE["cpu"] = likelihood.AT_ONCE[device]
+    try:
+        yield
+    finally:
+        likelihood.AT_ONCE["cpu"] = of_cpu

@@ -1,0 +1,167 @@
+"""How fast a device trains, in FLOPs of the model a second: by a share of its peak that somebody assumes, by a run that
+was trained, or by doing the work of some steps here.
+
+    FLOP/s of a device = MFU · peak = tokens a second · FLOPs a token / devices
+
+MFU, the model FLOPs utilization, is Chowdhery et al.'s ("PaLM", 2022): FLOPs that the model needs, not those that are
+done once more for checkpointing, over the peak.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tercet.checkpoint.metrics import read_metrics, training_time
+from tercet.config import UserError
+from tercet.training.changed_recipe import find_run
+from tercet.training.checkpoints import METRICS, Checkpoints
+from tercet.training.planning.gpus import GIB, GPU, find_by_device_name
+from tercet.training.recipe import Recipe, TranslationRecipe
+
+if TYPE_CHECKING:
+    from tercet.training.machine import Speed
+    from tercet.training.model_sizes import SizedRecipe
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Attributes:
+    flops_per_second: of one device.
+    mfu: as a share of its peak; None where nobody knows that.
+    basis: assumed, run or here.
+    described: where it comes from, in a few words.
+    """
+
+    flops_per_second: float
+    mfu: float | None
+    basis: str
+    described: str
+
+
+def assume(mfu: float, gpu: GPU) -> Throughput:
+    """Raises:
+    UserError: where the GPU's peak is not known.
+    """
+    if gpu.peak_flops is None:
+        memory = f"{gpu.memory_bytes / GIB:g}GiB"
+        raise UserError(f"--mfu is a share of a peak, and --gpus says none; write {memory}@150TFLOPS")
+    return Throughput(
+        flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis="assumed",
+        described=f"{mfu:.1%} of {gpu.peak_flops / 1e12:,.4g} TFLOP/s, which is assumed",
+    )  # fmt: skip
+
+
+def measure_run(run: Path, gpu: GPU | None) -> Throughput:
+    """By the speed that a run has noted.
+
+    Args:
+        gpu: to plan for; None for the device that the run was trained on.
+
+    Raises:
+        UserError: where the folder holds no run, or one too short to have noted its speed; or it was trained on another
+            kind of device, whose speed says nothing of this one.
+    """
+    if find_run(str(run)) is None:
+        raise UserError(f"--measured {run} is no run's folder; give one such as runs/mine")
+
+    from tercet.checkpoint import read_spec
+    from tercet.training.planning.flops import training_flops
+    from tercet.training.run_changes import read_recipe
+
+    if not (run / METRICS).exists():
+        raise UserError(f"--measured {run}: no {METRICS} yet; train it for some steps first")
+    time = training_time(read_metrics(run / METRICS))
+    if time is None or time.tokens_per_second is None:
+        raise UserError(f"--measured {run}: {METRICS} has no speed yet, which comes with its second line; train longer")
+    recipe = read_recipe(run)
+    recipe = replace(recipe, model=read_spec(run))
+    world = recipe.training.world_size
+    sides = 2 if isinstance(recipe, TranslationRecipe) else 1
+    each = time.tokens_per_second / sides * training_flops(recipe).per_token / world
+    newest = Checkpoints(run, recipe.training.keep).newest()
+    device = None if newest is None else newest.arithmetic[-1]["device"]
+    devices = f"{world} devices" if world > 1 else "one device"
+    told = f"{time.tokens_per_second:,.0f} tokens/s on {devices}{'' if device is None else f' ({device})'} in {run}"
+    return _on(gpu, each, device, basis="run", described=told, flag=f"--measured {run}")
+
+
+def measure_here(sized: "SizedRecipe", gpu: GPU | None) -> "tuple[Throughput, Speed | None]":
+    """By doing the work of some steps on this machine.
+
+    Args:
+        sized: the recipe; what a device of the cluster does is done by one device here, where there is a `gpu`.
+
+    Returns:
+        it, and what was measured of validations and the optimizer beside it where this machine is the one to plan for.
+    """
+    import torch
+
+    from tercet.kernel import warm_up
+    from tercet.models import build, stacks_of
+    from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
+    from tercet.training.machine import accelerator, choose_compile, speed
+    from tercet.training.model_sizes import read_task
+    from tercet.training.planning.flops import training_flops
+    from tercet.training.planning.micro_batch import tokens_of_row
+    from tercet.training.trainable import set_trainable
+
+    recipe = sized.recipe if gpu is None else share_of_one(sized.recipe)
+    kind = accelerator(recipe.training)
+    _check_kind(kind, gpu, "--here")  # before it is measured
+    task = sized.task if sized.task is not None and gpu is None else read_task(recipe, progress=True)
+    if not task.plan.steps:
+        task.plan = replace(task.plan, steps=1)  # hours, which the speed makes steps of
+    model = build(task.recipe.model, seed=recipe.training.seed)
+    for stack in stacks_of(model):
+        stack.activation_checkpointing = recipe.training.activation_checkpointing
+    set_trainable(model, task.recipe, ())
+    warm_up()
+    chosen = choose_arithmetic(recipe.training)
+    with matmul_precision(chosen["matmul"]):
+        compiled = choose_compile(task, model, chosen["precision"])[0] == "always"
+        measured = speed(task, model, precision=chosen["precision"], compiled=compiled)
+    full_step = measured.a_unit * task.plan.units + measured.a_step
+    tokens = task.plan.units * task.plan.unit * tokens_of_row(task.recipe)
+    world = recipe.training.world_size
+    each = tokens * training_flops(task.recipe).per_token / full_step / world
+    device = torch.cuda.get_device_name() if kind == "cuda" else kind
+    told = f"{full_step:.3g} s a step, as measured here ({device}) just now"
+    return _on(gpu, each, device, basis="here", described=told, flag="--here"), measured if gpu is None else None
+
+
+def share_of_one(recipe: Recipe) -> Recipe:
+    """The recipe of one device that does what each of several does."""
+    training, task = recipe.training, recipe.task
+    world = training.world_size
+    if isinstance(recipe, TranslationRecipe):
+        own = replace(recipe.task, batch_tokens=recipe.task.batch_tokens // world)
+    else:
+        own = replace(task, batch_size=getattr(task, "batch_size") // world)  # noqa: B009
+    return replace(recipe, task=own, training=replace(training, devices=1, nodes=1, strategy="auto"))
+
+
+def _on(gpu: GPU | None, each: float, device: str | None, *, basis: str, described: str, flag: str) -> Throughput:
+    """`each` FLOP/s that `device` was measured to have, for a `gpu`: its own speed where the two are the same, the same
+    share of the peak where both are in the table."""
+    own = None if device is None or device == CPU else find_by_device_name(device, 0)
+    peak = None if own is None else own.peak_flops
+    mfu = None if peak is None else each / peak
+    if gpu is None or device is None:
+        return Throughput(flops_per_second=each, mfu=mfu, basis=basis, described=described)
+    _check_kind(device, gpu, flag)
+    if own is not None and own.name == gpu.name:
+        return Throughput(flops_per_second=each, mfu=mfu, basis=basis, described=described)
+    if mfu is None or gpu.peak_flops is None:
+        raise UserError(f"{flag} measures {device}, and there is no peak to compare it with {gpu.name}; give --mfu")
+    told = f"{described}: {mfu:.1%} of its peak, which is assumed of {gpu.name} too"
+    return Throughput(flops_per_second=mfu * gpu.peak_flops, mfu=mfu, basis=basis, described=told)
+
+
+def _check_kind(device: str, gpu: GPU | None, flag: str) -> None:
+    """Raises:
+    UserError: where it is no GPU that was, or is to be, measured for one.
+    """
+    if gpu is not None and device in (CPU, "mps"):
+        raise UserError(f"{flag} measures {device}, which says nothing of {gpu.name}; leave --gpus out, or give --mfu")

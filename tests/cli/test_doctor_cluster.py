@@ -1,0 +1,174 @@
+"""`tercet doctor` among several processes: who started it, whom it reaches, who is missing; and what a recipe uses."""
+
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.cli.main import main
+from tercet.config import UserError
+from tercet.diagnosis.cluster import VARIABLES, find_addresses, find_launch
+from tercet.diagnosis.ranks import RankFacts, RankReport, describe_report, find_disagreements
+
+TORCHRUN = {
+    "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "7",
+}  # fmt: skip
+SLURM = {
+    "SLURM_NTASKS": "6", "SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_JOB_ID": "123456",
+    "SLURM_NODELIST": "gpu[3-5]",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def start(rank: int, world: int, port: int, *flags: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {
+        "WORLD_SIZE": str(world), "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "tercet", "doctor", *flags]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_who_started_it_is_known_from_the_variables() -> None:
+    assert find_launch({}) is None
+    assert find_launch({"SLURM_JOB_ID": "7"}) is None  # a shell within a job is no task of it
+    launch = find_launch(TORCHRUN)
+    assert launch is not None
+    assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("torchrun", 4, 3, 1)
+    assert launch.master == "node0:29500"
+    by_hand = find_launch({"WORLD_SIZE": "2", "RANK": "0"})
+    assert by_hand is not None
+    assert (by_hand.by, by_hand.master) == ("environment", None)
+
+
+def test_slurms_variables_are_taken_as_lightning_takes_them() -> None:
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+
+    launch = find_launch(SLURM)
+    assert launch is not None
+    assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("SLURM", 6, 5, 2)
+    assert launch.master == f"{SLURMEnvironment.resolve_root_node_address(SLURM['SLURM_NODELIST'])}:18456"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"RANK": "4"}, "RANK='4' must be a whole number from 0 to 3"),
+        ({"RANK": "x\033[2J"}, "RANK="),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' must be a whole number from 1 to"),
+        ({"WORLD_SIZE": None}, "WORLD_SIZE is not set, which belongs to the other variables of torchrun"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be a whole number from 1 to 65,535"),
+    ],
+)
+def test_variables_that_fit_nothing_are_refused(changes: dict[str, str | None], words: str) -> None:
+    environment = {name: value for name, value in (TORCHRUN | changes).items() if value is not None}
+    with pytest.raises(UserError) as refused:
+        find_launch(environment)
+    assert words in str(refused.value)
+    assert "\033" not in str(refused.value)
+
+
+@given(st.dictionaries(st.sampled_from(list(TORCHRUN)), st.text(max_size=12)))
+def test_any_variables_are_a_launch_or_a_line(changes: dict[str, str]) -> None:
+    try:
+        launch = find_launch(TORCHRUN | changes)
+    except UserError:
+        return
+    assert launch is not None
+    assert 0 <= launch.rank < launch.world_size
+
+
+def test_addresses_are_those_that_others_can_reach() -> None:
+    for _, address in find_addresses():
+        ip = ipaddress.ip_address(address)
+        assert not ip.is_loopback
+        assert not ip.is_link_local
+
+
+def test_two_processes_meet(tmp_path: Path) -> None:
+    port = free_port()
+    other = start(1, 2, port, "--json", "--timeout", "120")
+    first = start(0, 2, port, "--json", "--timeout", "120")
+    out, err = first.communicate(timeout=200)
+    assert first.returncode == 0, err
+    assert other.communicate(timeout=60)[0] == ""
+    assert other.returncode == 0
+    ranks = json.loads(out)["ranks"]
+    assert [rank["rank"] for rank in ranks["ranks"]] == [0, 1]
+    assert {rank["host"] for rank in ranks["ranks"]} == {socket.gethostname()}
+    assert 0 < ranks["ranks"][1]["round_trip"] < 5
+    assert abs(ranks["ranks"][1]["skew"]) < 0.5  # two processes of one machine read one clock
+    assert ranks["all_reduce_seconds"] > 0
+    assert ranks["disagreements"] == []
+    assert "waiting for 1 more of 2 ranks" in err
+
+
+def test_who_is_missing_is_named() -> None:
+    port = free_port()
+    second, first = start(2, 3, port, "--timeout", "20"), start(0, 3, port, "--timeout", "12")
+    out, err = first.communicate(timeout=200)
+    assert first.returncode == 2
+    assert out.startswith("tercet ")  # this machine is told all the same
+    last = err.splitlines()[-1]
+    assert last.startswith("tercet: error: missing after 12 s: rank 1")
+    assert f"reach 127.0.0.1:{port}, or wait longer with --timeout" in last
+    _, err = second.communicate(timeout=200)
+    assert second.returncode == 2
+    assert "error: " in err.splitlines()[-1]
+
+
+def test_rank_0_that_is_missing_is_named() -> None:
+    port = free_port()
+    process = start(1, 2, port, "--timeout", "1")
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith(f"tercet: error: missing: rank 0, which rank 1 looks for at 127.0.0.1:{port} (")
+    assert err.count("\n") == 1
+
+
+def test_versions_that_differ_are_named() -> None:
+    facts = [RankFacts(rank=n, host=f"node{n}", tercet="1", torch=f"2.{n // 2}", python="3.12") for n in range(3)]
+    assert find_disagreements(facts) == ["torch differs: 2.0 on 0, 1, 2.1 on 2"]
+    assert find_disagreements(facts[:2]) == []
+    report = RankReport(
+        ranks=facts, all_reduce_bytes=1_000_000, all_reduce_seconds=0.5, disagreements=find_disagreements(facts)
+    )
+    lines = describe_report(report)
+    assert lines["all-reduce"] == "2 MB/s: 1.0 MB over 3 ranks by gloo in 500.0 ms"
+    assert lines["rank 1"] == "node1, 0 us there and back, clock +0.000 ms"
+    assert lines["versions"] == "torch differs: 2.0 on 0, 1, 2.1 on 2"
+
+
+def test_what_a_recipe_uses_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--set", "training.accelerator=cpu", "--set", "training.precision=fp32"]
+    assert main(["doctor", "demo", *flags]) == 0
+    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["recipe"].startswith("demo: fp32 on cpu, ")
+    assert lines["needs"].endswith(": fits")
+    assert main(["doctor", "demo", *flags, "--json"]) == 0
+    use = json.loads(capsys.readouterr().out)["recipe"]
+    assert main(["plan", "demo", *flags, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert use["memory_bytes"] == plan["memory"][0]["total"]
+    assert (use["micro_batch"], use["micro_batches"]) == (plan["micro_batch"], plan["micro_batches"])
+    many = ["training.accelerator=gpu", "training.devices=64", "task.batch_size=64"]
+    assert main(["doctor", "demo", *(part for setting in many for part in ("--set", setting))]) == 2
+    assert "training.devices=64 on cuda, and this machine has" in capsys.readouterr().err

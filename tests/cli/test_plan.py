@@ -1,0 +1,77 @@
+"""`tercet plan` for people, at 80 columns, and for programs; and from Python."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tercet
+from tercet.cli.main import main
+from tercet.inspect import model_table
+from tercet.models import PRESETS
+from tercet.training.planning import plan_to_dict
+from tercet.training.planning.run_plan_view import format_duration
+
+GPT2 = ["plan", "gpt2-124m", "--gpus", "8xH100", "--mfu", "0.4", "--price", "2.5"]
+
+
+@pytest.mark.slow
+def test_people_read_lines_of_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tercet.cli.show.WIDTH", 80)
+    assert main(GPT2) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    lines = {line[:11].strip(): line[11:].strip() for line in out.splitlines() if line[:11].strip()}
+    assert lines["on"] == "8 x H100 SXM (80 GiB, 989 TFLOP/s in bf16); bf16, ddp".removeprefix("")
+    assert "480 rows of 1,024 tokens: 8 x 5 x 12 rows" in out
+    assert "20,000, by max_steps" in out
+    assert "40.0% of 989 TFLOP/s, which is assumed" in out
+    assert "activations of 12 rows" in out
+
+
+@pytest.mark.slow
+def test_programs_read_json_and_python_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GPT2, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    own = tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4, price=2.5)
+    assert plan == json.loads(json.dumps(plan_to_dict(own)))
+    assert own.flops_per_token == model_table(PRESETS["gpt2"]).flops_training + 6 * 768 * (50_304 - 50_257)
+    assert own.parameters == 124_439_808 + 768 * (50_304 - 50_257)  # rows that only pad
+    assert own.vocabulary_at_most == {"vocab_size": 50_257}
+    assert own.tokens == 20_000 * 480 * 1024
+    assert own.memory[0].optimizer - 2 * own.memory[0].weights < 1000  # two moments, and a step count a tensor
+    assert own.time is not None
+    assert own.time.cost == pytest.approx(2.5 * 8 * own.time.seconds / 3600)
+
+
+def test_without_gpus_memory_is_told_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "demo", "--set", "training.max_hours=1", "--set", "training.max_steps=null"]) == 0
+    out = capsys.readouterr().out
+    assert "1 device, as the recipe says; bf16" in out
+    assert "unknown: max_hours, which need a speed: --mfu, --measured or --here" in out
+    assert "unknown: give --mfu SHARE, --measured RUN or --here" in out
+    assert "fits" not in out
+
+
+def test_epochs_need_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--set", "training.max_epochs=2", "--data", str(tmp_path / "none.txt")]
+    assert main(["plan", "demo", *flags]) == 2
+    assert "no such file or folder: " in capsys.readouterr().err
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 400)
+    assert main(["plan", "demo", *flags[:-1], str(tmp_path / "text.txt"), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["length_from"], plan["vocabulary_at_most"]) == ("max_epochs", None)
+    assert plan["tokens"] == plan["steps"] * plan["tokens_per_step"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0123, "0.0123 s"), (41, "41 s"), (60, "1 min"), (135, "2 min 15 s"), (3600, "1 h"), (8100, "2 h 15 min"),
+        (86_399.9, "24 h"), (270_000, "3 d 3 h"),
+    ],
+)  # fmt: skip
+def test_durations_have_two_units(seconds: float, words: str) -> None:
+    assert format_duration(seconds) == words

@@ -1,0 +1,179 @@
+"""A step that is counted on fake tensors holds what a real one holds, as PyTorch's own hooks and profiler see it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import ADAMW, MUON, PAIRS, TEXT, TINY, tiny_recipe
+from torch.profiler import ProfilerActivity, profile
+
+from tercet.models import AnyModel, build, stacks_of
+from tercet.training import Recipe
+from tercet.training.planning import measure_step
+from tercet.training.planning.micro_batch import micro_batch
+from tercet.training.planning.run_plan import estimate_rank
+from tercet.training.recipe import TranslationRecipe
+from tercet.training.tasks.task import Task, task_of
+
+WITHIN = 0.1  # what docs/planning.md says of activations on a CPU
+FAMILIES = ("text", "masked", "pairs")
+
+
+def recipe_of(family: str, folder: Path, *, dropout: float = 0.0, **training: Any) -> Recipe:
+    """Two layers of 64 over 128 tokens: large enough for attention to go by blocks."""
+    (folder / "text.txt").write_text(TEXT * 40)
+    rows = "".join(f"{' '.join([source] * 30)}\t{' '.join([target] * 30)}\n" for source, target in PAIRS)
+    (folder / "pairs.tsv").write_text(rows)
+    shares = dict.fromkeys(("embedding", "attention", "residual"), dropout)
+    stack = {"d_model": 64, "n_layers": 2, "n_heads": 4, "dropout": shares}
+    pairs = family == "pairs"
+    changes: dict[str, Any] = {
+        "model": {"max_len": 128, **({"encoder": stack, "decoder": stack} if pairs else {"stack": stack})}
+    }
+    if pairs:
+        changes["task"] = {"batch_tokens": 1024, "micro_batch_tokens": 512}
+    return TINY[family](folder, changes | {"training": {"ema": None, **training}})
+
+
+class RealStep:
+    """The first micro-batch of a run, with gradients of an earlier one there."""
+
+    def __init__(self, recipe: Recipe, *, checkpointing: bool = False) -> None:
+        self.task: Task = task_of(recipe, progress=False)
+        self.recipe = self.task.recipe
+        self.model: AnyModel = build(self.recipe.model).train()
+        for stack in stacks_of(self.model):
+            stack.activation_checkpointing = checkpointing
+        self.optimizer = self.recipe.training.optimizer.build(self.model)
+        self.batch = self.task.batches(0, 0, 1)[0]
+        if isinstance(recipe, TranslationRecipe):  # as long as its sentences are, not as long as they may be
+            self.recipe = replace(self.recipe, model=replace(self.recipe.model, max_len=self.batch.source.shape[1]))
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    @property
+    def micro(self) -> int:
+        rows = len(self.batch[0])
+        return rows * self.recipe.model.max_len if isinstance(self.recipe, TranslationRecipe) else rows
+
+    def loss(self) -> torch.Tensor:
+        return self.task.loss(self.model, self.batch, smoothing=self.recipe.training.label_smoothing).total
+
+    def saved_bytes(self) -> int:
+        """What autograd keeps for the backward pass, beside the weights."""
+        weights = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+        kept: dict[int, torch.UntypedStorage] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = self.loss()
+        size = sum(storage.nbytes() for storage in kept.values())
+        loss.backward()
+        return size
+
+    def likelihood_bytes(self) -> int:
+        """The gradients that the likelihood works out at once, which are no saved tensors: of hidden states, and of the
+        unembedding."""
+        targets = self.batch.targets.numel()
+        weight: torch.Tensor = self.model.unembedding.weight  # type: ignore[assignment]
+        return 4 * (targets * weight.shape[1] + weight.numel())
+
+
+def bytes_by_profiler(work: Callable[[], Any]) -> tuple[int, int, Any]:
+    """What is allocated when `work` is done, the most on the way, and what it gives."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        result = work()
+    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return now, peak, result
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=lambda settings: settings["kind"])
+@pytest.mark.parametrize("family", TINY)
+def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[str, Any], tmp_path: Path) -> None:
+    recipe = TINY[family](tmp_path, {"training": {"optimizer": optimizer}})
+    task = task_of(recipe, progress=False)
+    model = build(task.recipe.model)
+    real = recipe.training.optimizer.build(model)
+    task.loss(model, task.batches(0, 0, 1)[0]).total.backward()
+    for parameter in model.parameters():  # a row that no batch had is a row of zeros
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    real.step()
+    memory = measure_step(
+        task.recipe, micro=micro_batch(task.recipe), device="cpu", precision="fp32", checkpointing=False
+    )
+    assert memory.parameters == memory.trainable == sum(p.numel() for p in model.parameters())
+    assert memory.weights == sum(x.nbytes for x in [*model.parameters(), *model.buffers()])
+    assert memory.gradients == sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    kept = [x for state in real.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
+    assert memory.optimizer == sum(x.nbytes for x in kept) > 0
+    assert memory.average == (memory.weights if recipe.training.ema else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_activations_are_what_the_hooks_of_autograd_count(family: str, dropout: float, tmp_path: Path) -> None:
+    real = RealStep(recipe_of(family, tmp_path, dropout=dropout))
+    memory = measure_step(real.recipe, micro=real.micro, device="cpu", precision="fp32", checkpointing=False)
+    assert memory.activations == pytest.approx(real.saved_bytes() + real.likelihood_bytes(), rel=WITHIN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_peak_of_both_passes_is_what_the_profiler_sees(family: str, checkpointing: bool, tmp_path: Path) -> None:
+    real = RealStep(recipe_of(family, tmp_path), checkpointing=checkpointing)
+    real.loss().backward()  # whatever is made once
+    held, forward_peak, loss = bytes_by_profiler(real.loss)
+    _, backward_peak, _ = bytes_by_profiler(loss.backward)
+    memory = measure_step(real.recipe, micro=real.micro, device="cpu", precision="fp32", checkpointing=checkpointing)
+    assert memory.activations == pytest.approx(held, rel=WITHIN)
+    assert memory.activations + memory.workspace == pytest.approx(max(forward_peak, held + backward_peak), rel=WITHIN)
+
+
+def test_what_is_kept_grows_with_the_rows_and_not_with_checkpointing(tmp_path: Path) -> None:
+    recipe = task_of(recipe_of("text", tmp_path, dropout=0.1), progress=False).recipe
+
+    def activations(micro: int, *, device: Any = "cuda", precision: str = "bf16", checkpointing: bool = False) -> int:
+        return measure_step(
+            recipe, micro=micro, device=device, precision=precision, checkpointing=checkpointing
+        ).activations
+
+    assert activations(8) - activations(6) == activations(6) - activations(4)
+    assert activations(4, checkpointing=True) < 0.3 * activations(4)
+    assert activations(4) < activations(4, precision="fp32")
+    # A GPU keeps no (T, S) weights and a byte for what is dropped.
+    assert activations(4, device="cuda", precision="fp32") < 0.6 * activations(4, device="cpu", precision="fp32")
+
+
+def test_fsdp_shares_and_ddp_copies(tmp_path: Path) -> None:
+    changes = {"training": {"devices": 4, "accelerator": "cpu"}}
+    recipe = task_of(tiny_recipe(tmp_path, changes), progress=False).recipe
+    step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
+    whole = estimate_rank(recipe, step, checkpointing=False, room=1 << 40)
+    assert (whole.weights, whole.gradients, whole.communication) == (step.weights, step.gradients, step.gradients)
+    parts = (whole.weights, whole.gradients, whole.optimizer, whole.average, whole.communication)
+    assert whole.total == sum(parts) + whole.activations + whole.workspace
+    assert whole.fits
+    sharded = replace(recipe, training=replace(recipe.training, strategy="fsdp"))
+    shard = estimate_rank(sharded, step, checkpointing=False, room=shard_room(step.weights))
+    assert shard.weights == -(-step.weights // 4)
+    assert shard.optimizer == -(-step.optimizer // 4)
+    assert step.largest_block + step.outside_blocks == 4 * step.parameters  # of a model of one block
+    assert not shard.fits
+
+
+def shard_room(weights: int) -> int:
+    return weights // 4

@@ -14,7 +14,12 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -
             from tercet.data.datasets import DATASETS, find_text
 
             if spec.source not in DATASETS:
-                find_text(spec).size()
+                from tercet.data.prepared import check_prepared, is_prepared
+
+                if is_prepared(spec):
+                    check_prepared(spec)
+                else:
+                    find_text(spec).size()
         case PairsSpec():
             from tercet.data.pair_datasets import PAIR_DATASETS, find_pairs
 

@@ -136,10 +136,12 @@ class _Merge:
     def move(self, name: str, piece: _Piece, files: dict[str, FileHash]) -> Part:
         """Give a whole shard its last name."""
         record = piece.record.parts[piece.side]
-        part = Part(name=name, tokens=record.tokens, documents=record.documents, bytes=record.bytes)
+        part = Part(
+            name=name, tokens=record.tokens, documents=record.documents, starts=record.starts, bytes=record.bytes
+        )
         for file, old, expected in (
-            (part.ids_file, ids_path(self._work, piece.record.name, piece.side), record.ids),
-            (part.documents_file, starts_path(self._work, piece.record.name, piece.side), record.starts),
+            (part.ids_file, ids_path(self._work, piece.record.name, piece.side), record.ids_hash),
+            (part.documents_file, starts_path(self._work, piece.record.name, piece.side), record.starts_hash),
         ):
             new = self._out / file
             with report_write_errors(new):
@@ -152,15 +154,18 @@ class _Merge:
 
     def copy(self, name: str, pieces: Sequence[_Piece], files: dict[str, FileHash]) -> Part:
         """One file of several pieces, or of a part of a shard."""
-        part_starts, position, n_bytes = list[np.ndarray](), 0, 0
+        part_starts, position, documents, n_bytes = list[np.ndarray](), 0, 0, 0
         for piece in pieces:
             starts = np.load(starts_path(self._work, piece.record.name, piece.side))
             inside = starts[(starts > piece.start) & (starts < piece.end)] - piece.start
             part_starts.append(np.append(0, inside) + position)  # a document that is cut starts on both sides
             position += piece.tokens
+            record = piece.record.parts[piece.side]
+            begins = piece.start in starts if piece.start else record.documents == record.starts
+            documents += len(inside) + begins
             n_bytes += self._count_bytes(piece)
         starts = np.concatenate(part_starts).astype(np.int64)
-        part = Part(name=name, tokens=position, documents=len(starts), bytes=n_bytes)
+        part = Part(name=name, tokens=position, documents=documents, starts=len(starts), bytes=n_bytes)
         write_atomically(self._out / part.documents_file, array_bytes(starts))
         write_atomically(self._out / part.ids_file, lambda file: self._write(file, pieces))
         for file in (part.ids_file, part.documents_file):
@@ -175,9 +180,11 @@ class _Merge:
         return np.sum([np.bincount(block, minlength=vocab_size) for block in blocks], axis=0)
 
     def _count_bytes(self, piece: _Piece) -> int:
-        """Of the text that a piece stands for."""
-        if piece.is_whole:
-            return piece.record.parts[piece.side].bytes
+        """Of the text that a piece stands for; what begins a shard has what its end does not stand for."""
+        record = piece.record.parts[piece.side]
+        if piece.start == 0:
+            rest = _Piece(record=piece.record, side=piece.side, start=piece.end, end=record.tokens)
+            return record.bytes - (0 if piece.is_whole else self._count_bytes(rest))
         return sum(self._settings.tokenizer.count_bytes(block) for block in self._blocks(piece))
 
     def _write(self, file: BinaryIO, pieces: Sequence[_Piece]) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from os import environ
 from pathlib import Path
@@ -37,8 +37,12 @@ def is_url(source: str) -> bool:
     return "://" in source
 
 
-class _WrongFile(Exception):
-    """What came is not what the manifest says."""
+class _FetchError(Exception):
+    """Why a file did not come, which is no error of what it is written to; `is_final` where trying again is vain."""
+
+    def __init__(self, reason: object, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
 
 
 class RemoteTokenFolder(TokenFolder):
@@ -53,7 +57,7 @@ class RemoteTokenFolder(TokenFolder):
         cache = cache_dir() / "tokens" / digest(self._url)[:32]
         with report_write_errors(cache):
             cache.mkdir(parents=True, exist_ok=True)
-        data = self._retry(MANIFEST, lambda: self._read_small(MANIFEST))
+        data = self._retry(MANIFEST, self._read_manifest)
         write_atomically(cache / MANIFEST, data)
         try:
             contents = read_contents(cache / MANIFEST)
@@ -126,44 +130,49 @@ class RemoteTokenFolder(TokenFolder):
 
     def _copy(self, file: str, new: BinaryIO, expected: FileHash) -> None:
         found, size = xxhash.xxh3_128(), 0
-        with self._files.open(f"{self._root}/{file}", "rb") as source:
-            while block := source.read(BLOCK):
-                found.update(block)
-                size += len(block)
-                if size > expected.size:
-                    break
-                new.write(block)
+        for block in self._read(file):
+            found.update(block)
+            size += len(block)
+            if size > expected.size:
+                break
+            new.write(block)
         if FileHash(size, found.hexdigest()) != expected:
-            raise _WrongFile(f"it is not what {MANIFEST} says")
+            raise _FetchError(f"it is not what {MANIFEST} says")
 
-    def _read_small(self, file: str) -> bytes:
-        with self._files.open(f"{self._root}/{file}", "rb") as source:
-            data: bytes = source.read(MOST_SETTINGS_BYTES + 1)
-        if len(data) > MOST_SETTINGS_BYTES:
-            raise _WrongFile(f"it has more than {MOST_SETTINGS_BYTES:,} bytes")
+    def _read_manifest(self) -> bytes:
+        data = b""
+        for block in self._read(MANIFEST):
+            data += block
+            if len(data) > MOST_SETTINGS_BYTES:
+                raise _FetchError(f"it has more than {MOST_SETTINGS_BYTES:,} bytes", is_final=True)
         return data
+
+    def _read(self, file: str) -> Iterator[bytes]:
+        try:
+            with self._files.open(f"{self._root}/{file}", "rb") as source:
+                while block := source.read(BLOCK):
+                    yield block
+        except Exception as error:  # each file system has exceptions of its own
+            is_final = isinstance(error, FileNotFoundError | PermissionError)
+            raise _FetchError(str(error) or type(error).__name__, is_final=is_final) from error
 
     def _retry(self, file: str, work: Callable[[], Result]) -> Result:
         """What `work` gives, tried again with longer and longer waits.
 
         Raises:
-            UserError: where it fails for good.
+            UserError: where it fails for good, or the disk is full.
         """
         wait = FIRST_WAIT
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return work()
-            except UserError:
-                raise  # the disk is full
-            except Exception as error:  # each file system has exceptions of its own
-                lost = isinstance(error, FileNotFoundError | PermissionError)
-                if lost or attempt == ATTEMPTS:
+            except _FetchError as error:
+                if error.is_final or attempt == ATTEMPTS:
                     raise UserError(
-                        f"cannot fetch {self._url}/{file}: {error or type(error).__name__}; see that it is there and "
-                        "within reach: the same command goes on from the last checkpoint"
+                        f"cannot fetch {self._url}/{file}: {error}; see that it is there and within reach: "
+                        "the same command goes on from the last checkpoint"
                     ) from None
-                reason = str(error) or type(error).__name__
-                print(f"tercet: {self._url}/{file}: {reason}; trying again", file=sys.stderr, flush=True)
+                print(f"tercet: {self._url}/{file}: {error}; trying again", file=sys.stderr, flush=True)
                 time.sleep(wait)
                 wait *= 2
         raise AssertionError("unreachable")

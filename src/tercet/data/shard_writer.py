@@ -47,13 +47,14 @@ class ReadPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class PartRecord:
-    """One side of a shard, with the size and the hash of its two files."""
+    """One side of a shard, with the size and the hash of its two files; for its numbers see `token_folder.Part`."""
 
     tokens: int
     documents: int
+    starts: int
     bytes: int
-    ids: FileHash
-    starts: FileHash
+    ids_hash: FileHash
+    starts_hash: FileHash
 
 
 class ShardRecord(NamedTuple):
@@ -170,6 +171,7 @@ def _write_shard(
 ) -> ReadPosition:
     folder, tokenizer, dtype = settings.folder, settings.tokenizer, settings.dtype
     end, buffer = start, io.BytesIO()
+    going_on = dict.fromkeys(SIDES, 0)  # documents that began in the shard before
     other: Side = "validation" if unit.side == "train" else "train"
     sinks = dict[Side, _IdSink]()
     writers = dict[Side, DocumentWriter]()
@@ -187,9 +189,10 @@ def _write_shard(
         is_first = True
         for piece, document, position in pieces:
             check_stopped()
-            writer = writers[side_of(document)]
+            writer = writers[side := side_of(document)]
             if is_first:
                 writer.last, is_first = start.last, False
+                going_on[side] = int(start.last is not None)
             writer.write(piece.ids, piece.n_bytes)
             if piece.last:
                 writer.end()
@@ -212,10 +215,11 @@ def _write_shard(
         write_atomically(starts_path(folder, name, side), starts)
         parts[side] = {
             "tokens": writer.written,
-            "documents": len(writer.starts),
+            "documents": len(writer.starts) - going_on[side],
+            "starts": len(writer.starts),
             "bytes": writer.n_bytes,
-            "ids": [sink.size, sink.hash.hexdigest()],
-            "starts": [len(starts), xxhash.xxh3_128_hexdigest(starts)],
+            "ids_hash": [sink.size, sink.hash.hexdigest()],
+            "starts_hash": [len(starts), xxhash.xxh3_128_hexdigest(starts)],
         }
     write_atomically(counts_path(folder, name), array_bytes(sinks["train"].counts))
     if stamps(unit) != before:
@@ -250,5 +254,11 @@ class _IdSink:
 
 
 def _parse_part(data: Any) -> PartRecord:
-    hashes = {key: FileHash(*data[key]) for key in ("ids", "starts")}
-    return PartRecord(tokens=data["tokens"], documents=data["documents"], bytes=data["bytes"], **hashes)
+    return PartRecord(
+        tokens=data["tokens"],
+        documents=data["documents"],
+        starts=data["starts"],
+        bytes=data["bytes"],
+        ids_hash=FileHash(*data["ids_hash"]),
+        starts_hash=FileHash(*data["starts_hash"]),
+    )

@@ -3,7 +3,7 @@
 manifest.json               what is in it, with the size and the hash of each file; its own checksum
 tokenizer.json
 train-00000.bin             ids, 16 bits each where the vocabulary has at most 65,536, else 32; little endian
-train-00000.documents.npy   int64 position in the shard at which each document starts
+train-00000.documents.npy   int64 position in the shard at which each document starts, or goes on
 validation.bin, validation.documents.npy
 token_counts.npy            (V,) int64: how often each token stands in the training part
 """
@@ -35,13 +35,15 @@ class Part:
 
     Attributes:
         name: of its files, without their endings.
-        documents: that start in it.
+        documents: that begin in it.
+        starts: how many positions are told where a document begins, or goes on from the part before.
         bytes: of UTF-8 text that it stands for.
     """
 
     name: str
     tokens: int
     documents: int
+    starts: int
     bytes: int
 
     @property
@@ -174,8 +176,8 @@ class TokenFolder:
         path = self.path(part.documents_file)
         try:
             starts = np.load(path, allow_pickle=False)
-            if starts.dtype != np.int64 or starts.ndim != 1:
-                raise ValueError(starts.dtype)
+            if starts.dtype != np.int64 or starts.shape != (part.starts,):
+                raise ValueError(starts.shape)
         except (OSError, ValueError, EOFError):
             raise DamagedFile(f"{path} is damaged; {REMEDY}") from None
         return starts
@@ -195,7 +197,7 @@ class TokenFolder:
     def all_documents(self) -> ShardedArray:
         """Where documents start in `all_ids`."""
         shards = self.contents.shards
-        lengths, tokens = [part.documents for part in shards], [part.tokens for part in shards]
+        lengths, tokens = [part.starts for part in shards], [part.tokens for part in shards]
         offsets = np.cumsum([0, *tokens[:-1]]).tolist()
         return ShardedArray(lengths, lambda n: self.documents(shards[n]), np.dtype(np.int64), offsets=offsets)
 
@@ -255,15 +257,15 @@ def check_tokenizer(folder: TokenFolder, own: Tokenizer, other: Tokenizer | None
 
 
 def _plain_part(part: Part) -> list[Any]:
-    return [part.name, part.tokens, part.documents, part.bytes]
+    return [part.name, part.tokens, part.documents, part.starts, part.bytes]
 
 
 def _parse_part(data: Any) -> Part:
     name, *numbers = data
-    tokens, documents, n_bytes = (int(number) for number in numbers)
-    if min(tokens, documents, n_bytes) < 0:
+    tokens, documents, starts, n_bytes = (int(number) for number in numbers)
+    if min(tokens, documents, starts, n_bytes) < 0:
         raise ValueError("negative")
-    return Part(name=str(name), tokens=tokens, documents=documents, bytes=n_bytes)
+    return Part(name=str(name), tokens=tokens, documents=documents, starts=starts, bytes=n_bytes)
 
 
 def _check_names(contents: Contents) -> None:

@@ -21,7 +21,7 @@ from tercet.data.prepared import open_folder
 from tercet.data.token_folder import Contents
 from tercet.tokens import BPE, Characters, PlainIds, Tokenizer, WordPiece
 
-WORDS = "the red cat sleeps and a small blue mouse eats all of it again while nobody sees".split()
+TEXT = "the red cat sleeps and a small blue mouse eats all of it again while nobody sees"
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sentence(draw: random.Random, n: int) -> str:
-    return " ".join(draw.choices(WORDS, k=n))
+    return " ".join(draw.choices(TEXT.split(), k=n))
 
 
 @pytest.fixture

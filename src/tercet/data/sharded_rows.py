@@ -15,9 +15,6 @@ from tercet.data.order import Layout, Shuffled
 from tercet.data.rows import PackedRows, PaddedRows, TokenRows
 from tercet.data.token_folder import Part, TokenFolder, release_pages
 
-MAPPED_BYTES = 64 << 20  # that may be read of mapped shards before the pages are given back
-PAGES = 1 << 16  # bytes that the system maps around each place that is read
-
 
 class Rows(Protocol):
     """Rows of tokens, by their numbers."""
@@ -55,7 +52,6 @@ class ShardedRows:
         self.packed = packed
         self._folder, self._make, self._has_documents = folder, make, has_documents
         self._open = OrderedDict[int, tuple[PackedRows | PaddedRows, np.ndarray]]()
-        self._unreleased = 0
         self._parts, sizes = list[Part](), list[int]()
         for part in folder.contents.shards:
             if part.tokens > length:
@@ -83,9 +79,8 @@ class ShardedRows:
         for shard in np.unique(of_shard).tolist():
             at = np.flatnonzero(of_shard == shard)
             batches.append((at, self._rows(shard).batch(numbers[at] - self._firsts[shard], shifts[at])))
-        merged = merge_rows(batches, len(numbers))
-        self._release(merged.tokens.size * self._folder.contents.dtype.itemsize + PAGES * len(numbers))
-        return merged
+            release_pages(self._open[shard][1])  # around each row the system may have mapped 2 MB
+        return merge_rows(batches, len(numbers))
 
     def count_real(self, width: int) -> np.ndarray:
         """As that of `PaddedRows`, of all shards."""
@@ -116,13 +111,6 @@ class ShardedRows:
             return 0
         placeholder = np.broadcast_to(np.zeros((), self._folder.contents.dtype), part.tokens)
         return len(self._make(placeholder, documents))
-
-    def _release(self, n_bytes: int) -> None:
-        self._unreleased += n_bytes
-        if self._unreleased > MAPPED_BYTES:
-            for _, ids in self._open.values():
-                release_pages(ids)
-            self._unreleased = 0
 
 
 class MixedRows:

@@ -238,7 +238,8 @@ def map_array(path: Path, dtype: np.dtype[Any], length: int) -> np.ndarray:
 def release_pages(ids: np.ndarray) -> None:
     """What was read of a mapped array counts as this process's memory until it is given back: it stays in the system's
     cache of files, where another reading finds it."""
-    mapped = ids.base
+    base: Any = ids.base
+    mapped = getattr(base, "obj", base)  # NumPy holds a memoryview of it
     if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 

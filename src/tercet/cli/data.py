@@ -147,10 +147,13 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
 
 def _text(spec: "TextSpec") -> int:
     from tercet.data.datasets import DATASETS, find_text
-    from tercet.data.prepared import is_prepared
+    from tercet.data.find_prepared import may_be_prepared
 
-    if spec.source not in DATASETS and is_prepared(spec):
-        return describe_folder(spec.source)
+    if spec.source not in DATASETS and may_be_prepared(spec.source):
+        from tercet.data.prepared import is_prepared
+
+        if is_prepared(spec):
+            return describe_folder(spec.source)
 
     source = find_text(spec)
     source.size()  # what is not there is refused before anything is imported for it

@@ -8,7 +8,8 @@ from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import create_atomically, digest, is_complete, report_disk_errors
 from tercet.data.corpus import Corpus
-from tercet.data.remote_tokens import RemoteTokenFolder, is_url
+from tercet.data.find_prepared import is_url
+from tercet.data.remote_tokens import RemoteTokenFolder
 from tercet.data.specs import TextSpec
 from tercet.data.token_folder import (
     VALIDATION,

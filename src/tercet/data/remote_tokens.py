@@ -33,10 +33,6 @@ ON_THIS_MACHINE = ("file", "local", "memory")
 Result = TypeVar("Result")
 
 
-def is_url(source: str) -> bool:
-    return "://" in source
-
-
 class _FetchError(Exception):
     """Why a file did not come, which is no error of what it is written to; `is_final` where trying again is vain."""
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from tercet.config import UserError
 from tercet.data.cache import digest
+from tercet.data.find_prepared import is_url, may_be_prepared
 from tercet.data.sharded_array import ShardedArray
 from tercet.storage import MANIFEST, DamagedFile, Manifest, read_sealed_json
 from tercet.tokens import Tokenizer
@@ -208,12 +209,9 @@ def find_token_folder(source: str) -> Path | None:
     Raises:
         DamagedFile: where its manifest is damaged.
     """
-    try:
-        folder = Path(source).expanduser()
-        if not (folder / MANIFEST).is_file():
-            return None
-    except (OSError, ValueError, RuntimeError):
-        return None  # whoever reads it as text says what is wrong
+    if is_url(source) or not may_be_prepared(source):
+        return None
+    folder = Path(source).expanduser()
     return None if read_contents(folder / MANIFEST) is None else folder
 
 

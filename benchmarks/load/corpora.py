@@ -5,20 +5,19 @@
     python benchmarks/load/corpora.py --datatrove PYTHON    # beside datatrove's DocumentTokenizer, in that Python
 
 The text is made: words of a Zipf distribution over 200,000, in sentences of JSONL, so that no line is another's. A
-worker has one thread. Times are of one run (those of processors do
-not depend on what else the machine does); memory is the most that a process and its workers had resident together,
-looked at ten times a second.
+worker has one thread. Times are of one run; those of processors depend less on what else the machine does. Memory is
+the most that a process and its workers had resident together, looked at ten times a second.
 """
 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,24 +71,20 @@ class Cost(NamedTuple):
 
 
 def watched(command: list[str]) -> Cost:
-    started, cpu, most = time.perf_counter(), cpu_seconds(), 0
+    started, most, cpu = time.perf_counter(), 0, dict[int, float]()
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        try:
-            family = [process, *process.children(recursive=True)]
-            most = max(most, sum(each.memory_info().rss for each in family))
-        except psutil.NoSuchProcess:
-            pass
+        resident = 0
+        with suppress(psutil.Error):  # one that ends meanwhile
+            for each in [process, *process.children(recursive=True)]:
+                resident += each.memory_info().rss
+                times = each.cpu_times()
+                cpu[each.pid] = times.user + times.system
+        most = max(most, resident)
         time.sleep(0.1)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-    return Cost(time.perf_counter() - started, cpu_seconds() - cpu, most)
-
-
-def cpu_seconds() -> float:
-    """Of all programs that were started here, and have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return Cost(time.perf_counter() - started, sum(cpu.values()), most)
 
 
 def prepare(texts: Path, out: Path, tokenizer: Path, workers: int) -> Cost:

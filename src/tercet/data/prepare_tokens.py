@@ -54,10 +54,6 @@ class Prepared:
     missing: tuple[int, ...] = ()
 
 
-class _Stopped(Exception):
-    """Another worker failed, or the user has stopped them all."""
-
-
 def prepare_tokens(
     spec: TextSpec,
     out: Path | str,
@@ -242,8 +238,9 @@ def _begin_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    assert parent is not None
+    for end in (partial(wait, [parent.sentinel]), stop.wait):
+        threading.Thread(target=_end_after, args=(end,), daemon=True).start()
     settings = ShardSettings(
         folder=folder,
         tokenizer=Tokenizer.load(folder / TOKENIZER).with_ids(**roles),
@@ -251,24 +248,18 @@ def _begin_worker(
         validation_share=validation_share,
     )
 
-    def check_stopped() -> None:
-        if stop.is_set():
-            raise _Stopped
-
-    _worker = partial(write_unit, settings=settings, check_stopped=check_stopped)
+    _worker = partial(write_unit, settings=settings)
 
 
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
+def _end_after(end: Callable[[], object]) -> None:
+    """At once: what is half written has no name yet."""
+    end()
     os._exit(1)
 
 
 def _work(unit: Unit) -> None:
     assert _worker is not None
-    try:
-        _worker(unit)
-    except _Stopped:
-        return
+    _worker(unit)
 
 
 def _cores() -> int:

@@ -6,7 +6,7 @@ one begins, whoever writes it.
 """
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -82,11 +82,8 @@ class ShardSettings:
         return id_dtype(self.tokenizer).newbyteorder("<")
 
 
-def write_unit(unit: Unit, settings: ShardSettings, check_stopped: Callable[[], None] = lambda: None) -> None:
+def write_unit(unit: Unit, settings: ShardSettings) -> None:
     """Write the shards of a unit that are not there yet.
-
-    Args:
-        check_stopped: called now and then; what it raises ends the work.
 
     Raises:
         UserError: where an input cannot be read, or was changed meanwhile, or the disk is full.
@@ -99,7 +96,7 @@ def write_unit(unit: Unit, settings: ShardSettings, check_stopped: Callable[[], 
     pieces = _read_pieces(unit, settings.tokenizer, end)
     number = len(records)
     while not end.ended:
-        end = _write_shard(shard_name(unit.number, number), unit, settings, pieces, end, before, check_stopped)
+        end = _write_shard(shard_name(unit.number, number), unit, settings, pieces, end, before)
         number += 1
 
 
@@ -167,7 +164,6 @@ def _write_shard(
     pieces: Iterator[tuple[EncodedPiece, str, ReadPosition]],
     start: ReadPosition,
     before: list[Any],
-    check_stopped: Callable[[], None],
 ) -> ReadPosition:
     folder, tokenizer, dtype = settings.folder, settings.tokenizer, settings.dtype
     end, buffer = start, io.BytesIO()
@@ -188,7 +184,6 @@ def _write_shard(
             writers[side] = DocumentWriter(sinks[side], tokenizer, dtype=dtype)
         is_first = True
         for piece, document, position in pieces:
-            check_stopped()
             writer = writers[side := side_of(document)]
             if is_first:
                 writer.last, is_first = start.last, False

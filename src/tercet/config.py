@@ -138,6 +138,10 @@ class _Misfit(Exception):
 def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     """`data` as a value of type `annotation`: structure, names and ranges are checked here, single values by
     pydantic."""
+    if (item := _item(annotation)) is not None:
+        if not isinstance(data, list | tuple):
+            raise _Misfit(f"{path}: expected a list, got {show(data)}", line)
+        return tuple(_build(item, each, f"{path}[{number}]", line) for number, each in enumerate(data))
     variants = _variants(annotation)
     if not variants or (data is None and type(None) in get_args(annotation)):
         return _value(annotation, data, path, line)
@@ -223,6 +227,12 @@ def _scalar(annotation: Any) -> Any:
     """The number or switch that may stand in a slot in place of a mapping: one value for all of its keys."""
     plain_types = [member for member in get_args(annotation) if member in (bool, int, float)]
     return plain_types[0] if plain_types else None
+
+
+def _item(annotation: Any) -> Any:
+    """What `tuple[X, ...]` has many of, where X is a dataclass."""
+    members = get_args(annotation) if get_origin(annotation) is tuple else ()
+    return members[0] if members and dataclasses.is_dataclass(members[0]) else None
 
 
 def _variants(annotation: Any) -> dict[str | None, type]:

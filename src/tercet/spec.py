@@ -66,6 +66,9 @@ LengthRatio = Annotated[float, Interval(ge=0, le=1000)]
 BatchTokens = Annotated[int, Interval(ge=1, le=limits.BATCH_TOKENS)]
 BodyBytes = Annotated[int, Interval(ge=1, le=1 << 40)]
 Seconds = Annotated[float, Interval(ge=0, le=86_400)]
+ShardTokens = Annotated[int, Interval(ge=1 << 8, le=1 << 32)]  # of a file of tokens, about
+ShardGroup = Annotated[int, Interval(ge=1, le=1 << 16)]  # shards whose rows are shuffled together
+Workers = Annotated[int, Interval(ge=1, le=1024)]  # processes
 PoolLines = Annotated[int, Interval(ge=1, le=limits.POOL_LINES)]
 
 # Of labels, in the words of the transformers library: one of several, any number of them, or a number.

@@ -1,4 +1,4 @@
-"""`tercet data`: the named datasets, or what is in a source of one's own."""
+"""`tercet data`: the named datasets, what is in a source of one's own, or tokens made of it."""
 
 import argparse
 from collections import Counter
@@ -8,9 +8,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, get_args
 
 from tercet.cli.look import CONVERSATION_FIELDS, look_at
-from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.parser import Verbs, out_path, parse_number
+from tercet.cli.prepare import FLAGS, describe_folder, parse_part, prepare_from
 from tercet.cli.texts import READING, add_reading
-from tercet.spec import Context, ProblemType
+from tercet.spec import Context, ProblemType, ShardTokens, Workers
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
@@ -18,24 +19,26 @@ if TYPE_CHECKING:
 
 SHOWN = 3  # first lines
 FIRST_IDS = 20
-LOOK = "look"  # the word before a source to say all about; a file of this name is ./look
+LOOK, PREPARE = "look", "prepare"  # words before a source; a file of such a name is ./look
 LABELS = 30  # of labelled texts, the commonest
 
 
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "data",
-        help="list the named datasets, or look into a source",
-        description="List the named datasets; count what is in a source as training would read it; or, with `look` "
-        "before it, say all of it: what it is, lengths, scripts, labels, roles, doubles, empty, no UTF-8, long.",
-        epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare",
+        help="list the named datasets, look into a source, or prepare a large one",
+        description="List the named datasets; count what is in a source as training would read it; with `look` "
+        "before it, say all of it: what it is, lengths, scripts, labels, roles, doubles, empty, no UTF-8, long; or, "
+        "with `prepare`, make shards of tokens of it, to train on with `--data`.",
+        epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare; "
+        "tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
     parser.add_argument(
         "sources",
         metavar="SOURCE",
         nargs="*",
-        help="`look`, for more; a name, a file or a folder of one's own; the translations of its lines, or the "
-        "labelled texts held out",
+        help="`look`, for more, or `prepare`; a name, a file or a folder of one's own; the translations of its lines, "
+        "or the labelled texts held out",
     )
     add_reading(parser.add_argument)
     parser.add_argument("--label-field", metavar="NAME", help="read labelled texts, with the label in this field")
@@ -47,17 +50,42 @@ def register(verbs: Verbs) -> None:
         "first label is)",
     )
     look = parser.add_argument_group("look")
-    look.add_argument("--json", action="store_true", help="print one JSON object")
+    look.add_argument("--json", action="store_true", help="print one JSON object (of `prepare` too)")
     look.add_argument("--messages-field", metavar="NAME", help="of conversations, the key of the messages")
     look.add_argument("--prompt-field", metavar="NAME", help="or the key or column of the prompt")
     look.add_argument("--response-field", metavar="NAME", help="and of the response to it")
-    look.add_argument("--recipe", metavar="RECIPE", help="count the tokens that this recipe's tokenizer makes of it")
-    look.add_argument("--tokenizer", metavar="FOLDER", help="or those of a run's, a model's, or of a tokenizer.json")
+    look.add_argument(
+        "--recipe",
+        metavar="RECIPE",
+        help="count the tokens that this recipe's tokenizer makes of it; prepare as its `data` says",
+    )
+    look.add_argument(
+        "--tokenizer",
+        metavar="FOLDER",
+        help="or those of a run's, a model's, a prepared folder's, or of a tokenizer.json; prepare with it",
+    )
     look.add_argument(
         "--max-len",
         metavar="N",
         type=parse_number(Context),
         help="what would be cut or left out (default: the recipe's)",
+    )
+    prepare = parser.add_argument_group("prepare")
+    prepare.add_argument("--out", metavar="FOLDER", type=out_path, help="where the tokens are kept")
+    prepare.add_argument(
+        "--workers", metavar="N", type=parse_number(Workers), help="processes (default: one for each core)"
+    )
+    prepare.add_argument(
+        "--part",
+        metavar="N/M",
+        type=parse_part,
+        help="the part of the inputs that this of M machines does, such as 2/8",
+    )
+    prepare.add_argument(
+        "--shard-tokens", metavar="N", type=parse_number(ShardTokens), help="of a shard, about (default: 67,108,864)"
+    )
+    prepare.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", help="a key of `data`, such as data.validation.fraction=0.01"
     )
 
 
@@ -71,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
         for name, dataset in sorted(known.items()):
             print(f"{name:<{width}}  {dataset.description} ({dataset.origin})")
         return 0
-    is_look = args.sources[0] == LOOK and len(args.sources) > 1
+    is_look, is_prepare = (args.sources[0] == word and len(args.sources) > 1 for word in (LOOK, PREPARE))
+    if flags := [flag for flag in FLAGS if getattr(args, flag) and not is_prepare]:
+        raise UserError(f"--{flags[0].replace('_', '-')} is for `tercet data prepare SOURCE`; write it so")
+    if is_prepare:
+        return prepare_from(args, args.sources[1:])
     source, *others = args.sources[is_look:]
     target = others[0] if others else None
     if len(others) > 1:
@@ -114,7 +146,14 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
 
 
 def _text(spec: "TextSpec") -> int:
-    from tercet.data.datasets import find_text
+    from tercet.data.datasets import DATASETS, find_text
+    from tercet.data.find_prepared import may_be_prepared
+
+    if spec.source not in DATASETS and may_be_prepared(spec.source):
+        from tercet.data.prepared import is_prepared
+
+        if is_prepared(spec):
+            return describe_folder(spec.source)
 
     source = find_text(spec)
     source.size()  # what is not there is refused before anything is imported for it

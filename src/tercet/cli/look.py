@@ -42,7 +42,7 @@ def look_at(args: argparse.Namespace, source: str, target: str | None) -> int:
 
     tokenizer = template = None
     if args.tokenizer is not None:
-        tokenizer, template = _find_tokenizer(args.tokenizer, for_chat=isinstance(spec, ConversationsSpec))
+        tokenizer, template = find_tokenizer(args.tokenizer, for_chat=isinstance(spec, ConversationsSpec))
 
     summary = look(spec)
     fitted = None
@@ -112,7 +112,7 @@ def _with_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
     return replace(spec, **given) if isinstance(spec, TextSpec) else spec
 
 
-def _find_tokenizer(name: str, *, for_chat: bool) -> "tuple[Tokenizer, str | None]":
+def find_tokenizer(name: str, *, for_chat: bool) -> "tuple[Tokenizer, str | None]":
     """That of a run or a model, or a `tokenizer.json` itself; and for conversations the chat template beside it. Where
     other programs' models begin and end is told by more files than one, so that such a model is opened for them."""
     from tercet.checkpoint.chat_template import read_chat_template

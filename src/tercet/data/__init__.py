@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tercet.data.conversation_corpus import prepare_conversations as prepare_conversations
     from tercet.data.conversations import Conversation as Conversation
     from tercet.data.conversations import ConversationFile as ConversationFile
+    from tercet.data.corpus import Corpus as Corpus
     from tercet.data.datasets import DATASETS as DATASETS
     from tercet.data.datasets import Dataset as Dataset
     from tercet.data.label_datasets import LABEL_DATASETS as LABEL_DATASETS
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from tercet.data.parallel import ParallelCorpus as ParallelCorpus
     from tercet.data.parallel import pairs_of as pairs_of
     from tercet.data.parallel import prepare_pairs as prepare_pairs
-    from tercet.data.prepare import Corpus as Corpus
     from tercet.data.prepare import prepare as prepare
+    from tercet.data.prepare_tokens import prepare_tokens as prepare_tokens
     from tercet.data.rows import PackedRows as PackedRows
     from tercet.data.rows import PaddedRows as PaddedRows
     from tercet.data.rows import TokenRows as TokenRows
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from tercet.data.specs import HeldOutLabels as HeldOutLabels
     from tercet.data.specs import HeldOutPairs as HeldOutPairs
     from tercet.data.specs import LabelsSpec as LabelsSpec
+    from tercet.data.specs import MixtureSource as MixtureSource
     from tercet.data.specs import Packed as Packed
     from tercet.data.specs import Padded as Padded
     from tercet.data.specs import PairsSpec as PairsSpec

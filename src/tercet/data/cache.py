@@ -130,13 +130,15 @@ def progress_bar(*, shown: bool) -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty()))
 
 
-def chunk_items(items: Iterable[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Items in lists of about `CHUNK_CHARACTERS` characters."""
+def chunk_items(
+    items: Iterable[Item], characters: Callable[[Item], int], most: int | None = None
+) -> Iterator[list[Item]]:
+    """Items in lists of about `most` characters, by default `CHUNK_CHARACTERS`."""
     chunk, size = list[Item](), 0
     for item in items:
         chunk.append(item)
         size += 64 + characters(item)  # a million texts of a letter each are large too
-        if size >= CHUNK_CHARACTERS:
+        if size >= (most or CHUNK_CHARACTERS):
             yield chunk
             chunk, size = [], 0
     if chunk:

@@ -14,6 +14,14 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -
             from tercet.data.datasets import DATASETS, find_text
 
             if spec.source not in DATASETS:
+                from tercet.data.find_prepared import may_be_prepared
+
+                if spec.mixture or may_be_prepared(spec.source):
+                    from tercet.data.prepared import check_prepared, is_prepared
+
+                    if is_prepared(spec):
+                        check_prepared(spec)
+                        return
                 find_text(spec).size()
         case PairsSpec():
             from tercet.data.pair_datasets import PAIR_DATASETS, find_pairs

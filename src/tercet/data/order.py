@@ -1,13 +1,41 @@
 """Which rows make up which batch: a pure function of the step, so that a resumed run goes on exactly where it was.
 
 Epochs are laid end to end, each a permutation of all rows, and step s takes the numbers s·B ... s·B + B - 1 of that
-line. A batch may hold the end of one epoch and the start of the next.
+line. A batch may hold the end of one epoch and the start of the next. Another `Layout` may take a permutation's place.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
+
+
+class Layout(Protocol):
+    """How the rows of an epoch follow each other."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+    def rows(self, positions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of positions (B,) in the line of all epochs, in rising order, the row (B,) that stands at each, and the epoch
+        (B,) of that row: a function of (seed, position)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Each epoch a permutation of all rows."""
+
+    n_rows: int
+
+    def rows(self, positions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        epochs, index = np.divmod(positions, self.n_rows)
+        numbers = np.empty_like(index)
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            in_epoch = epochs == epoch
+            numbers[in_epoch] = _permutation(self.n_rows, seed, epoch)[index[in_epoch]]
+        return numbers, epochs
 
 
 @dataclass(frozen=True)
@@ -17,6 +45,7 @@ class Order:
     n_rows: int
     batch_size: int
     seed: int = 0
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         if self.n_rows < 1 or self.batch_size < 1 or self.seed < 0:
@@ -27,12 +56,7 @@ class Order:
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers (batch_size,) of batch `step`, counted from 0, and the epoch (batch_size,) of each."""
         position = step * self.batch_size + np.arange(self.batch_size, dtype=np.int64)
-        epochs, index = np.divmod(position, self.n_rows)
-        numbers = np.empty_like(index)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            in_epoch = epochs == epoch
-            numbers[in_epoch] = _permutation(self.n_rows, self.seed, epoch)[index[in_epoch]]
-        return numbers, epochs
+        return (self.layout or Shuffled(self.n_rows)).rows(position, self.seed)
 
     def shift(self, epoch: int, length: int) -> int:
         """By how many tokens, 0 <= shift < length, packed windows are moved in `epoch`: each epoch cuts elsewhere."""

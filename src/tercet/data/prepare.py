@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,35 +24,15 @@ from tercet.data.cache import (
     report_disk_errors,
     write_meta,
 )
+from tercet.data.corpus import Corpus
 from tercet.data.datasets import find_text
 from tercet.data.encode import beginning_ids, check_ids, encode_source
 from tercet.data.id_files import IdFile
+from tercet.data.prepared import is_prepared, prepared_corpus
 from tercet.data.sources import DocumentFiles, DocumentSource
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
 from tercet.data.splitting import split_documents, split_tail
 from tercet.tokens import PlainIds, Tokenizer, TokenizerSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """Tokenised text in two parts.
-
-    Attributes:
-        train, validation: (N,) memory-mapped ids, uint16 where the vocabulary has at most 65,536, else uint32.
-        train_documents, validation_documents: int64 position at which each document starts.
-        train_bytes, validation_bytes: UTF-8 bytes of text on each side.
-        hash: sha256 of the text the ids were made from.
-    """
-
-    name: str
-    hash: str
-    tokenizer: Tokenizer
-    train: np.ndarray
-    validation: np.ndarray
-    train_documents: np.ndarray
-    validation_documents: np.ndarray
-    train_bytes: int
-    validation_bytes: int
 
 
 def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: bool = False) -> Corpus:
@@ -66,6 +45,8 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
     Raises:
         UserError: where text cannot be read, tokenised or divided, or the cache cannot be written.
     """
+    if is_prepared(spec):
+        return prepared_corpus(spec, tokenizer=tokenizer)
     source, held_out = find_text(spec), None
     if isinstance(spec.validation, HeldOut):
         held_out = find_text(spec, spec.validation.source)

@@ -53,7 +53,12 @@ class PackedRows:
             )
         self._ids, self._starts = np.asarray(ids), document_starts
         self._length, self._document_mask = length, document_mask
-        self._n_rows = max(1, len(ids) // length - 1)
+        self._n_rows = self.count(len(ids), length)
+
+    @staticmethod
+    def count(tokens: int, length: int) -> int:
+        """How many rows there are of so many tokens, which are more than `length`."""
+        return max(1, tokens // length - 1)
 
     def __len__(self) -> int:
         return self._n_rows

@@ -94,7 +94,7 @@ class DocumentTexts:
 class DocumentFiles:
     """Documents in the file or folder `root`: a line of JSONL, a row of CSV, TSV and Parquet, a record of FASTA, FASTQ.
 
-    Of a text file `documents` says what is one, as in `TextSpec`.
+    Of a text file `documents` says what is one, as in `TextSpec`. With `may_be_empty` there need be no text at all.
     """
 
     root: Path
@@ -103,6 +103,7 @@ class DocumentFiles:
     documents: DocumentUnit = "file"
     sequence_case: fasta.SequenceCase = "keep"
     errors: Errors = "strict"
+    may_be_empty: bool = False
 
     @property
     def name(self) -> str:
@@ -148,7 +149,7 @@ class DocumentFiles:
             if piece.text:
                 empty = False
                 yield piece
-        if empty:
+        if empty and not self.may_be_empty:
             raise UserError(f"{self.root} is empty; give a file with some text in it")
 
     def all_pieces(self) -> Iterator[TextPiece]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from tercet.data.fasta import SequenceCase
 from tercet.data.line_documents import DocumentUnit
-from tercet.spec import Context, Interval, Name, ProblemType, ShareBetween, check_problem_type, spec
+from tercet.spec import Context, Interval, Name, ProblemType, ShardGroup, ShareBetween, check_problem_type, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # of a `TextSpec`
@@ -77,19 +77,30 @@ class Sliding:
 
 
 @spec
+class MixtureSource:
+    """A prepared folder, or the URL of one, and the share of the rows that come from it."""
+
+    source: Name
+    weight: ShareBetween
+
+
+@spec
 class TextSpec:
     """Running text.
 
     Args:
         source: a named dataset; the path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file or a folder of them;
             or one file of ids that were made elsewhere: `.bin`, `.npy`, or JSONL with a list of them on each line. All
-            also as `.gz`.
+            also as `.gz`. Or a folder that `tercet data prepare` has made, or its URL, whose tokenizer and validation
+            part take the place of those here.
         encoding: of text files.
         text_field: the key or column that holds a document in JSONL, CSV, TSV and Parquet.
         documents: what is a document of a text file: the `file`, each `line`, or the lines between a `blank_line` and
             the next. Empty ones are none.
         dtype: of the ids in a `.bin` file.
         sequence_case: of FASTA and FASTQ: letters as they are, or all of them in the `upper` case.
+        shard_group: how many shards of a prepared folder are shuffled together; null is all of them, of a URL 8.
+        mixture: other prepared folders, each with its share of the rows; `source` has what they leave.
     """
 
     source: Name
@@ -101,9 +112,15 @@ class TextSpec:
     documents: DocumentUnit = "file"
     dtype: Literal["uint16", "uint32"] = "uint16"
     sequence_case: SequenceCase = "keep"
+    shard_group: ShardGroup | None = None
+    mixture: tuple[MixtureSource, ...] = ()
 
     def __post_init__(self) -> None:
         _check_encoding(self.encoding)
+        if (shares := sum(each.weight for each in self.mixture)) >= 1:
+            raise ValueError(f"the weights of mixture sum up to {shares:g} and leave nothing to source; make them less")
+        if self.mixture and not isinstance(self.rows, Packed):
+            raise ValueError(f"mixture is of packed rows, and rows are {self.rows.kind}; set rows to packed")
 
     @property
     def file_settings(self) -> dict[str, Any]:

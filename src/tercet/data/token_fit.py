@@ -58,7 +58,10 @@ def measure_tokens(
         case TextSpec():
             corpus = prepare(spec, tokenizer=tokenizer)
             parts = (corpus.train_documents, corpus.train), (corpus.validation_documents, corpus.validation)
-            lengths, fate = np.concatenate([np.diff(starts, append=len(ids)) for starts, ids in parts]), "split"
+            lengths, fate = (
+                np.concatenate([np.diff(np.asarray(starts), append=len(ids)) for starts, ids in parts]),
+                "split",
+            )
             if isinstance(spec.validation, Tail) and corpus.train[-1] != corpus.tokenizer.eos_id:
                 cut = len(corpus.train_documents)  # the document in both parts
                 lengths[cut - 1] += lengths[cut]

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from tercet.data.sharded_array import TokenArray
 from tercet.evaluate.scores import LanguageScores
 
 BLOCK = 1 << 22  # targets looked at together: what bounds the memory, beside the distinct pairs themselves
 
 
 def unigram(
-    train: np.ndarray,
+    train: TokenArray,
     validation: np.ndarray,
     *,
     vocab_size: int,
@@ -44,7 +45,7 @@ def unigram(
 
 
 def bigram(
-    train: np.ndarray,
+    train: TokenArray,
     validation: np.ndarray,
     *,
     vocab_size: int,
@@ -96,14 +97,14 @@ def compression_bits(texts: Iterable[str]) -> dict[str, float]:
     return {name: 8 * (sizes[name] + len(compressor.flush())) / n_bytes for name, compressor in compressors.items()}
 
 
-def _unigram_probabilities(train: np.ndarray, vocab_size: int) -> np.ndarray:
+def _unigram_probabilities(train: TokenArray, vocab_size: int) -> np.ndarray:
     counts = np.ones(vocab_size, dtype=np.int64)
     for start in range(0, len(train), BLOCK):
         counts += np.bincount(train[start : start + BLOCK], minlength=vocab_size)
     return counts / counts.sum()
 
 
-def _count_pairs(ids: np.ndarray, vocab_size: int, document_starts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _count_pairs(ids: TokenArray, vocab_size: int, document_starts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """The distinct pairs of neighbours as sorted numbers v · V + w, and how often each stands there."""
     pairs, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     for v, w in _pairs(ids, document_starts):
@@ -121,7 +122,7 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
     return np.where(keys[place] == wanted, values[place], 0)
 
 
-def _pairs(ids: np.ndarray, document_starts: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _pairs(ids: TokenArray, document_starts: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Every token but the first and the one before it, a block at a time; given starts, none of two documents."""
     for start in range(0, len(ids) - 1, BLOCK):
         both = ids[start : start + BLOCK + 1].astype(np.int64)

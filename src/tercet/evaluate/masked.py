@@ -109,7 +109,7 @@ def score_masked(
     )
     some = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
     windows = np.linspace(0, len(blocks) - 1, some).astype(np.int64)
-    counts = token_counts(corpus.train, tokenizer)
+    counts = token_counts(corpus)
     with np.errstate(divide="ignore"):
         unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,) infinite for what is never hidden
     commonest = int(counts.argmax())
@@ -162,12 +162,14 @@ def masked_windows(
     )
 
 
-def token_counts(train: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+def token_counts(corpus: Corpus) -> np.ndarray:
     """(V,) how often each token stands in the training text, and once more; 0 for special ones, never hidden."""
-    counts = np.ones(tokenizer.vocab_size, np.int64)
-    for start in range(0, len(train), COUNTED_AT_ONCE):
-        counts += np.bincount(train[start : start + COUNTED_AT_ONCE], minlength=tokenizer.vocab_size)
-    counts[unmaskable_ids(tokenizer)] = 0
+    counts = np.ones(corpus.tokenizer.vocab_size, np.int64)
+    for folder in corpus.folders:
+        counts += folder.token_counts()
+    for start in range(0, 0 if corpus.folders else len(corpus.train), COUNTED_AT_ONCE):
+        counts += np.bincount(corpus.train[start : start + COUNTED_AT_ONCE], minlength=len(counts))
+    counts[unmaskable_ids(corpus.tokenizer)] = 0
     return counts
 
 

@@ -17,6 +17,7 @@ from math import ceil
 import numpy as np
 
 from tercet.data import Order
+from tercet.data.order import Layout
 from tercet.training.specs import TrainingSpec
 
 LONGEST = 1 << 48  # steps: more than any run has
@@ -31,6 +32,7 @@ class Plan:
     ramp: the share of the run over which a step grows from one unit to all; 0 for none.
     seed: of the order.
     steps: of the whole run; 0 where a budget of hours is not yet settled.
+    layout: the order of rows, where it is no permutation of all.
     lengths: where that was changed after the run had begun: from which step on, and to how many steps, in the order in
         which it was said; the first is the run's beginning.
     """
@@ -41,6 +43,7 @@ class Plan:
     ramp: float = 0.0
     seed: int = 0
     steps: int = 0
+    layout: Layout | None = None
     lengths: tuple[tuple[int, int], ...] = ()
 
     def lengthened(self, steps: int, *, at: int) -> "Plan":
@@ -54,15 +57,19 @@ class Plan:
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the rows of `step`, counted from 0, and the epoch of each."""
         first, n_units = self.units_before(step), self.units_of(step)
-        order = Order(self.n_rows, self.unit, self.seed)
+        order = self.order(self.unit)
         numbers, epochs = zip(*(order.rows(unit) for unit in range(first, first + n_units)), strict=True)
         return np.concatenate(numbers), np.concatenate(epochs)
 
     def shifts(self, epochs: np.ndarray, length: int) -> np.ndarray:
         """By how much each row's packed window is moved, which its epoch decides."""
-        order = Order(self.n_rows, self.unit, self.seed)
+        order = self.order(self.unit)
         shift = {epoch: order.shift(epoch, length) for epoch in np.unique(epochs).tolist()}
         return np.array([shift[epoch] for epoch in epochs.tolist()])
+
+    def order(self, batch: int) -> Order:
+        """That of the rows, in batches."""
+        return Order(self.n_rows, batch, self.seed, self.layout)
 
     def rows_before(self, step: int) -> int:
         return self.unit * self.units_before(step)
@@ -109,11 +116,11 @@ class Plan:
         return replace(self, steps=max(1, bisect_right(range(LONGEST), seconds, key=takes) - 1))
 
 
-def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int) -> Plan:
+def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int, layout: Layout | None = None) -> Plan:
     """The plan of a run whose steps take `batch` rows, `micro` at a time on each device; with a ramp, whole
-    micro-batches of every device.
+    micro-batches of every device. `layout` is the order of rows, where it is no permutation of all.
     """
-    plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed)
+    plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed, layout=layout)
     if spec.batch_ramp is not None:
         unit = micro * spec.world_size
         plan = replace(plan, unit=unit, units=batch // unit, ramp=spec.batch_ramp)
@@ -145,7 +152,7 @@ class RowSums:
         """Of the first `rows` rows of an epoch."""
         key = plan.n_rows, plan.seed, epoch
         if self._kept is None or self._kept[0] != key:
-            numbers, _ = Order(plan.n_rows, plan.n_rows, plan.seed).rows(epoch)
+            numbers, _ = plan.order(plan.n_rows).rows(epoch)
             self._kept = key, np.cumsum(values[numbers], dtype=np.int64)
         return int(self._kept[1][rows - 1])
 

@@ -49,7 +49,7 @@ class LanguageEvaluation(TextEvaluation):
             "special_ids": corpus.tokenizer.special_ids,
             "document_starts": starts,
         }
-        train_starts = corpus.train_documents if apart else None
+        train_starts = np.asarray(corpus.train_documents) if apart else None
         return {
             "unigram": unigram(corpus.train, corpus.validation, **counted),
             "bigram": bigram(corpus.train, corpus.validation, **counted, train_document_starts=train_starts),

@@ -15,7 +15,7 @@ from tercet.models import DecoderOnly
 from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, collate_windows
 from tercet.training.plan import plan_of
 from tercet.training.recipe import LanguageRecipe
-from tercet.training.tasks.text_rows import group_windows, row_tokens, spread, training_rows
+from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
 
 
 class LanguageTask:
@@ -29,7 +29,8 @@ class LanguageTask:
         self.rows = training_rows(self.corpus, recipe.data, self.length)
         self.tokens = row_tokens(self.rows, self.length)
         self.micro = spec.micro_batch(recipe.training.world_size)
-        self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
+        layout = layout_of(self.rows)
+        self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro, layout=layout)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
         # A model that never saw one document after another is not asked to go on from one to the next.
@@ -44,9 +45,10 @@ class LanguageTask:
                 raise UserError(f"task.sample_prompt {spec.sample_prompt!r}: {error}; {remedy}") from None
 
     def describe(self) -> str:
-        return f"{len(self.corpus.train):,} training tokens"
+        return f"{self.corpus.train_tokens:,} training tokens"
 
     def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
+        fetch_ahead(self.rows, self.plan, step)
         numbers, epochs = (cut_share(of_all, rank=rank, world=world) for of_all in self.plan.rows(step))
         shifts = self.plan.shifts(epochs, self.length)
         return [

@@ -32,7 +32,7 @@ from tercet.objectives import (
 )
 from tercet.training.plan import plan_of
 from tercet.training.recipe import MaskedRecipe
-from tercet.training.tasks.text_rows import group_windows, row_tokens, spread, training_rows
+from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
 
 BLOCK = 64  # rows of a step that are masked together
 SAMPLES = 3  # windows to show
@@ -50,7 +50,8 @@ class MaskedTask:
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
         self.tokens = row_tokens(self.rows, self.length)
         self.micro = spec.micro_batch(recipe.training.world_size)
-        self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
+        layout = layout_of(self.rows)
+        self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro, layout=layout)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
         self.tokenizer_hash = self.corpus.tokenizer.hash
         starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
@@ -61,9 +62,10 @@ class MaskedTask:
         self.unigram = self._unigram_entropy()
 
     def describe(self) -> str:
-        return f"{len(self.corpus.train):,} training tokens, unigram entropy {self.unigram:.3f} nats"
+        return f"{self.corpus.train_tokens:,} training tokens, unigram entropy {self.unigram:.3f} nats"
 
     def batches(self, step: int, rank: int, world: int) -> list[MaskedBatch]:
+        fetch_ahead(self.rows, self.plan, step)
         numbers, epochs = self.plan.rows(step)
         mine = len(numbers) // world
         first, end = rank * mine, (rank + 1) * mine
@@ -123,7 +125,7 @@ class MaskedTask:
 
     def _unigram_entropy(self) -> float:
         """Nats a token of the add-one unigram model of the training text, on all that validation hides."""
-        counts = token_counts(self.corpus.train, self.corpus.tokenizer)
+        counts = token_counts(self.corpus)
         nats = np.log(counts.sum()) - np.log(np.maximum(counts, 1))
         batches = map(self.validation_batch, self.validation_groups())
         hidden = np.concatenate([batch.targets[batch.targets != IGNORED].numpy() for batch in batches])

@@ -6,27 +6,63 @@ import numpy as np
 
 from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec
 from tercet.data.batching import BATCH_TOKENS, cut_rows
-from tercet.training.plan import RowSums
+from tercet.data.order import Layout
+from tercet.data.sharded_rows import MixedRows, ShardedRows
+from tercet.training.plan import Plan, RowSums
+
+TrainingRows = PackedRows | PaddedRows | ShardedRows | MixedRows
 
 
-def training_rows(corpus: Corpus, data: TextSpec, length: int) -> PackedRows | PaddedRows:
+def training_rows(corpus: Corpus, data: TextSpec, length: int) -> TrainingRows:
     """Rows of `length` + 1 tokens."""
+    if not corpus.folders:
+        return _rows(np.asarray(corpus.train), np.asarray(corpus.train_documents), corpus, data, length)
+    packed = isinstance(data.rows, Packed)
+    rows = [
+        ShardedRows(
+            folder,
+            lambda ids, starts: _rows(ids, starts, corpus, data, length),
+            length=length,
+            has_documents=data.has_document_mask,
+            packed=packed,
+        )
+        for folder in corpus.folders
+    ]
+    return rows[0] if len(rows) == 1 else MixedRows(rows, corpus.weights)
+
+
+def row_tokens(rows: TrainingRows, width: int) -> RowSums:
+    """The real tokens among the first `width` of each row: what the model reads of it."""
+    if isinstance(rows, PackedRows | MixedRows) or (isinstance(rows, ShardedRows) and rows.packed):
+        return RowSums(width)
+    return RowSums(rows.count_real(width))
+
+
+def layout_of(rows: TrainingRows) -> Layout | None:
+    """The order in which rows come, where it is no permutation of all."""
+    return rows.layout if isinstance(rows, ShardedRows | MixedRows) else None
+
+
+def fetch_ahead(rows: TrainingRows, plan: Plan, step: int) -> None:
+    """Have the shards at hand that come after those of a step."""
+    if isinstance(rows, ShardedRows | MixedRows):
+        rows.fetch_ahead(plan.rows_before(step + 1) - 1, plan.seed)
+
+
+def _rows(
+    ids: np.ndarray, document_starts: np.ndarray, corpus: Corpus, data: TextSpec, length: int
+) -> PackedRows | PaddedRows:
     if isinstance(data.rows, Packed):
-        return PackedRows(corpus.train, corpus.train_documents, length=length, document_mask=data.rows.document_mask)
+        return PackedRows(ids, document_starts, length=length, document_mask=data.rows.document_mask)
     return PaddedRows(
-        corpus.train,
-        corpus.train_documents,
+        ids,
+        document_starts,
         length=length,
         side=data.rows.side if isinstance(data.rows, Padded) else "left",
         stride=data.rows.stride,
         pad_id=corpus.tokenizer.pad_id or 0,
         beyond_end=isinstance(data.rows, Padded),
     )
-
-
-def row_tokens(rows: PackedRows | PaddedRows, width: int) -> RowSums:
-    """The real tokens among the first `width` of each row: what the model reads of it."""
-    return RowSums(width if isinstance(rows, PackedRows) else rows.count_real(width))
 
 
 def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:

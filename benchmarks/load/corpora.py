@@ -1,0 +1,158 @@
+"""How fast text becomes shards of tokens, in what memory, and how long a step waits for its rows.
+
+    python benchmarks/load/corpora.py                       # 64 MB of text, one worker and two
+    python benchmarks/load/corpora.py --megabytes 2000 --workers 2
+    python benchmarks/load/corpora.py --datatrove PYTHON    # beside datatrove's DocumentTokenizer, in that Python
+
+The text is made: words of a Zipf distribution over 200,000, in sentences of JSONL, so that no line is another's. A
+worker has one thread. Times are of one run; those of processors depend less on what else the machine does. Memory is
+the most that a process and its workers had resident together, looked at ten times a second.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from tercet.checkpoint.metrics import read_metrics
+from tercet.data.prepared import open_folder
+from tercet.training import load_recipe, train
+from tercet.training.tasks.language import LanguageTask
+
+VOCABULARY, FILE_BYTES = 200_000, 16 << 20
+DATATROVE = """
+import sys
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.readers import JsonlReader
+from datatrove.pipeline.tokens import DocumentTokenizer
+if __name__ == "__main__":
+    texts, out, tokenizer, workers = sys.argv[1:]
+    steps = [JsonlReader(texts), DocumentTokenizer(out, tokenizer_name_or_path=tokenizer, eos_token="<eos>")]
+    LocalPipelineExecutor(steps, tasks=int(workers), workers=int(workers), logging_dir=out + "/logs").run()
+"""
+
+
+def write_texts(folder: Path, n_bytes: int) -> None:
+    """JSONL files of `FILE_BYTES` each."""
+    draw = np.random.default_rng(1)
+    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    words = ["".join(draw.choice(letters[:18], draw.integers(2, 11))) for _ in range(VOCABULARY)]
+    shares = 1 / np.arange(1, VOCABULARY + 1)
+    known, written, number = np.array(words, dtype=object), 0, 0
+    while written < n_bytes:
+        with (folder / f"{number:05d}.jsonl").open("w") as file:
+            size = 0
+            while size < min(FILE_BYTES, n_bytes - written):
+                drawn = known[draw.choice(VOCABULARY, 40_000, p=shares / shares.sum())]
+                for start in range(0, len(drawn), 200):
+                    sentences = (
+                        " ".join(drawn[at : at + 20]).capitalize() + "." for at in range(start, start + 200, 20)
+                    )
+                    size += file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
+        written, number = written + size, number + 1
+
+
+class Cost(NamedTuple):
+    """Seconds that a program takes, those of processors, and the most bytes that it and its children had resident."""
+
+    seconds: float
+    cpu_seconds: float
+    resident: int
+
+
+def watched(command: list[str]) -> Cost:
+    started, most, cpu = time.perf_counter(), 0, dict[int, float]()
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        resident = 0
+        with suppress(psutil.Error):  # one that ends meanwhile
+            for each in [process, *process.children(recursive=True)]:
+                resident += each.memory_info().rss
+                times = each.cpu_times()
+                cpu[each.pid] = times.user + times.system
+        most = max(most, resident)
+        time.sleep(0.1)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+    return Cost(time.perf_counter() - started, sum(cpu.values()), most)
+
+
+def prepare(texts: Path, out: Path, tokenizer: Path, workers: int) -> Cost:
+    words = ["data", "prepare", str(texts), "--out", str(out), "--tokenizer", str(tokenizer)]
+    return watched([sys.executable, "-m", "tercet", *words, "--workers", str(workers), "--shard-tokens", str(1 << 22)])
+
+
+def loading(tokens: Path, folder: Path, steps: int) -> dict[str, Any]:
+    """Milliseconds of a step of nanogpt-cpu, and those in which its rows are read."""
+    changes = {
+        "data": {"source": str(tokens)},
+        "training": {"max_steps": steps, "validate_every": steps, "save_every": steps, "log_every": 1},
+    }
+    recipe = load_recipe("nanogpt-cpu", changes)
+    train(recipe, folder / "run", quiet=True)
+    seconds = [value for _, value in read_metrics(folder / "run" / "metrics.csv")["seconds"]]
+    task, times = LanguageTask(recipe), list[float]()
+    for step in range(steps):
+        started = time.perf_counter()
+        task.batches(step, 0, 1)
+        times.append(time.perf_counter() - started)
+    step = statistics.median(np.diff(seconds[: steps - 1]))
+    rows = statistics.median(times[1:])
+    return {"step_ms": round(1e3 * step, 2), "rows_ms": round(1e3 * rows, 3), "share": round(rows / step, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=64)
+    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--datatrove", metavar="PYTHON", help="a Python that has datatrove")
+    args = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is a core
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        texts, vocabulary = folder / "texts", folder / "vocabulary"
+        texts.mkdir()
+        write_texts(texts, args.megabytes * 10**6)
+        n_bytes = sum(path.stat().st_size for path in texts.iterdir())
+        first = next(iter(sorted(texts.iterdir())))
+        words = ["data", "prepare", str(first), "--out", str(vocabulary), "--set", "data.tokenizer.vocab_size=32000"]
+        watched([sys.executable, "-m", "tercet", *words])
+        for workers in args.workers:
+            out = folder / f"tokens-{workers}"
+            print_speed(f"tercet, {workers} workers", n_bytes, prepare(texts, out, vocabulary, workers))
+            if args.datatrove:
+                script = folder / "datatrove_run.py"
+                script.write_text(DATATROVE)
+                words = [str(texts), str(folder / f"datatrove-{workers}"), str(vocabulary / "tokenizer.json")]
+                cost = watched([args.datatrove, str(script), *words, str(workers)])
+                print_speed(f"datatrove, {workers} workers", n_bytes, cost)
+        tokens = sum(part.tokens for part in open_folder(str(out)).contents.shards)
+        print(json.dumps({"tokens": tokens, **loading(out, folder, args.steps)}))
+
+
+def print_speed(name: str, n_bytes: int, cost: Cost) -> None:
+    figures = {
+        "what": name,
+        "MB": round(n_bytes / 1e6),
+        "seconds": round(cost.seconds, 1),
+        "MB/s": round(n_bytes / 1e6 / cost.seconds, 2),
+        "CPU seconds": round(cost.cpu_seconds, 1),
+        "MB a CPU second": round(n_bytes / 1e6 / cost.cpu_seconds, 2),
+        "resident MB": cost.resident // 10**6,
+    }
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    main()

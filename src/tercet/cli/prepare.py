@@ -1,0 +1,133 @@
+"""`tercet data prepare`: text of any size to a folder of tokens."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tercet.cli.look import find_tokenizer
+from tercet.cli.texts import READING
+
+if TYPE_CHECKING:
+    from tercet.data import TextSpec
+
+FLAGS = ("out", "workers", "part", "shard_tokens", "set")  # of this word alone
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """What argparse takes for a type, of `2/8`."""
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts) <= 10_000):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no part such as 2/8: the second of eight, from 1 to 10,000")
+    return int(number), int(parts)
+
+
+def prepare_from(args: argparse.Namespace, sources: Sequence[str]) -> int:
+    """Prepare the sources, and print what the folder holds.
+
+    Raises:
+        UserError: where they cannot be read, or flags do not fit.
+    """
+    from tercet.config import UserError
+
+    if args.out is None:
+        raise UserError("where the tokens are to be kept is not said; give --out FOLDER")
+    spec = _settings(args, sources[0])
+    tokenizer = None if args.tokenizer is None else find_tokenizer(args.tokenizer, for_chat=False)[0]
+
+    from tercet.data.prepare_tokens import SHARD_TOKENS, prepare_tokens
+
+    prepared = prepare_tokens(
+        spec,
+        args.out,
+        sources=sources,
+        tokenizer=tokenizer,
+        shard_tokens=args.shard_tokens or SHARD_TOKENS,
+        workers=args.workers,
+        part=args.part or (1, 1),
+        progress=True,
+    )
+    contents = prepared.contents
+    if contents is None:
+        number, parts = args.part or (1, 1)
+        left = ", ".join(f"{part}/{parts}" for part in prepared.missing)
+        waits = f"part {left} is not there yet" if left else "another part puts the folder together"
+        print(f"tercet: part {number}/{parts} is done; {waits}", file=sys.stderr)
+        return 0
+    tokens, documents, n_bytes = (
+        sum(getattr(part, name) for part in contents.shards) for name in ("tokens", "documents", "bytes")
+    )
+    facts: dict[str, Any] = {
+        "folder": str(args.out),
+        "shards": len(contents.shards),
+        "tokens": tokens,
+        "documents": documents,
+        "bytes": n_bytes,
+        "validation_tokens": contents.validation.tokens,
+        "validation_documents": contents.validation.documents,
+        "validation_bytes": contents.validation.bytes,
+        "dtype": contents.dtype.name,
+        "hash": contents.hash,
+    }
+    if args.json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return 0
+    print(f"shards      {len(contents.shards):,} of {contents.dtype.name}")
+    print(f"training    {tokens:,} tokens of {documents:,} documents, {n_bytes:,} bytes of text")
+    held_out = contents.validation
+    print(
+        f"validation  {held_out.tokens:,} tokens of {held_out.documents:,} documents, {held_out.bytes:,} bytes of text"
+    )
+    print(f"Next:\n  tercet train RECIPE --data {args.out}")
+    return 0
+
+
+def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
+    """A recipe's `data`, or the defaults, with flags laid over it."""
+    from tercet.config import UserError, merge, parse, to_plain
+    from tercet.data import TextSpec
+    from tercet.settings_yaml import merge_assignments
+
+    settings: dict[str, Any] = to_plain(TextSpec(source=source))
+    if args.recipe is not None:
+        from tercet.training.recipe_files import read_settings
+
+        recipe = read_settings(args.recipe)
+        task = recipe.get("task")
+        kind = task.get("kind") if isinstance(task, dict) else task
+        if kind not in ("language", "masked"):
+            raise UserError(f"the recipe {args.recipe} learns from no running text: give one of language or masked")
+        if recipe.get("pretrained") is not None and args.tokenizer is None:
+            raise UserError(f"the recipe {args.recipe} takes a model's tokenizer: give --tokenizer FOLDER with it")
+        settings = merge(settings, recipe.get("data") or {})
+    settings = merge(settings, {name: value for name in READING if (value := getattr(args, name)) is not None})
+    changes = merge_assignments({}, args.set or [])
+    if others := [key for key in changes if key != "data"]:
+        raise UserError(f"--set {others[0]}: text is prepared by the keys of data alone, such as data.validation.kind")
+    data = changes.get("data", {})
+    if not isinstance(data, dict):
+        raise UserError("--set data: set one of its keys, such as data.validation.fraction=0.01")
+    if args.tokenizer is not None and "tokenizer" in data:
+        raise UserError("the tokenizer is that of --tokenizer; leave --set data.tokenizer out")
+    settings = merge(settings, data)
+    return parse(TextSpec, {**settings, "source": source}, name="data")
+
+
+def describe_folder(source: str) -> int:
+    """What `tercet data FOLDER` says of a prepared folder."""
+    from tercet.data.prepared import open_folder
+
+    opened = open_folder(source)
+    opened.check()
+    contents, tokenizer = opened.contents, opened.tokenizer()
+    print(f"tokens      {sum(part.tokens for part in contents.shards):,} in {len(contents.shards):,} shards")
+    print(f"documents   {sum(part.documents for part in contents.shards):,}")
+    print(f"bytes       {sum(part.bytes for part in contents.shards):,} (UTF-8)")
+    print(f"validation  {contents.validation.tokens:,} tokens")
+    print(f"tokenizer   {tokenizer.kind} of {tokenizer.vocab_size:,}")
+    print("begins with")
+    first = opened.ids(contents.shards[0])[:200]
+    for line in [line for line in tokenizer.decode(first.tolist()).splitlines() if line.strip()][:3]:
+        print(f"  {line[:100]}{'...' if len(line) > 100 else ''}")
+    return 0

@@ -1,0 +1,200 @@
+"""Runs on prepared folders: the same to the last bit after a kill, wherever the shards are, and flat in memory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_runs import (
+    CHECKPOINT,
+    assert_same_run,
+    child,
+    dies_at_rename,
+    exit_code,
+    resume_state,
+    tiny_masked_recipe,
+    tiny_recipe,
+)
+
+from tercet.config import UserError, merge
+from tercet.data import Documents, TextSpec, layouts, order, prepare_tokens
+from tercet.tokens import BPE, Characters, Tokenizer
+from tercet.training import Recipe, train
+
+DRAWN = Documents(fraction=0.1)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared folders of three kinds of text; two of them have the same tokenizer."""
+    folder = tmp_path_factory.mktemp("prepared")
+    for name, word in (("times", "times"), ("plus", "plus")):
+        lines = [json.dumps({"text": f"{n} {word} {m} is {n * m}.\n" * 3}) for n in range(9) for m in range(2, 8)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    texts = [(folder / f"{name}.jsonl").read_text() for name in ("times", "plus")]
+    tokenizer = Tokenizer.train(Characters(), texts)
+    masked = Tokenizer.train(BPE(vocab_size=300, mask=True, bos=True), texts)
+    for name, source, own in (("times", "times", tokenizer), ("plus", "plus", tokenizer), ("mask", "times", masked)):
+        spec = TextSpec(source=str(folder / f"{source}.jsonl"), validation=DRAWN)
+        prepare_tokens(spec, folder / f"{name}-tokens", tokenizer=own, shard_tokens=512, workers=1)
+    return folder
+
+
+CASES = ["local", "groups", "url", "mixture", "padded", "masked"]
+
+
+def recipe_of(case: str, folder: Path, **settings: Any) -> Recipe:
+    times, plus = folder / "times-tokens", folder / "plus-tokens"
+    data: dict[str, dict[str, Any]] = {
+        "local": {"source": str(times)},
+        "groups": {"source": str(times), "shard_group": 2},
+        "url": {"source": f"file://{times}", "shard_group": 2},
+        "mixture": {"source": str(times), "mixture": [{"source": f"file://{plus}", "weight": 0.4}]},
+        "padded": {"source": str(times), "rows": {"kind": "padded", "side": "right", "stride": 8}, "shard_group": 3},
+        "masked": {"source": f"file://{folder / 'mask-tokens'}", "shard_group": 1},
+    }
+    make = tiny_masked_recipe if case == "masked" else tiny_recipe
+    changes = {"data": data[case]}
+    if case == "padded":
+        changes = merge(changes, {"data": {"tokenizer": {"kind": "characters"}}})
+    return make(folder, changes, **settings)
+
+
+def forget_orders() -> None:
+    """As another process knows none."""
+    for cached in (layouts._group_rows, layouts._group_ends, order._permutation):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_is_the_one_that_was_not(folders: Path, tmp_path: Path, case: str) -> None:
+    recipe = recipe_of(case, folders)
+    train(recipe, tmp_path / "whole", quiet=True)
+    out = tmp_path / "run"
+    forget_orders()
+
+    def work() -> None:
+        dies_at_rename(1, after=True, name=CHECKPOINT)()
+        train(recipe, out, quiet=True)
+
+    assert exit_code(child(work)) == -signal.SIGKILL
+    assert resume_state(out)["global_step"] == 4
+    forget_orders()
+    train(recipe, out, quiet=True)
+    assert_same_run(tmp_path / "whole", out)
+
+
+def test_a_url_is_read_as_the_folder_is(folders: Path, tmp_path: Path) -> None:
+    train(recipe_of("groups", folders), tmp_path / "near", quiet=True)
+    train(recipe_of("url", folders), tmp_path / "far", quiet=True)
+    weights = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("near", "far")]
+    assert weights[0] == weights[1]
+    train(recipe_of("local", folders), tmp_path / "all", quiet=True)  # another order
+    assert (tmp_path / "all" / "last" / "model.safetensors").read_bytes() != weights[0]
+
+
+def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: Path) -> None:
+    train(recipe_of("local", folders), tmp_path / "run", quiet=True)
+    recipe = recipe_of("local", folders)
+    other = folders / "other-tokens"
+    spec = TextSpec(source=str(folders / "plus.jsonl"), tokenizer=BPE(vocab_size=300))
+    prepare_tokens(spec, other, shard_tokens=512, workers=1)
+    from tercet.training.changed_recipe import recipe_with
+
+    path = tmp_path / "recipe.yaml"
+    from tercet.settings_yaml import write_yaml
+
+    path.write_text(write_yaml(recipe))
+    further = recipe_with(str(path), {}, out=tmp_path / "on", data=str(other), pretrained=str(tmp_path / "run"))
+    with pytest.raises(UserError, match="are another tokenizer's than the model's; prepare the text with"):
+        train(further, tmp_path / "on", quiet=True)
+    same = recipe_with(
+        str(path), {}, out=tmp_path / "on", data=str(folders / "plus-tokens"), pretrained=str(tmp_path / "run")
+    )
+    train(same, tmp_path / "on", quiet=True)
+
+
+def test_a_mixture_of_other_things_is_refused(folders: Path, tmp_path: Path) -> None:
+    times = str(folders / "times-tokens")
+    for data, message in (
+        ({"source": str(folders / "times.jsonl"), "mixture": [{"source": times, "weight": 0.5}]}, "mixture is of prep"),
+        ({"source": times, "mixture": [{"source": str(folders), "weight": 0.5}]}, "is no prepared folder"),
+        ({"source": times, "mixture": [{"source": str(folders / "mask-tokens"), "weight": 0.5}]}, "another tokenizer"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(tiny_recipe(tmp_path, {"data": data}), tmp_path / "run", quiet=True)
+    for mixture, message in (
+        ([{"source": times, "weight": 1.5}], r"data.mixture\[0\].weight=1.5 must be above 0 and below 1"),
+        ([{"source": times, "wait": 0.5}], r"data.mixture\[0\]: unknown key 'wait'; did you mean 'weight'"),
+        ([{"source": times, "weight": 0.5}] * 2, "weights of mixture sum up to 1 and leave nothing to source"),
+        ({"source": times}, "data.mixture: expected a list"),
+    ):
+        with pytest.raises(UserError, match=message):
+            tiny_recipe(tmp_path, {"data": {"source": times, "mixture": mixture}})
+
+
+MEASURE = """
+import os, sys
+import numpy as np
+from tercet.data import PackedRows
+from tercet.data.order import Order
+from tercet.data.prepared import open_folder
+from tercet.data.sharded_rows import ShardedRows
+folder = open_folder(sys.argv[1], group=int(sys.argv[2]) or None)
+make = lambda ids, starts: PackedRows(ids, starts, length=1024)
+rows = ShardedRows(folder, make, length=1024, has_documents=False, packed=True)
+order = Order(len(rows), 64, 1, rows.layout)
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+before, most = resident(), 0
+for step in range(len(rows) // 64):
+    rows.fetch_ahead(step * 64 + 63, 1)
+    rows.batch(*order.rows(step))
+    most = max(most, resident() - before)
+print(most)
+"""
+
+
+def big_folder(folder: Path, shards: int) -> Path:
+    """A prepared folder of random ids, 4 million a shard."""
+    from dataclasses import replace
+
+    from tercet.data.prepared import open_folder
+    from tercet.storage import FileHash, Manifest, write_sealed_json
+
+    ids = np.random.default_rng(1).integers(0, 50, 4 << 20, dtype=np.uint16)
+    ids.tofile(folder.parent / "ids.bin")
+    spec = TextSpec(source=str(folder.parent / "ids.bin"))
+    tokenizer = Tokenizer.train(Characters(), ["abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"])
+    prepare_tokens(spec, folder, tokenizer=tokenizer, shard_tokens=8 << 20, workers=1)
+    contents = open_folder(str(folder)).contents
+    (part,) = contents.shards
+    copies = [replace(part, name=f"train-{number:05d}") for number in range(shards)]
+    files = dict(contents.files.files)
+    for copy in copies[1:]:
+        for name, old in ((copy.ids_file, part.ids_file), (copy.documents_file, part.documents_file)):
+            (folder / name).write_bytes((folder / old).read_bytes())
+            files[name] = FileHash.of(folder / name)
+    made = replace(contents, shards=tuple(copies), files=Manifest(files))
+    write_sealed_json(folder / "manifest.json", made.to_plain())
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what is resident")
+@pytest.mark.parametrize("group", [0, 2])
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, group: int) -> None:
+    grown = list[int]()
+    for name, shards in (("small", 3), ("large", 16)):
+        folder = big_folder(tmp_path / name, shards)
+        command = [sys.executable, "-c", MEASURE, str(folder) if not group else f"file://{folder}", str(group)]
+        env = {**os.environ, "TERCET_CACHE": str(tmp_path / "cache")}
+        grown.append(int(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout))
+    small, large = grown  # bytes; all of the tokens are 25 and 134 MB
+    assert large < small + 5e7, grown
+    assert large < 8e7, grown

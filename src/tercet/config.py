@@ -141,7 +141,10 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if (item := _item(annotation)) is not None:
         if not isinstance(data, list | tuple):
             raise _Misfit(f"{path}: expected a list, got {show(data)}", line)
-        return tuple(_build(item, each, f"{path}[{number}]", line) for number, each in enumerate(data))
+        return tuple(
+            each if isinstance(each, item) else _build(item, each, f"{path}[{number}]", line)
+            for number, each in enumerate(data)
+        )
     variants = _variants(annotation)
     if not variants or (data is None and type(None) in get_args(annotation)):
         return _value(annotation, data, path, line)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.diagnosis.cluster import VARIABLES, find_addresses, find_launch
+from tercet.diagnosis.cluster import VARIABLES, find_addresses, find_rank_place
 from tercet.diagnosis.ranks import RankFacts, RankReport, describe_report, find_disagreements
 
 TORCHRUN = {
@@ -48,13 +48,13 @@ def start(rank: int, world: int, port: int, *flags: str) -> "subprocess.Popen[st
 
 
 def test_who_started_it_is_known_from_the_variables() -> None:
-    assert find_launch({}) is None
-    assert find_launch({"SLURM_JOB_ID": "7"}) is None  # a shell within a job is no task of it
-    launch = find_launch(TORCHRUN)
+    assert find_rank_place({}) is None
+    assert find_rank_place({"SLURM_JOB_ID": "7"}) is None  # a shell within a job is no task of it
+    launch = find_rank_place(TORCHRUN)
     assert launch is not None
     assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("torchrun", 4, 3, 1)
     assert launch.master == "node0:29500"
-    by_hand = find_launch({"WORLD_SIZE": "2", "RANK": "0"})
+    by_hand = find_rank_place({"WORLD_SIZE": "2", "RANK": "0"})
     assert by_hand is not None
     assert (by_hand.by, by_hand.master) == ("environment", None)
 
@@ -62,7 +62,7 @@ def test_who_started_it_is_known_from_the_variables() -> None:
 def test_slurms_variables_are_taken_as_lightning_takes_them() -> None:
     from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
-    launch = find_launch(SLURM)
+    launch = find_rank_place(SLURM)
     assert launch is not None
     assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("SLURM", 6, 5, 2)
     assert launch.master == f"{SLURMEnvironment.resolve_root_node_address(SLURM['SLURM_NODELIST'])}:18456"
@@ -81,7 +81,7 @@ def test_slurms_variables_are_taken_as_lightning_takes_them() -> None:
 def test_variables_that_fit_nothing_are_refused(changes: dict[str, str | None], words: str) -> None:
     environment = {name: value for name, value in (TORCHRUN | changes).items() if value is not None}
     with pytest.raises(UserError) as refused:
-        find_launch(environment)
+        find_rank_place(environment)
     assert words in str(refused.value)
     assert "\033" not in str(refused.value)
 
@@ -89,7 +89,7 @@ def test_variables_that_fit_nothing_are_refused(changes: dict[str, str | None], 
 @given(st.dictionaries(st.sampled_from(list(TORCHRUN)), st.text(max_size=12)))
 def test_any_variables_are_a_launch_or_a_line(changes: dict[str, str]) -> None:
     try:
-        launch = find_launch(TORCHRUN | changes)
+        launch = find_rank_place(TORCHRUN | changes)
     except UserError:
         return
     assert launch is not None

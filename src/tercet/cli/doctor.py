@@ -14,7 +14,7 @@ from tercet.messages import one_line
 from tercet.spec import Interval
 
 if TYPE_CHECKING:
-    from tercet.diagnosis import ClusterFacts, Diagnosis, Launch, RecipeUse
+    from tercet.diagnosis import ClusterFacts, Diagnosis, RankPlace, RecipeUse
 
 Timeout = Annotated[float, Interval(gt=0, le=86_400)]  # seconds
 
@@ -51,11 +51,11 @@ def register(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
-    from tercet.diagnosis.cluster import find_launch
+    from tercet.diagnosis.cluster import find_rank_place
 
     if args.recipe is None and (args.set or args.data is not None):
         raise UserError("--set and --data are of a recipe: name it, such as tercet doctor demo")
-    launch = find_launch(os.environ)
+    launch = find_rank_place(os.environ)
     answer = {} if launch is not None and launch.rank else _diagnose(args)
     if launch is not None and launch.world_size > 1:
         _meet(launch, args, answer)
@@ -80,7 +80,7 @@ def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
     return answer
 
 
-def _meet(launch: "Launch", args: argparse.Namespace, answer: dict[str, Any]) -> None:
+def _meet(launch: "RankPlace", args: argparse.Namespace, answer: dict[str, Any]) -> None:
     from tercet.diagnosis.ranks import describe_report, meet_ranks
 
     if launch.rank == 0:

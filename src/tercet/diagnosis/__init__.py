@@ -7,7 +7,7 @@ from tercet.lazy_exports import export_lazily
 if TYPE_CHECKING:
     from tercet.diagnosis.cluster import ClusterFacts as ClusterFacts
     from tercet.diagnosis.cluster import GPUDevice as GPUDevice
-    from tercet.diagnosis.cluster import Launch as Launch
+    from tercet.diagnosis.cluster import RankPlace as RankPlace
     from tercet.diagnosis.machine import Diagnosis as Diagnosis
     from tercet.diagnosis.machine import doctor as doctor
     from tercet.diagnosis.ranks import RankReport as RankReport

@@ -40,7 +40,7 @@ class GPUDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class RankPlace:
     """The place of this process among those of a run, as its environment says.
 
     Attributes:
@@ -71,7 +71,7 @@ class ClusterFacts:
     backends: list[str]
     nccl: str | None
     interfaces: dict[str, list[str]]
-    launch: Launch | None
+    launch: RankPlace | None
     variables: dict[str, str]
     gpus: list[GPUDevice]
     gpu_driver: str | None
@@ -81,14 +81,14 @@ class ClusterFacts:
 
 
 def find_cluster_facts() -> ClusterFacts:
-    """Raises as `find_launch` does."""
+    """Raises as `find_rank_place` does."""
     clock = time.get_clock_info("monotonic")
     return ClusterFacts(
         host=socket.gethostname(),
         backends=_backends(),
         nccl=_nccl_version(),
         interfaces=_group(find_addresses()),
-        launch=find_launch(os.environ),
+        launch=find_rank_place(os.environ),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         gpus=_gpus(),
         gpu_driver=_driver_version(),
@@ -98,7 +98,7 @@ def find_cluster_facts() -> ClusterFacts:
     )
 
 
-def find_launch(environment: Mapping[str, str]) -> Launch | None:
+def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
     """Who started this process as one of several; None where nobody did.
 
     Raises:
@@ -114,7 +114,7 @@ def find_launch(environment: Mapping[str, str]) -> Launch | None:
     world = _number(environment, names[0], 1, MOST)
     rank = _number(environment, names[1], 0, world - 1)
     local = _number(environment, names[2], 0, world - 1) if names[2] in environment else 0
-    return Launch(by=by, world_size=world, rank=rank, local_rank=local, master=_find_master(environment, by))
+    return RankPlace(by=by, world_size=world, rank=rank, local_rank=local, master=_find_master(environment, by))
 
 
 def _find_master(environment: Mapping[str, str], by: str) -> str | None:

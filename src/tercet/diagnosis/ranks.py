@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, distributed
 
 from tercet.config import UserError
-from tercet.diagnosis.cluster import Launch
+from tercet.diagnosis.cluster import RankPlace
 from tercet.messages import shorten
 
 TRIPS, SUMS = 20, 5
@@ -68,7 +68,7 @@ class RankReport:
     disagreements: list[str]
 
 
-def meet_ranks(launch: Launch, *, timeout: float) -> RankReport | None:
+def meet_ranks(launch: RankPlace, *, timeout: float) -> RankReport | None:
     """Meet the other processes that were started with this one.
 
     Args:
@@ -123,7 +123,7 @@ def describe_report(report: RankReport) -> dict[str, str]:
     return lines
 
 
-def _reach(launch: Launch, host: str, port: int, end: float, *, listens: bool) -> None:
+def _reach(launch: RankPlace, host: str, port: int, end: float, *, listens: bool) -> None:
     """Until somebody answers at the address of rank 0, or, where that is this one, whether the address is any: PyTorch
     would say so in pages."""
     while True:
@@ -144,7 +144,7 @@ def _reach(launch: Launch, host: str, port: int, end: float, *, listens: bool) -
         time.sleep(0.1)
 
 
-def _open_store(launch: Launch, end: float) -> Any:
+def _open_store(launch: RankPlace, end: float) -> Any:
     """What rank 0 listens with, or torchrun for it."""
     if launch.master is None:
         raise UserError(
@@ -170,7 +170,7 @@ def _key(rank: int) -> str:
     return f"rank-{rank}"
 
 
-def _wait_for_all(store: Any, launch: Launch, end: float, timeout: float) -> None:
+def _wait_for_all(store: Any, launch: RankPlace, end: float, timeout: float) -> None:
     """Until every rank has written who it is. Whoever finds that some have not says which."""
     missing = list(range(launch.world_size))
     while missing := [rank for rank in missing if not store.check([_key(rank)])]:
@@ -184,7 +184,7 @@ def _wait_for_all(store: Any, launch: Launch, end: float, timeout: float) -> Non
         time.sleep(0.05)
 
 
-def _report(launch: Launch, store: Any) -> RankReport | None:
+def _report(launch: RankPlace, store: Any) -> RankReport | None:
     seconds = statistics.median(_time_sums())
     others = {rank: _measure_rank(launch, rank) for rank in range(1, launch.world_size)}
     distributed.barrier()
@@ -217,7 +217,7 @@ def _time_sums() -> list[float]:
     return [_timed(partial(c10d.all_reduce, numbers)) for _ in range(SUMS + 1)][1:]  # the first one connects
 
 
-def _measure_rank(launch: Launch, other: int) -> tuple[float, float]:
+def _measure_rank(launch: RankPlace, other: int) -> tuple[float, float]:
     """Seconds there and back, and by how much the other's clock is ahead, as rank 0 sees it; elsewhere nothing."""
     message = torch.zeros(1, dtype=torch.int64)
     trips: list[tuple[float, float]] = []

@@ -10,7 +10,8 @@ from tercet.config import UserError
 from tercet.training.launch import Launch, as_launched, launched
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-SRUN = {"SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_STEP_ID": "0"}
+SRUN = {"SLURM_NTASKS": "6", "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}
+LONE = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,13 @@ SRUN = {"SLURM_NTASKS": "6", "SLURM_NNODES": "3", "SLURM_STEP_ID": "0"}
         ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, None),  # of whatever else
         (TORCHRUN, Launch("torchrun", 4, 2)),
         (SRUN, Launch("srun", 2, 3)),
-        ({"SLURM_NTASKS": "1"}, None),  # a shell on a node
+        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "6"}, Launch("srun", 6, 1)),
+        (
+            {**SRUN, "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "9"},
+            Launch("srun", 2, 3),
+        ),  # the job's, not the step's
+        ({"SLURM_NTASKS": "1"}, None),  # a job's script
+        ({"SLURM_NTASKS": "1", **LONE}, None),  # srun --pty bash
         ({**SRUN, **TORCHRUN}, Launch("torchrun", 4, 2)),  # srun starts torchrun
     ],
 )
@@ -32,7 +39,15 @@ def test_what_was_started(environment: Mapping[str, str], found: Launch | None) 
     ("environment", "words"),
     [
         ({"SLURM_NTASKS": "4"}, "this SLURM job has 4 tasks, and srun starts them"),
-        ({**SRUN, "SLURM_NTASKS": "7"}, "srun has started 7 processes, 2 on this node; start equally many on each"),
+        ({"SLURM_NTASKS": "4", **LONE}, "this SLURM job has 4 tasks, and srun starts them"),  # salloc's shell
+        (
+            {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"},
+            r"srun has started 6 processes, 2\(x2\),1 on its nodes; start",
+        ),
+        (
+            {**TORCHRUN, "WORLD_SIZE": "7"},
+            "torchrun has started 7 processes, 4 on this node; start equally many on each",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(environment: Mapping[str, str], words: str) -> None:

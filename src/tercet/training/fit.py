@@ -19,6 +19,7 @@ from tercet.config import UserError, to_plain
 from tercet.models import AnyModel
 from tercet.training.checkpoint_io import CheckpointFolderIO
 from tercet.training.checkpoints import METRICS, Checkpoints
+from tercet.training.cluster import cluster_environment
 from tercet.training.datamodule import StepDataModule
 from tercet.training.interruption import Interruption
 from tercet.training.machine import PRECISIONS, accelerator, compile_in_place
@@ -99,7 +100,13 @@ def fit(
             max_steps=steps,
             logger=[metrics, *_loggers(recipe, out)],
             callbacks=[interruption, StepActions(*actions)],
-            plugins=cast(Any, CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic))),
+            plugins=cast(
+                Any,
+                [
+                    CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic)),
+                    *([] if (environment := cluster_environment()) is None else [environment]),
+                ],
+            ),
             default_root_dir=out,
             enable_checkpointing=False,
             enable_progress_bar=False,

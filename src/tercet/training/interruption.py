@@ -1,16 +1,24 @@
-"""Ctrl-C and SIGTERM let the step finish and save; a second Ctrl-C ends at once, without."""
+"""Ctrl-C and SIGTERM let the step finish and save; a second Ctrl-C ends at once, without.
+
+Lightning has handlers of its own, which leave without saving, exchange tensors in the middle of others' exchange, and
+queue a SLURM job again: they are not let in.
+"""
 
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
 
 from tercet.training.machine import is_lost_rank
 from tercet.training.module import TrainingModule
+
+STOP = 1  # without a signal, and less than the number of any that is listened to
 
 
 class Interruption(Callback):
@@ -21,7 +29,8 @@ class Interruption(Callback):
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        self.before = self._listen()
+        if threading.current_thread() is threading.main_thread():  # no other may, as where Ray has that one
+            self.before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -31,11 +40,9 @@ class Interruption(Callback):
             # A launcher ends those that are left over; this one is ending anyway, and says why before it does.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    def _listen(self) -> dict[int, Any]:
-        return {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._listen()  # Lightning has put handlers of its own in the place of ours, which leave without saving
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        connector = trainer._signal_connector  # pyright: ignore[reportPrivateUsage] (nothing else turns them off)
+        connector.register_signal_handlers = lambda: None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
@@ -45,6 +52,10 @@ class Interruption(Callback):
             print("\nfinishing this step, then saving; Ctrl-C again to stop without", file=sys.stderr, flush=True)
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        # One device's signal stops all of them, or the others would wait for it for ever.
-        stop = trainer.should_stop or self.signal is not None
-        trainer.should_stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
+        # One device's signal stops all of them, or the others would wait for it for ever; and all of them know it, or
+        # the first would take the run for finished.
+        mine = self.signal or (STOP if trainer.should_stop else 0)
+        highest = int(trainer.strategy.reduce(torch.tensor(mine, device=trainer.strategy.root_device), reduce_op="max"))
+        trainer.should_stop = highest > 0
+        if highest > STOP:
+            self.signal = highest

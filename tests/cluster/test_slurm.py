@@ -1,0 +1,93 @@
+"""The example's job, under a SLURM: ended in the middle, queued again, and in the end what an unbroken run is."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster, slurm_cluster, why_not
+
+from tercet.checkpoint.run_record import read_record
+from tercet.settings_yaml import write_yaml
+from tercet.training import train
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+from tiny_runs import tiny_recipe, weights
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "slurm" / "train.sbatch"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+    assert not cluster.processes()
+
+
+def by_preemption(slurm: SlurmCluster, job: str) -> None:
+    """Another job needs all nodes, for a moment."""
+    slurm("sbatch", "--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--output=/dev/null", "--wrap=sleep 1")
+
+
+def by_its_time(slurm: SlurmCluster, job: str) -> None:
+    """What `--signal=TERM@120` sends: SIGTERM to the tasks, and not to the script."""
+    slurm("scancel", "--signal=TERM", job)
+
+
+@pytest.mark.parametrize(
+    ("end", "place", "words"),
+    [
+        (by_preemption, ("--nodes=1", "--ntasks-per-node=2"), "DUE TO PREEMPTION"),
+        (by_its_time, ("--nodes=2", "--ntasks-per-node=1"), "ended by SIGTERM: job {} is queued again"),
+    ],
+)
+def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(
+    slurm: SlurmCluster, tmp_path: Path, end: Callable[[SlurmCluster, str], None], place: tuple[str, ...], words: str
+) -> None:
+    recipe = tiny_recipe(tmp_path, exact=True, max_steps=300, save_every=20, validate_every=100, log_every=50)
+    (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+    out, log = tmp_path / "run", tmp_path / "job.log"
+    job = slurm(
+        "sbatch", "--parsable", f"--output={log}", *place, str(SCRIPT), str(tmp_path / "recipe.yaml"), str(out),
+    ).strip()  # fmt: skip
+    slurm.wait(lambda: [*out.glob("checkpoints/step-*")], "the first checkpoint")
+    assert slurm.listens_to() == {"127.0.0.1"}
+    end(slurm, job)
+    slurm.wait(lambda: slurm.job(job)["Restarts"] == "1", "the second beginning")
+    slurm.wait(lambda: slurm.job(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT"), "the end")
+    said = log.read_text()
+    assert slurm.job(job)["JobState"] == "COMPLETED", said
+    assert words.format(job) in said
+    assert said.count("tercet: stopped by SIGTERM: saved in") == 2  # by each task, once
+    assert said.count("goes on at step") == 1
+    record = read_record(out)
+    assert record is not None
+    assert record.finished
+    whole = train(recipe, tmp_path / "whole", quiet=True)
+    for folder in ("last", "best"):
+        assert weights(out, folder) == weights(whole, folder)
+
+
+def test_what_is_wrong_is_not_queued_again(slurm: SlurmCluster, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    job = slurm("sbatch", "--parsable", "--wait", f"--output={log}", str(SCRIPT), "nothing", "run", check=False)
+    job = job.splitlines()[0]
+    known = slurm.job(job)
+    assert (known["JobState"], known["ExitCode"], known["Restarts"]) == ("FAILED", "2:0", "0")
+    assert "unknown recipe 'nothing'" in log.read_text()
+
+
+def test_tasks_are_counted_however_they_were_asked_for(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """Without `--ntasks-per-node`, and of a job with an interactive job's name."""
+    recipe = tiny_recipe(tmp_path, exact=True, max_steps=4)
+    (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+    command = ("tercet", "train", str(tmp_path / "recipe.yaml"), "--quiet", "--out")
+    slurm("srun", "--job-name=interactive", "--nodes=2", "--ntasks=4", *command, str(tmp_path / "srun"))
+    whole = train(recipe, tmp_path / "whole", quiet=True)
+    assert weights(tmp_path / "srun") == weights(whole)
+    refused = slurm("salloc", "--ntasks=2", *command, str(tmp_path / "script"), check=False)
+    assert "this SLURM job has 2 tasks, and srun starts them: srun tercet train ..." in refused

@@ -36,7 +36,7 @@ class Interruption(Callback):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        if isinstance(error, RuntimeError) and is_lost_rank(error):
+        if self.before and isinstance(error, RuntimeError) and is_lost_rank(error):
             # A launcher ends those that are left over; this one is ending anyway, and says why before it does.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     mine = [own.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]
     assert wanted is not None
     assert mine is not None
-    results = {"loss": (sum_in_order([t[1] for t in micro_batches[3 * rank : 3 * rank + 3]]), wanted[1])}
+    results = {"loss": (sum_in_order([t[1] for t in micro_batches[3 * rank : 3 * rank + 3]], world=world), wanted[1])}
     all_reduce_in_order(mine)
     results |= {f"gradient {n}": pair for n, pair in enumerate(zip(mine, wanted, strict=True))}
     mesh = init_device_mesh("cpu", (world,))

@@ -49,15 +49,15 @@ def reduction_of(model: AnyModel, wrapped: nn.Module, spec: TrainingSpec) -> Red
     """What the settings ask for; `wrapped` is what the strategy made of the module that holds the model."""
     if not spec.exact:
         return MeanReduction(wrapped, spec.world_size)
-    return ShardedExactReduction(model) if spec.is_sharded else ExactReduction(wrapped)
+    return ShardedExactReduction(model) if spec.is_sharded else ExactReduction(wrapped, spec.world_size)
 
 
 class MeanReduction:
     """PyTorch's: a strategy takes the mean of the ranks' gradients, which times their number is the sum again."""
 
     def __init__(self, wrapped: nn.Module, world: int) -> None:
+        self.wrapped, self.world = wrapped, world
         self.scale = float(world)
-        self.wrapped = wrapped
 
     def micro_batch(self, loss: Tensor, place: int, of: int) -> AbstractContextManager[None]:
         # Whole gradients are exchanged once a step; sharded ones after each pass, or a rank would hold all of them.
@@ -66,7 +66,7 @@ class MeanReduction:
 
     def sum(self, values: Sequence[Tensor]) -> Tensor:
         total = torch.stack(list(values)).sum(0)
-        if dist.is_initialized():
+        if self.world > 1:
             dist.all_reduce(total)
         return total
 
@@ -76,8 +76,8 @@ class ExactReduction:
 
     scale = 1.0
 
-    def __init__(self, wrapped: nn.Module) -> None:
-        self.wrapped = wrapped
+    def __init__(self, wrapped: nn.Module, world: int) -> None:
+        self.wrapped, self.world = wrapped, world
         self.parameters = [p for p in wrapped.parameters() if p.requires_grad]
 
     @contextmanager
@@ -92,12 +92,13 @@ class ExactReduction:
             p.grad = None
         if total is None:
             return
-        all_reduce_in_order(total)
+        if self.world > 1:
+            all_reduce_in_order(total)
         for p, gradient in zip(learnt, total, strict=True):
             p.grad = gradient
 
     def sum(self, values: Sequence[Tensor]) -> Tensor:
-        return sum_in_order(values)
+        return sum_in_order(values, world=self.world)
 
 
 class ShardedExactReduction:
@@ -136,7 +137,7 @@ class ShardedExactReduction:
                 p.grad = None
 
     def sum(self, values: Sequence[Tensor]) -> Tensor:
-        return sum_in_order(values)
+        return sum_in_order(values, world=dist.get_world_size())
 
 
 class Tree:
@@ -203,9 +204,7 @@ def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessG
 @torch.no_grad()
 def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
     """Each becomes the sum of the ranks' own, in place; some are sent together."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    if world == 1:
-        return
+    world = dist.get_world_size()
     for some in _lots(tensors):
         counts = [x.numel() for x in some]
         own = some[0].new_zeros(-(-sum(counts) // world) * world)
@@ -217,12 +216,11 @@ def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
             x.copy_(total.view_as(x))
 
 
-def sum_in_order(values: Sequence[Tensor]) -> Tensor:
-    """Of one tensor for each of this rank's micro-batches, the sum over those of all ranks."""
+def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
+    """Of one tensor for each of this rank's micro-batches, the sum over those of all `world` ranks."""
     tree = Tree(len(values))
     branch = [tree.add([value.clone()]) for value in values][-1]
     assert branch is not None
-    world = dist.get_world_size() if dist.is_initialized() else 1
     if world == 1:
         return branch[0]
     branches = branch[0].new_empty(world * branch[0].numel())

@@ -183,5 +183,5 @@ def test_an_adapter_learns_beside_each_and_is_the_same_in_peft(name: str, tmp_pa
         else:
             both = tuple(given_to(model, tokens).values())
             ours, before = tuned.model(*both), pretrained.model(*both)
-    assert (theirs - ours).abs().max() < 1e-5
+    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)
     assert (before - ours).abs().max() > 1e-4

@@ -2,12 +2,9 @@
 
 import argparse
 import json
-from typing import Any
 
 from tercet.cli.parser import Verbs
-from tercet.cli.texts import READING, add_reading
-
-GIVEN = ("data", "source", "target", "validation_source", "validation_target", "pretrained")
+from tercet.cli.texts import GIVEN, add_reading, recipe_changes
 
 
 def register(verbs: Verbs) -> None:
@@ -47,15 +44,9 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.training.planning.plan_recipe import plan_recipe
 
-    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
-    changes: dict[str, Any] = {"data": read} if read else {}
-    if args.set:
-        from tercet.settings_yaml import merge_assignments
-
-        changes = merge_assignments(changes, args.set)
     plan = plan_recipe(
-        args.recipe, changes, gpus=args.gpus, mfu=args.mfu, measured=args.measured, here=args.here, price=args.price,
-        progress=True, files={name: getattr(args, name) for name in GIVEN},
+        args.recipe, recipe_changes(args), gpus=args.gpus, mfu=args.mfu, measured=args.measured, here=args.here,
+        price=args.price, progress=True, files={name: getattr(args, name) for name in GIVEN},
     )  # fmt: skip
 
     from tercet.training.planning import plan_to_dict, render_plan

@@ -18,6 +18,14 @@ READING = (
     "documents",
     "dtype",
 )  # how files of data are read: keys of `data` that are flags too
+GIVEN = (
+    "data",
+    "source",
+    "target",
+    "validation_source",
+    "validation_target",
+    "pretrained",
+)  # as `recipe_with` has them
 POOL = 1024  # texts read before any is worked on: sorted by length, they fill the batches
 FIELD = "text"
 
@@ -27,6 +35,17 @@ class Text(NamedTuple):
 
     text: str
     id: str | int | None = None
+
+
+def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
+    """What the flags of `add_reading` and `--set` change of a recipe."""
+    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
+    changes: dict[str, Any] = {"data": read} if read else {}
+    if args.set:
+        from tercet.settings_yaml import merge_assignments
+
+        changes = merge_assignments(changes, args.set)
+    return changes
 
 
 def add_input(add: Callable[..., Any], does: str = "read this file in place of stdin") -> None:

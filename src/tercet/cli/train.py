@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.cli.parser import Verbs, out_path, parse_number
-from tercet.cli.texts import READING, add_reading
+from tercet.cli.texts import GIVEN, add_reading, recipe_changes
 from tercet.config import merge
 from tercet.spec import Machines, Steps
 
@@ -24,7 +24,6 @@ EXAMPLE = {
     "classify": " --input texts.txt",
 }
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
-GIVEN = ("data", "source", "target", "validation_source", "validation_target", "pretrained")
 
 
 def register(verbs: Verbs) -> None:
@@ -87,13 +86,7 @@ def register(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 
-    read = {name: value for name in READING if (value := getattr(args, name)) is not None}
-    changes: dict[str, Any] = {"data": read} if read else {}
-    if args.set:
-        from tercet.settings_yaml import merge_assignments
-
-        changes = merge_assignments(changes, args.set)
-
+    changes = recipe_changes(args)
     machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
     if machines:
         changes = merge(changes, {"training": machines})

@@ -121,9 +121,8 @@ class Validation(StatefulAction):
         parts: dict[str, list[Tensor]] = {}  # of each batch; asking a GPU for them one by one would make it wait
         # These batches have other shapes than training ones: not worth a compilation of their own.
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
-            for first in range(
-                0, len(groups), world
-            ):  # where weights are sharded, all ranks call the model equally often
+            for first in range(0, len(groups), world):
+                # Where weights are sharded, all ranks call the model equally often.
                 batch = self.task.validation_batch(groups[min(first + rank, len(groups) - 1)])
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
                 loss, beside = self.task.validate_batch(module.eval_model, on_device)

@@ -126,6 +126,11 @@ def kill(started: "subprocess.Popen[bytes]", chance: random.Random, *, alone: bo
             process.kill()
 
 
+def unfinished(run: Path) -> set[Path]:
+    """What was being written when its process was killed."""
+    return {*run.glob(".*.new"), *run.glob("checkpoints/.*.new")}
+
+
 def weights(run: Path) -> dict[str, str]:
     return {folder: FileHash.of(run / folder / "model.safetensors").xxh3 for folder in ("last", "best")}
 
@@ -135,6 +140,7 @@ def train_until_killed(
 ) -> bool:
     """Whether the run has come to its end before."""
     new = not (out / "checkpoints").is_dir() or not any((out / "checkpoints").glob("step-*"))
+    before = unfinished(out)
     started = launch(recipe, out, machine, log)
     summary.starts += 1
     wait_for_training(started, out, log, new=new)
@@ -149,7 +155,7 @@ def train_until_killed(
         if alone:
             summary.alone += 1
             summary.seconds.append(time.monotonic() - killed)
-        summary.in_save += any((*out.glob(".*.new"), *out.glob("checkpoints/.*.new")))
+        summary.in_save += bool(unfinished(out) - before)
     elif started.returncode != 0:
         sys.exit(f"{machine} ended by itself with exit code {started.returncode}: {log.read_text()[-3000:]}")
     summary.damaged += len(re.findall(rb"; the run (?:goes on from the checkpoint|begins anew)", log.read_bytes()))

@@ -22,6 +22,7 @@ from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.cluster import cluster_environment
 from tercet.training.datamodule import StepDataModule
 from tercet.training.interruption import Interruption
+from tercet.training.liveness import Liveness
 from tercet.training.machine import PRECISIONS, accelerator, compile_in_place
 from tercet.training.metrics_logger import MetricsLogger
 from tercet.training.module import TrainingModule
@@ -62,6 +63,9 @@ def fit(
 
     Returns:
         the number of the signal that stopped it, or None.
+
+    Raises:
+        LostRank: where another rank is gone, and this one was about to exchange something with it.
     """
     recipe, steps = task.recipe, task.plan.steps
     spec = recipe.training
@@ -77,7 +81,7 @@ def fit(
     validation = Validation(task)
     if start.weights is not None:
         validation.take_best(load_model(out).card)
-    interruption = Interruption()
+    interruption, liveness = Interruption(), Liveness(spec, out)
     bar = ProgressBar(validation, steps)
     actions: list[Any] = [
         validation,
@@ -99,7 +103,7 @@ def fit(
             deterministic=(spec.exact and accelerator(spec) == "cuda") or None,
             max_steps=steps,
             logger=[metrics, *_loggers(recipe, out)],
-            callbacks=[interruption, StepActions(*actions)],
+            callbacks=[interruption, liveness, StepActions(*actions)],
             plugins=cast(
                 Any,
                 [
@@ -116,6 +120,7 @@ def fit(
             log_every_n_steps=spec.log_every,
         )
         stack.enter_context(interruption)
+        stack.enter_context(liveness)
         if not quiet:
             stack.enter_context(bar)
         if start.weights is not None:  # Lightning counts steps by its optimizer's

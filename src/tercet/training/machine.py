@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
-import torch.distributed as dist
 from lightning_fabric.utilities import move_data_to_device
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
@@ -67,11 +66,6 @@ def rank(spec: TrainingSpec) -> int:
 def describe_rank(spec: TrainingSpec) -> str:
     """This process and where it runs."""
     return f"rank {rank(spec)} of {spec.world_size} on {socket.gethostname()}"
-
-
-def is_lost_rank(error: RuntimeError) -> bool:
-    """Whether an exchange between ranks has failed, of which gloo says so in words alone."""
-    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 def wait_for_file(path: Path, seconds: float = 1800.0) -> None:

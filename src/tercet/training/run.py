@@ -207,7 +207,8 @@ def _train(
     from tercet.training.arithmetic import describe_arithmetic
     from tercet.training.auto_arithmetic import matmul_precision
     from tercet.training.fit import fit
-    from tercet.training.machine import accelerator, describe_rank, is_lost_rank
+    from tercet.training.liveness import LostRank
+    from tercet.training.machine import accelerator
     from tercet.training.module import NonFiniteLoss
 
     recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
@@ -250,11 +251,8 @@ def _train(
         raise RunDiverged(f"{error}; {saved}: try a smaller training.optimizer.lr, or clip_norm") from None
     except OSError as error:
         raise refusal(Path(error.filename or out), error) from None
-    except RuntimeError as error:
-        if not is_lost_rank(error):
-            raise
-        raise RankLost(f"{describe_rank(spec)}: another rank is gone or does not answer; see what that one said. The "
-                       f"same command goes on from the last whole checkpoint in {out}") from None  # fmt: skip
+    except LostRank as error:
+        raise RankLost(str(error)) from None
     if primary:
         checkpoints.remove_old()  # also of one that was killed before it could
         with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tercet.training.plan import Plan
 
 KEYS = ("validate_every", "save_every", "log_every", "keep", "patience")  # of `training`, beside its length
-MACHINES = ("devices", "nodes", "strategy")  # of `training`: what it runs on, which each start says anew
+MACHINES = ("devices", "nodes", "strategy", "rank_timeout")  # of `training`: each start says them anew
 MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS, *MACHINES))
 
 

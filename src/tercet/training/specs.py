@@ -42,6 +42,8 @@ class TrainingSpec:
         patience: stop after so many validations without a better one; null for never.
         accelerator, devices, nodes, strategy: where to run; auto takes a GPU if there is one, and ddp where there are
             several devices. They may change in a run.
+        rank_timeout: seconds without a sign of life after which one of several processes counts as lost, and the
+            others end.
         exact: end with the same weights to the last bit whatever `devices`, `nodes` and `strategy` are and become:
             micro-batches' gradients are added up in one order. Slower.
     """
@@ -69,6 +71,7 @@ class TrainingSpec:
     devices: Machines = 1
     nodes: Machines = 1
     strategy: Literal["auto", "single", "ddp", "fsdp"] = "auto"
+    rank_timeout: Annotated[float, Interval(ge=5, le=86_400)] = 40.0
     exact: bool = False
 
     def __post_init__(self) -> None:

@@ -1,0 +1,155 @@
+"""Ranks that show that they are alive, as threads of one process with beats of 20 ms."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from queue import Queue
+from threading import Event, Thread
+from typing import Any
+
+import psutil
+import pytest
+import torch.distributed as dist
+
+from tercet.training.liveness import FAILED, GRACE, LEFT, Heartbeat
+
+BEAT = 0.02
+PATIENCE = 10
+HOST = socket.gethostname()
+
+
+class Ranks:
+    """`reports` has what each rank has found wrong."""
+
+    def __init__(self, store: Any, world_size: int) -> None:
+        self.reports = [Queue[str]() for _ in range(world_size)]
+        self.beating: dict[int, Heartbeat] = {}
+        threads = [Thread(target=self._start, args=(store, rank)) for rank in range(world_size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _start(self, store: Any, rank: int) -> None:
+        self.beating[rank] = Heartbeat(
+            store, rank, len(self.reports), patience=PATIENCE, report=self.reports[rank].put, beat=BEAT
+        )
+
+    def stop(self, rank: int, sign: str) -> None:
+        self.beating.pop(rank).stop(sign)
+
+    def silence(self, rank: int) -> None:
+        """As a SIGKILL does: no sign that it is the last."""
+        heartbeat = self.beating.pop(rank)
+        heartbeat.ended.set()
+        for thread in heartbeat.threads:
+            thread.join()
+
+    def assert_quiet(self) -> None:
+        time.sleep(3 * PATIENCE * BEAT)
+        assert [report.qsize() for report in self.reports] == [0] * len(self.reports)
+
+
+@pytest.fixture
+def store() -> Any:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def ranks(store: Any) -> Iterator[Ranks]:
+    with ExitStack() as stack:
+        ranks = Ranks(store, 3)
+        stack.callback(lambda: [heartbeat.stop(LEFT) for heartbeat in ranks.beating.values()])
+        yield ranks
+
+
+def test_nobody_is_lost_who_is_alive_or_has_left(ranks: Ranks) -> None:
+    ranks.assert_quiet()
+    ranks.stop(0, LEFT)
+    ranks.stop(2, LEFT)
+    ranks.assert_quiet()
+
+
+def test_whom_rank_0_misses_all_hear_of(ranks: Ranks) -> None:
+    ranks.silence(2)
+    for rank in (0, 1):
+        said = ranks.reports[rank].get(timeout=5)
+        assert said.startswith(f"rank 2 on {HOST} gives no sign of life for {PATIENCE * BEAT:.3g} s: it has died or is")
+
+
+def test_the_others_miss_rank_0(ranks: Ranks) -> None:
+    ranks.silence(0)
+    assert [ranks.reports[rank].get(timeout=5).split(" gives")[0] for rank in (1, 2)] == [f"rank 0 on {HOST}"] * 2
+
+
+def test_two_that_are_lost_are_one_line(ranks: Ranks) -> None:
+    ranks.silence(1)
+    ranks.silence(2)
+    assert ranks.reports[0].get(timeout=5).startswith(f"rank 1 on {HOST} and 1 more gives no sign")
+
+
+def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) -> None:
+    ranks.stop(1, FAILED)
+    begin = ranks.beating[0].beats
+    assert ranks.reports[0].get(timeout=5) == f"rank 1 on {HOST} has failed; see what it said"
+    assert GRACE <= ranks.beating[0].beats - begin < PATIENCE
+    assert "rank 1" in ranks.reports[2].get(timeout=5)
+
+
+def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
+    """Also by a rank that watches rank 0 alone."""
+    assert ranks.beating[1].explain() is None
+    ranks.silence(2)
+    said = ranks.beating[1].explain()
+    assert said is not None
+    assert said.startswith(f"rank 2 on {HOST} gives no sign of life for {GRACE * BEAT:.2g} s")
+
+
+def test_an_observer_that_stood_still_takes_nobody_for_lost(ranks: Ranks) -> None:
+    """Its own beats count, not the seconds: as where SIGSTOP held it, and all clocks went on. The others miss it."""
+    heartbeat, go_on = ranks.beating[0], Event()
+    wait = heartbeat.ended.wait
+
+    def stand_still(seconds: float | None = None) -> bool:
+        go_on.wait()
+        return wait(seconds)
+
+    heartbeat.ended.wait = stand_still
+    assert "rank 0" in ranks.reports[1].get(timeout=5)
+    heartbeat.ended.wait = wait
+    go_on.set()
+    time.sleep(PATIENCE / 2 * BEAT)  # not longer, for who has found somebody lost beats no more
+    assert ranks.reports[0].empty()
+
+
+STORE = """
+import sys, time
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("listens", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("end", ["suspend", "kill"])
+def test_a_store_that_is_gone_is_a_host_that_is(end: str) -> None:
+    """Its process is stopped, as one is behind a cut cable: reading in it never returns. Or killed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen([sys.executable, "-c", STORE, str(port)], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "listens\n"
+            ranks = Ranks(dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False), 2)
+            getattr(psutil.Process(server.pid), end)()
+            assert "rank 1" in ranks.reports[0].get(timeout=5)
+            assert "rank 0" in ranks.reports[1].get(timeout=5)
+            began = time.monotonic()
+            ranks.stop(1, LEFT)
+            assert time.monotonic() - began < 1
+        finally:
+            server.kill()

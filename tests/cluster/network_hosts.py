@@ -105,8 +105,9 @@ class Host:
 
     def start(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
         """Begin a command there, whose output is in `log`."""
-        words = ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c",
-                 f'hostname {self.name} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"', "sh", *command]  # fmt: skip
+        # torchrun and gloo look their own host up by its name.
+        script = f'hostname {self.name} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
+        words = ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", script, "sh", *command]
         with self.log.open("wb") as log:
             self.started.append(
                 subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **environment}, cwd=self.folder)

@@ -1,6 +1,7 @@
 """Checkpoints in pieces: any number of ranks, and whole models, go on from them."""
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -65,3 +66,34 @@ def test_every_machine_goes_on_from_pieces(tmp_path: Path) -> None:
     finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken", save_every=150, **settings))
     for run in runs:
         assert weights(run) == weights(tmp_path / "unbroken"), run.name
+
+
+FULL_DISK = """
+import os
+if os.environ.get("RANK") == "1":
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as Writer
+    write_data, saves = Writer.write_data, []
+    def write(self, plan, planner):
+        saves.append(plan)
+        if len(saves) == 2:
+            raise OSError(28, "No space left on device")
+        return write_data(self, plan, planner)
+    Writer.write_data = write
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason, and the checkpoint before is there to go on from."""
+    out = tmp_path / "run"
+    (tmp_path / "sitecustomize.py").write_text(FULL_DISK)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        started = start(tmp_path, "text", "fsdp on 2", out)
+        _, errors = started.communicate(timeout=150)
+    assert started.returncode != 0
+    assert "disk full while writing" in errors
+    assert [path.name for path in out.glob("checkpoints/*")] == ["step-000004"]
+    finish(start(tmp_path, "text", "fsdp on 2", out))
+    finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken"))
+    assert weights(out) == weights(tmp_path / "unbroken")

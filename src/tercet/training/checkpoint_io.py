@@ -1,6 +1,7 @@
 """How Lightning's checkpoint becomes a folder that appears whole (`checkpoints.py` reads it)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from lightning_fabric.plugins import TorchCheckpointIO
 
 from tercet.storage import report_write_errors, write_atomically, write_folder
 from tercet.training.checkpoints import ARITHMETIC, METRICS, RECIPE_HASH, STATE, Checkpoints
+from tercet.training.sharded_state import has_shards, read_whole_state
 
 
 class CheckpointFolderIO(TorchCheckpointIO):
@@ -17,12 +19,26 @@ class CheckpointFolderIO(TorchCheckpointIO):
     Args:
         checkpoints: of the run.
         arithmetic: what the steps so far were worked out with, which is kept with the state.
+        saved: called with its step when a checkpoint is there.
     """
 
-    def __init__(self, checkpoints: Checkpoints, arithmetic: Sequence[Mapping[str, str]]) -> None:
-        self.checkpoints, self.arithmetic = checkpoints, [dict(one) for one in arithmetic]
+    def __init__(
+        self, checkpoints: Checkpoints, arithmetic: Sequence[Mapping[str, str]], saved: Callable[[int], None]
+    ) -> None:
+        self.checkpoints, self.arithmetic, self.saved = checkpoints, [dict(one) for one in arithmetic], saved
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with self.write(checkpoint, path):
+            pass
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(path, map_location, weights_only)
+        folder = Path(path).parent
+        return read_whole_state(folder, checkpoint) if has_shards(folder) else checkpoint
+
+    @contextmanager
+    def write(self, checkpoint: dict[str, Any], path: Any) -> Generator[Path]:
+        """A folder with the checkpoint, to which more may be written until it gets its name."""
         checkpoint = {**checkpoint, ARITHMETIC: self.arithmetic, RECIPE_HASH: self.checkpoints.recipe_hash()}
         metrics = self.checkpoints.out / METRICS
         folder = Path(path).parent
@@ -30,4 +46,6 @@ class CheckpointFolderIO(TorchCheckpointIO):
             write_atomically(new / STATE, lambda file: torch.save(checkpoint, file))
             if metrics.exists():
                 write_atomically(new / METRICS, metrics.read_bytes())
+            yield new
         self.checkpoints.damaged.pop(folder, None)  # it is whole again
+        self.saved(checkpoint["global_step"])

@@ -1,8 +1,9 @@
 """Where a run can go on from: `checkpoints/step-000250/`, each written whole, the newest ones kept.
 
     state.ckpt     Lightning's: weights, optimizer, counters; loads with weights_only
+    shard-*        weights and optimizer, where they are sharded (`sharded_checkpoint.py`)
     metrics.csv    the run's, as far as this step
-    manifest.json  the hashes of both
+    manifest.json  the hashes of all
 
 A checkpoint that is damaged is named and passed over, and the run goes on from the one before it: to the same end, for
 a step follows from (seed, step) and the state alone.

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
+from pytorch_lightning.strategies import Strategy
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.adapter import fill_adapter
@@ -90,27 +90,22 @@ def fit(
         *([SampleWriter(validation, out / "samples", lambda module: task.sample(module.eval_model))]
           if recipe.task.has_samples and not spec.is_sharded else []),
         interruption,
-        CheckpointWriter(validation, spec.save_every, export, checkpoints.state_path, save_record),
+        CheckpointWriter(validation, spec.save_every, export, checkpoints.state_path),
     ]  # fmt: skip
+    io = CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic), save_record)
     with ExitStack() as stack:
         stack.enter_context(_without_adverts())
         trainer = pl.Trainer(
             accelerator=accelerator(spec),
             devices=spec.devices,
             num_nodes=spec.nodes,
-            strategy=_strategy(recipe),
+            strategy=_strategy(recipe, io),
             precision=PRECISIONS[precision],
             deterministic=(spec.exact and accelerator(spec) == "cuda") or None,
             max_steps=steps,
             logger=[metrics, *_loggers(recipe, out)],
             callbacks=[interruption, liveness, StepActions(*actions)],
-            plugins=cast(
-                Any,
-                [
-                    CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic)),
-                    *([] if (environment := cluster_environment()) is None else [environment]),
-                ],
-            ),
+            plugins=cast(Any, [io, *([] if (environment := cluster_environment()) is None else [environment])]),
             default_root_dir=out,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -135,12 +130,12 @@ def _arithmetic_so_far(start: Start, now: Mapping[str, str]) -> list[Mapping[str
     return [*(one for one in before if one != now), now]
 
 
-def _strategy(recipe: Recipe) -> str | Strategy:
+def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
     spec = recipe.training
     if spec.is_sharded:
-        return ModelParallelStrategy(
-            data_parallel_size=spec.world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
-        )
+        from tercet.training.sharded_checkpoint import ShardedStrategy
+
+        return ShardedStrategy(spec.world_size, io)
     return "ddp" if spec.world_size > 1 else "auto"
 
 

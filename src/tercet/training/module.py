@@ -68,8 +68,8 @@ class TrainingModule(pl.LightningModule):
             checkpoint["state_dict"].update({name: own[name] for name in frozen})
 
     def _renumber(self, state: dict[str, Any]) -> None:
-        """An optimizer's state with the numbers that parameters have in the model, not in its groups: as it is saved of
-        sharded ones, so that a run may go on under either strategy. Whoever loads it goes by the groups' lists."""
+        """An optimizer's state with the numbers that parameters have in the model, by which sharded models find theirs,
+        and not in its groups; whoever else loads it goes by the groups' lists."""
         number = {id(p): place for place, p in enumerate(self.parameters())}
         groups = cast(Any, self.optimizers()).param_groups
         new = {

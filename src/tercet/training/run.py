@@ -371,10 +371,13 @@ def _export_to(task: "Task", out: Path, changes: Sequence[Change]) -> Any:
 
 
 def gathered_state(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
-    """The state dict, gathered on the first device where it is sharded over several."""
+    """The state dict; where it is sharded over several devices, on the first of them alone."""
+    import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 
-    return {
-        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().cpu()
-        for name, value in model.state_dict().items()
-    }
+    state: dict[str, torch.Tensor] = {}
+    for name, value in model.state_dict().items():
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        if not isinstance(value, DTensor) or dist.get_rank() == 0:
+            state[name] = whole.detach().cpu()
+    return state

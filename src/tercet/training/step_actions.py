@@ -229,30 +229,22 @@ class SampleWriter:
 
 
 class CheckpointWriter:
-    """`best/` whenever validation improves; a checkpoint and `last/` every `every` steps and at the end.
+    """`best/` whenever validation improves; a checkpoint and `last/` every `every` steps and at the end. Of sharded
+    weights `last/` comes at the end alone: to gather them on one device takes longer than all the rest of a save.
 
     Args:
         state_path: where the state after so many steps goes.
-        save_record: called in the first process when all of a save has been written.
     """
 
-    def __init__(
-        self,
-        validation: Validation,
-        every: int,
-        export: Export,
-        state_path: Callable[[int], Path],
-        save_record: Callable[[int], None],
-    ) -> None:
-        self.validation, self.every, self.export = validation, every, export
-        self.state_path, self.save_record = state_path, save_record
+    def __init__(self, validation: Validation, every: int, export: Export, state_path: Callable[[int], Path]) -> None:
+        self.validation, self.every, self.export, self.state_path = validation, every, export, state_path
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         step = trainer.global_step
         if self.validation.improved:
             self.export("best", module, step, self.validation.figures)
-        if step % self.every == 0 or step == module.total_steps or trainer.should_stop:
-            self.export("last", module, step, self.validation.figures)
+        ends = step == module.total_steps or trainer.should_stop
+        if ends or step % self.every == 0:
+            if ends or not module.spec.is_sharded:
+                self.export("last", module, step, self.validation.figures)
             trainer.save_checkpoint(self.state_path(step))
-            if trainer.is_global_zero:
-                self.save_record(step)

@@ -1,0 +1,99 @@
+"""Checkpoints in pieces: any number of ranks, and whole models, go on from them."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import finish, kill, start
+from safetensors.torch import save_file
+from tiny_runs import weights
+
+from tercet.training.sharded_state import join, read_whole_state, split
+
+NAMES = st.from_regex(r"[a-z]{1,4}(\.[a-z0-9_]{1,4}){0,3}", fullmatch=True)
+SHAPES = st.lists(st.integers(1, 3), max_size=3)
+
+
+@given(st.dictionaries(NAMES, SHAPES, min_size=1, max_size=4), st.lists(st.sampled_from("abc"), unique=True))
+def test_a_checkpoint_is_put_together_as_it_was(shapes: dict[str, list[int]], keys: list[str]) -> None:
+    state = {name: {key: torch.zeros(shape) for key in keys} for name, shape in shapes.items() if keys}
+    checkpoint = {
+        "global_step": 3,
+        "state_dict": {name: torch.ones(shape) for name, shape in shapes.items()},
+        "optimizer_states": [{"state": state, "param_groups": [{"params": [*shapes], "lr": 0.5}]}],
+    }
+    tensors, rest = split(checkpoint)
+    assert all(isinstance(x, torch.Tensor) for x in tensors.values())
+    assert not rest["state_dict"]
+    assert join(tensors, rest) == checkpoint
+
+
+def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
+    whole = torch.arange(12.0).view(4, 3)
+    for number, rows in enumerate((slice(0, 3), slice(3, 4)), start=1):
+        offsets = f'{{"weights.a": {{"saved_offsets": [{rows.start}, 0]}}}}'
+        save_file({"weights.a": whole[rows].clone()}, tmp_path / f"shard-{number:05d}-model-00001-of-00001.safetensors",
+                  {"format": "pt", "DCP_SHARDING_INFO": offsets})  # fmt: skip
+    state = read_whole_state(tmp_path, {"optimizer_states": [{"param_groups": []}]})
+    assert torch.equal(state["state_dict"]["a"], whole)
+
+
+@pytest.mark.slow
+def test_every_machine_goes_on_from_pieces(tmp_path: Path) -> None:
+    """Of two ranks, at one step: to the same weights whether they become whole, or pieces of two or four."""
+    settings: dict[str, Any] = {"max_steps": 300, "schedule": "constant", "validate_every": 100}
+    begun = tmp_path / "begun"
+    started = start(tmp_path, "text", "fsdp on 2", begun, save_every=2, **settings)
+    end = time.monotonic() + 60
+    while not [*begun.glob("checkpoints/step-*")]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    kill(started)
+    assert not json.loads((begun / "run.json").read_text())["finished"]
+    (newest, *_) = sorted(begun.glob("checkpoints/step-*"), reverse=True)
+    assert len([*newest.glob("shard-*.safetensors")]) == 2
+    runs = [tmp_path / machine for machine in ("one rank", "ddp on 2", "fsdp on 2", "fsdp on 4")]
+    for run in runs:
+        shutil.copytree(begun, run)
+        finish(start(tmp_path, "text", run.name, run, save_every=150, **settings))
+    finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken", save_every=150, **settings))
+    for run in runs:
+        assert weights(run) == weights(tmp_path / "unbroken"), run.name
+
+
+FULL_DISK = """
+import os
+if os.environ.get("RANK") == "1":
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as Writer
+    write_data, saves = Writer.write_data, []
+    def write(self, plan, planner):
+        saves.append(plan)
+        if len(saves) == 2:
+            raise OSError(28, "No space left on device")
+        return write_data(self, plan, planner)
+    Writer.write_data = write
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason, and the checkpoint before is there to go on from."""
+    out = tmp_path / "run"
+    (tmp_path / "sitecustomize.py").write_text(FULL_DISK)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        started = start(tmp_path, "text", "fsdp on 2", out)
+        _, errors = started.communicate(timeout=150)
+    assert started.returncode != 0
+    assert "disk full while writing" in errors
+    assert [path.name for path in out.glob("checkpoints/*")] == ["step-000004"]
+    finish(start(tmp_path, "text", "fsdp on 2", out))
+    finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken"))
+    assert weights(out) == weights(tmp_path / "unbroken")

@@ -158,7 +158,7 @@ def test_killed_and_given_again_it_ends_with_the_same_table(
     assert not (out / "comparison.json").exists()
     records = [*out.glob("*/run.json")]  # a run that has just begun has none
     finished = [path.parent for path in records if '"finished": true' in path.read_text()]
-    assert 4 <= len(finished) < 8
+    assert 4 <= len(finished) <= 5
 
     assert main(command) == 0
     err = capsys.readouterr().err

@@ -65,7 +65,7 @@ def fit(
         the number of the signal that stopped it, or None.
 
     Raises:
-        LostRank: where another rank is gone, and this one was about to exchange something with it.
+        RankLost: where another rank is gone, and this one was about to exchange something with it.
     """
     recipe, steps = task.recipe, task.plan.steps
     spec = recipe.training

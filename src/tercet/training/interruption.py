@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from tercet.training.liveness import LostRank
+from tercet.training.launch import RankLost
 from tercet.training.module import TrainingModule
 
 STOP = 1  # without a signal, and less than the number of any that is listened to
@@ -36,7 +36,7 @@ class Interruption(Callback):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        if self.before and isinstance(error, LostRank):
+        if self.before and isinstance(error, RankLost):
             # A launcher ends those that are left over; this one is ending anyway, and says why before it does.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -10,6 +10,10 @@ from tercet.config import UserError
 from tercet.training.recipe import Recipe
 
 
+class RankLost(UserError):
+    """Another of the run's processes has died, or the network between them."""
+
+
 class Launch(NamedTuple):
     """What a launcher has started: a process for each device of a node, on so many nodes."""
 

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from tercet.messages import shorten
+from tercet.training.launch import RankLost
 from tercet.training.machine import describe_rank
 from tercet.training.specs import TrainingSpec
 
@@ -38,12 +39,8 @@ GRACE = 3  # beats within which a rank that ends by itself does so, and after wh
 LEFT, FAILED, LOST = "left", "failed", "lost "
 
 
-class LostRank(Exception):
-    """An exchange has failed: with which rank and why."""
-
-
-class Heard(NamedTuple):
-    """A rank's last sign of life, and at which of the observer's beats it came."""
+class LastSign(NamedTuple):
+    """What a rank showed last, and at which of the observer's beats it came."""
 
     sign: str
     at: int
@@ -69,7 +66,7 @@ class Heartbeat:
         self.store.set(f"host {rank}", socket.gethostname())
         self.store.set(f"sign {rank}", "0")
         self.hosts = self._read("host", self.others)  # waits until all are here
-        self.heard = {other: Heard("0", 0) for other in self.others}
+        self.last_signs = {other: LastSign("0", 0) for other in self.others}
         self.threads = [Thread(target=work, daemon=True) for work in (self._show, self._watch)]
         for thread in self.threads:
             thread.start()
@@ -98,8 +95,8 @@ class Heartbeat:
                 if last:
                     return
                 for other, sign in self._read("sign", self.watched).items():
-                    if sign != self.heard[other].sign:
-                        self.heard[other] = Heard(sign, self.beats)
+                    if sign != self.last_signs[other].sign:
+                        self.last_signs[other] = LastSign(sign, self.beats)
                 self.ended.wait(self.beat)
 
     def _watch(self) -> None:
@@ -116,14 +113,14 @@ class Heartbeat:
             return
 
     def _find_lost(self, patience: int) -> str | None:
-        for other, (sign, at) in sorted(self.heard.items()):
+        for other, (sign, at) in sorted(self.last_signs.items()):
             if sign.startswith(LOST):
                 return sign.removeprefix(LOST)
             if sign == FAILED and self.beats - at > GRACE:
                 return f"{self._name(other)} has failed; see what it said"
         silent = [
             other for other in self.watched
-            if self.heard[other].sign not in (LEFT, FAILED) and self.beats - self.heard[other].at > patience
+            if self.last_signs[other].sign not in (LEFT, FAILED) and self.beats - self.last_signs[other].at > patience
         ]  # fmt: skip
         if not silent:
             return None
@@ -145,7 +142,7 @@ class Liveness(Callback):
     """As a context around training, on more than one rank: ends this process where another one is lost.
 
     Raises:
-        LostRank: in the place of what gloo or NCCL says where an exchange fails.
+        RankLost: in the place of what gloo or NCCL says where an exchange fails.
     """
 
     def __init__(self, spec: TrainingSpec, out: Path) -> None:
@@ -182,7 +179,7 @@ class Liveness(Callback):
             why = self.heartbeat.explain() if lost else None
             self.heartbeat.stop(LEFT if lost or error is None else FAILED)
         if lost:
-            raise LostRank(self._describe(why or f"an exchange with another rank failed: {shorten(error)}")) from None
+            raise RankLost(self._describe(why or f"an exchange with another rank failed: {shorten(error)}")) from None
 
     def _describe(self, why: str) -> str:
         return (

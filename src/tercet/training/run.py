@@ -63,10 +63,6 @@ class RunDiverged(UserError):
     """The loss or a gradient is no longer a number: this recipe does not learn."""
 
 
-class RankLost(UserError):
-    """Another of the run's processes has died, or the network between them."""
-
-
 def train(
     recipe: Recipe,
     out: Path | str,
@@ -207,7 +203,6 @@ def _train(
     from tercet.training.arithmetic import describe_arithmetic
     from tercet.training.auto_arithmetic import matmul_precision
     from tercet.training.fit import fit
-    from tercet.training.liveness import LostRank
     from tercet.training.machine import accelerator
     from tercet.training.module import NonFiniteLoss
 
@@ -251,8 +246,6 @@ def _train(
         raise RunDiverged(f"{error}; {saved}: try a smaller training.optimizer.lr, or clip_norm") from None
     except OSError as error:
         raise refusal(Path(error.filename or out), error) from None
-    except LostRank as error:
-        raise RankLost(str(error)) from None
     if primary:
         checkpoints.remove_old()  # also of one that was killed before it could
         with suppress(NothingToDraw):  # a loss of 0 from the first step on, as over a vocabulary of one

@@ -15,7 +15,7 @@ from machines import finish, kill, start
 from safetensors.torch import save_file
 from tiny_runs import weights
 
-from tercet.training.sharded_state import join, read_whole_state, split
+from tercet.training.sharded_state import flatten_checkpoint, load_full_checkpoint, unflatten_checkpoint
 
 NAMES = st.from_regex(r"[a-z]{1,4}(\.[a-z0-9_]{1,4}){0,3}", fullmatch=True)
 SHAPES = st.lists(st.integers(1, 3), max_size=3)
@@ -29,10 +29,10 @@ def test_a_checkpoint_is_put_together_as_it_was(shapes: dict[str, list[int]], ke
         "state_dict": {name: torch.ones(shape) for name, shape in shapes.items()},
         "optimizer_states": [{"state": state, "param_groups": [{"params": [*shapes], "lr": 0.5}]}],
     }
-    tensors, rest = split(checkpoint)
+    tensors, rest = flatten_checkpoint(checkpoint)
     assert all(isinstance(x, torch.Tensor) for x in tensors.values())
     assert not rest["state_dict"]
-    assert join(tensors, rest) == checkpoint
+    assert unflatten_checkpoint(tensors, rest) == checkpoint
 
 
 def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
         offsets = f'{{"weights.a": {{"saved_offsets": [{rows.start}, 0]}}}}'
         save_file({"weights.a": whole[rows].clone()}, tmp_path / f"shard-{number:05d}-model-00001-of-00001.safetensors",
                   {"format": "pt", "DCP_SHARDING_INFO": offsets})  # fmt: skip
-    state = read_whole_state(tmp_path, {"optimizer_states": [{"param_groups": []}]})
+    state = load_full_checkpoint(tmp_path, {"optimizer_states": [{"param_groups": []}]})
     assert torch.equal(state["state_dict"]["a"], whole)
 
 

@@ -10,7 +10,7 @@ from lightning_fabric.plugins import TorchCheckpointIO
 
 from tercet.storage import report_write_errors, write_atomically, write_folder
 from tercet.training.checkpoints import ARITHMETIC, METRICS, RECIPE_HASH, STATE, Checkpoints
-from tercet.training.sharded_state import has_shards, read_whole_state
+from tercet.training.sharded_state import has_shards, load_full_checkpoint
 
 
 class CheckpointFolderIO(TorchCheckpointIO):
@@ -34,7 +34,7 @@ class CheckpointFolderIO(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(path, map_location, weights_only)
         folder = Path(path).parent
-        return read_whole_state(folder, checkpoint) if has_shards(folder) else checkpoint
+        return load_full_checkpoint(folder, checkpoint) if has_shards(folder) else checkpoint
 
     @contextmanager
     def write(self, checkpoint: dict[str, Any], path: Any) -> Generator[Path]:

@@ -10,9 +10,9 @@ number of ranks goes on from such a checkpoint, and a whole model too: a tensor 
 was saved in.
 """
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
 from typing import Any, cast
 
 import torch
@@ -30,7 +30,15 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
 from tercet.training.checkpoint_io import CheckpointFolderIO
-from tercet.training.sharded_state import OPTIMIZER, WEIGHTS, Checkpoint, has_shards, join, read_tensors, split
+from tercet.training.sharded_state import (
+    OPTIMIZER,
+    WEIGHTS,
+    Checkpoint,
+    flatten_checkpoint,
+    has_shards,
+    load_sharded_tensors,
+    unflatten_checkpoint,
+)
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -43,8 +51,8 @@ class ShardedStrategy(ModelParallelStrategy):
         super().__init__(data_parallel_size=world_size, tensor_parallel_size=1)
         self.io = io
         self.group: dist.ProcessGroup | None = None
-        self.writing: Thread | None = None
-        self.error: BaseException | None = None
+        self.executor = ThreadPoolExecutor(1)
+        self.saving: Future[None] | None = None
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         return get_model_state_dict(cast(Any, self.model))
@@ -55,27 +63,21 @@ class ShardedStrategy(ModelParallelStrategy):
     def save_checkpoint(self, checkpoint: Checkpoint, filepath: Any, storage_options: Any = None) -> None:
         """Returns when all is copied; one save at a time. Raises what the one before has raised."""
         self.wait()
-        tensors, rest = split(checkpoint)
-        stack = ExitStack()
+        tensors, rest = flatten_checkpoint(checkpoint)
         with ExitStack() as beginning:
-            beginning.push(stack)
-            new = stack.enter_context(self.io.write(rest, filepath)) if self.is_global_zero else None
-            new = Path(self.broadcast(str(new)))
+            new = beginning.enter_context(self.io.write(rest, filepath)) if self.is_global_zero else None
+            new = self.broadcast(str(new))
             # Of its own: training exchanges tensors at the same time.
             self.group = self.group or cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
-            writer = HuggingFaceStorageWriter(str(new), save_distributed=True)
-            future = async_save(tensors, storage_writer=writer, process_group=self.group)
-            beginning.pop_all()
+            writer = HuggingFaceStorageWriter(new, save_distributed=True)
+            writing = async_save(tensors, storage_writer=writer, process_group=self.group)
+            folder = beginning.pop_all()
 
         def finish() -> None:
-            try:
-                with stack:
-                    _result(cast(Any, future))
-            except BaseException as error:  # raised in the main thread
-                self.error = error
+            with folder:
+                _result(cast(Any, writing))
 
-        self.writing = Thread(target=finish, daemon=True)
-        self.writing.start()
+        self.saving = self.executor.submit(finish)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Checkpoint:
         folder = Path(checkpoint_path).parent
@@ -89,13 +91,14 @@ class ShardedStrategy(ModelParallelStrategy):
             like = cast(Tensor, weights[name.removeprefix(OPTIMIZER).rpartition(".")[0]])
             return torch.empty_like(like, dtype=dtype) if like.shape == size else torch.empty(size, dtype=dtype)
 
-        checkpoint = join(read_tensors(folder, place), torch.load(checkpoint_path, weights_only=True))
+        rest = torch.load(checkpoint_path, weights_only=True)
+        checkpoint = unflatten_checkpoint(load_sharded_tensors(folder, place), rest)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             set_optimizer_state_dict(cast(Any, self.model), optimizer, optim_state_dict=state)
         return checkpoint
 
     def post_training_step(self) -> None:
-        if self.writing is not None and not self.writing.is_alive():
+        if self.saving is not None and self.saving.done():
             self.wait()
 
     def on_train_end(self) -> None:
@@ -103,12 +106,9 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def wait(self) -> None:
         """Until the save that is under way has ended. Raises what it has raised."""
-        if self.writing is not None:
-            self.writing.join()
-            self.writing = None
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            saving.result()
 
 
 def _result(future: Any) -> None:

@@ -12,7 +12,7 @@ Checkpoint = dict[str, Any]  # Lightning's
 WEIGHTS, OPTIMIZER = "weights.", "optimizer."  # before the names of tensors
 
 
-def split(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
+def flatten_checkpoint(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
     """The tensors of weights and optimizer by their names, and the rest."""
     (optimizer,) = checkpoint["optimizer_states"]
     tensors = {WEIGHTS + name: x for name, x in checkpoint["state_dict"].items()}
@@ -22,8 +22,8 @@ def split(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
     return tensors, {**checkpoint, "state_dict": {}, "optimizer_states": [groups]}
 
 
-def join(tensors: dict[str, Tensor], rest: Checkpoint) -> Checkpoint:
-    """The inverse of `split`."""
+def unflatten_checkpoint(tensors: dict[str, Tensor], rest: Checkpoint) -> Checkpoint:
+    """The inverse of `flatten_checkpoint`."""
     weights = {name.removeprefix(WEIGHTS): x for name, x in tensors.items() if name.startswith(WEIGHTS)}
     state: dict[str, dict[str, Tensor]] = {}
     for name, x in tensors.items():
@@ -38,12 +38,13 @@ def has_shards(folder: Path) -> bool:
     return any(folder.glob("*.safetensors"))
 
 
-def read_whole_state(folder: Path, rest: Checkpoint) -> Checkpoint:
+def load_full_checkpoint(folder: Path, rest: Checkpoint) -> Checkpoint:
     """A checkpoint that was saved in pieces, for a whole model."""
-    return join(read_tensors(folder, lambda name, size, dtype: torch.empty(size, dtype=dtype)), rest)
+    tensors = load_sharded_tensors(folder, lambda name, size, dtype: torch.empty(size, dtype=dtype))
+    return unflatten_checkpoint(tensors, rest)
 
 
-def read_tensors(folder: Path, place: Callable[[str, torch.Size, torch.dtype], Tensor]) -> dict[str, Tensor]:
+def load_sharded_tensors(folder: Path, place: Callable[[str, torch.Size, torch.dtype], Tensor]) -> dict[str, Tensor]:
     """All that was saved, or of a `DTensor` this rank's piece, whatever pieces it was saved in.
 
     Args:
@@ -52,9 +53,10 @@ def read_tensors(folder: Path, place: Callable[[str, torch.Size, torch.dtype], T
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    saved = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    reader = HuggingFaceStorageReader(str(folder))
+    saved = reader.read_metadata().state_dict_metadata
     tensors = {name: place(name, x.size, x.properties.dtype) for name, x in cast(Any, saved).items()}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each rank reads for itself, as is meant
-        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        load(tensors, storage_reader=reader, no_dist=True)
     return tensors

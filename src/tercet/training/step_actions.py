@@ -230,7 +230,7 @@ class SampleWriter:
 
 class CheckpointWriter:
     """`best/` whenever validation improves; a checkpoint and `last/` every `every` steps and at the end. Of sharded
-    weights `last/` comes at the end alone: to gather them on one device takes longer than all the rest of a save.
+    weights `last/` comes at the end alone: to gather them on one device would hold training up at each save.
 
     Args:
         state_path: where the state after so many steps goes.

@@ -6,7 +6,8 @@ Each measurement is a run of its own: a GPT of 6 layers of 384 on rows of 256 ch
 micro-batches of 4. Each rank has one thread. The runs take turns; a figure is the median over rounds of the median over
 a run's steps, without the first ones. Bytes are those of the loopback device, all ranks', a step; what the launcher and
 the first exchange of weights send is taken away by a run of half as many steps. Theory, for N weights of 4 bytes and R
-ranks: ddp 2 (R - 1) 4 N a step; fsdp for each micro-batch of a rank two gathers and a reduce-scatter, 3 (R - 1) 4 N.
+ranks: ddp 2 (R - 1) 4 N a step; fsdp for each micro-batch of a rank two gathers and a reduce-scatter, 3 (R - 1) 4 N;
+tp 4 sums of hidden states a block, 2 (R - 1) 4 for each of their numbers, or 2 (R - 1) 2 in bf16.
 """
 
 import argparse
@@ -29,6 +30,7 @@ RUNS: dict[str, tuple[int, dict[str, Any]]] = {
     "ddp on 2, exact": (2, {"strategy": "ddp", "exact": True}),
     "fsdp on 2": (2, {"strategy": "fsdp"}),
     "fsdp on 2, exact": (2, {"strategy": "fsdp", "exact": True}),
+    "tp on 2": (2, {"strategy": "tp"}),
 }
 SHAPE = {
     "model.max_len": 256, "model.stack.d_model": 384, "model.stack.n_layers": 6, "model.stack.n_heads": 6,
@@ -105,10 +107,12 @@ def main() -> None:
         plain = statistics.median(speeds[name.removesuffix(", exact")])
         passes = 16 // 4 // ranks if training["strategy"] == "fsdp" else 0
         gathers, scatters = 2 * passes, 1 if "exact" in training else passes
-        weights = (gathers + scatters if passes else 2) * (ranks - 1) * 4 * parameters
+        in_theory = (gathers + scatters if passes else 2) * (ranks - 1) * 4 * parameters
+        if training["strategy"] == "tp":
+            in_theory = 6 * 4 * 2 * (ranks - 1) * (4 if args.precision == "fp32" else 2) * 16 * 256 * 384
         spread = f"{speed:,.0f} ({min(speeds[name]):,.0f} to {max(speeds[name]):,.0f})"
         shares = f"{speed / ranks / one:.0%} | {speed / plain:.0%}"
-        print(f"| {name} | {spread} | {shares} | {sent[name] / 1e6:,.1f} | {weights / 1e6:,.1f} |")
+        print(f"| {name} | {spread} | {shares} | {sent[name] / 1e6:,.1f} | {in_theory / 1e6:,.1f} |")
 
 
 if __name__ == "__main__":

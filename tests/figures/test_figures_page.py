@@ -23,7 +23,8 @@ from tercet.evaluate import (
 from tercet.evaluate.leaderboard import MEASURES, RunResult
 from tercet.inspect import LayerRow, MemoryCost, ModelTable
 from tercet.serve.http.responses import Usage
-from tercet.training.planning.run_plan import RankMemory, RunPlan, RunTime
+from tercet.training.planning.ranks import RankMemory
+from tercet.training.planning.run_plan import RunPlan, RunTime
 from tercet.training.planning.throughput import Throughput
 
 ROOT = Path(__file__).parent.parent.parent

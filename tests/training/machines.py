@@ -19,6 +19,7 @@ MACHINES: dict[str, dict[str, Any]] = {
     "fsdp on 2": {"devices": 2, "strategy": "fsdp"},
     "ddp on 4": {"devices": 4, "strategy": "ddp"},
     "fsdp on 4": {"devices": 4, "strategy": "fsdp"},
+    "tp on 2": {"devices": 2, "strategy": "tp"},
 }
 FAMILIES: dict[str, dict[str, Any]] = {
     "text": {"optimizer": MUON},
@@ -27,10 +28,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def start(folder: Path, family: str, machine: str, out: Path, **settings: Any) -> "subprocess.Popen[str]":
-    """Begin the family's run in `out`, or go on with it, on this machine."""
+def start(
+    folder: Path, family: str, machine: str, out: Path, *, changes: dict[str, Any] | None = None, **settings: Any
+) -> "subprocess.Popen[str]":
+    """Begin the family's run in `out`, or go on with it, on this machine; `changes` are those of the recipe's parts."""
     settings = {"exact": True, **FAMILIES[family], **MACHINES[machine], **settings}
-    recipe = TINY[family](folder, **settings)
+    recipe = TINY[family](folder, changes, **settings)
     path = folder / f"{machine}.yaml"
     path.write_text(write_yaml(recipe))
     ranks = recipe.training.devices

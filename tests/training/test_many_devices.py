@@ -91,13 +91,18 @@ def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
         ([], "text", {"optimizer": MUON}),  # a plain call: the first process starts the second
         (TORCHRUN, "text", {"strategy": "fsdp"}),
         (TORCHRUN, "text", {"strategy": "fsdp", "optimizer": MUON}),
+        (TORCHRUN, "text", {"strategy": "tp"}),
+        ([], "text", {"strategy": "tp", "optimizer": MUON}),
         ([], "pairs", {}),
         (TORCHRUN, "pairs", {"strategy": "ddp", "optimizer": PAIRS_MUON}),
         (TORCHRUN, "pairs", {"strategy": "fsdp", **WHOLE}),
+        (TORCHRUN, "pairs", {"strategy": "tp", **WHOLE}),
         (TORCHRUN, "masked", {"strategy": "ddp"}),
         (TORCHRUN, "masked", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
+        (TORCHRUN, "masked", {"strategy": "tp", "ema": None, "best_by": "loss"}),
         ([], "labels", {}),
         (TORCHRUN, "labels", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
+        (TORCHRUN, "labels", {"strategy": "tp", "ema": None, "best_by": "loss"}),
         (TORCHRUN, "numbers", {"strategy": "ddp"}),
         (TORCHRUN, "numbers", {"strategy": "fsdp", "best_by": "loss"}),
         ([], "sets", {}),
@@ -107,13 +112,18 @@ def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
         "text-plain-call-muon",
         "text-fsdp-adamw",
         "text-fsdp-muon",
+        "text-tp-adamw",
+        "text-plain-call-tp-muon",
         "pairs-plain-call-adamw",
         "pairs-ddp-muon",
         "pairs-fsdp-adamw",
+        "pairs-tp-adamw",
         "masked-ddp-adamw",
         "masked-fsdp-adamw",
+        "masked-tp-adamw",
         "labels-plain-call-adamw",
         "labels-fsdp-adamw",
+        "labels-tp-adamw",
         "numbers-ddp-adamw",
         "numbers-fsdp-adamw",
         "sets-plain-call-adamw",
@@ -123,7 +133,7 @@ def test_two_processes_are_one(tmp_path: Path, launcher: list[str], family: str,
     recipe = RECIPES[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"})
     one = train(recipe, tmp_path / "one", quiet=True)
     two = run_two(tmp_path, launcher, family, **training)
-    assert_nearly_same(one, two, sharded=training.get("strategy") == "fsdp")
+    assert_nearly_same(one, two, sharded=training.get("strategy") in ("fsdp", "tp"))
 
 
 @pytest.mark.parametrize("family", ["text", "pairs", "labels"])

@@ -15,6 +15,7 @@ from machines import finish, kill, start
 from safetensors.torch import save_file
 from tiny_runs import weights
 
+from tercet.checkpoint import load_model
 from tercet.training.sharded_state import flatten_checkpoint, load_full_checkpoint, unflatten_checkpoint
 
 NAMES = st.from_regex(r"[a-z]{1,4}(\.[a-z0-9_]{1,4}){0,3}", fullmatch=True)
@@ -97,3 +98,24 @@ def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path, monkeypatch: p
     finish(start(tmp_path, "text", "fsdp on 2", out))
     finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken"))
     assert weights(out) == weights(tmp_path / "unbroken")
+
+
+@pytest.mark.slow
+def test_matrices_that_are_cut_either_way_go_anywhere(tmp_path: Path) -> None:
+    """Tensor parallelism cuts some along their rows, others along their columns, and leaves the rest whole."""
+    changes = {"model": {"stack": {"dropout": {"attention": 0.0, "activation": 0.0, "residual": 0.1}}}}
+    settings: dict[str, Any] = {"changes": changes, "exact": False, "schedule": "constant", "max_steps": 4}
+    longer = {**settings, "max_steps": 8}
+    for begun in ("one rank", "tp on 2"):
+        finish(start(tmp_path, "text", begun, tmp_path / begun, **settings))
+    finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken", **longer))
+    wanted = load_model(tmp_path / "unbroken" / "last").model.state_dict()
+    for begun, machine in [
+        ("one rank", "tp on 2"), ("tp on 2", "one rank"), ("tp on 2", "fsdp on 2"), ("tp on 2", "tp on 2"),
+    ]:  # fmt: skip
+        run = tmp_path / f"{begun}, then {machine}"
+        shutil.copytree(tmp_path / begun, run)
+        finish(start(tmp_path, "text", machine, run, **longer))
+        got = load_model(run / "last").model.state_dict()
+        for name, x in wanted.items():
+            torch.testing.assert_close(got[name], x, atol=1e-5, rtol=1e-4)

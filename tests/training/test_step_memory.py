@@ -14,7 +14,7 @@ from tercet.models import AnyModel, build, stacks_of
 from tercet.training import Recipe
 from tercet.training.planning import measure_step
 from tercet.training.planning.micro_batch import micro_batch
-from tercet.training.planning.run_plan import estimate_rank
+from tercet.training.planning.ranks import estimate_rank
 from tercet.training.recipe import TranslationRecipe
 from tercet.training.tasks.task import Task, task_of
 

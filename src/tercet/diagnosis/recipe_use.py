@@ -4,7 +4,8 @@ there."""
 from dataclasses import dataclass
 
 from tercet.training.planning.micro_batch import micro_batch, micro_batches
-from tercet.training.planning.run_plan import HEADROOM, count_step, estimate_rank, strategy_of
+from tercet.training.planning.ranks import estimate_rank, rank_part, strategy_of
+from tercet.training.planning.run_plan import HEADROOM, count_step
 from tercet.training.planning.this_machine import device_memory
 from tercet.training.recipe import Recipe, TranslationRecipe
 
@@ -58,7 +59,8 @@ def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> Rec
     there = device_memory()
     room = None if there is None else int((1 - HEADROOM) * there)
     checkpointing = recipe.training.activation_checkpointing
-    step = count_step(recipe, "cpu" if device == "cpu" else "cuda", precision, micro_batch(recipe), checkpointing)
+    counted = "cpu" if device == "cpu" else "cuda"
+    step = count_step(rank_part(recipe), counted, precision, micro_batch(recipe), checkpointing)
     memory = estimate_rank(recipe, step, checkpointing=checkpointing, room=room)
     return RecipeUse(
         recipe=name, device=device, devices=recipe.training.world_size, strategy=strategy_of(recipe),

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.adamw import adamw
 
 from tercet.kernel import adam_, gradient_norm, supports_gradients
 
@@ -33,7 +34,11 @@ class FusedAdamW(torch.optim.AdamW):
             if scale != 1.0:
                 for p in parameters:
                     cast(Tensor, p.grad).mul_(scale)
-            super().step()
+            if any(map(is_sharded, parameters)):  # beside whole ones, which PyTorch does not take in one call
+                for group in self.param_groups:
+                    step_local_parts(self, [p for p in group["params"] if p.grad is not None], group)
+            else:
+                super().step()
             return loss
         kernel_step(self, parameters, [row for group in self.param_groups for row in settings(group)], scale=scale)
         return loss
@@ -92,6 +97,27 @@ def kernel_step(optimizer: Optimizer, parameters: list[Tensor], rows: list[Setti
     adam_(local_parts(parameters), gradients, *states, settings=rows, scale=scale)
 
 
+def step_local_parts(optimizer: Optimizer, parameters: list[Tensor], group: dict[str, Any]) -> None:
+    """A step of what this rank has of a group's parameters, by PyTorch."""
+    means, squares, steps = map(local_parts, moments(optimizer, parameters))
+    adamw(
+        local_parts(parameters),
+        local_parts(cast(Tensor, p.grad) for p in parameters),
+        means,
+        squares,
+        [],
+        steps,
+        fused=True,
+        amsgrad=False,
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+    )
+
+
 def settings(group: dict[str, Any]) -> list[Settings]:
     """Of each parameter of the group that has a gradient, what the kernel is told."""
     row = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
@@ -120,11 +146,22 @@ def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: fl
     elif kernel is not None and not any(map(is_sharded, gradients)):
         norm = gradient_norm(gradients)
     else:
-        return torch.nn.utils.clip_grad_norm_(parameters, limit)
+        return _clip_by_pytorch(parameters, limit)
     scale = min(1.0, limit / (float(norm) + 1e-6))
     if kernel is not None:
         kernel.scale = scale
     elif scale < 1.0:
         for gradient in local_parts(gradients):
             gradient.mul_(scale)
+    return norm
+
+
+def _clip_by_pytorch(parameters: list[Tensor], limit: float) -> Tensor:
+    """Of whole gradients and of those that ranks have pieces of, which PyTorch does not take together."""
+    kinds = [[p for p in parameters if is_sharded(p) is sharded] for sharded in (False, True)]
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
+    norms = [cast(Any, norm).full_tensor() if is_sharded(norm) else norm for norm in norms]
+    norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+    for kind in kinds:
+        torch.nn.utils.clip_grads_with_norm_(kind, limit, norm)
     return norm

@@ -16,7 +16,8 @@ class StepDataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> "DataLoader[list[Any]]":
         assert self.trainer is not None
-        steps = _StepDataset(self.task, self.trainer.global_rank, self.trainer.world_size)
+        spec = self.task.recipe.training
+        steps = _StepDataset(self.task, spec.data_parallel_rank(self.trainer.global_rank), spec.data_parallel_size)
         return DataLoader(steps, sampler=_StepSampler(self.trainer, self.task.plan.steps), batch_size=None)
 
 

@@ -135,7 +135,7 @@ def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
     if spec.is_sharded:
         from tercet.training.sharded_checkpoint import ShardedStrategy
 
-        return ShardedStrategy(spec.world_size, io)
+        return ShardedStrategy(spec.data_parallel_size, spec.tensor_parallel_size, io)
     return "ddp" if spec.world_size > 1 else "auto"
 
 

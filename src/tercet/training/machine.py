@@ -84,7 +84,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, st
         return spec.compile, "as asked"
     if not task.static:
         return "never", "the shapes change from step to step"
-    batches = task.batches(0, 0, spec.world_size)
+    batches = task.batches(0, 0, spec.data_parallel_size)
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
     batch = move_data_to_device(batches[0], device)
@@ -139,7 +139,7 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
     """How fast this machine trains, by doing the work of some steps on a copy of the model: reading rows, going there
     and back, the optimizer's step, and a validation batch."""
     spec, plan = task.recipe.training, task.plan
-    world = spec.world_size
+    world = spec.data_parallel_size
     device = torch.device(accelerator(spec))
     trial = copy.deepcopy(model).to(device)
     if compiled:

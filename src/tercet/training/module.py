@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -45,8 +44,15 @@ class TrainingModule(pl.LightningModule):
         self.reduction: Reduction
 
     def configure_model(self) -> None:
-        if self.spec.is_sharded and not self.base_rates:
-            _shard(self.model, cast(Any, self.trainer.strategy).device_mesh["data_parallel"])
+        if not self.spec.is_sharded or self.base_rates:
+            return
+        mesh = cast(Any, self.trainer.strategy).device_mesh
+        if self.spec.strategy == "tp":
+            from tercet.training.tensor_parallel import parallelize
+
+            parallelize(self.model, mesh["tensor_parallel"])
+        else:
+            _shard(self.model, mesh["data_parallel"])
 
     def configure_optimizers(self) -> Optimizer:
         optimizer = self.spec.optimizer.build(self.model)
@@ -108,7 +114,7 @@ class TrainingModule(pl.LightningModule):
         set_rates(optimizer, self.base_rates, factor)
         targets = torch.stack([count_targets(batch.targets) for batch in batches]).sum()
         targets = self._over_all_devices(targets).clamp(min=1)
-        losses, first = list[Tensor](), self.global_rank * len(batches)
+        losses, first = list[Tensor](), self.spec.data_parallel_rank(self.global_rank) * len(batches)
         for place, batch in enumerate(batches):
             torch.manual_seed(step_seed(self.spec.seed, step, micro_batch=first + place))
             part = self.task.loss(self.model, batch, smoothing=self.spec.label_smoothing)
@@ -129,7 +135,6 @@ class TrainingModule(pl.LightningModule):
         # Here gradients are complete, and unscaled where fp16 scales them.
         limit = float("inf") if self.spec.clip_norm is None else self.spec.clip_norm
         norm = clip_gradients(self.model.parameters(), optimizer, limit)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         self.last_norm = norm
         if self.trainer.precision != "16-mixed":  # its scaler skips such steps by itself, as part of its search
             self._check(norm, "the gradient")
@@ -152,6 +157,8 @@ class TrainingModule(pl.LightningModule):
         return ""
 
     def _over_all_devices(self, value: Tensor) -> Tensor:
+        if self.spec.data_parallel_size == 1:  # whoever shares the model counts the same rows
+            return value
         return cast(Tensor, self.trainer.strategy.reduce(value.to(self.device), reduce_op="sum"))
 
 

@@ -20,15 +20,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.adamw import adamw
 
 from tercet.training.adamw import (
     evaluate_closure,
     is_sharded,
     kernel_step,
-    local_parts,
-    moments,
     settings,
+    step_local_parts,
     supports_local_parts,
 )
 
@@ -88,24 +86,8 @@ class MuonAdamW(Optimizer):
             return
         if supports_local_parts(parameters, exact=self.exact):
             kernel_step(self, parameters, settings(group))
-            return
-        means, squares, steps = map(local_parts, moments(self, parameters))
-        adamw(
-            local_parts(parameters),
-            local_parts(cast(Tensor, p.grad) for p in parameters),
-            means,
-            squares,
-            [],
-            steps,
-            fused=True,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
+        else:
+            step_local_parts(self, parameters, group)
 
 
 def orthogonalise(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
@@ -158,7 +140,11 @@ def _orthogonalise_all(updates: list[Tensor], iterations: int) -> list[Tensor]:
 
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    # A sharded matrix is gathered, worked on whole, and cut again: a shard alone has other singular vectors.
-    whole = orthogonalise(torch.stack([cast(DTensor, u).full_tensor() for u in updates]), iterations)
-    mesh, placements = cast(DTensor, first).device_mesh, cast(DTensor, first).placements
-    return [distribute_tensor(u, mesh, placements) for u in whole]
+    # A sharded matrix is gathered, worked on whole, and cut again: a shard alone has other singular vectors. All ranks
+    # do the same work, so that none has to send what it comes to.
+    sharded = [cast(DTensor, u) for u in updates]
+    whole = orthogonalise(torch.stack([u.full_tensor() for u in sharded]), iterations)
+    return [
+        distribute_tensor(new, old.device_mesh, old.placements, src_data_rank=None)
+        for new, old in zip(whole, sharded, strict=True)
+    ]

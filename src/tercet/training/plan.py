@@ -122,7 +122,7 @@ def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int, layout: 
     """
     plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed, layout=layout)
     if spec.batch_ramp is not None:
-        unit = micro * spec.world_size
+        unit = micro * spec.data_parallel_size
         plan = replace(plan, unit=unit, units=batch // unit, ramp=spec.batch_ramp)
     if spec.max_steps is not None:
         return replace(plan, steps=spec.max_steps)

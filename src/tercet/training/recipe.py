@@ -16,6 +16,7 @@ from tercet.models import (
     EncoderOnlySpec,
     MaskedHead,
     model_spec,
+    stack_specs,
 )
 from tercet.nn.specs import LoRA
 from tercet.spec import Name, ProblemType, check_range, spec
@@ -58,16 +59,19 @@ class Recipe:
             raise ValueError("adapter goes on from a model that exists: set pretrained, or leave adapter out")
         if self.adapter is not None and self.freeze:
             raise ValueError("adapter leaves all other weights as they are: leave freeze out")
-        if self.training.strategy == "fsdp" and self.adapter is not None:
-            raise ValueError("adapter is not tried with fsdp, and needs another training.strategy")
-        self.task.check_batches(self.training.world_size, ramp=self.training.batch_ramp is not None)
-        if self.training.exact:
-            self.task.check_exact(self.training.world_size)
-        if self.training.strategy == "fsdp" and self.task.best_by in ("bleu", "f1", "pearson", "spearman"):
+        training = self.training
+        if training.shares_model and self.adapter is not None:
+            raise ValueError(f"adapter is not tried with {training.strategy}, and needs another training.strategy")
+        self.task.check_batches(training.data_parallel_size, ramp=training.batch_ramp is not None)
+        if training.exact:
+            self.task.check_exact(training.data_parallel_size)
+        if training.shares_model and self.task.best_by in ("bleu", "f1", "pearson", "spearman"):
             raise ValueError(
-                "with fsdp no device has the whole model: "
+                f"with {training.strategy} no device has the whole model: "
                 f"task.best_by={self.task.best_by} needs another training.strategy"
             )
+        if training.tensor_parallel_size > 1:
+            _check_tensor_parallel(self.model, training.tensor_parallel_size)
 
     def with_heads(self) -> Self:
         """With the heads that the task trains, and no others: nothing would ever be learnt by those."""
@@ -258,3 +262,16 @@ def _pretrained(settings: Mapping[str, Any], *, name: str) -> str | None:
             "the transformers library keeps"
         )
     return pretrained
+
+
+def _check_tensor_parallel(model: AnySpec, devices: int) -> None:
+    """Raises:
+    ValueError: where a model cannot be cut for so many devices.
+    """
+    for stack in stack_specs(model):
+        for name, size in {"n_heads": stack.n_heads, "n_kv_heads": stack.kv_heads, "d_ff": stack.inner_width}.items():
+            if size % devices:
+                raise ValueError(f"strategy=tp shares out {name}={size}, which {devices} devices cannot equally")
+        for name in ("attention", "activation"):  # from one seed, in each device's part
+            if getattr(stack.dropout, name):
+                raise ValueError(f"strategy=tp: devices would drop the same of their parts; set dropout.{name} to 0")

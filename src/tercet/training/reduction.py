@@ -48,7 +48,7 @@ class Reduction(Protocol):
 def reduction_of(model: AnyModel, wrapped: nn.Module, spec: TrainingSpec) -> Reduction:
     """What the settings ask for; `wrapped` is what the strategy made of the module that holds the model."""
     if not spec.exact:
-        return MeanReduction(wrapped, spec.world_size)
+        return MeanReduction(wrapped, spec.data_parallel_size)
     return ShardedExactReduction(model) if spec.is_sharded else ExactReduction(wrapped, spec.world_size)
 
 

@@ -135,7 +135,7 @@ def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
     """Raises:
     UserError: where a run is to have another number of devices, and the order of its data follows from that.
     """
-    if old.training.world_size == new.training.world_size:
+    if old.training.data_parallel_size == new.training.data_parallel_size:
         return
     if new.training.batch_ramp is not None:
         why = "its batch grows by a micro-batch on each device (training.batch_ramp)"

@@ -43,12 +43,13 @@ from tercet.training.sharded_state import (
 
 class ShardedStrategy(ModelParallelStrategy):
     """Args:
-    world_size: ranks that share the model.
+    data_parallel_size, tensor_parallel_size: ranks that share the batch, and ranks that work on the same rows; either
+        way each has a piece of the model.
     io: writes what is not cut up, and gives the folder its name in the end.
     """
 
-    def __init__(self, world_size: int, io: CheckpointFolderIO) -> None:
-        super().__init__(data_parallel_size=world_size, tensor_parallel_size=1)
+    def __init__(self, data_parallel_size: int, tensor_parallel_size: int, io: CheckpointFolderIO) -> None:
+        super().__init__(data_parallel_size=data_parallel_size, tensor_parallel_size=tensor_parallel_size)
         self.io = io
         self.group: dist.ProcessGroup | None = None
         self.executor = ThreadPoolExecutor(1)

@@ -70,7 +70,7 @@ class TrainingSpec:
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
     devices: Machines = 1
     nodes: Machines = 1
-    strategy: Literal["auto", "single", "ddp", "fsdp"] = "auto"
+    strategy: Literal["auto", "single", "ddp", "fsdp", "tp"] = "auto"
     rank_timeout: Annotated[float, Interval(ge=5, le=86_400)] = 40.0
     exact: bool = False
 
@@ -83,17 +83,40 @@ class TrainingSpec:
             raise ValueError(
                 f"strategy=single is for one device, and there are {self.world_size}; set ddp, fsdp or auto"
             )
-        if self.strategy == "fsdp" and self.ema is not None:
-            raise ValueError("with fsdp no device has the whole model: ema needs another strategy")
+        if self.shares_model and self.ema is not None:
+            raise ValueError(f"with {self.strategy} no device has the whole model: ema needs another strategy")
+        if self.strategy == "tp" and self.nodes > 1:
+            raise ValueError(f"strategy=tp is for the devices of one node, and there are {self.nodes} nodes; set fsdp")
+        if self.strategy == "tp" and self.exact:
+            raise ValueError("exact: with tp each device has a part of every sum; set strategy to fsdp or ddp")
         if self.exact and self.batch_ramp is not None:
             raise ValueError("exact: a batch_ramp grows by a micro-batch on each device; leave one of them out")
         if self.exact and self.precision == "fp16":
             raise ValueError("exact: the scale of fp16's losses depends on the devices; set precision to bf16 or fp32")
 
     @property
+    def shares_model(self) -> bool:
+        """Whether several devices would have a piece of the weights each."""
+        return self.strategy in ("fsdp", "tp")
+
+    @property
     def is_sharded(self) -> bool:
         """Whether each device has a piece of the weights."""
-        return self.strategy == "fsdp" and self.world_size > 1
+        return self.shares_model and self.world_size > 1
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Devices that work on the same rows, with a part of each matrix."""
+        return self.world_size if self.strategy == "tp" else 1
+
+    @property
+    def data_parallel_size(self) -> int:
+        """In how many shares a batch is divided."""
+        return self.world_size // self.tensor_parallel_size
+
+    def data_parallel_rank(self, rank: int) -> int:
+        """Which of these shares is that of process `rank` of all."""
+        return rank // self.tensor_parallel_size
 
     @property
     def world_size(self) -> int:

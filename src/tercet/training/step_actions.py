@@ -116,7 +116,7 @@ class Validation(StatefulAction):
     def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         """The loss, without label smoothing, so that its exponential is the perplexity, and what is counted beside."""
         module.eval()
-        rank, world = trainer.global_rank, trainer.world_size
+        rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
         groups = self.task.validation_groups()
         parts: dict[str, list[Tensor]] = {}  # of each batch; asking a GPU for them one by one would make it wait
         # These batches have other shapes than training ones: not worth a compilation of their own.
@@ -142,9 +142,10 @@ class Validation(StatefulAction):
         float64, for float32 knows no odd number above 2^24. A GPU may have none, so they are summed on the CPU."""
         own = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (figures, batches of a rank)
         every = torch.zeros(len(parts), n_batches, dtype=torch.float64)
-        mine = every[:, trainer.global_rank :: trainer.world_size]
+        rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
+        mine = every[:, rank::world]
         mine.copy_(own[:, : mine.shape[1]])
-        if trainer.world_size > 1:  # what others have is 0 here
+        if world > 1:  # what others have is 0 here
             every = cast(Tensor, trainer.strategy.reduce(every.to(module.device), reduce_op="sum")).cpu()
         return every.sum(1).tolist()
 

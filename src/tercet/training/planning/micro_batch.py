@@ -11,7 +11,7 @@ TRIES = 8  # steps that are counted in looking for the largest
 
 def micro_batch(recipe: Recipe) -> int:
     """Rows that a device holds at once; of a translator tokens a side."""
-    world = recipe.training.world_size
+    world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return min(recipe.task.bucket_tokens(world), device_share(recipe))
     return min(_row_task(recipe).micro_batch(world), device_share(recipe))
@@ -19,7 +19,7 @@ def micro_batch(recipe: Recipe) -> int:
 
 def device_share(recipe: Recipe) -> int:
     """Rows of a step that fall to one device; of a translator tokens a side."""
-    world = recipe.training.world_size
+    world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.batch_tokens // world
     return _row_task(recipe).batch_size // world
@@ -33,13 +33,13 @@ def micro_batches(recipe: Recipe) -> int:
 def tokens_of_row(recipe: Recipe) -> int:
     """Tokens, at the most, of what a plan counts as a row; of a bucket of pairs the tokens of a side."""
     if isinstance(recipe, TranslationRecipe):
-        return recipe.task.bucket_tokens(recipe.training.world_size)
+        return recipe.task.bucket_tokens(recipe.training.data_parallel_size)
     return recipe.model.max_len
 
 
 def plan_without_data(recipe: Recipe) -> Plan:
     """The plan of a run whose data nobody has looked at: epochs and orders mean nothing in it."""
-    world = recipe.training.world_size
+    world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return plan_of(recipe.training, 1, batch=recipe.task.buckets_per_step(world), micro=1)
     task = _row_task(recipe)

@@ -19,6 +19,14 @@ from tercet.training.planning.micro_batch import (
     plan_without_data,
     tokens_of_row,
 )
+from tercet.training.planning.ranks import (
+    RankMemory,
+    Strategy,
+    communicated_bytes,
+    estimate_rank,
+    rank_part,
+    strategy_of,
+)
 from tercet.training.planning.step_memory import Device, StepMemory, measure_step
 from tercet.training.planning.throughput import Throughput, assume, measure_here, measure_run
 from tercet.training.recipe import Recipe, TranslationRecipe
@@ -27,35 +35,6 @@ if TYPE_CHECKING:
     from tercet.training.machine import Speed
 
 HEADROOM = 0.1  # of a device's memory, which the context of CUDA and what lies between tensors may take: an assumption
-FLOAT32 = 4  # bytes of a number that is learnt, and of its gradient
-Strategy = Literal["single", "ddp", "fsdp"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankMemory:
-    """Bytes of one device, by whether activations are kept or worked out once more.
-
-    Attributes:
-        weights, gradients, optimizer, average: of ddp the whole, of fsdp a rank's share.
-        communication: gradients in the buckets of ddp, or weights and gradients that fsdp has gathered.
-        activations, workspace: of a micro-batch.
-        total: of all these.
-        fits: within the device's memory but for HEADROOM; None where that is not known.
-        largest_micro_batch: that fits, no larger than a device's share of a step; None where none does, or the
-            device's memory is not known.
-    """
-
-    checkpointing: bool
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
-    communication: int
-    activations: int
-    workspace: int
-    total: int
-    fits: bool | None
-    largest_micro_batch: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +99,11 @@ class RunPlan:
     memory: tuple[RankMemory, RankMemory]
     time: RunTime | None
 
+    @property
+    def data_parallel_size(self) -> int:
+        """In how many shares the batch is divided."""
+        return 1 if self.strategy == "tp" else self.devices
+
 
 def plan_run(
     name: str,
@@ -157,6 +141,8 @@ def plan_run(
     plan = plan_without_data(recipe) if sized.task is None else sized.task.plan
     count = cache(partial(count_step, recipe, device, precision))
     step = count(micro_batch(recipe), recipe.training.activation_checkpointing)
+    part = rank_part(recipe)
+    count_part = count if part is recipe else cache(partial(count_step, part, device, precision))
     flops = training_flops(recipe, step)
     throughput, speed = _throughput(sized, cluster, mfu=mfu, measured=measured, here=here)
     world, row_flops = recipe.training.world_size, tokens_of_row(recipe) * flops.per_token
@@ -178,7 +164,7 @@ def plan_run(
         length=recipe.model.max_len,
         rows="tokens a side" if isinstance(recipe, TranslationRecipe) else "rows",
         unit=flops.unit,
-        batch=device_share(recipe) * world,
+        batch=device_share(recipe) * recipe.training.data_parallel_size,
         micro_batch=micro_batch(recipe),
         micro_batches=micro_batches(recipe),
         tokens_per_step=full_batch * tokens_of_row(recipe),
@@ -188,8 +174,8 @@ def plan_run(
         flops_per_token=flops.per_token,
         flops_per_step=full_batch * row_flops,
         flops=plan.rows_before(plan.steps) * row_flops or None,
-        communicated_bytes=_communicated(recipe, step),
-        memory=(_rank_memory(recipe, count, keeps, room), _rank_memory(recipe, count, not keeps, room)),
+        communicated_bytes=communicated_bytes(recipe, step, precision),
+        memory=(_rank_memory(recipe, count_part, keeps, room), _rank_memory(recipe, count_part, not keeps, room)),
         time=None if throughput is None else _time(plan, recipe, throughput, speed, row_flops, price),
     )
 
@@ -205,41 +191,6 @@ def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
         return replace(recipe, training=replace(recipe.training, devices=devices, nodes=cluster.nodes))
     except ValueError as error:
         raise UserError(f"on {cluster.count:,} GPUs: {error}") from None
-
-
-def strategy_of(recipe: Recipe) -> Strategy:
-    """What shares the work out: ddp from two devices on, unless the recipe says fsdp."""
-    if recipe.training.is_sharded:
-        return "fsdp"
-    return "ddp" if recipe.training.world_size > 1 else "single"
-
-
-def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room: int | None) -> RankMemory:
-    """What one device holds of a step that was counted for one that has the whole model."""
-    world, strategy = recipe.training.world_size, strategy_of(recipe)
-    shards = world if strategy == "fsdp" else 1
-    weights, gradients, optimizer = (-(-size // shards) for size in (step.weights, step.gradients, step.optimizer))
-    communication = 0
-    if strategy == "ddp":
-        communication = step.gradients  # the buckets that are reduced are copies
-    if strategy == "fsdp" and world > 1:
-        # What is in no block is gathered for the whole step; of blocks one that is worked on, and the next; and there
-        # are whole gradients of the one and of what is in none.
-        communication = 2 * step.outside_blocks + 3 * step.largest_block
-    total = weights + gradients + optimizer + step.average + communication + step.activations + step.workspace
-    return RankMemory(
-        checkpointing=checkpointing,
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
-        average=step.average,
-        communication=communication,
-        activations=step.activations,
-        workspace=step.workspace,
-        total=total,
-        fits=None if room is None else total <= room,
-        largest_micro_batch=None,
-    )
 
 
 def _rank_memory(
@@ -341,22 +292,6 @@ def _time(
         throughput=throughput, seconds_per_step=per_step, seconds=seconds, gpu_hours=hours,
         cost=None if price is None else price * hours,
     )  # fmt: skip
-
-
-def _communicated(recipe: Recipe, step: StepMemory) -> int:
-    """Bytes that each device sends in a step, and receives as many, by algorithms in a ring: whole gradients are summed
-    up once a step. With fsdp weights are gathered for each pass, and each rank gets its share of the sum after each
-    micro-batch, with `exact` once a step."""
-    world, passes = recipe.training.world_size, micro_batches(recipe)
-    match strategy_of(recipe):
-        case "single":
-            sent = 0
-        case "ddp":
-            sent = 2 * step.gradients
-        case "fsdp":
-            sums = 1 if recipe.training.exact else passes
-            sent = passes * 2 * FLOAT32 * step.parameters + sums * step.gradients
-    return sent * (world - 1) // world
 
 
 def _length_from(recipe: Recipe) -> str:

@@ -8,7 +8,8 @@ from rich.console import Group
 from rich.table import Table
 
 from tercet.inspect.model_table_view import format_bytes, format_count
-from tercet.training.planning.run_plan import HEADROOM, RankMemory, RunPlan
+from tercet.training.planning.ranks import RankMemory
+from tercet.training.planning.run_plan import HEADROOM, RunPlan
 
 TITLES = {False: "activations kept", True: "checkpointing"}
 SINGULAR = {"rows": "row", "tokens a side": "token a side"}
@@ -40,7 +41,7 @@ def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
         sizes = " and ".join(f"{size:,}" for size in plan.vocabulary_at_most.values())
         yield "vocabulary", f"{sizes} at most: learnt from the data"
     a_step = f"{_counted(plan.micro_batch, plan.rows)}"
-    shared = f"{plan.devices:,} x {plan.micro_batches:,} x {a_step}"
+    shared = f"{plan.data_parallel_size:,} x {plan.micro_batches:,} x {a_step}"
     of_each = f" of {plan.length:,} tokens" if plan.rows == "rows" else f", sentences of up to {plan.length:,}"
     yield "a step", f"{_counted(plan.batch, plan.rows)}{of_each}: {shared}"
     pairs = f" {plan.unit}s" if plan.unit == "token pair" else " tokens"
@@ -82,7 +83,8 @@ def _memory(plan: RunPlan) -> Table:
 def _largest(plan: RunPlan, memory: RankMemory) -> str:
     if memory.largest_micro_batch is None:
         return "none"
-    whole = memory.largest_micro_batch * plan.devices >= plan.batch - plan.devices + 1
+    shares = plan.data_parallel_size
+    whole = memory.largest_micro_batch * shares >= plan.batch - shares + 1
     return f"{memory.largest_micro_batch:,}{' (all)' if whole else ''}"
 
 

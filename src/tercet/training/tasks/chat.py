@@ -47,7 +47,7 @@ class ChatTask:
                     f"{corpus.name}: no {part} conversation has an answer within model.max_len={self.length}; "
                     "give more or shorter ones, or set model.max_len larger"
                 )
-        self.micro = spec.micro_batch(recipe.training.world_size)
+        self.micro = spec.micro_batch(recipe.training.data_parallel_size)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
         self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
 

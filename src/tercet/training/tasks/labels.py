@@ -52,7 +52,7 @@ class LabelsTask:
         self.head = self.recipe.classifier
         self.lengths = np.minimum(corpus.train.lengths + 2, self.length)
         self.tokens = RowSums(self.lengths)
-        self.micro = recipe.task.micro_batch(recipe.training.world_size)
+        self.micro = recipe.task.micro_batch(recipe.training.data_parallel_size)
         self.plan = plan_of(recipe.training, len(corpus.train), batch=recipe.task.batch_size, micro=self.micro)
         self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
 

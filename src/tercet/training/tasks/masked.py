@@ -49,7 +49,7 @@ class MaskedTask:
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
         self.tokens = row_tokens(self.rows, self.length)
-        self.micro = spec.micro_batch(recipe.training.world_size)
+        self.micro = spec.micro_batch(recipe.training.data_parallel_size)
         layout = layout_of(self.rows)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro, layout=layout)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash

@@ -30,7 +30,7 @@ class TranslationTask:
     static = False
 
     def __init__(self, recipe: TranslationRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
-        world = recipe.training.world_size
+        world = recipe.training.data_parallel_size
         known = {} if pretrained is None else {"tokenizer": pretrained.tokenizer}
         if pretrained is not None and pretrained.source_tokenizer is not pretrained.tokenizer:
             known["source_tokenizer"] = pretrained.source_tokenizer

@@ -1,0 +1,105 @@
+"""A model that ranks have parts of is the model."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import TINY
+
+from tercet.config import UserError
+from tercet.models import build
+from tercet.training import Recipe
+from tercet.training.planning.micro_batch import micro_batch
+from tercet.training.planning.ranks import communicated_bytes, rank_part
+from tercet.training.planning.run_plan import count_step, plan_run
+
+RANKS = Path(__file__).with_name("tensor_parallel_program.py")
+UNDROPPED: dict[str, Any] = {"attention": 0.0, "activation": 0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+def test_losses_and_gradients_are_those_of_the_whole(world: int, tmp_path: Path) -> None:
+    """Of all families, position schemes and forms of attention, over gloo."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    done = subprocess.run(
+        [*command, str(RANKS), str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(world):
+        results = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert len(results) >= 18
+        for name, (got, wanted, numbers) in results.items():
+            assert set(got) == set(wanted), name
+            for what in wanted:
+                same = torch.allclose(got[what], wanted[what], atol=1e-6, rtol=1e-4)
+                assert same, f"{name}: {what} is off by {(got[what] - wanted[what]).abs().max()}"
+            assert numbers < sum(x.numel() for x in wanted.values()), name
+
+
+def tp(folder: Path, family: str = "text", /, **stack: Any) -> Recipe:
+    stack = {"dropout": UNDROPPED, **stack}
+    parts = ("encoder", "decoder") if family == "pairs" else ("stack",)
+    changes = {"model": dict.fromkeys(parts, stack)}
+    return TINY[family](folder, changes, devices=2, strategy="tp", ema=None, best_by="loss")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_heads": 3, "d_head": 4}, "strategy=tp shares out n_heads=3, which 2 devices cannot equally"),
+        ({"n_kv_heads": 1}, "n_kv_heads=1"),
+        ({"d_ff": 33}, "d_ff=33"),
+        ({"dropout": {"attention": 0.1, "activation": 0.0}}, "set dropout.attention to 0"),
+        ({"dropout": {"attention": 0.0, "activation": 0.1}}, "set dropout.activation to 0"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        tp(tmp_path, **changes)
+
+
+def test_it_is_for_one_node_and_not_exact(tmp_path: Path) -> None:
+    training = tp(tmp_path).training
+    with pytest.raises(ValueError, match="of one node, and there are 2 nodes; set fsdp"):
+        replace(training, nodes=2)
+    with pytest.raises(ValueError, match="exact: with tp each device has a part of every sum"):
+        replace(training, exact=True)
+    with pytest.raises(ValueError, match="with tp no device has the whole model: ema"):
+        replace(training, ema=0.9)
+
+
+def test_all_devices_have_the_same_rows(tmp_path: Path) -> None:
+    recipe = tp(tmp_path)
+    one = replace(recipe, training=replace(recipe.training, devices=1, strategy="auto"))
+    assert micro_batch(recipe) == micro_batch(one)
+    assert {recipe.training.data_parallel_rank(rank) for rank in range(2)} == {0}
+
+
+@pytest.mark.parametrize("family", ["masked", "pairs"])
+def test_a_plan_counts_what_a_device_has(family: str, tmp_path: Path) -> None:
+    recipe = tp(tmp_path, family)
+    plan = plan_run("tiny", recipe)
+    assert plan.vocabulary_at_most is not None
+    sized = replace(recipe, model=replace(recipe.model, vocab_size=max(plan.vocabulary_at_most.values())))
+    whole, part = (sum(p.numel() for p in build(r.model).parameters()) for r in (sized, rank_part(sized)))
+    assert plan.strategy == "tp"
+    assert plan.parameters == whole
+    assert plan.memory[0].weights == 4 * part
+    assert plan.batch == plan.micro_batch * plan.micro_batches
+
+
+def test_hidden_states_are_what_is_sent(tmp_path: Path) -> None:
+    """For each sublayer one sum there, and one back: a ring sends (R - 1)/R of twice its bytes."""
+    recipe = tp(tmp_path)
+    step = count_step(recipe, "cpu", "fp32", 1, False)
+    stack, rows = recipe.model.stack, recipe.task.batch_size  # pyright: ignore
+    numbers = 2 * 2 * stack.n_layers * rows * recipe.model.max_len * stack.d_model
+    assert communicated_bytes(recipe, step, "fp32") == 4 * numbers
+    assert communicated_bytes(recipe, step, "bf16") == 2 * numbers

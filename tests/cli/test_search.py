@@ -77,6 +77,12 @@ def said(
     return out.splitlines(), err
 
 
+def first_numbers(numbers: Any) -> list[int]:
+    """Of rows the first ones with their texts: in a batch the vectors of equal texts may differ in their last bits, by
+    which processor it is, and then either is the nearer."""
+    return [TEXTS.index(TEXTS[number]) for number in numbers]
+
+
 TABLE = ["--input", "posts.csv", "--text-field", "body"]
 
 
@@ -93,19 +99,21 @@ def test_the_nearest_are_the_same_wherever_they_are_looked_for(
         for query, line, numbers, scores in zip(QUERIES, lines, order, wanted, strict=True):
             found = json.loads(line)
             assert found["query"] == query
-            assert [row["index"] for row in found["neighbours"]] == numbers.tolist()
+            indices = [row["index"] for row in found["neighbours"]]
+            assert first_numbers(indices) == first_numbers(numbers)
             assert [row["score"] for row in found["neighbours"]] == pytest.approx(scores[numbers].tolist(), abs=1e-6)
-            assert [str(row["id"]) for row in found["neighbours"]] == [str(10 * n) for n in numbers]
-            assert [row["text"] for row in found["neighbours"]] == [TEXTS[n] for n in numbers]
+            assert [str(row["id"]) for row in found["neighbours"]] == [str(10 * n) for n in indices]
+            assert [row["text"] for row in found["neighbours"]] == [TEXTS[n] for n in indices]
+            assert len({*indices}) == 4
     for texts in (TEXTS, run.embed(TEXTS)):
-        np.testing.assert_array_equal(run.search(QUERIES, texts, top=4).numbers, order)
-        np.testing.assert_array_equal(run.search(QUERIES[1], texts, top=4).numbers, order[1])
+        assert [*map(first_numbers, run.search(QUERIES, texts, top=4).numbers)] == [*map(first_numbers, order)]
+        assert first_numbers(run.search(QUERIES[1], texts, top=4).numbers) == first_numbers(order[1])
     assert run.search(QUERIES, []).numbers.shape == (2, 0)
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     lines, _ = said(["search", "bert", "a dog ran", "--top", "2", *TABLE], capsys)
-    assert lines == ["1.0000\t10\ta dog ran", "1.0000\t30\ta dog ran"]
+    assert sorted(lines) == ["1.0000\t10\ta dog ran", "1.0000\t30\ta dog ran"]  # of equal texts either comes first
     texts = "".join(text.replace("\n", " ") + "\n" for text in TEXTS)
     lines, _ = said(["search", "bert", "--input", "-", "--top", "1", "mats"], capsys, texts)
     assert lines == ["1.0000\t4\tmats"]

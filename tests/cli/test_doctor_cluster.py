@@ -16,14 +16,16 @@ from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.diagnosis.cluster import VARIABLES, find_addresses, find_rank_place
 from tercet.diagnosis.ranks import RankFacts, RankReport, describe_report, find_disagreements
+from tercet.training.cluster import cluster_environment
 
 TORCHRUN = {
     "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500",
     "TORCHELASTIC_RUN_ID": "7",
 }  # fmt: skip
 SLURM = {
-    "SLURM_NTASKS": "6", "SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_JOB_ID": "123456",
-    "SLURM_NODELIST": "gpu[3-5]",
+    "SLURM_NTASKS": "9", "SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_JOB_ID": "123456", "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_TASKS_PER_NODE": "3(x2)", "SLURM_STEP_NODELIST": "gpu[3-4]",
+    "SLURM_NODEID": "1",
 }  # fmt: skip
 
 
@@ -59,13 +61,18 @@ def test_who_started_it_is_known_from_the_variables() -> None:
     assert (by_hand.by, by_hand.master) == ("environment", None)
 
 
-def test_slurms_variables_are_taken_as_lightning_takes_them() -> None:
-    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-
+def test_a_task_of_slurm_meets_the_others_where_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = find_rank_place(SLURM)
     assert launch is not None
     assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("SLURM", 6, 5, 2)
-    assert launch.master == f"{SLURMEnvironment.resolve_root_node_address(SLURM['SLURM_NODELIST'])}:18456"
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    training = cluster_environment()
+    assert training is not None
+    assert launch.master == f"{training.main_address}:{training.main_port}"
+    assert (launch.world_size, launch.rank) == (training.world_size(), training.global_rank())
+    with pytest.raises(UserError, match="SLURM_STEP_ID='x' must be a whole number from 0 to"):
+        find_rank_place(SLURM | {"SLURM_STEP_ID": "x"})
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from tercet.messages import show
 
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 MOST = 1 << 20  # processes of a run, and ranks
-SLURM_PORTS = 15_000  # from which on Lightning takes the port of a job
+SLURM_IDS = (1 << 32) - 1  # the largest number of a job, or of a step
 VARIABLES = (
     "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NNODES",
-    "SLURM_NODEID", "SLURM_NODELIST", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES",
+    "SLURM_NODEID", "SLURM_NODELIST", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 
 
@@ -107,8 +107,8 @@ def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
     if "WORLD_SIZE" in environment or "RANK" in environment:
         by = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "environment"
         names = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
-    elif "SLURM_PROCID" in environment and "SLURM_NTASKS" in environment:
-        by, names = "SLURM", ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+    elif "SLURM_PROCID" in environment and "SLURM_STEP_NUM_TASKS" in environment:
+        by, names = "SLURM", ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID")
     else:
         return None
     world = _number(environment, names[0], 1, MOST)
@@ -118,16 +118,17 @@ def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
 
 
 def _find_master(environment: Mapping[str, str], by: str) -> str | None:
-    """Where rank 0 listens: as the variables say, or under SLURM as Lightning takes it from the job."""
+    """Where rank 0 listens, in training as well: as the variables say, or as follows from a SLURM job's step."""
     host, port = environment.get("MASTER_ADDR"), None
     if "MASTER_PORT" in environment:
         port = _number(environment, "MASTER_PORT", 1, 65_535)
     if by == "SLURM":
-        from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+        from tercet.training.cluster import step_address, step_port
 
-        host = host or SLURMEnvironment.resolve_root_node_address(environment.get("SLURM_NODELIST", "127.0.0.1"))
-        job = environment.get("SLURM_JOB_ID", "")[-4:]
-        port = port or (SLURM_PORTS + int(job) if job.isascii() and job.isdigit() else None)
+        for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"):
+            _number(environment, name, 0, SLURM_IDS)
+        host = host or (step_address(environment) if "SLURM_STEP_NODELIST" in environment else None)
+        port = port or step_port(environment)
     return None if host is None or port is None else f"{host}:{port}"
 
 
@@ -175,7 +176,9 @@ def _group(addresses: list[tuple[str, str]]) -> dict[str, list[str]]:
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = environment.get(name)
     if text is None:
-        raise UserError(f"{name} is not set, which belongs to the other variables of torchrun; start it by torchrun")
+        raise UserError(
+            f"{name} is not set, which belongs to the other variables of torchrun; start it by torchrun or srun"
+        )
     if not text.isascii() or not text.isdigit() or not least <= int(text[:20]) <= most:
         raise UserError(
             f"{name}={show(text)} must be a whole number from {least} to {most:,}; unset it, or start by torchrun"

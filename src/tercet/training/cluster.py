@@ -1,6 +1,7 @@
 """Which of a run's processes this is and where they meet, as the launcher has said it, for Lightning."""
 
 import os
+from collections.abc import Mapping
 
 from lightning_fabric.plugins import ClusterEnvironment
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
@@ -25,16 +26,11 @@ class SlurmStep(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR, or the step's first node."""
-        given = os.environ.get("MASTER_ADDR")
-        return given or SLURMEnvironment.resolve_root_node_address(os.environ["SLURM_STEP_NODELIST"])
+        return step_address(os.environ)
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT, or one that all tasks of this step come to."""
-        if given := os.environ.get("MASTER_PORT"):
-            return int(given)
-        return FIRST_PORT + (int(os.environ["SLURM_JOB_ID"]) + A_STEP * int(os.environ["SLURM_STEP_ID"])) % PORTS
+        return step_port(os.environ)
 
     @staticmethod
     def detect() -> bool:
@@ -58,6 +54,19 @@ class SlurmStep(ClusterEnvironment):
 
     def node_rank(self) -> int:
         return int(os.environ["SLURM_NODEID"])
+
+
+def step_address(environment: Mapping[str, str]) -> str:
+    """Where the tasks of a job's step meet: MASTER_ADDR, or the step's first node."""
+    given = environment.get("MASTER_ADDR")
+    return given or SLURMEnvironment.resolve_root_node_address(environment["SLURM_STEP_NODELIST"])
+
+
+def step_port(environment: Mapping[str, str]) -> int:
+    """MASTER_PORT, or one that all tasks of the step come to."""
+    if given := environment.get("MASTER_PORT"):
+        return int(given)
+    return FIRST_PORT + (int(environment["SLURM_JOB_ID"]) + A_STEP * int(environment["SLURM_STEP_ID"])) % PORTS
 
 
 def cluster_environment() -> ClusterEnvironment | None:

@@ -81,7 +81,7 @@ def test_a_task_of_slurm_meets_the_others_where_training_does(monkeypatch: pytes
         ({"RANK": "4"}, "RANK='4' must be a whole number from 0 to 3"),
         ({"RANK": "x\033[2J"}, "RANK="),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' must be a whole number from 1 to"),
-        ({"WORLD_SIZE": None}, "WORLD_SIZE is not set, which belongs to the other variables of torchrun"),
+        ({"WORLD_SIZE": None}, "WORLD_SIZE is not set, which belongs to the other variables of its launcher"),
         ({"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be a whole number from 1 to 65,535"),
     ],
 )

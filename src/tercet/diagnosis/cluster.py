@@ -22,7 +22,8 @@ SLURM_IDS = (1 << 32) - 1  # the largest number of a job, or of a step
 VARIABLES = (
     "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NNODES",
-    "SLURM_NODEID", "SLURM_NODELIST", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES",
+    "SLURM_NODEID", "SLURM_NODELIST", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST",
+    "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 
 
@@ -176,9 +177,7 @@ def _group(addresses: list[tuple[str, str]]) -> dict[str, list[str]]:
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = environment.get(name)
     if text is None:
-        raise UserError(
-            f"{name} is not set, which belongs to the other variables of torchrun; start it by torchrun or srun"
-        )
+        raise UserError(f"{name} is not set, which belongs to the other variables of its launcher; start it by that")
     if not text.isascii() or not text.isdigit() or not least <= int(text[:20]) <= most:
         raise UserError(
             f"{name}={show(text)} must be a whole number from {least} to {most:,}; unset it, or start by torchrun"

@@ -1,5 +1,4 @@
-"""Ray Serve runs our service: the example starts with its settings, answers as one server does, and a replica that hangs
-is replaced.
+"""Ray Serve runs our service: the example starts, answers as one server does, and a replica that hangs is replaced.
 
 Ray is large, and no dependency of ours: where it is not installed, nothing here runs.
 """

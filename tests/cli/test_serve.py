@@ -150,6 +150,7 @@ def test_a_balancer_has_the_time_it_is_given_to_notice(folder: Write) -> None:
     body = {"prompt": "a", "max_tokens": 100, "n": 16, "temperature": 0}
     flags = ["--shutdown-delay", "1.5", "--grace", "60", "--slots", "2"]
     with running(folder("run"), *flags) as (process, address), ThreadPoolExecutor(1) as pool:
+        assert httpx.get(f"{address}ready").status_code == 200
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         while httpx.get(f"{address}ready").status_code == 200:

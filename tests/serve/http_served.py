@@ -182,9 +182,9 @@ def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterat
 
 
 @contextmanager
-def on_a_socket(models: ModelRegistry, rules: AccessRules | None = None, **more: Any) -> Iterator[str]:
-    """The address; the server answers there in a thread of its own."""
-    with server_on_a_socket(models, rules, **more) as (_, address):
+def on_a_socket(*args: Any, **kwargs: Any) -> Iterator[str]:
+    """The address; the server answers there in a thread of its own. As `server_on_a_socket`."""
+    with server_on_a_socket(*args, **kwargs) as (_, address):
         yield address
 
 

@@ -95,10 +95,10 @@ class BoundedServer(uvicorn.Server):
         for connection in self._connections:
             connection.shutdown()
         # 4. Those that were taken are finished,
-        await self._wait(self._grace, for_connections=True)
-        # 5. or told that they are not,
-        self.on_grace_over()
-        await self._wait(LAST_ANSWER_SECONDS, for_connections=True, hurried=False)
+        if not await self._wait(self._grace, for_connections=True):
+            # 5. or told that they are not,
+            self.on_grace_over()
+            await self._wait(LAST_ANSWER_SECONDS, for_connections=True, hurried=False)
         # 6. or cut off.
         for connection in self._connections:
             connection.transport.abort()
@@ -108,19 +108,20 @@ class BoundedServer(uvicorn.Server):
         """It is about to end: balancers should send no more."""
 
     def on_grace_over(self) -> None:
-        """No more time for what is not finished."""
+        """No more time for what is not finished; where all is, this is not called."""
 
     @property
     def _connections(self) -> list[BoundedProtocol]:
         return [one for one in self.server_state.connections if isinstance(one, BoundedProtocol)]
 
-    async def _wait(self, seconds: float, *, for_connections: bool = False, hurried: bool = True) -> None:
-        """So long at most: until no connection is left, where it is for them; until a second signal, if hurried."""
+    async def _wait(self, seconds: float, *, for_connections: bool = False, hurried: bool = True) -> bool:
+        """At most so long: until no connection is left (True), if for them; until a second signal, if hurried."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not (hurried and self.force_exit):
             await asyncio.sleep(TICK_SECONDS)  # first: what was just accepted is a connection by then
             if for_connections and not self._connections and not self.server_state.tasks:
-                return
+                return True
+        return False
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """asyncio tells each connection that it cannot take, many times a second; one line a minute is enough."""

@@ -2,8 +2,10 @@
 
     TERCET_RUNS=runs/mine:runs/bert serve run examples.ray_serve:app
 
-Each replica loads the models once and batches what it is given; Ray shares the requests out. TERCET_API_KEY is the key
-that requests must bring. Without one only this machine's names are answered, as with `tercet serve`.
+Each replica loads the models once and batches what it is given; Ray shares the requests out, and replaces a replica
+that hangs. One that goes is sent no more, and has the time that a request may take to finish what it has.
+TERCET_API_KEY is the key that requests must bring. Without one only this machine's names are answered, as with
+`tercet serve`.
 """
 
 import os
@@ -30,10 +32,19 @@ def service() -> FastAPI:
 
 
 # More than the slots of a replica may be under way, so that its batches are full; what waits has a line there.
-@serve.deployment(max_ongoing_requests=100, ray_actor_options={"num_cpus": 1})
+@serve.deployment(
+    max_ongoing_requests=100,
+    ray_actor_options={"num_cpus": 1},
+    graceful_shutdown_timeout_s=Limits().seconds,
+    health_check_period_s=10,
+    health_check_timeout_s=30,
+)
 @serve.ingress(service)
 class Tercet:
-    pass
+    def check_health(self) -> None:
+        """As /health. Ray replaces the replica where this fails or does not return, three times in a row."""
+        if not self.app.state.service.registry.is_alive:
+            raise RuntimeError("a model hangs")
 
 
 app = Tercet.bind()

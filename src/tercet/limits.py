@@ -12,6 +12,7 @@ HEAD_SECONDS = 15.0  # from the connection, or from the last answer, to the end 
 BODY_SECONDS = 30.0  # from the head to the end of the body
 READING_SECONDS = 30.0  # in which a client must take some of an answer that waits for it,
 MIN_READ_BYTES = 16 * 1024  # and so much of it
+STALLED_SECONDS = 300.0  # of one step of a model, or one batch: longer, and /health says that it hangs
 MAX_BODY_BYTES = 1 << 20  # of one request; `tercet serve --max-body` says another
 MAX_BODIES_BYTES = 1 << 28  # of all requests that are read or answered at a time; more are told to come back
 MAX_ERROR_CHARACTERS = 1000  # of an error's message, which may quote the request

@@ -53,7 +53,7 @@ FLAGS = {
     "explore": ["--prompt", "--target", "--export", "--host", "--port", "--open", "--device"],
     "serve": [
         "--host", "--port", "--no-key", "--cors-origin", "--slots", "--queue", "--max-tokens", "--timeout",
-        "--max-body", "--grace", "--json-log", "--quiet", "--device", "--allow-host",
+        "--max-body", "--grace", "--shutdown-delay", "--json-log", "--quiet", "--device", "--allow-host",
     ],
     "plot": ["--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json"],
     "draw": ["positions", "schedules", "masks", "smoothing", "model", "attention"],

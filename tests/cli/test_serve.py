@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,6 +144,56 @@ def test_what_takes_longer_than_the_grace_is_told_so(folder: Write) -> None:
     assert process.returncode == 143
 
 
+@pytest.mark.slow
+def test_a_balancer_has_the_time_it_is_given_to_notice(folder: Write) -> None:
+    """And all of a request is finished that was taken meanwhile, though most of its texts wait for a slot."""
+    body = {"prompt": "a", "max_tokens": 100, "n": 16, "temperature": 0}
+    flags = ["--shutdown-delay", "1.5", "--grace", "60", "--slots", "2"]
+    with running(folder("run"), *flags) as (process, address), ThreadPoolExecutor(1) as pool:
+        assert httpx.get(f"{address}ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        while httpx.get(f"{address}ready").status_code == 200:
+            assert time.monotonic() < began + 1
+        asked = pool.submit(httpx.post, f"{address}v1/completions", json=body, timeout=60)
+        with suppress(httpx.ConnectError):
+            while httpx.get(f"{address}health").status_code == 200:
+                pass
+        assert time.monotonic() - began > 1.4
+        answer = asked.result()
+        _, err = process.communicate(timeout=60)
+    assert answer.status_code == 200
+    assert len({choice["text"] for choice in answer.json()["choices"]}) == 1
+    assert answer.json()["usage"]["completion_tokens"] == 1600
+    assert process.returncode == 143
+    assert "closing; requests are taken for 1.5 more seconds, and what runs has 60 seconds\n" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("delay", [0, 60])
+def test_a_second_signal_ends_it_at_once(folder: Write, sent: signal.Signals, code: int, delay: int) -> None:
+    body = {"prompt": "a", "max_tokens": 100_000, "temperature": 0, "stream": True}
+    flags = ["--shutdown-delay", delay, "--grace", "60", "--max-tokens", "100000"]
+    with running(folder("run"), *flags) as (process, address):
+        with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            next(lines)
+            process.send_signal(sent)
+            time.sleep(0.5)
+            assert "error" not in next(lines)
+            process.send_signal(sent)
+            began = time.monotonic()
+            *_, last, done = lines
+        _, err = process.communicate(timeout=5)
+    assert time.monotonic() - began < 5
+    assert '"code":"closing"' in last
+    assert done == "data: [DONE]"
+    assert process.returncode == code
+    assert "Traceback" not in err
+
+
 def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> str:
     assert main([str(one) for one in arguments]) == 2
     out, err = capsys.readouterr()
@@ -160,6 +211,7 @@ def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> s
         (["--queue", "-1"], "waiting=-1 must be at least 0"),
         (["--max-body", "0"], "argument --max-body: 0 must be at least 1"),
         (["--grace", "-1"], "argument --grace: -1.0 must be at least 0"),
+        (["--shutdown-delay", "86401"], "argument --shutdown-delay: 86401.0 must be at least 0 and at most 86,400"),
         (
             ["--host", "0.0.0.0"],
             "0.0.0.0 is more than this machine: whoever reaches it could use the models; set TERCET",

@@ -30,8 +30,9 @@ from tercet.serve.http.app import application
 from tercet.serve.http.guard import AccessRules
 from tercet.serve.http.log import ServerLog
 from tercet.serve.registry import GenerationWorker, LoadedModel, ModelRegistry
+from tercet.serve.server import ModelServer
 from tercet.tokens import BPE, Tokenizer, WordPiece
-from tercet.web.server import BoundedServer, open_socket
+from tercet.web.server import open_socket
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "the dog and the cat sat and ran until the mat was worn, unbelievable"]
 STACK = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41, position=Rotary())
@@ -100,7 +101,7 @@ class Paced:
         self.go = threading.Event()
         self.room, self.pause, self.fails = room, pause, fails
         self.running = self.waiting = self.cancelled = 0
-        self.closed = False
+        self.closed, self.is_alive = False, True
         self._lock = threading.Lock()
 
     def submit(self, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]) -> "PacedRequest":
@@ -181,22 +182,33 @@ def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterat
 
 
 @contextmanager
-def on_a_socket(
+def on_a_socket(*args: Any, **kwargs: Any) -> Iterator[str]:
+    """The address; the server answers there in a thread of its own. As `server_on_a_socket`."""
+    with server_on_a_socket(*args, **kwargs) as (_, address):
+        yield address
+
+
+@contextmanager
+def server_on_a_socket(
     models: ModelRegistry,
     rules: AccessRules | None = None,
     log: ServerLog | None = None,
     *,
     notes: list[str] | None = None,
+    grace: float = 3,
+    shutdown_delay: float = 0,
     connections: int = MAX_CONNECTIONS,
     head_seconds: float = HEAD_SECONDS,
     reading_seconds: float = READING_SECONDS,
-) -> Iterator[str]:
-    """The address; the server answers there in a thread of its own."""
+) -> Iterator[tuple[ModelServer, str]]:
+    """It, and its address."""
     listening = open_socket("127.0.0.1", 0, patience=30)
-    server = BoundedServer(
+    server = ModelServer(
         application(models, rules, log=log),
+        models,
         note=[].append if notes is None else notes.append,
-        grace=3,
+        grace=grace,
+        shutdown_delay=shutdown_delay,
         connections=connections,
     )
     server.room.head_seconds, server.room.reading_seconds = head_seconds, reading_seconds
@@ -206,7 +218,7 @@ def on_a_socket(
         while not server.started:
             thread.join(0.01)
             assert thread.is_alive()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield server, f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()

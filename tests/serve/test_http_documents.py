@@ -72,6 +72,7 @@ def test_the_tables_are_true(address: str) -> None:
     assert told == {
         "--slots": str(limits.slots), "--queue": str(limits.waiting), "--max-tokens": str(limits.max_new_tokens),
         "--timeout": f"{limits.seconds:g}", "--max-body": str(AccessRules().max_body), "--grace": "30",
+        "--shutdown-delay": "0",
     }  # fmt: skip
     verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
     verb.register(verbs)

@@ -139,7 +139,7 @@ def test_who_asks_while_it_closes_is_sent_on() -> None:
             assert error(answer, 503)["code"] == "closing"
             assert "retry-after" in answer.headers
             assert error(httpx.post(address + "/v1/embeddings", json={"input": "a"}), 503)
-            assert httpx.get(address + "/health").json() == {"status": "closing", "models": 2}
+            assert httpx.get(address + "/ready").json() == {"status": "closing", "models": 2}
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -1,10 +1,11 @@
-"""Ray Serve runs our service: the example starts with its settings, and answers as one server does.
+"""Ray Serve runs our service: the example starts, answers as one server does, and a replica that hangs is replaced.
 
 Ray is large, and no dependency of ours: where it is not installed, nothing here runs.
 """
 
 import importlib.util
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -12,15 +13,19 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import yaml
-from http_served import trained
+from http_served import registry, trained
 
 from tercet.api import Run
 from tercet.checkpoint import Card, save_model
+from tercet.serve.engine import Limits
+from tercet.serve.http.app import application
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -46,7 +51,10 @@ def test_ray_serve_answers_as_we_do(tmp_path: Path) -> None:
         settings["http_options"]["port"] = free.getsockname()[1]
     application = settings["applications"][0]
     application["runtime_env"]["env_vars"] = {"TERCET_RUNS": str(tmp_path / "mine"), "OMP_NUM_THREADS": "1"}
-    application["deployments"][0] |= {"num_replicas": 1, "ray_actor_options": {"num_cpus": 1}}
+    application["deployments"][0] |= {
+        "num_replicas": 1, "ray_actor_options": {"num_cpus": 1},
+        "health_check_period_s": 1, "health_check_timeout_s": 2,
+    }  # fmt: skip
     (tmp_path / "ray_serve.yaml").write_text(yaml.safe_dump(settings))
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     environment.pop("TERCET_API_KEY", None)
@@ -65,6 +73,10 @@ def test_ray_serve_answers_as_we_do(tmp_path: Path) -> None:
                 assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
             refused = asking.post("/v1/completions", json={"promt": "a"})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "promt")
+            (hanging,) = replicas(process)
+            hanging.suspend()
+            wait_for(asking, process, tmp_path / "log", "/ready", replaced=hanging)
+            assert asking.post("/v1/completions", json=body).json()["choices"] == told["choices"]
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -73,12 +85,29 @@ def test_ray_serve_answers_as_we_do(tmp_path: Path) -> None:
                 process.kill()
 
 
-def wait_for(asking: httpx.Client, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def replicas(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    return [child for child in psutil.Process(process.pid).children(recursive=True) if "ServeReplica" in name_of(child)]
+
+
+def name_of(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def wait_for(
+    asking: httpx.Client,
+    process: "subprocess.Popen[bytes]",
+    log: Path,
+    path: str = "/health",
+    replaced: psutil.Process | None = None,
+) -> None:
     for _ in range(600):
         assert process.poll() is None, log.read_text()[-3000:]
-        with suppress(httpx.TransportError):
-            if asking.get("/health").status_code == 200:
-                return
+        if any(replica != replaced for replica in replicas(process)):
+            with suppress(httpx.TransportError):
+                if asking.get(path, timeout=5).status_code == 200:
+                    return
         time.sleep(0.3)
     raise AssertionError(log.read_text()[-3000:])
 
@@ -91,3 +120,27 @@ def test_the_example_and_its_settings_belong_together() -> None:
     assert f"{name} = " in source
     assert all(f"class {deployment['name']}" in source for deployment in one["deployments"])
     assert all(f'"{variable}"' in source for variable in one["runtime_env"]["env_vars"])
+
+
+def test_a_replica_whose_model_hangs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example without Ray: of its decorators nothing is left but what they were given."""
+    deployed = dict[str, Any]()
+
+    def deployment(**settings: Any) -> Any:
+        deployed.update(settings)
+        return lambda kind: SimpleNamespace(bind=lambda: kind)
+
+    ray = ModuleType("ray")
+    ray.serve = SimpleNamespace(deployment=deployment, ingress=lambda service: lambda kind: kind)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    replica = runpy.run_path(str(ROOT / "examples" / "ray_serve.py"))["app"]()
+    with registry("bert") as models:
+        replica.app = application(models)
+        replica.check_health()
+        monkeypatch.setattr(type(models), "is_alive", False)
+        with pytest.raises(RuntimeError, match="a model hangs"):
+            replica.check_health()
+    settings: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "ray_serve.yaml").read_text())
+    (of_file,) = settings["applications"][0]["deployments"]
+    assert {**deployed, "ray_actor_options": of_file["ray_actor_options"]}.items() <= of_file.items()
+    assert deployed["graceful_shutdown_timeout_s"] == Limits().seconds

@@ -191,7 +191,7 @@ def test_one_model_of_its_kind_need_not_be_named(asking: TestClient) -> None:
     "host", ["evil.example", "evil.example:8000", "192.168.1.5", "127.0.0.1.evil.example", "", "[::2]"]
 )
 def test_another_name_for_this_machine_is_refused(asking: TestClient, host: str) -> None:
-    for path in ("/", "/health", "/v1/models"):
+    for path in ("/", "/health", "/ready", "/v1/models"):
         error = refused(asking.get(path, headers={"Host": host}), 403)
         assert "is not a name of this machine" in error["message"]
 
@@ -206,7 +206,8 @@ OPEN = AllowedNames(local=False, hosts=("box.example",))
 
 def test_the_key() -> None:
     with client("bert", rules=AccessRules(key="a key of mine", names=OPEN)) as asking:
-        assert asking.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "ready", "models": 1}
+        assert asking.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "alive"}
+        assert asking.get("/ready", headers={"Host": "box.example:80"}).json() == {"status": "ready", "models": 1}
         assert asking.get("/").status_code == 200
         for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
             answer = asking.get(path)

@@ -31,6 +31,6 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout[-5000:]
         tested = re.search(r"Tested: (\d+)", done.stdout)
         assert tested is not None
-        assert int(tested[1]) == 10
+        assert int(tested[1]) == 11
         for model in models.models.values():
             assert all(worker.running == worker.waiting == 0 for worker in model.workers.values())

@@ -8,7 +8,7 @@ from tercet.cli.parser import Verbs, parse_number
 from tercet.spec import BodyBytes, Seconds
 
 LIMITS = {"slots": "slots", "queue": "waiting", "max_tokens": "max_new_tokens", "timeout": "seconds"}
-SETTINGS = ("host", "port", "max_body", "grace")
+SETTINGS = ("host", "port", "max_body", "grace", "shutdown_delay")
 
 
 def register(verbs: Verbs) -> None:
@@ -17,7 +17,7 @@ def register(verbs: Verbs) -> None:
         help="answer over HTTP with trained models, as OpenAI's services do",
         description="Serve models on this machine over HTTP: completions, chat, embeddings, translations, masks and "
         "labels. Each is called as its folder. With TERCET_API_KEY in the environment, requests must bring that key. "
-        "Ctrl-C or SIGTERM ends it, once what runs is finished.",
+        "Ctrl-C or SIGTERM ends it, once what runs is finished; a second one at once.",
         epilog="Example: tercet serve runs/mine --port 8000",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="the folder of a run or of a model")
@@ -44,6 +44,10 @@ def register(verbs: Verbs) -> None:
     limits.add_argument(
         "--grace", metavar="SECONDS", type=parse_number(Seconds), help="to finish what runs, at the end (default: 30)"
     )
+    limits.add_argument(
+        "--shutdown-delay", metavar="SECONDS", type=parse_number(Seconds),
+        help="to take requests after a signal, while /ready is 503 and balancers notice (default: 0)",
+    )  # fmt: skip
     log = parser.add_argument_group("log")
     log.add_argument("--json-log", action="store_true", help="a JSON object a line on stderr")
     log.add_argument("--quiet", action="store_true", help="no line for each request")

@@ -50,6 +50,9 @@ class Worker(Protocol):
     @property
     def waiting(self) -> int: ...
 
+    @property
+    def is_alive(self) -> bool: ...
+
     def close(self, *, seconds: float | None = None) -> None: ...
 
 
@@ -115,13 +118,16 @@ class LoadedModel:
 class ModelRegistry:
     """The models that are loaded, by name.
 
+    Attributes:
+        is_ready: requests are taken, and will be; False once a server is about to end.
+
     Raises:
         UserError: where there is none.
     """
 
     def __init__(self, models: Iterable[LoadedModel]) -> None:
         self.models = {model.name: model for model in models}
-        self.closing = False
+        self.is_ready = True
         if not self.models:
             raise UserError("there is no model to serve; give the folder of a run or of a model")
 
@@ -159,13 +165,21 @@ class ModelRegistry:
             raise ModelSelectionError(f"several models answer {endpoint}: {names}; say which as model")
         return candidates[0]
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether all that answer get on."""
+        return all(worker.is_alive for worker in self._workers)
+
     def close(self, *, seconds: float | None = None) -> None:
         """Take no more, and finish what there is, for so long at most."""
-        self.closing = True
-        workers = [worker for model in self.models.values() for worker in model.workers.values()]
-        with ThreadPoolExecutor(max(1, len(workers))) as pool:
-            for closed in [pool.submit(worker.close, seconds=seconds) for worker in workers]:
+        self.is_ready = False
+        with ThreadPoolExecutor(max(1, len(self._workers))) as pool:
+            for closed in [pool.submit(worker.close, seconds=seconds) for worker in self._workers]:
                 closed.result()
+
+    @property
+    def _workers(self) -> list[Worker]:
+        return [worker for model in self.models.values() for worker in model.workers.values()]
 
 
 def _why_not(model: LoadedModel, endpoint: Endpoint) -> str:

@@ -13,6 +13,7 @@ class ServeOptions(TypedDict, total=False):
     limits: Limits | None
     max_body: int
     grace: float
+    shutdown_delay: float
     hosts: tuple[str, ...]
     origins: tuple[str, ...]
     open_to_all: bool

@@ -1,21 +1,21 @@
 """From models to a running server: a socket, uvicorn around the application, and an orderly end.
 
-A signal stops the taking of requests; what runs and waits is finished, for `grace` seconds at most.
+A signal makes it not ready, and after `shutdown_delay` seconds stops the taking of requests; those that were taken are
+finished, for `grace` seconds at most. The order is that of `BoundedServer.shutdown`.
 """
 
 import gc
 import os
-import socket
 import sys
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.kernel import warm_up
-from tercet.limits import MAX_BODY_BYTES
+from tercet.limits import MAX_BODY_BYTES, MAX_CONNECTIONS
 from tercet.loopback import LOOPBACK, host_name, is_loopback
 from tercet.serve.engine import Limits
 from tercet.serve.http.app import application
@@ -39,6 +39,7 @@ def serve(
     limits: Limits | None = None,
     max_body: int = MAX_BODY_BYTES,
     grace: float = 30.0,
+    shutdown_delay: float = 0.0,
     hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
     open_to_all: bool = False,
@@ -54,7 +55,9 @@ def serve(
         host: a name or an address of this machine; one that others can reach needs a key.
         port: 0 takes any that is free.
         max_body: bytes of a request.
-        grace: seconds, a day at most, in which what runs may be finished, once a signal came.
+        grace: seconds, a day at most, in which what was asked may be finished, once requests are no longer taken.
+        shutdown_delay: seconds, a day at most, for which they still are, once a signal came: while /ready says 503,
+            and balancers learn that they should ask another.
         hosts: names under which it may be asked, beside this machine's own; "*" is any.
         origins: of pages in browsers that may ask, and read the answers; "*" is any.
         open_to_all: no key is needed, though others can reach it.
@@ -67,6 +70,7 @@ def serve(
     rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, open_to_all)
     try:
         check_range("grace", grace, Seconds)
+        check_range("shutdown_delay", shutdown_delay, Seconds)
     except ValueError as error:
         raise UserError(str(error)) from None
     limits = Limits() if limits is None else limits
@@ -75,7 +79,10 @@ def serve(
     log = ServerLog(quiet=quiet, as_json=json_log)
     registry = ModelRegistry(LoadedModel(trained, name=name, limits=limits) for name, trained in models.items())
     try:
-        server = _Server(application(registry, rules, log=log), registry, grace, log)
+        server = ModelServer(
+            application(registry, rules, log=log), registry,
+            note=log.note, grace=grace, shutdown_delay=shutdown_delay,
+        )  # fmt: skip
         host_in_url = f"[{host}]" if ":" in host else host
         for model in registry.models.values():
             log.note(f"{model.name}: {model.kind}, at {' and '.join(model.endpoints)}")
@@ -143,16 +150,26 @@ def _access_rules(
         raise UserError(f"{name} is not as it should be{flag}") from None
 
 
-class _Server(BoundedServer):
-    """Its models stop taking questions when it does."""
+class ModelServer(BoundedServer):
+    """Its models take questions for as long as one that was taken in may have more of them: until the grace is over."""
 
-    def __init__(self, app: object, registry: ModelRegistry, grace: float, log: ServerLog) -> None:
-        super().__init__(app, note=log.note, grace=grace + 3)  # the workers end what is left before
-        self._registry, self._grace, self._log = registry, grace, log
+    def __init__(
+        self,
+        app: object,
+        registry: ModelRegistry,
+        *,
+        note: Callable[[str], None],
+        grace: float,
+        shutdown_delay: float = 0,
+        connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        super().__init__(app, note=note, grace=grace, shutdown_delay=shutdown_delay, connections=connections)
+        self._registry = registry
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._log.note(f"closing; what runs has {self._grace:g} seconds")
-        closing = threading.Thread(target=self._registry.close, kwargs={"seconds": self._grace}, daemon=True)
-        self._registry.closing = True
-        closing.start()
-        await super().shutdown(sockets)
+    def on_drain(self) -> None:
+        self._registry.is_ready = False
+        taking = f"requests are taken for {self._shutdown_delay:g} more seconds, and " if self._shutdown_delay else ""
+        self._note(f"closing; {taking}what runs has {self._grace:g} seconds")
+
+    def on_grace_over(self) -> None:
+        threading.Thread(target=self._registry.close, kwargs={"seconds": 0}, daemon=True).start()

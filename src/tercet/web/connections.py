@@ -78,6 +78,15 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
         self._stop_watching()
 
+    def answer_with(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """These headers, also for the request that is being answered, unless its answer has begun."""
+        if self._is_answering:
+            self.cycle.default_headers = headers
+
+    def shutdown(self) -> None:
+        if not self.transport.is_closing():
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         self.refuse(400, f"this is not HTTP/1.1 as it should be, or its head is too large ({msg})", "invalid_http")
 

@@ -1,4 +1,7 @@
-"""A socket, and uvicorn around an ASGI application, in the bounds of `connections`; and no more of them than files."""
+"""A socket, and uvicorn around an ASGI application, in the bounds of `connections`; and no more of them than files.
+
+How a server ends, in stages, is `BoundedServer.shutdown`.
+"""
 
 import asyncio
 import errno
@@ -8,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -20,6 +24,9 @@ OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SECONDS_BETWEEN_NOTES = 60.0
 LONGEST_QUEUE = 1024  # connections that the kernel keeps until they are taken
 LARGEST_BATCH = 512  # connections that are taken in one go
+CLOSE_HEADER = (b"connection", b"close")
+LAST_ANSWER_SECONDS = 3.0  # for those to be told whose requests could not be finished
+TICK_SECONDS = 0.05  # between two looks at what a drain waits for
 TURNS = 4  # of the event loop, from a connection that is taken to the end of the one that made room for it
 
 
@@ -29,12 +36,19 @@ class BoundedServer(uvicorn.Server):
     Args:
         app: an ASGI application.
         note: gets what is to be told of the server itself, a line each.
-        grace: seconds for which connections may be finished at the end.
+        grace: seconds for which what was asked may be finished at the end.
+        shutdown_delay: seconds for which it can still be asked once a signal came.
         connections: at most; fewer where the process may open fewer files.
     """
 
     def __init__(
-        self, app: Any, *, note: Callable[[str], None], grace: float, connections: int = MAX_CONNECTIONS
+        self,
+        app: Any,
+        *,
+        note: Callable[[str], None],
+        grace: float,
+        shutdown_delay: float = 0,
+        connections: int = MAX_CONNECTIONS,
     ) -> None:
         capacity, batch = connection_capacity(connections)
         self.room = ConnectionRoom(capacity)
@@ -49,9 +63,10 @@ class BoundedServer(uvicorn.Server):
             proxy_headers=False,
             backlog=batch,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            timeout_graceful_shutdown=int(grace),
+            timeout_graceful_shutdown=1,  # `shutdown` has waited before
         )
         super().__init__(config)
+        self._grace, self._shutdown_delay = grace, shutdown_delay
         self._note, self._last_note = note, float("-inf")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -59,6 +74,54 @@ class BoundedServer(uvicorn.Server):
         await super().startup(sockets)
         for listening in sockets or ():  # asyncio lets only so many wait as it takes in one go
             listening.listen(LONGEST_QUEUE)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A first signal begins the end, a second one of any kind makes it short; for uvicorn's it must be Ctrl-C."""
+        self.force_exit = self.should_exit
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """The order of a drain. A second signal ends the waiting in 2 and 4."""
+        # 1. Balancers are told, and clients, with each answer, that it is the last on their connection.
+        self.on_drain()
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
+        for connection in self._connections:
+            connection.answer_with(self.server_state.default_headers)
+        # 2. Until they know, requests are taken.
+        await self._wait(self._shutdown_delay)
+        # 3. No more are: nothing listens, and connections end, idle ones now, the others with their answer.
+        for server in self.servers:
+            server.close()
+        for connection in self._connections:
+            connection.shutdown()
+        # 4. Those that were taken are finished,
+        if not await self._wait(self._grace, for_connections=True):
+            # 5. or told that they are not,
+            self.on_grace_over()
+            await self._wait(LAST_ANSWER_SECONDS, for_connections=True, hurried=False)
+        # 6. or cut off.
+        for connection in self._connections:
+            connection.transport.abort()
+        await super().shutdown(sockets)
+
+    def on_drain(self) -> None:
+        """It is about to end: balancers should send no more."""
+
+    def on_grace_over(self) -> None:
+        """No more time for what is not finished; where all is, this is not called."""
+
+    @property
+    def _connections(self) -> list[BoundedProtocol]:
+        return [one for one in self.server_state.connections if isinstance(one, BoundedProtocol)]
+
+    async def _wait(self, seconds: float, *, for_connections: bool = False, hurried: bool = True) -> bool:
+        """At most so long: until no connection is left (True), if for them; until a second signal, if hurried."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not (hurried and self.force_exit):
+            await asyncio.sleep(TICK_SECONDS)  # first: what was just accepted is a connection by then
+            if for_connections and not self._connections and not self.server_state.tasks:
+                return True
+        return False
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """asyncio tells each connection that it cannot take, many times a second; one line a minute is enough."""

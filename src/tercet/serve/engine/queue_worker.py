@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from threading import Thread, current_thread
 from typing import Generic, Self
 
+from tercet.limits import STALLED_SECONDS
 from tercet.serve.engine.limits import Limits
 from tercet.serve.engine.request_queue import Payload, RequestQueue
 
@@ -35,6 +36,13 @@ class QueueWorker(ABC, Generic[Payload]):
     def waiting(self) -> int:
         """How many wait for their turn."""
         return self._queue.waiting
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread gets on: no step takes longer than a request may, and it lives until it is closed."""
+        if not self._thread.is_alive():
+            return self._queue.closed
+        return self._queue.step_seconds < max(STALLED_SECONDS, self._limits.seconds)
 
     def close(self, *, seconds: float | None = None) -> None:
         """Take no more, answer those that were taken in (after `seconds` with `ShuttingDown`), end the thread."""

@@ -75,6 +75,7 @@ class RequestQueue(Generic[Payload]):
         self._changed = Condition()
         self.closed = False
         self._closes_at = math.inf
+        self._step_began: float | None = None  # None while the worker waits for a request
 
     @property
     def running(self) -> int:
@@ -83,6 +84,12 @@ class RequestQueue(Generic[Payload]):
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def step_seconds(self) -> float:
+        """For how long the worker has been at work since it last took something; 0 where it waits."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def submit(self, payload: Payload, on_answer: Callable[[Any], None]) -> QueuedRequest[Payload]:
         """A new request at the end of the queue.
@@ -109,8 +116,10 @@ class RequestQueue(Generic[Payload]):
             wait: for the first one, where there is none.
         """
         with self._changed:
+            self._step_began = None
             while wait and not self._waiting and not self.closed:
                 self._changed.wait()
+            self._step_began = time.monotonic()
             if not self._waiting or limit < 1:
                 return []
             first = self._waiting[0].payload

@@ -20,7 +20,7 @@ from tercet.serve.http.log import ServerLog
 from tercet.serve.http.metrics import ServerMetrics
 from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
-OPEN = ("/", "/health")  # without the key: they say nothing of the models
+OPEN = ("/", "/health", "/ready")  # without the key: they say nothing of the models
 OTHER = "other"  # the route of what has none
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
 REMEDIES = {

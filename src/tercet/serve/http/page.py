@@ -17,7 +17,8 @@ ENDPOINTS = {
     "POST /fill-mask": "words for [MASK]",
     "POST /classify": "labels of texts",
     "GET /v1/models": "the models",
-    "GET /health": "whether questions are taken",
+    "GET /health": "whether the server works",
+    "GET /ready": "whether questions are taken",
     "GET /metrics": "counts, for Prometheus",
     "GET /openapi.json": "every field of every question and answer",
 }

@@ -224,5 +224,9 @@ class ClassifyResponse(BaseModel):
 
 
 class HealthResponse(BaseModel):
+    status: Literal["alive", "stalled"]
+
+
+class ReadyResponse(BaseModel):
     status: Literal["ready", "closing"]
     models: int

@@ -1,4 +1,4 @@
-"""What the service says of itself: a page for people, its health, its counts."""
+"""What the service says of itself: a page for people, whether it works and is ready, its counts."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -7,7 +7,7 @@ from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import service_of
 from tercet.serve.http.errors import ErrorResponse, error_responses
 from tercet.serve.http.page import CONTENT_SECURITY_POLICY, PAGE
-from tercet.serve.http.responses import HealthResponse
+from tercet.serve.http.responses import HealthResponse, ReadyResponse
 
 open_router = APIRouter(route_class=Route)
 router = APIRouter(route_class=Route)
@@ -23,10 +23,20 @@ async def page() -> HTMLResponse:
     "/health", response_model=HealthResponse, responses={503: {"model": HealthResponse}, 403: {"model": ErrorResponse}}
 )
 async def health(request: Request) -> Response:
-    """Whether questions are taken: 200, or 503 once the server is closing."""
+    """Whether the server works, also while it is closing (liveness): 200, or 503 where a model hangs."""
+    is_alive = service_of(request).registry.is_alive
+    answer = HealthResponse(status="alive" if is_alive else "stalled")
+    return JSONResponse(answer.model_dump(), status_code=200 if is_alive else 503)
+
+
+@open_router.get(
+    "/ready", response_model=ReadyResponse, responses={503: {"model": ReadyResponse}, 403: {"model": ErrorResponse}}
+)
+async def ready(request: Request) -> Response:
+    """Whether to send it questions (readiness): 200, or 503 once the server is closing."""
     registry = service_of(request).registry
-    answer = HealthResponse(status="closing" if registry.closing else "ready", models=len(registry.models))
-    return JSONResponse(answer.model_dump(), status_code=503 if registry.closing else 200)
+    answer = ReadyResponse(status="ready" if registry.is_ready else "closing", models=len(registry.models))
+    return JSONResponse(answer.model_dump(), status_code=200 if registry.is_ready else 503)
 
 
 @router.get(

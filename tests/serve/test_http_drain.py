@@ -1,0 +1,108 @@
+"""How a server ends: not ready first, then it takes no more, and what it took is finished or told that it is not."""
+
+import re
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from http_served import Paced, client, registry, server_on_a_socket
+from test_http_faults import until
+
+from tercet.serve.engine import Batcher, Limits, queue_worker
+
+COMPLETE = "/v1/completions"
+BODY = {"prompt": "a", "max_tokens": 3}
+ENDLESS = {"prompt": "a", "max_tokens": 10**6, "temperature": 0}
+
+
+def is_refused(address: str) -> bool:
+    """Nothing listens there any more."""
+    try:
+        httpx.get(address + "/health")
+    except httpx.ConnectError:
+        return True
+    return False
+
+
+def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
+    notes = list[str]()
+    with (
+        registry("gpt") as models,
+        server_on_a_socket(models, shutdown_delay=60, notes=notes) as (server, address),
+        httpx.Client(base_url=address) as kept,
+    ):
+        before = kept.get("/ready")
+        assert (before.status_code, before.json()) == (200, {"status": "ready", "models": 1})
+        assert "connection" not in before.headers
+        server.handle_exit(signal.SIGTERM, None)
+        until(lambda: httpx.get(address + "/ready").status_code == 503)
+        assert httpx.get(address + "/ready").json() == {"status": "closing", "models": 1}
+        assert httpx.get(address + "/health").json() == {"status": "alive"}
+        for _ in range(2):  # on the connection that there was, and on one that is made now
+            answer = kept.post(COMPLETE, json=BODY)
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert not is_refused(address)
+        server.handle_exit(signal.SIGTERM, None)
+        until(lambda: is_refused(address))
+    assert notes == ["closing; requests are taken for 60 more seconds, and what runs has 3 seconds"]
+
+
+def test_a_request_that_was_taken_is_finished_whole() -> None:
+    """Also those of its texts that had not begun: they are handed to the model one by one."""
+    paced = Paced(room=2)
+    with (
+        registry("gpt", scheduler=paced, limits=Limits(slots=2)) as models,
+        ThreadPoolExecutor(1) as pool,
+        server_on_a_socket(models) as (server, address),
+        httpx.Client(base_url=address) as idle,
+    ):
+        idle.get("/health")
+        answer = pool.submit(httpx.post, address + COMPLETE, json={**BODY, "n": 6})
+        until(lambda: paced.running == 2)
+        server.handle_exit(signal.SIGTERM, None)
+        until(lambda: is_refused(address))
+        paced.go.set()
+        assert [choice["text"] for choice in answer.result().json()["choices"]] == ["aaa"] * 6
+        assert answer.result().headers.get("connection") == "close"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("signals", [1, 2])
+def test_what_cannot_be_finished_is_told_so(signals: int, stream: bool) -> None:
+    """After the grace; at once where a second signal comes, in the delay or after it."""
+    limits = Limits(slots=1, max_new_tokens=10**6)
+    grace = 0.1 if signals == 1 else 60
+    with registry("gpt", limits=limits) as models, ThreadPoolExecutor(2) as pool:
+        with server_on_a_socket(models, grace=grace, shutdown_delay=60 * (signals - 1)) as (server, address):
+            body = {**ENDLESS, "stream": stream}
+            asked = [pool.submit(httpx.post, address + COMPLETE, json=body, timeout=20) for _ in range(2)]
+            scheduler = models.get("gpt").scheduler
+            until(lambda: (scheduler.running, scheduler.waiting) == (1, 1))
+            for _ in range(signals):
+                server.handle_exit(signal.SIGTERM, None)
+            began = time.monotonic()
+            answers = [one.result() for one in asked]
+        assert time.monotonic() - began < 3
+    assert [answer.status_code for answer in answers] in ([503, 503], [200, 503], [503, 200])
+    assert all('"code":"closing"' in answer.text for answer in answers)
+    if stream:
+        assert any(re.search(r'"text":".+?".*"code":"closing".*\[DONE\]\n\n$', one.text, re.DOTALL) for one in answers)
+
+
+def test_a_model_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_worker, "STALLED_SECONDS", 0.1)
+    go = threading.Event()
+    with client("bert", limits=Limits(seconds=0.05)) as asking:
+        batcher: Batcher[object, object, object] = asking.app.state.service.registry.get("bert").batcher("fill")  # type: ignore[attr-defined]
+        batcher._call = lambda items, key: [go.wait(20) for _ in items]  # type: ignore[assignment]
+        time.sleep(0.15)
+        assert asking.get("/health").status_code == 200  # it only waits
+        assert asking.post("/fill-mask", json={"text": "[MASK]"}).status_code == 504
+        until(lambda: asking.get("/health").status_code == 503)
+        assert asking.get("/health").json() == {"status": "stalled"}
+        assert asking.get("/ready").status_code == 200
+        go.set()
+        until(lambda: asking.get("/health").status_code == 200)

@@ -1,0 +1,236 @@
+"""Several replicas behind HAProxy, as in examples/haproxy: they are replaced in turn under load, and nobody notices."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from http_served import ROOM, STACK, TEXTS, shaken
+
+from tercet.checkpoint import Card, save_model
+from tercet.models import DecoderOnly, DecoderOnlySpec
+from tercet.tokens import BPE, Tokenizer
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "haproxy" / "haproxy.cfg"
+HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+FLAGS = ("--shutdown-delay", "5", "--grace", "120")
+SHORT, LONG = 20, 2000  # tokens of a completion, and of a stream: some seconds
+COMPLETING, STREAMING = 4, 3  # clients
+
+
+def until(true: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not become so"
+        time.sleep(0.05)
+
+
+@dataclass
+class Replica:
+    """`tercet serve` at a port of its own; its log grows from one process to the next."""
+
+    folder: Path
+    port: int
+    flags: tuple[str, ...]
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tercet", "serve", str(self.folder), "--port", str(self.port), "--json-log"]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, "--max-tokens", str(LONG), *self.flags],
+                env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=log,
+            )  # fmt: skip
+        until(self.is_ready)
+
+    def is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()[-2000:]
+        with suppress(httpx.TransportError):
+            return httpx.get(f"http://127.0.0.1:{self.port}/ready").status_code == 200
+        return False
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Of the log, one for each completion, and for each time that it closed."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line.get("path") == "/v1/completions" or "closing" in line.get("message", "")]
+
+    def replace(self) -> None:
+        """End it, start another, wait until that is asked too."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=150) == 143
+        answered = len(self.entries())
+        self.start()
+        until(lambda: len(self.entries()) > answered)
+
+
+@dataclass
+class Load:
+    """Clients who ask without a pause.
+
+    Attributes:
+        failures: what was wrong with an answer, or why there was none.
+    """
+
+    address: str
+    completions: int = 0
+    streams: int = 0
+    failures: list[str] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __str__(self) -> str:
+        return f"{self.completions} completions and {self.streams} streams, {len(self.failures)} failed"
+
+    def ask(self, client: httpx.Client) -> None:
+        body = {"prompt": "the cat", "max_tokens": SHORT, "seed": self.completions}
+        answer = client.post("/v1/completions", json=body)
+        self.completions += 1
+        if answer.status_code != 200 or answer.json()["usage"]["completion_tokens"] != SHORT:
+            self.failures.append(f"{answer.status_code} {answer.text[:200]}")
+
+    def stream(self, client: httpx.Client) -> None:
+        body = {"prompt": "the cat", "max_tokens": LONG, "stream": True, "stream_options": {"include_usage": True}}
+        self.streams += 1
+        began, first = time.monotonic(), None
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            lines = list[str]()
+            for line in filter(None, answer.iter_lines()):
+                first = first or time.monotonic() - began
+                lines.append(line)
+        if lines[-1] != "data: [DONE]" or f'"completion_tokens":{LONG}' not in lines[-2]:
+            self.failures.append(f"{answer.status_code} {lines[-2:]}")
+        elif first is None or first > (time.monotonic() - began) / 2:
+            self.failures.append(f"the first of a stream came after {first} s: it was held back")
+
+    def repeat(self, ask: Callable[[httpx.Client], None]) -> None:
+        """On connections that are kept."""
+        with httpx.Client(base_url=self.address, timeout=120) as client:
+            while not self.stop.is_set():
+                try:
+                    ask(client)
+                except httpx.HTTPError as error:
+                    self.failures.append(repr(error))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with ThreadPoolExecutor(COMPLETING + STREAMING) as pool:
+            clients = [pool.submit(self.repeat, self.ask) for _ in range(COMPLETING)]
+            clients += [pool.submit(self.repeat, self.stream) for _ in range(STREAMING)]
+            try:
+                yield
+            finally:
+                self.stop.set()
+            for one in clients:
+                one.result()
+
+
+def free_ports(n: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextmanager
+def replicas_behind_haproxy(folder: Path, flags: tuple[str, ...]) -> Iterator[tuple[str, list[Replica]]]:
+    """HAProxy with the example's settings, its ports apart."""
+    if HAPROXY is None:
+        pytest.skip("haproxy is not installed: apt-get install haproxy")
+    tokenizer = Tokenizer.train(BPE(vocab_size=300, eos=False), TEXTS)  # no text ends before it is as long as asked
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=ROOM, stack=STACK))
+    save_model(folder / "mine", shaken(model), tokenizer, Card(name="mine"))
+    settings = EXAMPLE.read_text()
+    named = re.findall(r"127\.0\.0\.1:(\d+)", re.sub(r"#.*", "", settings))
+    ports = dict(zip(named, free_ports(len(named)), strict=True))
+    for name, port in ports.items():
+        settings = settings.replace(f"127.0.0.1:{name}", f"127.0.0.1:{port}")
+    (folder / "haproxy.cfg").write_text(settings)
+    front, *behind = ports.values()
+    replicas = [Replica(folder / "mine", port, flags, folder / f"{port}.log") for port in behind]
+    balancer = None
+    try:
+        with ThreadPoolExecutor(len(replicas)) as pool:
+            list(pool.map(Replica.start, replicas))
+        with (folder / "haproxy.log").open("w") as log:
+            balancer = subprocess.Popen([HAPROXY, "-f", str(folder / "haproxy.cfg")], stdout=log, stderr=log)
+        address = f"http://127.0.0.1:{front}"
+        until(lambda: answers(address))
+        yield address, replicas
+    finally:
+        for process in (balancer, *(replica.process for replica in replicas)):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+
+def answers(address: str) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{address}/ready").status_code == 200
+    return False
+
+
+@pytest.mark.slow
+def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
+    with replicas_behind_haproxy(tmp_path, FLAGS) as (address, replicas):
+        load = Load(address)
+        with load.running():
+            for replica in replicas:
+                replica.replace()
+        print(load)
+        assert load.failures == []
+        # Each was answered by one replica alone, and a stream from its beginning to its end;
+        asked = [(200, SHORT)] * load.completions + [(200, LONG)] * load.streams
+        until(lambda: sorted(one for replica in replicas for one in answered(replica)) == asked)
+        # also on a replica that was ending.
+        assert any(map(streams_across_the_signal, replicas))
+
+
+def answered(replica: Replica) -> list[tuple[int, int]]:
+    """Status and length of each answer in the log."""
+    return [(entry["status"], entry["wrote"]) for entry in replica.entries() if "path" in entry]
+
+
+def streams_across_the_signal(replica: Replica) -> list[dict[str, Any]]:
+    entries = replica.entries()
+    (closing,) = [entry["time"] for entry in entries if "message" in entry]
+    streams = [entry for entry in entries if entry.get("wrote") == LONG]
+    return [entry for entry in streams if entry["time"] - entry["seconds"] < closing < entry["time"]]
+
+
+@pytest.mark.slow
+def test_without_a_drain_requests_are_lost(tmp_path: Path) -> None:
+    """What is counted above is no zero that nothing could change."""
+    with replicas_behind_haproxy(tmp_path, ("--grace", "0")) as (address, replicas):
+        load = Load(address)
+        with load.running():
+            until(lambda: load.streams >= STREAMING)
+            for replica in replicas:
+                replica.replace()
+                if load.failures:
+                    break
+        print(load)
+        assert any("closing" in failure for failure in load.failures), load.failures
+
+
+@pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
+def test_haproxy_understands_the_example() -> None:
+    assert HAPROXY is not None
+    subprocess.run([HAPROXY, "-c", "-f", str(EXAMPLE)], check=True, capture_output=True)
+    assert EXAMPLE.read_text().count(" ".join(FLAGS[:2])) == 3

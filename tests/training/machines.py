@@ -19,8 +19,8 @@ MACHINES: dict[str, dict[str, Any]] = {
     "fsdp on 2": {"devices": 2, "strategy": "fsdp"},
     "ddp on 4": {"devices": 4, "strategy": "ddp"},
     "fsdp on 4": {"devices": 4, "strategy": "fsdp"},
-    "tp on 2": {"devices": 2, "strategy": "tp"},
 }
+NOT_EXACT: dict[str, dict[str, Any]] = {"tp on 2": {"devices": 2, "strategy": "tp"}}
 FAMILIES: dict[str, dict[str, Any]] = {
     "text": {"optimizer": MUON},
     "masked": {"best_by": "loss"},
@@ -32,7 +32,7 @@ def start(
     folder: Path, family: str, machine: str, out: Path, *, changes: dict[str, Any] | None = None, **settings: Any
 ) -> "subprocess.Popen[str]":
     """Begin the family's run in `out`, or go on with it, on this machine; `changes` are those of the recipe's parts."""
-    settings = {"exact": True, **FAMILIES[family], **MACHINES[machine], **settings}
+    settings = {"exact": True, **FAMILIES[family], **(MACHINES | NOT_EXACT)[machine], **settings}
     recipe = TINY[family](folder, changes, **settings)
     path = folder / f"{machine}.yaml"
     path.write_text(write_yaml(recipe))

@@ -12,6 +12,7 @@ tp 4 sums of hidden states a block, 2 (R - 1) 4 for each of their numbers, or 2 
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -32,12 +33,13 @@ RUNS: dict[str, tuple[int, dict[str, Any]]] = {
     "fsdp on 2, exact": (2, {"strategy": "fsdp", "exact": True}),
     "tp on 2": (2, {"strategy": "tp"}),
 }
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "model.max_len": 256, "model.stack.d_model": 384, "model.stack.n_layers": 6, "model.stack.n_heads": 6,
     "task.batch_size": 16, "task.micro_batch_size": 4, "task.sample_tokens": 0, "task.validation_tokens": 256,
     "data.source": "shakespeare", "training.warmup_steps": 0, "training.log_every": 1, "training.compile": "never",
     "training.accelerator": "cpu",
 }  # fmt: skip
+HIDDEN_STATES = ("model.stack.n_layers", "task.batch_size", "model.max_len", "model.stack.d_model")
 FIRST = 3  # steps that do not count
 
 
@@ -109,7 +111,8 @@ def main() -> None:
         gathers, scatters = 2 * passes, 1 if "exact" in training else passes
         in_theory = (gathers + scatters if passes else 2) * (ranks - 1) * 4 * parameters
         if training["strategy"] == "tp":
-            in_theory = 6 * 4 * 2 * (ranks - 1) * (4 if args.precision == "fp32" else 2) * 16 * 256 * 384
+            numbers = 4 * math.prod(SHAPE[key] for key in HIDDEN_STATES)
+            in_theory = 2 * (ranks - 1) * (4 if args.precision == "fp32" else 2) * numbers
         spread = f"{speed:,.0f} ({min(speeds[name]):,.0f} to {max(speeds[name]):,.0f})"
         shares = f"{speed / ranks / one:.0%} | {speed / plain:.0%}"
         print(f"| {name} | {spread} | {shares} | {sent[name] / 1e6:,.1f} | {in_theory / 1e6:,.1f} |")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 from tiny_runs import MUON, TINY
 
 from tercet.settings_yaml import write_yaml
@@ -45,6 +46,17 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def run_ranks(program: Path, folder: Path, world: int, *, timeout: float) -> list[dict[str, Any]]:
+    """What each of `world` ranks of a program has written into `folder`, which it is told."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    done = subprocess.run(
+        [*command, str(program), str(folder)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]
 
 
 def kill(started: "subprocess.Popen[str]") -> None:

@@ -1,15 +1,12 @@
 """A step's sum is one tree, whoever has which branch, and its norm one number."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from machines import run_ranks
 from torch import Tensor
 
 from tercet.training.exact_norm import exact_norm
@@ -83,18 +80,6 @@ def test_the_norm_is_the_norm(shapes: list[tuple[int, ...]], size: float, seed: 
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_add_up_in_the_order_of_the_tree(world: int, tmp_path: Path) -> None:
     """Sums, reduce-scatters and the norm of pieces, over gloo, beside one process's."""
-    command: list[Any] = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", world]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*map(str, command), str(RANKS), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(world)]
-    for result in results:
+    for result in run_ranks(RANKS, tmp_path, world, timeout=120):
         for name, (got, wanted) in result.items():
             assert torch.equal(got, wanted), name

@@ -1,14 +1,12 @@
 """A model that ranks have parts of is the model."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from machines import run_ranks
 from tiny_runs import TINY
 
 from tercet.config import UserError
@@ -26,14 +24,7 @@ UNDROPPED: dict[str, Any] = {"attention": 0.0, "activation": 0.0}
 @pytest.mark.parametrize("world", [2, 4])
 def test_losses_and_gradients_are_those_of_the_whole(world: int, tmp_path: Path) -> None:
     """Of all families, position schemes and forms of attention, over gloo."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    done = subprocess.run(
-        [*command, str(RANKS), str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
-        text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    for rank in range(world):
-        results = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+    for results in run_ranks(RANKS, tmp_path, world, timeout=200):
         assert len(results) >= 18
         for name, (got, wanted, numbers) in results.items():
             assert set(got) == set(wanted), name

@@ -124,12 +124,12 @@ def _find_master(environment: Mapping[str, str], by: str) -> str | None:
     if "MASTER_PORT" in environment:
         port = _number(environment, "MASTER_PORT", 1, 65_535)
     if by == "SLURM":
-        from tercet.training.cluster import step_address, step_port
+        from tercet.training.cluster import slurm_step_address, slurm_step_port
 
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"):
             _number(environment, name, 0, SLURM_IDS)
-        host = host or (step_address(environment) if "SLURM_STEP_NODELIST" in environment else None)
-        port = port or step_port(environment)
+        host = host or (slurm_step_address(environment) if "SLURM_STEP_NODELIST" in environment else None)
+        port = port or slurm_step_port(environment)
     return None if host is None or port is None else f"{host}:{port}"
 
 

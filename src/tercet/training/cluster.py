@@ -26,11 +26,11 @@ class SlurmStep(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        return step_address(os.environ)
+        return slurm_step_address(os.environ)
 
     @property
     def main_port(self) -> int:
-        return step_port(os.environ)
+        return slurm_step_port(os.environ)
 
     @staticmethod
     def detect() -> bool:
@@ -56,13 +56,13 @@ class SlurmStep(ClusterEnvironment):
         return int(os.environ["SLURM_NODEID"])
 
 
-def step_address(environment: Mapping[str, str]) -> str:
+def slurm_step_address(environment: Mapping[str, str]) -> str:
     """Where the tasks of a job's step meet: MASTER_ADDR, or the step's first node."""
     given = environment.get("MASTER_ADDR")
     return given or SLURMEnvironment.resolve_root_node_address(environment["SLURM_STEP_NODELIST"])
 
 
-def step_port(environment: Mapping[str, str]) -> int:
+def slurm_step_port(environment: Mapping[str, str]) -> int:
     """MASTER_PORT, or one that all tasks of the step come to."""
     if given := environment.get("MASTER_PORT"):
         return int(given)

@@ -112,8 +112,7 @@ class TrainingModule(pl.LightningModule):
         total = self.task.plan.planned_at(step)
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=total)
         set_rates(optimizer, self.base_rates, factor)
-        targets = torch.stack([count_targets(batch.targets) for batch in batches]).sum()
-        targets = self._over_all_devices(targets).clamp(min=1)
+        targets = self.reduction.sum([count_targets(batch.targets) for batch in batches]).clamp(min=1)
         losses, first = list[Tensor](), self.spec.data_parallel_rank(self.global_rank) * len(batches)
         for place, batch in enumerate(batches):
             torch.manual_seed(step_seed(self.spec.seed, step, micro_batch=first + place))
@@ -155,11 +154,6 @@ class TrainingModule(pl.LightningModule):
             if bad := int((~torch.isfinite(tensor)).sum()):
                 return f": {name} has {bad} bad values"
         return ""
-
-    def _over_all_devices(self, value: Tensor) -> Tensor:
-        if self.spec.data_parallel_size == 1:  # whoever shares the model counts the same rows
-            return value
-        return cast(Tensor, self.trainer.strategy.reduce(value.to(self.device), reduce_op="sum"))
 
 
 def step_seed(seed: int, step: int, micro_batch: int) -> int:

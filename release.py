@@ -83,9 +83,7 @@ def main() -> int:
     lines = "".join(f"{digest}  {name}\n" for name, digest in hashes.items())
     (dist / "SHA256SUMS").write_text(lines)
     print(lines, end="")
-    answers = [
-        audit(ROOT / name) for name in ("requirements.lock", "requirements-build.lock", "requirements-torch.lock")
-    ]
+    answers = [audit(ROOT / f"requirements{name}.lock") for name in ("", "-dev", "-build", "-torch")]
     for line, _ in answers:
         print(line)
     return 1 if any(faulty for _, faulty in answers) else 0

@@ -25,6 +25,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is exhaustive is slow, for who asks for fast tests alone."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def seed() -> Iterator[int]:
     """The global generator starts anew in each test and is handed back as it was."""

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PRINTED = re.compile(r"```python\n(.*?)```(?:\n\n```output\n(.*?)```)?", re.DOTALL)
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 
@@ -108,6 +109,21 @@ def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pyte
     subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, check=True)
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "learn").glob("[0-9]-*.md")), ids=lambda page: page.name)
+def test_python_in_the_chapters_prints_what_stands_there(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Exercises' answers too, which assert what they say."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    assert len(re.findall(r"^<details", text, re.MULTILINE)) >= 3
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in PRINTED.finditer(text):
+        lines = "\n" * text.count("\n", 0, block.start(1))  # an error's line is then the page's
+        exec(compile(lines + block[1], page.name, "exec"), names)
+        assert capsys.readouterr().out == (block[2] or ""), f"after line {lines.count(chr(10))} of {page.name}"
+
+
 def links(page: Path) -> list[tuple[Path, str]]:
     """The file and the anchor of every link that leads to no other site."""
     found = (a or b for a, b in LINK.findall(CODE.sub("", page.read_text())))
@@ -173,6 +189,6 @@ def test_the_api_reference_has_every_exported_name() -> None:
             assert wrong == []
 
 
-def test_the_navigation_has_three_doors() -> None:
+def test_the_navigation_has_four_doors() -> None:
     titles = [title for section in api_pages().navigation() for title in section]
-    assert titles == ["Tercet", "Use it", "Understand it", "Extend it", "API reference"]
+    assert titles == ["Tercet", "Learn it", "Use it", "Understand it", "Extend it", "API reference"]

@@ -19,6 +19,8 @@
     tercet.convert("runs/mine", "mine-for-transformers", to="hf")
     print(tercet.verify("runs/mine").damaged)
     print(tercet.doctor().kernel_reason)
+    tercet.watch("runs/mine", "runs/other")
+    print(tercet.report("runs/mine", "mine.html"))
     print(tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4).time)
 
 The parts they are made of are in `tercet.nn` and `tercet.models`, recipes and their keys in docs/settings.md.
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
     from tercet.api import train as train
     from tercet.checkpoint import convert as convert
     from tercet.checkpoint import verify as verify
+    from tercet.dashboard import watch as watch
     from tercet.diagnosis import doctor as doctor
+    from tercet.reports import report as report
     from tercet.run import Run as Run
     from tercet.serve.engine import Engine as Engine
     from tercet.training.compare_runs import compare as compare

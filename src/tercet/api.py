@@ -1,6 +1,7 @@
 """`train` and `load`: from a recipe, or a folder, to a `Run`; `plan`: what a recipe needs, before."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,14 @@ def train(
     restart: bool = False,
     from_weights: bool = False,
     exact: bool = False,
+    page: bool = False,
     quiet: bool = False,
 ) -> Run:
     """Train as the recipe says, as `tercet train` does.
 
     Args:
-        recipe: a packaged recipe's name, a YAML file's path, or the folder of a run that is to go on.
+        recipe: a packaged recipe's name, a YAML file's path, the folder of a run that is to go on, or a file or folder
+            of data, which a packaged recipe is chosen for.
         data: a file, folder or named dataset in place of the recipe's, where it trains a language model.
         source, target: the same where it trains a translator: two files, line by line; or, without target, one
             .tsv, .csv or .jsonl file of pairs or a named dataset.
@@ -47,10 +50,12 @@ def train(
         restart: delete the run that is there, and begin anew.
         from_weights: go on from the last model's weights, where every checkpoint of the run is lost.
         exact: go on only where the end is an unbroken run's to the last bit.
+        page: show it on a page meanwhile, whose address is printed on stderr; see `watch`.
 
     Raises:
         UserError: where recipe, data or settings do not fit, or another process trains there.
     """
+    from tercet.dashboard import page_beside
     from tercet.training import train as run_recipe
     from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
 
@@ -61,11 +66,12 @@ def train(
     )  # fmt: skip
     folder = choose_folder(recipe, None if out is None else Path(out))
     own = find_run(recipe) is not None
-    made = recipe_with(recipe, changes, out=folder, **paths)
-    trained = run_recipe(
-        made, folder, own=own, more=more, until=until, quiet=quiet, restart=restart, from_weights=from_weights,
-        exact=exact,
-    )  # fmt: skip
+    made = recipe_with(recipe, changes, out=folder, quiet=quiet, **paths)
+    with page_beside(folder) if page else nullcontext():
+        trained = run_recipe(
+            made, folder, own=own, more=more, until=until, quiet=quiet, restart=restart, from_weights=from_weights,
+            exact=exact,
+        )  # fmt: skip
     return load(trained)
 
 

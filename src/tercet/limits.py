@@ -25,6 +25,13 @@ YAML_DEPTH = 32  # mappings in mappings; a recipe has 5
 YAML_NODES = 10_000  # keys and values; a recipe has 200
 NUMBER_CHARACTERS = 100  # of a number, a switch or a null
 
+# A run's folder, as its page reads it.
+METRICS_BYTES = 1 << 30  # of a metrics.csv: some 10 million logged steps
+METRICS_COLUMNS = 100
+RECIPE_CHARACTERS = 2000  # of a value that is shown
+SAMPLE_BYTES = 1 << 20  # of a samples/step-000250.txt
+WATCHED_RUNS = 16  # on one page; more cannot be told apart
+
 # Data: files of text, and how much of a model is asked for in one go.
 FILE_BYTES = 1 << 40  # /proc/kcore claims 128 times as much
 UNPACKED_BYTES = 4 << 20  # a packed file may always become so much text,

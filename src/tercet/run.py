@@ -1,27 +1,30 @@
 """A trained model from Python: what the command line's verbs do, as methods."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 import torch
 
-from tercet.checkpoint import Card, Trained
 from tercet.data.batching import BATCH_TOKENS
-from tercet.generation import Beam, Draft, Lookup, Sampling, Translation
+from tercet.generation import Beam, Completion, Draft, Lookup, Sampling, Translation
 from tercet.generation.specs import BeamOptions, SamplingOptions
-from tercet.models import AnyModel, Edit
+from tercet.models import Edit
 from tercet.nn.linear import WeightDtype, quantize
 from tercet.nn.specs import Pooling
+from tercet.plots.run_view import RunView
 from tercet.serve.serve_options import ServeOptions
-from tercet.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from tercet.encoding import Classified, Filled, MultiLabelled, Neighbours, Regressed, Tagged
     from tercet.evaluate import EvaluationOptions, Scores
+    from tercet.generation import ChatModel
     from tercet.inspect import Recording
+
+ROWS = 64  # texts that are written at once; what one becomes does not depend on the others
 
 
 class TranslationOptions(BeamOptions, total=False):
@@ -32,27 +35,17 @@ class TranslationOptions(BeamOptions, total=False):
     batch_tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class CompletionOptions(SamplingOptions, total=False):
+    """The keywords of `Run.completions`, but for `samples`."""
+
+    draft: "Run | None"
+    lookup: bool | int
+    draft_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Run(RunView):
     """A trained model with its tokenizer, and the folder that it came from."""
-
-    trained: Trained
-
-    @property
-    def model(self) -> AnyModel:
-        return self.trained.model
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.trained.tokenizer
-
-    @property
-    def card(self) -> Card:
-        return self.trained.card
-
-    @property
-    def folder(self) -> Path:
-        return self.trained.folder
 
     def to(self, device: str | torch.device) -> "Run":
         """The same run, its model moved to `device`."""
@@ -64,22 +57,37 @@ class Run:
         quantize(self.model, narrow)
         return self
 
-    def generate(
+    @overload
+    def generate(self, prompts: str = "", **options: Unpack[CompletionOptions]) -> str: ...
+
+    @overload
+    def generate(self, prompts: list[str], **options: Unpack[CompletionOptions]) -> list[str]: ...
+
+    def generate(self, prompts: str | list[str] = "", **options: Unpack[CompletionOptions]) -> str | list[str]:
+        """What a language model writes after a prompt, or after each in a list; the keywords are those of
+        `completions`."""
+        texts = [samples[0].text for samples in self.completions(prompts, **options)]
+        return texts[0] if isinstance(prompts, str) else texts
+
+    def completions(
         self,
-        prompt: str = "",
+        prompts: str | Sequence[str],
         *,
+        samples: int = 1,
         draft: "Run | None" = None,
         lookup: bool | int = False,
         draft_tokens: int | None = None,
         **sampling: Unpack[SamplingOptions],
-    ) -> str:
-        """What a language model writes after `prompt`; the other keywords are those of `Sampling`.
+    ) -> list[list[Completion]]:
+        """For each prompt what a language model writes after it, with the probability of each token and why it ended.
 
         Args:
+            samples: so many texts for each prompt, with seeds one apart.
             draft: a smaller model with the same tokenizer that guesses tokens; this one reads them at once, and keeps
                 those that leave its own distribution as it is.
             lookup: guess what followed the last tokens, so many, when they last stood in the text; True for 3.
             draft_tokens: how many to guess at most.
+            sampling: the settings of `Sampling`.
 
         Raises:
             UserError: for a draft with another tokenizer.
@@ -87,8 +95,13 @@ class Run:
         from tercet.generation import generate
 
         guesses = self._guesses(draft, lookup, draft_tokens)
-        model = self.trained.require("generate").model
-        return generate(model, self.tokenizer, [prompt], Sampling(**sampling), guesses=guesses)[0].text
+        model, settings = self.trained.require("generate").model, Sampling(**sampling)
+        every = [prompts] if isinstance(prompts, str) else prompts
+        found = list[Completion]()
+        for first in range(0, len(every), at_once := max(1, ROWS // max(1, samples))):
+            batch = every[first : first + at_once]
+            found += generate(model, self.tokenizer, batch, settings, samples=samples, guesses=guesses)
+        return [found[n * samples : (n + 1) * samples] for n in range(len(every))]
 
     def stream(
         self,
@@ -99,26 +112,41 @@ class Run:
         draft_tokens: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Iterator[str]:
-        """The text of `generate`, piece by piece as it is written."""
+        """The text of `generate`, piece by piece as it is written; the keywords are those of `completions`."""
         from tercet.generation import stream_text
 
         guesses = self._guesses(draft, lookup, draft_tokens)
         model = self.trained.require("generate").model
         return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), guesses=guesses)
 
-    def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
-        from tercet.generation import draft_for
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]) -> str:
+        """What a chat model answers to the last message; the keywords are the settings of `Sampling`.
 
-        tokens = {} if draft_tokens is None else {"tokens": draft_tokens}
-        if draft is not None and lookup is not False:
-            raise ValueError("draft and lookup both guess what comes next; give one of them")
-        if draft is not None:
-            return draft_for(self.tokenizer, draft.trained.require("generate").model, draft.tokenizer, **tokens)
-        if lookup is not False:
-            return Lookup(**({} if lookup is True else {"ngram": lookup}), **tokens)
-        if tokens:
-            raise ValueError(f"draft_tokens={draft_tokens} is for a draft or a lookup; give one of them")
-        return None
+        Args:
+            messages: {"role": ..., "content": ...} each, of "system", "user" and "assistant"; or the user's first.
+        """
+        return "".join(self.stream_chat(messages, **sampling))
+
+    def stream_chat(
+        self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]
+    ) -> Iterator[str]:
+        """The text of `chat`, piece by piece as it is written."""
+        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return iter(self._chat_model.ask(conversation, sampling)[1])
+
+    @cached_property
+    def _chat_model(self) -> "ChatModel":
+        from tercet.generation import ChatModel
+        from tercet.tokens.chat_template import ChatTemplate
+
+        trained, tokenizer = self.trained.require("generate"), self.tokenizer
+        return ChatModel(trained.model, tokenizer, ChatTemplate(trained.require_chat_template(), tokenizer))
+
+    def _guesses(self, draft: "Run | None", lookup: bool | int, draft_tokens: int | None) -> Draft | Lookup | None:
+        from tercet.generation import choose_guesses
+
+        other = None if draft is None else (draft.trained.require("generate").model, draft.tokenizer)
+        return choose_guesses(self.tokenizer, other, lookup, draft_tokens)
 
     @overload
     def translate(self, texts: str, **options: Unpack[TranslationOptions]) -> str: ...
@@ -343,6 +371,13 @@ class Run:
         from tercet.explorer import explore
 
         explore(self.trained, prompt, target=target, export=export, host=host, port=port, browse=open)
+
+    def report(self, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
+        """Write the training as one page that opens without a network, and return its path: `tercet.report`, which says
+        what the arguments are, and takes runs that have saved no model yet."""
+        from tercet.reports.write import report_trained
+
+        return report_trained(self.trained, out, evaluate=evaluate)
 
     def serve(self, *beside: "Run", **options: Unpack[ServeOptions]) -> None:
         """Answer over HTTP with this model, and those beside it, until a signal ends it; each is called as its folder.

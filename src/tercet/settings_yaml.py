@@ -91,7 +91,7 @@ def parse_value(text: str, *, name: str) -> Any:
 
 
 def write_yaml(spec: Any) -> str:
-    return yaml.safe_dump(to_plain(spec), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(_unmark(to_plain(spec)), sort_keys=False, allow_unicode=True)
 
 
 def _problem(error: yaml.YAMLError) -> str:
@@ -108,7 +108,7 @@ def _load(text: str) -> Any:
 
 
 def _unmark(data: Any) -> Any:
-    """Keys of the command line are in no file."""
+    """Keys that know no line: those of the command line are in no file, and what is written has lines of its own."""
     if isinstance(data, dict):
         return {str(key): _unmark(value) for key, value in data.items()}
     return [_unmark(item) for item in data] if isinstance(data, list) else data

@@ -81,7 +81,7 @@ Name = Annotated[str, Len(1, 4096)]
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def spec(cls: type[Class]) -> type[Class]:
     """A frozen dataclass with keywords alone, which refuses with a ValueError what is outside of its ranges, before its
-    `__post_init__` looks at what must fit together."""
+    `__post_init__` looks at what must fit together. It is written as what differs from its defaults."""
     check_together = getattr(cls, "__post_init__", None)
 
     def check(self: Any) -> None:
@@ -90,8 +90,22 @@ def spec(cls: type[Class]) -> type[Class]:
         if check_together is not None:
             check_together(self)
 
-    setattr(cls, "__post_init__", check)  # noqa: B010 - a type has no such attribute, says the type checker
-    return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    made = {"__post_init__": check, "__settings__": True, "__repr__": _summary, "_repr_html_": _table}
+    for name, value in made.items():  # which a type has not, says the type checker
+        setattr(cls, name, value)
+    return dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+
+
+def _summary(self: Any) -> str:
+    from tercet.notebook import summarise  # when one is shown, which few are
+
+    return summarise(self)
+
+
+def _table(self: Any) -> str:
+    from tercet.notebook import settings_table
+
+    return settings_table(self)
 
 
 def check_problem_type(problem_type: ProblemType, over: str) -> None:
@@ -114,13 +128,21 @@ def check_range(name: str, value: Any, annotation: Any) -> None:
     Raises:
         ValueError: with name, value and range.
     """
-    nullable = type(None) in get_args(annotation)
-    if (value is None and nullable) or dataclasses.is_dataclass(value):
+    nullable, words = type(None) in get_args(annotation), tuple(literal_choices(annotation))
+    if (value is None and nullable) or dataclasses.is_dataclass(value) or (isinstance(value, str) and value in words):
         return
+    others = "".join(f", or {word}" for word in (*words, *(["null"] if nullable else [])))
     for item in value if isinstance(value, tuple) else (value,):
         for bounds in find_bounds(annotation):
             if not is_within(item, bounds):
-                raise ValueError(f"{name}={show(item)} must {describe(bounds)}{', or null' if nullable else ''}")
+                raise ValueError(f"{name}={show(item)} must {describe(bounds)}{others}")
+
+
+def literal_choices(annotation: Any) -> Iterator[str]:
+    """What may stand in a number's place: the members of `Literal` in `X | Literal[...]`."""
+    for member in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ():
+        if get_origin(member) is Literal:
+            yield from get_args(member)
 
 
 def find_bounds(annotation: Any) -> Iterator[Interval | Len]:

@@ -124,7 +124,10 @@ TRAINED = ("gpt-char", "bert", "translation")
 DECODED = ("greedy-1", "greedy-8")
 
 
-@pytest.mark.parametrize("name", [*TRAINED, *DECODED, "tokenising", "loading"])
+@pytest.mark.parametrize(
+    "name",
+    [*TRAINED, "greedy-1", pytest.param("greedy-8", marks=pytest.mark.exhaustive), "tokenising", "loading"],
+)
 def test_rows_run_at_tiny_sizes_and_who_holds_our_weights_answers_as_we_do(tmp_path: Path, name: str) -> None:
     said: list[str] = []
     result = measured(ROWS[name], tiny(tmp_path), say=said.append)
@@ -364,7 +367,7 @@ def test_peak_memory_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest
     assert "no peak memory of nobody" in said[0]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_starts_are_timed(tmp_path: Path) -> None:
     for name in ("start-up-help", "start-up-import", "start-up-token"):
         result = measured(ROWS[name], tiny(tmp_path), say=silent)

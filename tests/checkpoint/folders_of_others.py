@@ -12,10 +12,17 @@ from torch import Tensor
 
 from tercet.models import DecoderOnly, EncoderDecoder
 
+SLOW = 6  # configurations: each kind of position comes once
 
-def seeds(n: int, *, fast: int) -> list[Any]:
-    """So many random configurations, of which the first `fast` are tried at every turn."""
-    return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= fast else []) for seed in range(n)]
+
+def seeds(n: int, *, fast: int, slow: int = SLOW) -> list[Any]:
+    """So many random configurations, of which the first `fast` are tried at every turn, and the first `slow` by all
+    tests but the exhaustive ones."""
+
+    def marks(seed: int) -> list[pytest.MarkDecorator]:
+        return [pytest.mark.exhaustive] if seed >= slow else [pytest.mark.slow] if seed >= fast else []
+
+    return [pytest.param(seed, marks=marks(seed)) for seed in range(n)]
 
 
 def shaken(model: Any, seed: int, *, by: float = 0.15) -> Any:

@@ -75,7 +75,7 @@ def test_weights_of_half_the_bits_are_read_as_they_are(name: str, dtype: torch.d
     assert distance(FAMILIES[name], 4, tmp_path, dtype=dtype).read < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Printed rather than held: the bounds are above."""
     lines = ["| family | logits in | logits out | written as | the same eight tokens |", "|---|---|---|---|---|"]

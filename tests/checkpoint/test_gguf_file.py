@@ -241,7 +241,9 @@ def opens_or_is_refused(data: bytes, path: Path) -> bool:
     return model is not None
 
 
-@pytest.mark.parametrize("n", [pytest.param(50, id="some"), pytest.param(3000, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n", [pytest.param(50, id="some"), pytest.param(3000, id="many", marks=pytest.mark.exhaustive)]
+)
 def test_flipped_bytes_are_refused_or_a_whole_model(n: int, files: list[bytes], tmp_path: Path) -> None:
     ends: list[int] = []
     for data in files:
@@ -260,7 +262,9 @@ def test_flipped_bytes_are_refused_or_a_whole_model(n: int, files: list[bytes], 
     check()
 
 
-@pytest.mark.parametrize("n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.exhaustive)]
+)
 def test_a_file_that_is_cut_short_or_has_holes_is_refused(n: int, files: list[bytes], tmp_path: Path) -> None:
     @settings(FUZZ, max_examples=n)
     @given(which=st.integers(0, 1), start=st.integers(0, 10**6), length=st.integers(1, 40))
@@ -273,7 +277,9 @@ def test_a_file_that_is_cut_short_or_has_holes_is_refused(n: int, files: list[by
     check()
 
 
-@pytest.mark.parametrize("n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.exhaustive)]
+)
 def test_settings_of_any_value_are_refused_or_a_whole_model(n: int, files: list[bytes], tmp_path: Path) -> None:
     (tmp_path / "plain.gguf").write_bytes(files[0])
     plain = GgufFile(tmp_path / "plain.gguf")

@@ -173,7 +173,7 @@ def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> 
     ]
 
 
-@pytest.mark.parametrize("seed", seeds(20, fast=0))
+@pytest.mark.parametrize("seed", seeds(20, fast=0, slow=1))
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
 def test_scores_are_ours_at_any_shape(
     family: str, seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -360,8 +360,9 @@ def test_the_page_on_exporting_runs(
         assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["writing", "reading", "translating"])
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=pytest.mark.exhaustive) for family in ("writing", "reading", "translating")]
+)
 def test_every_kind_of_block_leaves(family: str, tmp_path: Path) -> None:
     told = StackSpec(
         d_model=16, n_layers=2, n_heads=2, d_ff=20, norm="layer_std", parallel=True, final_norm=False,

@@ -19,7 +19,7 @@ from tercet.config import UserError
 FLAGS = {
     "train": [
         "--data", "--source", "--target", "--validation-source", "--validation-target", "--encoding", "--out", "--set",
-        "--more", "--until", "--print-config", "--quiet",
+        "--more", "--until", "--print-config", "--page", "--quiet",
     ],
     "plan": [
         "--gpus", "--mfu", "--measured", "--here", "--price", "--data", "--source", "--target", "--pretrained", "--set",
@@ -28,6 +28,10 @@ FLAGS = {
     "generate": [
         "--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
         "--stop", "--num-samples", "--seed", "--draft", "--lookup", "--draft-tokens", "--device", "--json",
+    ],
+    "chat": [
+        "--system", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
+        "--stop", "--seed", "--json", "--quantize", "--device",
     ],
     "translate": [
         "--input", "--beam", "--n-best", "--length-penalty", "--alpha", "--coverage", "--max-ratio", "--max-extra",
@@ -57,12 +61,15 @@ FLAGS = {
     ],
     "plot": ["--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json"],
     "draw": ["positions", "schedules", "masks", "smoothing", "model", "attention"],
+    "completion": ["bash", "zsh", "fish"],
     "convert": ["--to", "--force"],
     "verify": ["FOLDER", "--json"],
     "doctor": ["RECIPE", "--set", "--data", "--autotune", "--timeout", "--json"],
     "recipes": ["NAME"],
     "data": ["--encoding", "--text-field", "--documents", "--dtype", "--recipe", "--tokenizer", "--max-len", "--json"],
     "demo": ["--out"],
+    "report": ["RUN", "--out", "--evaluate", "--device"],
+    "watch": ["RUN", "--port", "--open", "--text"],
 }  # fmt: skip
 
 
@@ -108,7 +115,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         ("trian demo", "unknown verb 'trian'; did you mean 'train'?"),
-        ("train", "the following arguments are required: RECIPE|RUN; see `tercet train --help`"),
+        ("train", "the following arguments are required: RECIPE|RUN|DATA; see `tercet train --help`"),
         ("train demo --quite", "unknown argument '--quite'; did you mean '--quiet'?"),
         ("train demo again", "unknown argument 'again'; see `tercet train --help`"),
         ("train dmo", "unknown recipe 'dmo'; did you mean 'demo'?"),
@@ -142,7 +149,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("generate run --top_p 2", "argument --top-p: 2.0 must be above 0 and at most 1"),
         ("generate run --top-k 0", "argument --top-k: 0 must be at least 1"),
         ("generate run --num-samples 0", "argument --num-samples: 0 must be at least 1"),
-        ("generate run --prompt FILE:none.txt", "--prompt FILE:none.txt: cannot read none.txt: No such file"),
+        ("generate run --prompt FILE:none.txt", "prompt FILE:none.txt: cannot read none.txt: No such file"),
         ("generate run --draft small --lookup", "--draft and --lookup both guess what comes next; give one of them"),
         ("generate run --draft-tokens 4", "--draft-tokens is for --draft or --lookup; add one of them"),
         ("generate run --lookup --draft-tokens 0", "argument --draft-tokens: 0 must be at least 1"),

@@ -140,7 +140,7 @@ def start(command: list[str]) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.0, 0.15])
+@pytest.mark.parametrize("delay", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.15])
 def test_killed_and_given_again_it_ends_with_the_same_table(
     whole: Path, text: Path, tmp_path: Path, delay: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,7 @@ def test_training_says_where_the_run_is_and_what_comes_next(run: Path, capsys: p
     out = capsys.readouterr().out
     loss = r"best validation loss \d\.\d{4} nats per token, at step 20, the last"
     assert re.match(rf"The run is in {re.escape(str(run))}; {loss}\.\nNext:", out)
-    assert all(f"tercet {verb} {run}\n" in out for verb in ("generate", "evaluate", "inspect"))
+    assert f"  tercet generate {run} is\n  tercet evaluate {run}\n  tercet inspect {run}\n" in out
 
 
 def test_a_stream_is_the_text_that_json_gives(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_without_a_prompt_it_says_where_it_begins(
 ) -> None:
     few = ["--max-new-tokens", "5"]
     assert main(["generate", str(run), *few]) == 0
-    assert capsys.readouterr().err == "tercet: no --prompt: writing what comes after '<eos>', where a text begins\n"
+    assert capsys.readouterr().err == "tercet: no prompt: writing what comes after '<eos>', where a text begins\n"
     trained = load_model(run)
     names = "".join(sorted(set("0123456789 isabc"), reverse=True))  # no end of a text, no new line
     tokenizer = Tokenizer.train(Characters(alphabet=names, eos=False), [])
@@ -155,7 +155,7 @@ def test_without_a_prompt_it_says_where_it_begins(
     )
     assert main(["generate", str(tmp_path / "without"), *few, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err == "tercet: no --prompt: writing what comes after ' ', where a text begins\n"
+    assert err == "tercet: no prompt: writing what comes after ' ', where a text begins\n"
     assert json.loads(out)["prompt"] == ""
     assert json.loads(out)["text"] == tercet.load(tmp_path / "without").generate(max_new_tokens=5)
 

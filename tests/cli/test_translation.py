@@ -99,7 +99,7 @@ def test_training_says_how_good_it_is_and_what_comes_next(run: Path) -> None:
     out = summary(run)
     loss = r"best validation loss \d\.\d{4} nats per token, BLEU \d+\.\d\d \(greedy, cased, detokenised\)"
     assert re.match(rf"The run is in {re.escape(str(run))}; {loss}, at step 100, the last\.\nNext:\n", out)
-    assert f"  tercet translate {run} < in.txt > out.txt\n  tercet evaluate {run}\n  tercet inspect {run}" in out
+    assert re.search(rf"  tercet translate {run} '[^']+'\n  tercet evaluate {run}\n  tercet inspect {run}", out)
 
 
 def test_the_same_command_again_trains_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,6 +141,7 @@ def test_a_cut_cable_ends_both_sides(cluster: Cluster, whole: Path) -> None:
     cluster.assert_goes_on(whole)
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_is_stopped_for_ever_ends_the_others(cluster: Cluster, whole: Path) -> None:
     cluster.start(**LONG, rank_timeout=TIMEOUT)
     cluster.wait_for_checkpoint()
@@ -150,6 +151,7 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_others(cluster: Cluster, whole
     cluster.assert_goes_on(whole)
 
 
+@pytest.mark.exhaustive
 def test_a_killed_rank_ends_the_one_on_the_other_host(cluster: Cluster, whole: Path) -> None:
     """At once: its kernel says so."""
     cluster.start(**LONG)
@@ -175,6 +177,7 @@ os.replace = replace
 """
 
 
+@pytest.mark.exhaustive
 def test_both_are_killed_while_the_checkpoint_is_written(cluster: Cluster, whole: Path) -> None:
     """Rank 0 hangs before it gives the third one its name, in longer than the others' patience: nobody is lost."""
     hook = cluster.folder / "sitecustomize.py"

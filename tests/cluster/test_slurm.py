@@ -47,7 +47,12 @@ def by_its_time(slurm: SlurmCluster, job: str) -> None:
     ("end", "place", "words"),
     [
         (by_preemption, ("--nodes=1", "--ntasks-per-node=2"), "DUE TO PREEMPTION"),
-        (by_its_time, ("--nodes=2", "--ntasks-per-node=1"), "ended by SIGTERM: job {} is queued again"),
+        pytest.param(
+            by_its_time,
+            ("--nodes=2", "--ntasks-per-node=1"),
+            "ended by SIGTERM: job {} is queued again",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(

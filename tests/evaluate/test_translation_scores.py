@@ -131,6 +131,11 @@ def test_sacrebleu_says_nothing_of_its_own(caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
 
 
+def test_some_resamples_have_no_character_right() -> None:
+    scores = score_translations(["", "", "ab", "cd ab"], ["ab cd"] * 4)
+    assert 0 <= scores.chrf_interval[0] < scores.chrf < scores.chrf_interval[1]
+
+
 def test_nothing_written_at_all() -> None:
     scores = score_translations([""] * 3, ["ein Hund", "zwei", "drei"])
     assert (scores.bleu, scores.chrf, scores.exact) == (0, 0, 0)

@@ -96,6 +96,13 @@ class Tab:
         assert self.elsewhere == []
         assert self.problems == []
 
+    def assert_accessible(self) -> None:
+        """By all rules of axe, as the page stands."""
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+        found = axe.run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        faults = [f"{fault['id']}: {node['html'][:200]}" for fault in found for node in fault["nodes"]]
+        assert not faults, "\n".join(faults)
+
 
 # What is busy says so; a change draws in the next frame, and may ask for more in the one after.
 DRAWN = """async () => {
@@ -151,15 +158,20 @@ def watch(made: Tab, *, files: bool = False) -> None:
     page.on("request", lambda request: made.requests.append(request.url))
 
 
+def served(answers: Answers) -> contextlib.AbstractContextManager[str]:
+    """The address of a model's page while it is served."""
+    return served_application(application(answers))
+
+
 @contextlib.contextmanager
-def served(answers: Answers) -> Generator[str]:
-    """The address of the page while it is served, in a thread of its own."""
+def served_application(app: Any) -> Generator[str]:
+    """The address of a page while it is served, in a thread of its own."""
     import uvicorn
 
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        config = uvicorn.Config(application(answers), log_level="critical", ws="none", lifespan="off")
+        config = uvicorn.Config(app, log_level="critical", ws="none", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

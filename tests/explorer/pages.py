@@ -52,7 +52,11 @@ FAMILIES: dict[str, Callable[[], Answers]] = {
     "translator, 3 + 6": lambda: translator("3 + 6"),
 }
 VIEWS = ("flow", "maps", "lens", "heads", "beams")
-every_family = pytest.mark.parametrize("family", FAMILIES)
+ALIKE = ("gpt, modern", "translator, 3 + 6")  # in what the page does for them to one that is always looked at
+every_family = pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=pytest.mark.exhaustive if family in ALIKE else ()) for family in FAMILIES],
+)
 
 
 def number(text: str) -> float:
@@ -129,7 +133,7 @@ def seen_now(tab: Tab) -> dict[str, Any]:
         "chips": chips(tab),
         "candidates": candidates(tab),
         "view": tab.page.locator("[role=tab][aria-selected=true]").text_content(),
-        "open": tab.page.locator(".block h3").all_text_contents(),
+        "open": tab.page.locator(".block h2").all_text_contents(),
         "head": tab.page.locator(".which-head [aria-pressed=true]").all_text_contents(),
         "edits": tab.page.locator(".edits .chip").all_text_contents(),
     }

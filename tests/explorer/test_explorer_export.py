@@ -156,7 +156,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_command_needs_no_web_framework(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("tercet.explorer.server", "tercet.web.server"):
+    for name in ("tercet.explorer.server", "tercet.web.page_server", "tercet.web.server"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in ("starlette", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -22,7 +22,8 @@ from tercet.checkpoint import Card, save_model
 from tercet.config import UserError
 from tercet.explorer import Answers, Query
 from tercet.explorer.page_files import page_files
-from tercet.explorer.server import MAX_BODY_BYTES, application, serve
+from tercet.explorer.server import application, serve
+from tercet.web.page_server import MAX_BODY_BYTES
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def written_plainly(
                 ended.append((ids, formula(beam, float(total), len(ids))))
         live = following[: beam.size]
         best = sorted((score for _, score in ended), reverse=True)
-        if len(ended) >= beam.size and live and formula(beam, float(live[0][1]), written) <= best[beam.n_best - 1]:
+        if len(ended) >= beam.size and live and formula(beam, float(live[0][1]), written) <= best[0]:
             live = []
         if not live:
             break
@@ -255,6 +255,17 @@ def test_lists_are_real_sorted_without_twins_and_begin_with_shorter_lists(penalt
     for n_best in range(1, 6):
         fewer = search(replace(beam, n_best=n_best), max_new_tokens=5)
         assert fewer == [hypotheses[:n_best] for hypotheses in longest]
+
+
+def test_the_first_of_five_is_the_first_of_one() -> None:
+    """Also where a hypothesis rises after as many have ended as the beam is wide."""
+    for seed in range(60):
+        model = ToyTranslator(random_source_rule(7, MAX_LEN, seed=seed, scale=1.5), MAX_LEN, 7)
+        five, one = (
+            beam_search(model, [[1]], Beam(size=5, n_best=n), eos_id=EOS, sources=[[2, 3]], max_new_tokens=12)[0]
+            for n in (5, 1)
+        )
+        assert five[:1] == one
 
 
 @settings(deadline=None, max_examples=40)

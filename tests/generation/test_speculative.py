@@ -232,7 +232,7 @@ def test_real_models_write_the_same_with_guesses(position: Position, prompts: li
     same_with_guesses(position, prompts, data)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("position", POSITIONS, ids=repr)
 @settings(max_examples=25)
 @given(prompts=prompts, data=st.data())

@@ -3,12 +3,17 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
+def exhaustive(*kinds: str) -> list[Any]:
+    return [pytest.param(kind, marks=pytest.mark.exhaustive) for kind in kinds]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["rotary", "learned", "alibi", "relative_bias"])
+@pytest.mark.parametrize("kind", ["rotary", *exhaustive("learned", "alibi"), "relative_bias"])
 def test_each_pass_is_one_graph_and_stays_one(kind: str) -> None:
     run("traced.py", kind)
 
@@ -20,7 +25,7 @@ def test_so_it_is_for_an_encoder_whose_masked_rows_alone_are_scored(kind: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sinusoidal", "rotary", "alibi", "relative_bias"])
+@pytest.mark.parametrize("kind", ["sinusoidal", *exhaustive("rotary", "alibi", "relative_bias")])
 def test_so_it_is_for_a_translator_whose_rows_spread_and_go(kind: str) -> None:
     run("traced_translator.py", kind)
 

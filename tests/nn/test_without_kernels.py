@@ -16,7 +16,8 @@ NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py"}
 def test_with_the_kernel_room_deleted_the_parts_pass_their_tests(tmp_path: Path) -> None:
     package = tmp_path / "tercet"
     shutil.copytree(ROOT / "src/tercet/nn", package / "nn", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("spec.py", "limits.py", "messages.py", "lazy_exports.py"):  # of which specs are made, and rooms
+    # Of which specs are made and shown, and rooms.
+    for name in ("spec.py", "limits.py", "messages.py", "notebook.py", "lazy_exports.py"):
         shutil.copy(ROOT / "src/tercet" / name, package)
     (package / "__init__.py").write_text("")
     tests = [str(path) for path in sorted((ROOT / "tests/nn").glob("test_*.py")) if path.name not in NEEDS_MODELS]

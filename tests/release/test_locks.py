@@ -6,10 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {path.name: path for path in ROOT.glob("requirements*.lock")}
@@ -40,11 +43,37 @@ def test_the_locks_are_those_that_are_installed() -> None:
     assert {*re.findall(r"\$\(LOCKED\) -r (\S+)", makefile)} == set(HASHED)
     pins = {pin for name in HASHED for pin in requirements(LOCKS[name])}
     assert {"numpy", "hatchling", "mkdocs", "cyclonedx-bom"} <= {pin.partition("==")[0] for pin in pins}
-    together = [
-        pin.partition("==") for name in ("", "-build") for pin in requirements(ROOT / f"requirements{name}.lock")
-    ]
+    locks = [ROOT / f"requirements{name}.lock" for name in ("", "-dev", "-build")]
+    together = [pin.partition("==") for lock in locks for pin in requirements(lock)]
     versions = {(package, version) for package, _, version in together}  # in one environment
     assert len(versions) == len({package for package, _ in versions})
+
+
+def needed(requirement: str, found: set[str]) -> None:
+    """Into `found`: the package's name, and of all that it needs on any system, with its extras."""
+    asked = Requirement(requirement)
+    key = f"{canonicalize_name(asked.name)}{sorted(asked.extras)}"
+    if key in found:
+        return
+    found.add(key)
+    for other in metadata.requires(asked.name) or ():
+        marker = Requirement(other).marker
+        places = [
+            {"extra": extra, "sys_platform": system, "platform_system": name}
+            for extra in ("", *asked.extras)
+            for system, name in (("linux", "Linux"), ("darwin", "Darwin"), ("win32", "Windows"))
+        ]
+        if marker is None or any(marker.evaluate(place) for place in places):
+            needed(other.partition(";")[0], found)
+
+
+def test_what_it_takes_to_run_is_in_its_lock_and_nothing_else() -> None:
+    found: set[str] = set()
+    needed("tercet[explore]", found)
+    names = {name.partition("[")[0] for name in found} - {"tercet", "torch"}
+    names = {name for name in names if not name.startswith(("nvidia-", "cuda-", "triton"))}  # of a GPU's build
+    locked = {canonicalize_name(pin.partition("==")[0]) for pin in requirements(ROOT / "requirements.lock")}
+    assert names == locked
 
 
 def test_nothing_comes_in_besides_the_locks() -> None:

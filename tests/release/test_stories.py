@@ -118,6 +118,7 @@ def test_a_table_of_texts(installed: Path, tmp_path: Path) -> None:
 LABELS_FEW = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24")
 
 
+@pytest.mark.exhaustive
 def test_several_labels(installed: Path, tmp_path: Path) -> None:
     topics = {"sea": "a ship at sea", "rain": "rain all day", "tea": "a cup of tea"}
     draw = random.Random(1)
@@ -178,6 +179,7 @@ def ask(installed: Path, folder: Path, serve: str, route: str, question: dict[st
             return json.load(response)
 
 
+@pytest.mark.exhaustive
 def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: Path) -> None:
     smollm2(installed, tmp_path)
     (tmp_path / "mine.txt").write_text("".join(f"It was the {n}th day of the {n % 7}th month.\n" for n in range(400)))

@@ -162,8 +162,8 @@ def test_what_there_is_not(asking: TestClient) -> None:
     error = refused(asking.post(COMPLETE, json={"model": "../etc/passwd", "prompt": "a"}), 404)
     assert "known: bert, chat, gpt, texts, translator" in error["message"]
     assert "known: bert, chat" in refused(asking.get("/v1/models/nothing-like-it"), 404)["message"]
-    for path in ("/nothing", "/v1", "/v1/models/a/b", "/v1/completions/", "/docs", "/redoc", "/..%2f..%2fetc"):
-        assert "there is /, /health" in refused(asking.get(path), 404)["message"]
+    for path in ("/nothing", "/v1", "/v1/models/a/b", "/v1/completions/", "/docs/", "/redoc", "/..%2f..%2fetc"):
+        assert "there is /, /docs, /health" in refused(asking.get(path), 404)["message"]
 
 
 def test_other_methods(asking: TestClient) -> None:
@@ -266,11 +266,9 @@ def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClie
         assert other.options(COMPLETE, headers={**preflight, "Origin": "https://b.example"}).status_code == 400
 
 
-def test_the_page_loads_nothing(asking: TestClient) -> None:
-    page = asking.get("/")
-    assert "default-src 'none'" in page.headers["content-security-policy"]
+def test_every_answer_tells_browsers_to_keep_to_it(asking: TestClient) -> None:
     for answer in (
-        page,
+        asking.get("/"),
         asking.get("/v1/models"),
         asking.get("/no"),
         asking.get("/", headers={"Host": "evil.example"}),
@@ -278,9 +276,6 @@ def test_the_page_loads_nothing(asking: TestClient) -> None:
         assert set(SECURITY_HEADERS) <= set(answer.headers)
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-    assert not any(word in page.text for word in ("<script", "src=", "http://", "https://", "@import"))
-    paths = asking.get("/openapi.json").json()["paths"]
-    assert all(path in page.text for path in paths if "{" not in path)
 
 
 def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:

@@ -133,7 +133,7 @@ def test_each_gets_what_it_gets_alone_whoever_comes_and_goes(name: str, data: An
     check_a_schedule(name, data)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KINDS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())

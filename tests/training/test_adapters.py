@@ -103,7 +103,10 @@ def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name in ("text", "pairs") else pytest.mark.exhaustive) for name in TINY],
+)
 def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
     recipe, out = adapted(finished(family), family), tmp_path / "run"
     assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import FAMILIES, MACHINES, finish, kill, start
+from machines import MACHINES, finish, kill, start
 from tiny_runs import figures, tiny_pairs_recipe, tiny_recipe, weights
 
 from tercet.config import UserError
@@ -26,15 +26,25 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str) -> None:
-    for machine in MACHINES:
+@pytest.mark.parametrize(
+    ("family", "machines"),
+    [
+        ("text", tuple(MACHINES)),
+        ("pairs", ("one rank", "fsdp on 2")),
+        *(pytest.param(family, tuple(MACHINES), marks=pytest.mark.exhaustive) for family in ("pairs", "masked")),
+    ],
+    ids=["text", "pairs on two", "pairs", "masked"],
+)
+def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str, machines: tuple[str, ...]) -> None:
+    for machine in machines:
         finish(start(tmp_path, family, machine, tmp_path / machine))
         assert_same(tmp_path / "one rank", tmp_path / machine)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", ["text", *(pytest.param(family, marks=pytest.mark.exhaustive) for family in ("pairs", "masked"))]
+)
 def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, family: str) -> None:
     finish(start(tmp_path, family, "one rank", tmp_path / "whole", save_every=1))
     chance, out = random.Random(family), tmp_path / "moved"
@@ -52,7 +62,7 @@ def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, fa
     assert_same(tmp_path / "whole", out)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_without_it_the_last_bits_are_others(tmp_path: Path) -> None:
     for machine in ("one rank", "ddp on 4"):
         finish(start(tmp_path, "text", machine, tmp_path / machine, exact=False))

@@ -15,7 +15,7 @@ from tercet.training import load_recipe, parse_recipe, train
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("task", ["copy", "reverse"])
+@pytest.mark.parametrize("task", [pytest.param("copy", marks=pytest.mark.exhaustive), "reverse"])
 def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
     chance = random.Random(0)
     words = sorted({"".join(chance.choices(string.ascii_lowercase[:6], k=4)) for _ in range(900)})
@@ -54,7 +54,7 @@ def test_a_task_on_strings_is_learnt_wholly(tmp_path: Path, task: str) -> None:
     assert [answer.prompt + answer.text for answer in answers] == [line(word) for word in unseen]
 
 
-@pytest.mark.parametrize("task", ["copy", "reverse"])
+@pytest.mark.parametrize("task", [pytest.param("copy", marks=pytest.mark.exhaustive), "reverse"])
 def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
     """With all that a translation run can have: lengths that vary, micro-batches, smoothing, an average, BLEU."""
     chance = random.Random(0)

@@ -84,27 +84,31 @@ def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
     assert (two / "loss.png").exists()
 
 
+def exhaustive(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
 @pytest.mark.parametrize(
     ("launcher", "family", "training"),
     [
         (TORCHRUN, "text", {"strategy": "ddp"}),
-        ([], "text", {"optimizer": MUON}),  # a plain call: the first process starts the second
-        (TORCHRUN, "text", {"strategy": "fsdp"}),
+        exhaustive([], "text", {"optimizer": MUON}),  # a plain call: the first process starts the second
+        exhaustive(TORCHRUN, "text", {"strategy": "fsdp"}),
         (TORCHRUN, "text", {"strategy": "fsdp", "optimizer": MUON}),
-        (TORCHRUN, "text", {"strategy": "tp"}),
+        exhaustive(TORCHRUN, "text", {"strategy": "tp"}),
         ([], "text", {"strategy": "tp", "optimizer": MUON}),
-        ([], "pairs", {}),
-        (TORCHRUN, "pairs", {"strategy": "ddp", "optimizer": PAIRS_MUON}),
+        exhaustive([], "pairs", {}),
+        exhaustive(TORCHRUN, "pairs", {"strategy": "ddp", "optimizer": PAIRS_MUON}),
         (TORCHRUN, "pairs", {"strategy": "fsdp", **WHOLE}),
-        (TORCHRUN, "pairs", {"strategy": "tp", **WHOLE}),
-        (TORCHRUN, "masked", {"strategy": "ddp"}),
-        (TORCHRUN, "masked", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
+        exhaustive(TORCHRUN, "pairs", {"strategy": "tp", **WHOLE}),
+        exhaustive(TORCHRUN, "masked", {"strategy": "ddp"}),
+        exhaustive(TORCHRUN, "masked", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
         (TORCHRUN, "masked", {"strategy": "tp", "ema": None, "best_by": "loss"}),
-        ([], "labels", {}),
+        exhaustive([], "labels", {}),
         (TORCHRUN, "labels", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
-        (TORCHRUN, "labels", {"strategy": "tp", "ema": None, "best_by": "loss"}),
+        exhaustive(TORCHRUN, "labels", {"strategy": "tp", "ema": None, "best_by": "loss"}),
         (TORCHRUN, "numbers", {"strategy": "ddp"}),
-        (TORCHRUN, "numbers", {"strategy": "fsdp", "best_by": "loss"}),
+        exhaustive(TORCHRUN, "numbers", {"strategy": "fsdp", "best_by": "loss"}),
         ([], "sets", {}),
     ],
     ids=[
@@ -136,7 +140,7 @@ def test_two_processes_are_one(tmp_path: Path, launcher: list[str], family: str,
     assert_nearly_same(one, two, sharded=training.get("strategy") in ("fsdp", "tp"))
 
 
-@pytest.mark.parametrize("family", ["text", "pairs", "labels"])
+@pytest.mark.parametrize("family", ["text", "pairs", exhaustive("labels")])
 def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
     """Most weights have no gradient, which a strategy that waits for one must know."""
     settings = to_plain(TINY[family](tmp_path, ALIKE[family]))
@@ -150,7 +154,7 @@ def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str
 
 @pytest.mark.parametrize(
     ("family", "training"),
-    [("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), ("pairs", {"strategy": "ddp"})],
+    [exhaustive("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), ("pairs", {"strategy": "ddp"})],
     ids=["text-ddp", "text-fsdp", "pairs-ddp"],
 )
 def test_two_processes_go_on_where_they_stopped(

@@ -16,6 +16,7 @@ from tercet.models import build
 from tercet.training import module as module_file
 from tercet.training import train
 from tercet.training.module import TrainingModule
+from tercet.training.out_of_memory import MicroBatchHalving
 from tercet.training.tasks.task import task_of
 
 pytestmark = pytest.mark.slow  # each trains a whole run
@@ -91,7 +92,8 @@ def test_an_average_changes_nothing_but_what_is_judged(
 
 def test_tied_weights_stay_tied_in_the_average(tmp_path: Path) -> None:
     task = task_of(tiny_pairs_recipe(tmp_path), progress=False)
-    module = TrainingModule(build(task.recipe.model), task)
+    halving = MicroBatchHalving(task, exact=False, save=lambda step, size: None)
+    module = TrainingModule(build(task.recipe.model), task, halving)
     assert module.eval_model is not module.model
     assert module.eval_model.embedding.weight is not module.model.embedding.weight
     assert module.eval_model.unembedding.weight is module.eval_model.embedding.weight

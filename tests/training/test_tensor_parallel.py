@@ -92,5 +92,5 @@ def test_hidden_states_are_what_is_sent(tmp_path: Path) -> None:
     step = count_step(recipe, "cpu", "fp32", 1, False)
     stack, rows = recipe.model.stack, recipe.task.batch_size  # pyright: ignore
     numbers = 2 * 2 * stack.n_layers * rows * recipe.model.max_len * stack.d_model
-    assert communicated_bytes(recipe, step, "fp32") == 4 * numbers
-    assert communicated_bytes(recipe, step, "bf16") == 2 * numbers
+    assert communicated_bytes(recipe, step, "fp32", share=rows, passes=1) == 4 * numbers
+    assert communicated_bytes(recipe, step, "bf16", share=rows, passes=1) == 2 * numbers

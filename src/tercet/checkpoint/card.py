@@ -26,7 +26,7 @@ BEST_BY = {
 PATHS = ("source", "target", "path", "pretrained", "chat_template")  # keys of a recipe, at any depth, that may be paths
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Card:
     """What is worth knowing about a trained model.
 
@@ -83,9 +83,13 @@ class Card:
             text = text.replace(path, _last_part(path)) if path else text
         return text
 
-    def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
-        """The model folder's README.md: `n_parameters` counts tied weights once."""
-        facts = {
+    def __repr__(self) -> str:
+        known = (self.name, self.choice, f"trained on {self.data_name}" if self.data_name else "")
+        return f"Card({', '.join(filter(None, known))})"
+
+    def facts(self, spec: AnySpec, *, n_parameters: int) -> dict[str, str]:
+        """What a model is, in words; "" where that is not known. `n_parameters` counts tied weights once."""
+        return {
             "Family": spec.family,
             "Parameters": f"{n_parameters:,}",
             "Layers, width, heads": "; ".join(
@@ -100,6 +104,10 @@ class Card:
             "Tokenizer hash": self.tokenizer_hash,
             "Git commit": self.git_commit or "",
         }
+
+    def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
+        """The model folder's README.md."""
+        facts = self.facts(spec, n_parameters=n_parameters)
         parts = [f"# {self.name or 'A Tercet model'}\n", _table("", "", facts)]
         if self.metrics:
             metrics = {name: f"{value:.4f}" for name, value in sorted(self.metrics.items())}

@@ -4,6 +4,7 @@ A cell is empty where nothing was measured at that step; a column is missing whe
 """
 
 import csv
+import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from tercet.config import UserError
 
 Columns = dict[str, list[tuple[int, float]]]
 
+METRICS = "metrics.csv"
 COLUMNS = (
     "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "val/accuracy", "val/f1",
     "val/rmse", "val/pearson", "val/spearman", "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second",
@@ -45,6 +47,24 @@ def read_metrics(path: Path) -> Columns:
     except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
         raise UserError(f"{path} line {line}: not what a run writes; put back the file of the run") from None
     return columns
+
+
+def find_metrics(folder: Path) -> Path | None:
+    """The metrics.csv of a run, given its folder or that of its best or last model; None where there is none."""
+    places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
+    return next((place / METRICS for place in places if (place / METRICS).is_file()), None)
+
+
+def as_history(columns: Columns) -> dict[str, list[float]]:
+    """Columns of one length, a row a logged step: "step" first, NaN where nothing was measured, and no column that was
+    never measured. `pandas.DataFrame` takes it as it is."""
+    steps = sorted({step for points in columns.values() for step, _ in points})
+    history: dict[str, list[float]] = {"step": [*steps]}
+    for name, points in columns.items():
+        if points:
+            at = dict(points)
+            history[name] = [at.get(step, math.nan) for step in steps]
+    return history
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from tercet.config import UserError
 from tercet.storage import FileHash, Manifest, read_sealed_json, write_sealed_json
@@ -58,6 +58,9 @@ class RunRecord:
     data, tokenizer: their hashes.
     precision, matmul, compile: what `auto` came to.
     threads: with how many it computes on each device; None where any number will do.
+    micro_batches: where that is not as the recipe has it, how much a device holds at once, each with the step, counted
+        from 0, from which on: what `auto` came to, and the halves of it that memory asked for. Rows; of a translator
+        tokens a side.
     steps: the run's length when it began; None in a run of an earlier version, where its recipe says it.
     changes: of the recipe, in the order in which they were made; `recipe.yaml` stays as the run began.
     saved: steps of training behind the last save; 0 before the first.
@@ -71,6 +74,7 @@ class RunRecord:
     matmul: Matmul
     compile: str
     threads: int | None = None
+    micro_batches: tuple[tuple[int, int], ...] = ()
     steps: int | None = None
     changes: tuple[Change, ...] = ()
     saved: int = 0
@@ -82,12 +86,18 @@ class RunRecord:
         """The run's length as it is now; None where its recipe says it."""
         return next((change.steps for change in reversed(self.changes) if change.steps is not None), self.steps)
 
+    @property
+    def micro_batch(self) -> int | None:
+        """How much a device holds at once; None where the recipe says it."""
+        return self.micro_batches[-1][1] if self.micro_batches else None
+
     def write(self, out: Path) -> None:
         """Write `run.json`. Raises as `write_atomically` does."""
         plain = {
             "finished": self.finished, "saved": self.saved, "data": self.data, "tokenizer": self.tokenizer,
             "precision": self.precision, "matmul": self.matmul, "compile": self.compile,
             **{name: x for name in ("threads", "steps") if (x := getattr(self, name)) is not None},
+            **({"micro_batches": [list(one) for one in self.micro_batches]} if self.micro_batches else {}),
             **({"changes": [change.to_plain() for change in self.changes]} if self.changes else {}),
             "files": self.files.to_plain(),
         }  # fmt: skip
@@ -124,9 +134,17 @@ def read_record(out: Path) -> RunRecord | None:
     files = Manifest.parse(plain.pop("files", {}), str(path))
     try:
         changes = tuple(map(Change.parse, plain.pop("changes", ())))
-        return RunRecord(**plain, changes=changes, files=files)
+        micro_batches = tuple(map(_parse_micro_batch, plain.pop("micro_batches", ())))
+        return RunRecord(**plain, micro_batches=micro_batches, changes=changes, files=files)
     except TypeError:
         raise UserError(f"{path} is of another version of Tercet; give another --out, or --restart") from None
+
+
+def _parse_micro_batch(plain: Any) -> tuple[int, int]:
+    step, micro = plain if isinstance(plain, list) and len(cast(list[Any], plain)) == 2 else (None, None)
+    if type(step) is not int or type(micro) is not int or step < 0 or micro < 1:
+        raise TypeError("no size of a micro-batch")
+    return step, micro
 
 
 def _step(sample: str) -> int:

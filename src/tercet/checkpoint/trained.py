@@ -18,7 +18,9 @@ from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.config import UserError, parse
 from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.limits import MOST_CARD_BYTES
+from tercet.messages import shorten
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
+from tercet.notebook import facts_table
 from tercet.reading.files import read_text_file
 from tercet.settings_yaml import read_yaml
 from tercet.tokens import Tokenizer
@@ -46,7 +48,7 @@ REFUSALS: dict[Verb, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Trained(ABC):
     """A model as it was loaded: in eval mode, on the CPU, with the folder (or the GGUF file) that it came from.
 
@@ -64,6 +66,22 @@ class Trained(ABC):
     chat_template: str | None = None
     adapter: Adapter | None = None
     folder: Path
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.describe()})"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_html(self) -> str:
+        """What it is, as a table."""
+        facts = self.card.facts(self.model.spec, n_parameters=self.n_parameters)
+        return facts_table({name: shorten(facts[name]) for name in facts if "hash" not in name}, title=self.describe())
+
+    def describe(self) -> str:
+        """Where it is, what it is, and how good it was, in a line."""
+        known = (shorten(self.folder), self.kind, f"{self.n_parameters:,} parameters", self.card.choice)
+        return ", ".join(filter(None, known))
 
     @staticmethod
     def wrap(
@@ -174,7 +192,7 @@ class Trained(ABC):
             return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LanguageModel(Trained):
     """A model that goes on writing."""
 
@@ -189,8 +207,22 @@ class LanguageModel(Trained):
     def verbs(self) -> tuple[Verb, ...]:
         return "generate", "evaluate"
 
+    def require_chat_template(self) -> str:
+        """The template of its conversations.
 
-@dataclass(frozen=True, kw_only=True)
+        Raises:
+            UserError: where it has none, with what it takes instead.
+        """
+        if self.chat_template is None:
+            raise UserError(
+                f"{self.folder} is {self.kind} without a chat template, so it knows no conversations: use "
+                f"`tercet generate {self.folder}`, or train it on some with `tercet train finetune-chat --pretrained "
+                f"{self.folder} --data chat.jsonl`"
+            )
+        return self.chat_template
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Translator(Trained):
     """A model that writes a text for another."""
 
@@ -208,7 +240,7 @@ class Translator(Trained):
         return "which needs a source" if verb == "generate" else super()._refusal(verb)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Encoder(Trained):
     """A model that reads: what it is depends on its heads, of which it may have several or none."""
 

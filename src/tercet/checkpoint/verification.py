@@ -8,11 +8,12 @@ from pathlib import Path
 
 from tercet.checkpoint.run_record import RECORD, read_record
 from tercet.config import UserError
+from tercet.notebook import Summary
 from tercet.storage import MANIFEST, Manifest, read_manifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verification:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Verification(Summary):
     """Attributes:
     files: how many were looked at.
     bytes: in all of them.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.texts import POOL, add_batches, add_input, read_texts, tell_cut
+from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, tell_cut
 from tercet.spec import ProblemType, Share
 
 if TYPE_CHECKING:
@@ -24,13 +24,16 @@ NO_LABEL = "-"  # of a word that the model did not see, and of a text that has n
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "classify",
+        words_among_flags=True,
         help="label lines, or their words, with a trained classifier",
-        description="A line for each line of stdin, or of a file: its label and the label's probability, between tabs. "
-        "A model that labels words writes as many labels as the line has words, with a space between them; one that "
-        "gives a text several labels all above the threshold, or - where there is none; one of numbers the number.",
+        description="A line for a text, or for each line of stdin or of a file: its label and the label's probability, "
+        "between tabs. A model that labels words writes as many labels as the line has words, with a space between "
+        "them; one that gives a text several labels all above the threshold, or - where there is none; one of numbers "
+        "the number.",
         epilog="Example: tercet classify runs/mine < texts.txt > labels.txt",
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(
         "--scores", action="store_true", help="every label's probability; of words, each label's, after a slash"

@@ -4,7 +4,6 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from statistics import fmean
 from typing import TYPE_CHECKING, get_args
 
 from tercet.cli.look import CONVERSATION_FIELDS, look_at
@@ -282,7 +281,8 @@ def _show_labels(labels: "dict[str, Counter[str]]", n_texts: dict[str, int] | No
 def _show_numbers(numbers: dict[str, list[float]]) -> None:
     for part, values in numbers.items():
         name = f"{part} range" if len(numbers) > 1 else "numbers"
-        print(f"{name:<16}  {min(values):.5g} to {max(values):.5g}; mean {fmean(values):.5g}")
+        mean = sum(values) / len(values)
+        print(f"{name:<16}  {min(values):.5g} to {max(values):.5g}; mean {mean:.5g}")
 
 
 def _show(lines: Iterable[str]) -> None:

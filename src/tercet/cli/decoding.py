@@ -1,18 +1,30 @@
-"""How a translation is decoded: the flags of beam search and of sampling, and the search in words."""
+"""How a text or a translation is decoded: the flags of sampling and of beam search, and the search in words."""
 
 import argparse
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.parser import parse_number
-from tercet.spec import BeamSize, LengthPenaltyPower, Seed, Share, ShareAboveZero, Temperature, TopK
+from tercet.spec import (
+    BeamSize,
+    LengthPenaltyPower,
+    NewTokens,
+    RepetitionPenalty,
+    Seed,
+    Share,
+    ShareAboveZero,
+    Temperature,
+    TopK,
+)
 
 if TYPE_CHECKING:
     from tercet.generation import Beam, Sampling
+    from tercet.generation.specs import SamplingOptions
 
 SAME = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
 BEAM = {"beam": "size", **{name: name for name in SAME}}  # flags, and what they are in `Beam`
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
+TEXT_SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 Add = Callable[..., Any]  # `add_argument` of a parser, or of a group of its flags
 
@@ -27,6 +39,11 @@ def add_beam(add: Add) -> None:
 def add_sampling(add: Add) -> None:
     add("--sample", action="store_true", help="draw a translation instead of searching for the best")
     add("--temperature", metavar="X", type=parse_number(Temperature), help="0: the likeliest token (default: 1)")
+    _add_filters(add)
+    add("--seed", metavar="N", type=parse_number(Seed), help="default: 0")
+
+
+def _add_filters(add: Add) -> None:
     add("--top-k", metavar="N", type=parse_number(TopK), help="draw among the N likeliest tokens")
     add(
         "--top-p",
@@ -40,7 +57,38 @@ def add_sampling(add: Add) -> None:
         type=parse_number(Share),
         help="draw among tokens at least P times as likely as the best",
     )
-    add("--seed", metavar="N", type=parse_number(Seed), help="default: 0")
+
+
+def add_text_sampling(add: Add, *, longest: str, one: str) -> None:
+    """The flags of what goes on writing.
+
+    Args:
+        longest: how many tokens that is by default.
+        one: what a seed is counted for.
+    """
+    add("--max-new-tokens", metavar="N", type=parse_number(NewTokens), help=f"write so many tokens at most ({longest})")
+    add(
+        "--temperature",
+        metavar="X",
+        type=parse_number(Temperature),
+        help="0: the likeliest token; above 1: wilder (default: 1)",
+    )
+    _add_filters(add)
+    add(
+        "--repetition-penalty",
+        metavar="X",
+        type=parse_number(RepetitionPenalty),
+        help="above 1: what is there gets less likely",
+    )
+    add("--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated")
+    add("--seed", metavar="N", type=parse_number(Seed), help=f"of the first {one}; the next ones count up (default: 0)")
+
+
+def sampling_options(args: argparse.Namespace) -> "SamplingOptions":
+    """What the flags of `add_text_sampling` say, as keywords of `Sampling`."""
+    options: Any = {name: value for name in TEXT_SAMPLING if (value := getattr(args, name)) is not None}
+    options["stop"] = tuple(args.stop)
+    return options
 
 
 def search_of(args: argparse.Namespace) -> "Beam | Sampling":

@@ -1,10 +1,12 @@
 """`tercet demo`: the whole way once: train, write, evaluate."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
 from tercet.cli import evaluate, generate, train
+from tercet.cli.next_steps import as_word, quote_path
 from tercet.cli.parser import Parser, Verbs
 
 PROMPT = "The "
@@ -24,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     verbs = parser.add_subparsers(parser_class=Parser)
     for verb in (train, generate, evaluate):
         verb.register(verbs)
-    out = str(args.out)
+    out = as_word(args.out)
     sampling = ["--prompt", PROMPT, "--temperature", "0.8", "--top-p", "0.95", "--max-new-tokens", "120"]
     steps = (
         (train, ["train", "demo", "--out", out]),
@@ -32,11 +34,11 @@ def run(args: argparse.Namespace) -> int:
         (evaluate, ["evaluate", out]),
     )
     for verb, step in steps:
-        print(f"\n$ tercet {' '.join(step)}", file=sys.stderr, flush=True)
+        print(f"\n$ {shlex.join(['tercet', *step])}", file=sys.stderr, flush=True)
         code = verb.run(parser.parse_args(step))
         sys.stdout.flush()
         if code:
             return code
-    print("\nNow your own text: tercet train demo --data my_texts/ --out runs/mine")
-    print(f"Look inside:       tercet inspect {out}")
+    print("\nYour own text, pairs, labels or conversations: `tercet train`, and their file or folder behind it.")
+    print(f"Next:\n  tercet inspect {quote_path(args.out)} --prompt {shlex.quote(PROMPT)}\n  tercet recipes")
     return 0

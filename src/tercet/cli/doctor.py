@@ -29,7 +29,12 @@ def register(verbs: Verbs) -> None:
         "says how far apart they are.",
         epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor",
     )
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="say what this one will use of the machine")
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE|RUN|DATA",
+        nargs="?",
+        help="say what this one, as in tercet train, will use of the machine",
+    )
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe; may be repeated"
     )

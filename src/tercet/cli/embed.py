@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.texts import POOL, Text, add_batches, add_input, read_texts, tell_cut
+from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, tell_cut
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,11 +23,13 @@ SUFFIXES = (".npz", ".parquet", ".jsonl")
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "embed",
+        words_among_flags=True,
         help="turn texts into vectors with an encoder",
-        description="Write a vector for each line of a file, or of stdin, in their order.",
+        description="Write a vector for a text, or for each line of a file or of stdin, in their order.",
         epilog="Example: tercet embed runs/mine --input texts.txt --output vectors.npz",
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(
         "--output", metavar="FILE", type=Path, required=True, help="a .npz (all in memory), .parquet or .jsonl file"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "fill",
+        words_among_flags=True,
         help="fill the masks in a text with a masked language model",
         description="For each mask in the text the likeliest tokens: probability, token, and the text with it, between "
         "tabs. Each list is read with the other masks left as they are.",
@@ -54,13 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
-    from tercet.config import UserError
-
-    if args.text not in (None, "-"):
-        if args.input is not None or args.text_field is not None:
-            raise UserError("TEXT is a text of its own, --input and --text-field are for texts in a file; give one")
-        return iter([Text(args.text)])
     if args.text is None and args.input is None:
+        from tercet.config import UserError
+
         raise UserError('there is nothing to fill: give a TEXT such as "The [MASK] sat", - for stdin, or --input FILE')
     return read_texts(args, files)
 

@@ -9,21 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tercet.cli.decoding import add_text_sampling, sampling_options
 from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import read_texts
-from tercet.spec import (
-    DraftTokens,
-    NewTokens,
-    NGram,
-    PromptSamples,
-    RepetitionPenalty,
-    Seed,
-    Share,
-    ShareAboveZero,
-    Temperature,
-    TopK,
-)  # fmt: skip
+from tercet.spec import DraftTokens, NGram, PromptSamples
 
 if TYPE_CHECKING:
     import torch
@@ -34,19 +24,20 @@ if TYPE_CHECKING:
     from tercet.tokens import Tokenizer
 
 ROWS = 64  # texts written together
-FLAGS = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "generate",
+        words_among_flags=True,
         help="write with a trained model",
         description="Write with a trained model. Without a prompt it starts where a text starts.",
-        epilog='Example: tercet generate runs/demo --prompt "Once upon a time" --temperature 0.8 --top-p 0.95',
+        epilog='Example: tercet generate runs/demo "Once upon a time" --temperature 0.8 --top-p 0.95',
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the prompt: a text, FILE:path, or - for stdin")
     parser.add_argument(
-        "--prompt", metavar="TEXT", action="append", help="a text, FILE:path, or - for stdin; may be repeated"
+        "--prompt", metavar="TEXT", action="append", default=[], help="the same, or one more; may be repeated"
     )
     parser.add_argument(
         "--input", metavar="FILE", help="a prompt on each line of this file, or in a .jsonl, .csv or .tsv"
@@ -54,49 +45,13 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--text-field", metavar="NAME", help="of its JSON objects or table: the prompt's (default: text)"
     )
-    parser.add_argument(
-        "--max-new-tokens",
-        metavar="N",
-        type=parse_number(NewTokens),
-        help="write so many tokens at most (default: 200)",
-    )
-    parser.add_argument(
-        "--temperature",
-        metavar="X",
-        type=parse_number(Temperature),
-        help="0: the likeliest token; above 1: wilder (default: 1)",
-    )
-    parser.add_argument("--top-k", metavar="N", type=parse_number(TopK), help="draw among the N likeliest tokens")
-    parser.add_argument(
-        "--top-p",
-        metavar="P",
-        type=parse_number(ShareAboveZero),
-        help="draw among the fewest tokens that reach probability P",
-    )
-    parser.add_argument(
-        "--min-p",
-        metavar="P",
-        type=parse_number(Share),
-        help="draw among tokens at least P times as likely as the best",
-    )
-    parser.add_argument(
-        "--repetition-penalty",
-        metavar="X",
-        type=parse_number(RepetitionPenalty),
-        help="above 1: what is there gets less likely",
-    )
-    parser.add_argument(
-        "--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated"
-    )
+    add_text_sampling(parser.add_argument, longest="default: 200", one="sample")
     parser.add_argument(
         "--num-samples",
         metavar="N",
         type=parse_number(PromptSamples),
         default=1,
         help="texts for each prompt (default: 1)",
-    )
-    parser.add_argument(
-        "--seed", metavar="N", type=parse_number(Seed), help="of the first sample; the next ones count up (default: 0)"
     )
     parser.add_argument(
         "--draft", metavar="RUN", help="a smaller model with the same tokenizer guesses tokens, which RUN reads at once"
@@ -126,9 +81,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
     from tercet.generation import Sampling
 
-    options = {flag: getattr(args, flag) for flag in FLAGS if getattr(args, flag) is not None}
     try:
-        sampling = Sampling(**options, stop=tuple(args.stop))
+        sampling = Sampling(**sampling_options(args))
     except ValueError as error:
         raise UserError(str(error)) from None
     if sampling.seed + args.num_samples > 2**63:
@@ -136,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     _check_guesses(args)
     if args.text_field is not None and args.input is None:
         raise UserError("--text-field says where the prompts in --input stand; give both")
-    prompts = [_read(prompt) for prompt in args.prompt or []]
+    prompts = [_read(prompt) for prompt in ([] if args.text is None else [args.text]) + args.prompt]
     if args.input is not None:
         with ExitStack() as files:
             prompts += [text.text for text in read_texts(args, files)]
@@ -156,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     if not prompts:
         prompts = [""]
         start = "".join(repr(token) for token in tokenizer.tokens(start_ids(tokenizer)))
-        print(f"tercet: no --prompt: writing what comes after {start}, where a text begins", file=sys.stderr)
+        print(f"tercet: no prompt: writing what comes after {start}, where a text begins", file=sys.stderr)
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
             which = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
@@ -205,19 +159,15 @@ def _check_guesses(args: argparse.Namespace) -> None:
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":
     """What the flags say about where guesses come from."""
     from tercet.checkpoint import load_model
-    from tercet.generation import Lookup, draft_for
+    from tercet.generation import choose_guesses
 
-    tokens = {} if args.draft_tokens is None else {"tokens": args.draft_tokens}
-    if args.draft is not None:
-        draft = load_model(args.draft).require("generate")
-        return draft_for(tokenizer, draft.model.to(device), draft.tokenizer, **tokens)
-    if args.lookup is not None:
-        return Lookup(**({} if args.lookup is True else {"ngram": args.lookup}), **tokens)
-    return None
+    draft = None if args.draft is None else load_model(args.draft).require("generate")
+    other = None if draft is None else (draft.model.to(device), draft.tokenizer)
+    return choose_guesses(tokenizer, other, False if args.lookup is None else args.lookup, args.draft_tokens)
 
 
 def _read(prompt: str) -> str:
-    """The text that a --prompt means."""
+    """The text that a prompt of the command line means."""
     from tercet import limits
     from tercet.config import UserError
     from tercet.reading.text_files import open_regular_file
@@ -229,11 +179,11 @@ def _read(prompt: str) -> str:
         with nullcontext(sys.stdin.buffer) if prompt == "-" else open_regular_file(Path(path)) as file:
             content = file.read(limits.PROMPT_BYTES + 1)
         if len(content) > limits.PROMPT_BYTES:
-            raise UserError(f"--prompt {prompt}: more than {limits.PROMPT_BYTES:,} bytes; give the end of it")
+            raise UserError(f"prompt {prompt}: more than {limits.PROMPT_BYTES:,} bytes; give the end of it")
         text = content.decode()
         return text if prompt == "-" else text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"--prompt {prompt}: not UTF-8 text (byte {error.start} of {path}); convert it first") from None
+        raise UserError(f"prompt {prompt}: not UTF-8 text (byte {error.start} of {path}); convert it first") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--prompt {prompt}: cannot read {path}: {reason}") from None
+        raise UserError(f"prompt {prompt}: cannot read {path}: {reason}") from None

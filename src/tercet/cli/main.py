@@ -4,6 +4,7 @@
 Results go to stdout, everything else to stderr.
 """
 
+import argparse
 import errno
 import faulthandler
 import io
@@ -17,8 +18,10 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from tercet.cli import (
+    chat,
     classify,
     compare,
+    completion,
     convert,
     data,
     demo,
@@ -33,14 +36,16 @@ from tercet.cli import (
     plan,
     plot,
     recipes,
+    report,
     score,
     search,
     serve,
     train,
     translate,
     verify,
+    watch,
 )
-from tercet.cli.parser import Mistake, Parser, dashed, did_you_mean
+from tercet.cli.parser import Mistake, Parser, Verbs, dashed, did_you_mean
 from tercet.messages import one_line
 
 OUT_OF_MEMORY = (
@@ -54,8 +59,11 @@ OF_THE_SYSTEM = {
 }  # fmt: skip
 VERBS: dict[str, ModuleType] = {
     "train": train,
+    "watch": watch,
+    "report": report,
     "plan": plan,
     "generate": generate,
+    "chat": chat,
     "translate": translate,
     "fill": fill,
     "embed": embed,
@@ -72,6 +80,7 @@ VERBS: dict[str, ModuleType] = {
     "convert": convert,
     "verify": verify,
     "doctor": doctor,
+    "completion": completion,
     "recipes": recipes,
     "data": data,
     "demo": demo,
@@ -123,7 +132,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _run(arguments: list[str]) -> int:
+def make_parser() -> tuple[Parser, Verbs]:
+    """The parser of all verbs, and their own parsers by name in `choices`."""
     parser = Parser(
         prog="tercet",
         description="Train a Transformer from scratch on your own text, and see how it works.",
@@ -133,12 +143,23 @@ def _run(arguments: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
     for module in VERBS.values():
         module.register(verbs)
+    return parser, verbs
+
+
+def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argparse.Namespace:
+    """Raises Mistake where they cannot be understood."""
     args, unknown = parser.parse_known_args(dashed(arguments))
     chosen: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
     if unknown:
         flag = unknown[0].partition("=")[0]
         hint = did_you_mean(flag, chosen.flags()) if flag.startswith("-") else f"; see `{chosen.prog} --help`"
         raise Mistake(f"unknown argument {flag!r}{hint}")
+    return args
+
+
+def _run(arguments: list[str]) -> int:
+    parser, verbs = make_parser()
+    args = read_arguments(parser, verbs, arguments)
     if args.version:
         from importlib.metadata import version
 

@@ -16,7 +16,7 @@ def register(verbs: Verbs) -> None:
         epilog="Examples: tercet plan gpt2-124m --gpus 8xH100 --mfu 0.4 --price 2.5; "
         "tercet plan gpt2-124m --gpus 4x48GiB@150TFLOPS --mfu 0.3; tercet plan demo --here",
     )
-    parser.add_argument("recipe", metavar="RECIPE|RUN", help="a recipe's name, the path of a .yaml, or a run's folder")
+    parser.add_argument("recipe", metavar="RECIPE|RUN|DATA", help="as in tercet train")
     parser.add_argument(
         "--gpus",
         metavar="CLUSTER",

@@ -126,16 +126,12 @@ def _check_out(args: argparse.Namespace) -> None:
 
 def _check_run(args: argparse.Namespace) -> None:
     """Refuses what is neither a run nor a model before torch is imported."""
-    if _find_metrics(Path(args.run)) is None:
+    from tercet.checkpoint.metrics import find_metrics
+
+    if find_metrics(Path(args.run)) is None:
         from tercet.checkpoint.find_model import find_model
 
         find_model(Path(args.run))
-
-
-def _find_metrics(folder: Path) -> Path | None:
-    """The metrics.csv of a run, given its folder or that of its best or last model."""
-    places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
-    return next((place / "metrics.csv" for place in places if (place / "metrics.csv").is_file()), None)
 
 
 def _place(args: argparse.Namespace, what: str) -> Path:
@@ -195,9 +191,10 @@ class _Source:
         Raises:
             NothingToDraw: for a model that was not trained there.
         """
+        from tercet.checkpoint.metrics import find_metrics
         from tercet.plots import NothingToDraw
 
-        if (path := _find_metrics(Path(self.args.run))) is not None:
+        if (path := find_metrics(Path(self.args.run))) is not None:
             return path
         raise NothingToDraw(
             f"{self.trained.folder} has no metrics.csv beside it: it was not trained here; its attention, positions "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.look import find_tokenizer
+from tercet.cli.next_steps import steps_from_tokens
 from tercet.cli.texts import READING
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def prepare_from(args: argparse.Namespace, sources: Sequence[str]) -> int:
     print(
         f"validation  {held_out.tokens:,} tokens of {held_out.documents:,} documents, {held_out.bytes:,} bytes of text"
     )
-    print(f"Next:\n  tercet train RECIPE --data {args.out}")
+    lines = steps_from_tokens(args.out, recipe=args.recipe, tokenizer=args.tokenizer)
+    print("\n".join(["Next:", *(f"  {line}" for line in lines)]))
     return 0
 
 

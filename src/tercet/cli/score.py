@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tercet.cli.device import add_device, pick
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import Verbs
-from tercet.cli.texts import POOL, add_batches, add_input, read_texts, tell_cut
+from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, tell_cut
 
 if TYPE_CHECKING:
     from tercet.data import PairFiles
@@ -23,12 +23,14 @@ PAIRS_AT_ONCE = 4096  # read at once, and sorted by length
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "score",
+        words_among_flags=True,
         help="tell how likely a translator finds translations, or a masked language model texts",
         description="A line for each pair, or each text: its log-probability (natural; of the target with its end; of "
         "a text each token's, given all others), its tokens, and nats per token, between tabs.",
         epilog="Examples: tercet score runs/mine --source in.de --target out.en; tercet score runs/bert < texts.txt",
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    add_text(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print a JSON object a line: text, logprob, tokens, ...")
     pairs = parser.add_argument_group("translators")
     pairs.add_argument(
@@ -52,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
         return _texts(args)
     if args.source is None:
         raise UserError(f"--target {args.target} needs its source: give --source as well")
-    if args.input is not None or args.text_field is not None or args.within_word:
-        raise UserError("--source is for translators, --input, --text-field and --within-word for other models")
+    if any(given is not None for given in (args.text, args.input, args.text_field)) or args.within_word:
+        raise UserError("--source is for translators, TEXT, --input, --text-field and --within-word for other models")
     return _pairs(args)
 
 

@@ -48,6 +48,11 @@ def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
     return changes
 
 
+def add_text(add: Callable[..., Any]) -> None:
+    """A text of its own, in place of a file of them."""
+    add("text", metavar="TEXT", nargs="?", help="this text; or -, as by default, for those on stdin, a line each")
+
+
 def add_input(add: Callable[..., Any], does: str = "read this file in place of stdin") -> None:
     add("--input", metavar="FILE", help=f"{does}: a text a line, .jsonl, .csv or .tsv")
     add(
@@ -81,11 +86,18 @@ def add_batches(add: Callable[..., Any]) -> None:
 
 
 def read_texts(args: argparse.Namespace, files: ExitStack) -> Iterator[Text]:
-    """The texts that `add_input`'s flags mean. What cannot be opened is told at once.
+    """The texts that `add_text` and `add_input`'s flags mean. What cannot be opened is told at once.
 
     Raises:
-        UserError: where a file cannot be read, or a line is not what it should be, with its number.
+        UserError: where a file cannot be read, or a line is not what it should be, with its number; where a text is
+            given, and a file of texts as well.
     """
+    if (text := getattr(args, "text", None)) not in (None, "-"):
+        if args.input is not None or args.text_field is not None:
+            from tercet.config import UserError
+
+            raise UserError("TEXT is a text of its own, --input and --text-field are for texts in a file; give one")
+        return iter([Text(text)])
     name = args.input if args.input not in (None, "-") else "stdin"
     field = args.text_field
     if name == "stdin":

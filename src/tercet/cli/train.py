@@ -1,45 +1,39 @@
-"""`tercet train`: a recipe and a folder to put the run in, or a run that is to go on."""
+"""`tercet train`: a recipe, or data that one suits, and a folder to put the run in; or a run that is to go on."""
 
 import argparse
-import shlex
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from tercet.cli.next_steps import next_steps, quote_path
 from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import GIVEN, add_reading, recipe_changes
 from tercet.config import merge
 from tercet.spec import Machines, Steps
 
-NEXT = {
-    "language": ["generate"], "translation": ["translate"], "masked": ["fill", "embed"], "labels": ["classify"],
-    "chat": ["generate", "serve"],
-}  # fmt: skip
-EXAMPLE = {
-    "translate": " < in.txt > out.txt",
-    "fill": " 'The [MASK] is here.'",
-    "embed": " --input texts.txt --output vectors.npz",
-    "classify": " --input texts.txt",
-}
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 
 
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "train",
-        help="train a model as a recipe says",
+        help="train a model as a recipe says, or on a file",
         description="Train a model as a recipe says. The same command again resumes a run that was stopped, and so "
-        "does the run's folder in place of the recipe.",
-        epilog="Examples: tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500; "
+        "does the run's folder in place of the recipe. Data in place of the recipe is trained on as a packaged recipe "
+        "says that suits it: text, pairs, labelled texts or conversations.",
+        epilog="Examples: tercet train my_text.txt; "
+        "tercet train demo --data my_texts/ --out runs/mine --set training.max_steps=500; "
         "tercet train runs/mine --more 500; "
         "tercet train numbers --source train.de --target train.en --out runs/de-en",
     )
     parser.add_argument(
         "recipe",
-        metavar="RECIPE|RUN",
-        help="a name that `tercet recipes` lists, the path of a .yaml, or the folder of a run that is to go on",
+        metavar="RECIPE|RUN|DATA",
+        help="a name that `tercet recipes` lists, the path of a .yaml, the folder of a run that is to go on, or a file "
+        "or folder to learn from",
     )
     parser.add_argument(
         "--data",
@@ -80,6 +74,7 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--exact", action="store_true", help="go on only where the end is an unbroken run's to the last bit"
     )
+    parser.add_argument("--page", action="store_true", help="show it on a page meanwhile, as `tercet watch` does")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
@@ -91,20 +86,24 @@ def run(args: argparse.Namespace) -> int:
     if machines:
         changes = merge(changes, {"training": machines})
     out = choose_folder(args.recipe, args.out)
-    recipe = recipe_with(args.recipe, changes, out=out, **{name: getattr(args, name) for name in GIVEN})
+    recipe = recipe_with(
+        args.recipe, changes, out=out, quiet=args.quiet, **{name: getattr(args, name) for name in GIVEN}
+    )
     if args.print_config:
         from tercet.settings_yaml import write_yaml
 
         print(write_yaml(recipe), end="")
         return 0
 
+    from tercet.dashboard import page_beside
     from tercet.training import Interrupted, train
 
     try:
-        folder = train(
-            recipe, out, own=find_run(args.recipe) is not None, more=args.more, until=args.until, quiet=args.quiet,
-            restart=args.restart, from_weights=args.from_weights, exact=args.exact,
-        )  # fmt: skip
+        with page_beside(out) if args.page else nullcontext():
+            folder = train(
+                recipe, out, own=find_run(args.recipe) is not None, more=args.more, until=args.until, quiet=args.quiet,
+                restart=args.restart, from_weights=args.from_weights, exact=args.exact,
+            )  # fmt: skip
     except Interrupted as error:
         print(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}", file=sys.stderr)
         return 128 + error.signal
@@ -112,8 +111,19 @@ def run(args: argparse.Namespace) -> int:
     from tercet.training.machine import rank  # which needs torch, and so comes after all that is refused without
 
     if not rank(as_launched(recipe).training):
+        if not args.quiet:
+            show_losses(folder)
         print(summary(folder))
     return 0
+
+
+def show_losses(folder: Path) -> None:
+    """The losses on stderr, where that is a terminal."""
+    from tercet.checkpoint.metrics import find_metrics, read_metrics
+    from tercet.plots.text_curve import terminal_curve
+
+    if (metrics := find_metrics(folder)) is not None and (curve := terminal_curve(read_metrics(metrics))):
+        print(curve, file=sys.stderr)
 
 
 def _unit(recipe: Mapping[str, Any]) -> str:
@@ -128,7 +138,7 @@ def summary(folder: Path) -> str:
     from tercet.checkpoint import read_card
 
     card = read_card(folder)
-    metrics, task = card.metrics, card.recipe["task"]["kind"]
+    metrics = card.metrics
     figures = {
         "val/loss": "validation loss {:.4f} " + _unit(card.recipe),
         "val/unigram_entropy": "{:.4f} by counting words",
@@ -147,6 +157,6 @@ def summary(folder: Path) -> str:
     if words:
         which = "best" if card.best_by == "loss" else "highest"
         models = f"{which} {words}, at step {card.step:,}{', the last' if last == card.step else f'; {models}'}"
-    name = shlex.quote(str(folder))
-    verbs = (f"  tercet {verb} {name}{EXAMPLE.get(verb, '')}" for verb in (*NEXT[task], "evaluate", "inspect"))
-    return "\n".join([f"The run is in {name}; {models}.", "Next:", *verbs])
+    name = quote_path(folder)
+    lines = (f"  {line}" for line in next_steps(folder, card.recipe))
+    return "\n".join([f"The run is in {name}; {models}.", "Next:", *lines])

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
+from tercet.messages import one_line
 from tercet.spec import BeamSize, CoverageWeight, LengthRatio, NewTokens, PoolLines
 
 if TYPE_CHECKING:
@@ -30,11 +32,20 @@ POOL = 1024  # lines read before any is translated: sorted by length, they fill 
 def register(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "translate",
+        words_among_flags=True,
         help="translate lines with a trained translator",
-        description="Translate stdin, or a file, line by line; as many lines come out. Several runs are an ensemble.",
-        epilog="Example: tercet translate runs/mine < in.de > out.en",
+        description="Translate a text, or stdin or a file line by line; as many lines come out. Several runs are an "
+        "ensemble.",
+        epilog="Examples: tercet translate runs/numbers twenty-seven; tercet translate runs/mine < in.de > out.en",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folder of a run or of a model")
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument(
+        "more",
+        metavar="RUN|TEXT",
+        nargs="*",
+        default=[],
+        help="of others; and a text, in place of the lines of stdin, may be last",
+    )
     add_input(parser.add_argument)
     search = parser.add_argument_group("search")
     add_beam(search.add_argument)
@@ -85,6 +96,7 @@ def register(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     search = search_of(args)
+    args.runs, args.text = _runs_and_text(args)
     _check(args)
     if args.attention is not None:
         from tercet.plots.cross_attention import FLAG
@@ -107,6 +119,18 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(f"tercet: {writer.summary()}", file=sys.stderr)
     return 0
+
+
+def _runs_and_text(args: argparse.Namespace) -> tuple[list[str], str | None]:
+    """The runs, and the text behind them: the last word, where it is - or no path."""
+    words = [args.run, *args.more]
+    last = words[-1]
+    has_space = any(character.isspace() for character in last)
+    if not args.more or os.path.exists(last) or ("/" in last and not has_space):
+        return words, None
+    if last != "-" and not has_space:
+        print(f"tercet: there is no folder {one_line(last)}: it is the text to translate", file=sys.stderr)
+    return words[:-1], last
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -4,7 +4,8 @@ import hashlib
 import os
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
             "remove it to download it again, or give the file's path as the source to use it as it is"
         )
     return path
+
+
+@contextmanager
+def offline() -> Generator[None]:
+    """Named datasets are not downloaded within: a page opens without the network."""
+    before = os.environ.get("TERCET_OFFLINE")
+    os.environ["TERCET_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TERCET_OFFLINE"]
+        else:
+            os.environ["TERCET_OFFLINE"] = before
 
 
 def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, remedy: str) -> None:

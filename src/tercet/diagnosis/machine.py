@@ -14,12 +14,13 @@ from tercet.cache_dir import ForeignFile, cache_dir, check_own
 from tercet.config import UserError
 from tercet.diagnosis.cluster import ClusterFacts, find_cluster_facts
 from tercet.messages import shorten
+from tercet.notebook import Summary
 
 ANSWER_SECONDS = 5.0  # in which a compiler says its version
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Summary):
     """A machine as Tercet sees it.
 
     Args:

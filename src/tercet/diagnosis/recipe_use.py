@@ -2,12 +2,13 @@
 there."""
 
 from dataclasses import dataclass
+from functools import cache, partial
 
-from tercet.training.planning.micro_batch import micro_batch, micro_batches
+from tercet.training.planning.micro_batch import auto_micro_batch, micro_batches, unit_of
 from tercet.training.planning.ranks import estimate_rank, rank_part, strategy_of
-from tercet.training.planning.run_plan import HEADROOM, count_step
-from tercet.training.planning.this_machine import device_memory
-from tercet.training.recipe import Recipe, TranslationRecipe
+from tercet.training.planning.run_plan import count_step
+from tercet.training.planning.this_machine import device_memory, usable_memory
+from tercet.training.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +58,15 @@ def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> Rec
     device, precision = accelerator(recipe.training), choose_precision(recipe.training)
     recipe = size_recipe(recipe, progress=progress).recipe
     there = device_memory()
-    room = None if there is None else int((1 - HEADROOM) * there)
+    room = usable_memory(there)
     checkpointing = recipe.training.activation_checkpointing
     counted = "cpu" if device == "cpu" else "cuda"
-    step = count_step(rank_part(recipe), counted, precision, micro_batch(recipe), checkpointing)
-    memory = estimate_rank(recipe, step, checkpointing=checkpointing, room=room)
+    count = cache(partial(count_step, rank_part(recipe), counted, precision))
+    micro = auto_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
+    memory = estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room)
     return RecipeUse(
         recipe=name, device=device, devices=recipe.training.world_size, strategy=strategy_of(recipe),
-        precision=precision, threads=torch.get_num_threads(), micro_batch=micro_batch(recipe),
-        micro_batches=micro_batches(recipe), rows="tokens a side" if isinstance(recipe, TranslationRecipe) else "rows",
+        precision=precision, threads=torch.get_num_threads(), micro_batch=micro,
+        micro_batches=micro_batches(recipe, micro), rows=unit_of(recipe),
         checkpointing=checkpointing, memory_bytes=memory.total, device_bytes=there, fits=memory.fits,
     )  # fmt: skip

@@ -10,14 +10,18 @@ from tercet.config import UserError
 from tercet.data import encode_words
 from tercet.data.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden
+from tercet.messages import shorten
 from tercet.models import Classifier, EncoderOnly
+from tercet.notebook import MOST_CHARACTERS, Summary, html_table, note, probability_table
 from tercet.objectives import THRESHOLD
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
+CUT = "the end of the text was not seen"
 
-@dataclass(frozen=True, kw_only=True)
-class Classified:
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Classified(Summary):
     """Attributes:
     label: the likeliest.
     probability: of that label.
@@ -30,9 +34,12 @@ class Classified:
     scores: dict[str, float]
     truncated: bool
 
+    def _repr_html_(self) -> str:
+        return probability_table(self.scores, of="label") + note(CUT * self.truncated)
 
-@dataclass(frozen=True, kw_only=True)
-class MultiLabelled:
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MultiLabelled(Summary):
     """Attributes:
     labels: those with a probability above the threshold, likeliest first; there may be none.
     scores: the probability of every label, likeliest first; each is by itself, and together they are any number.
@@ -43,9 +50,15 @@ class MultiLabelled:
     scores: dict[str, float]
     truncated: bool
 
+    def _repr_html_(self) -> str:
+        said = {label: p for label, p in self.scores.items() if label in self.labels}
+        rest = {label: p for label, p in self.scores.items() if label not in self.labels}
+        below = note("below the threshold") + probability_table(rest, of="label") if rest else ""
+        return probability_table(said, of="label") + below + note(CUT * self.truncated)
 
-@dataclass(frozen=True, kw_only=True)
-class Regressed:
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Regressed(Summary):
     """Attributes:
     value: the number, in the unit of those that were learnt from.
     truncated: whether the text was longer than the model takes, and was cut.
@@ -55,8 +68,8 @@ class Regressed:
     truncated: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tagged:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Tagged(Summary):
     """Attributes:
     words: of the text.
     tags: one for each word; None where it stands behind what the model takes, or the tokenizer leaves nothing of it.
@@ -66,6 +79,18 @@ class Tagged:
     words: tuple[str, ...]
     tags: "tuple[Classified | None, ...]"
     truncated: bool
+
+    def __repr__(self) -> str:
+        tagged = (f"{word}/{tag.label if tag else None}" for word, tag in zip(self.words, self.tags, strict=True))
+        return f"Tagged({shorten(' '.join(tagged), MOST_CHARACTERS)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (word, "", "") if tag is None else (word, tag.label, f"{tag.probability:.1%}")
+            for word, tag in zip(self.words, self.tags, strict=True)
+        ]
+        table = html_table(rows, header=("word", "label", "probability"), right=(False, False, True))
+        return table + note(CUT * self.truncated)
 
 
 def classify(

@@ -15,15 +15,17 @@ import torch
 from tercet.data.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, map_hidden
 from tercet.encoding.masked_text import MaskedText, require_mask_id
+from tercet.messages import shorten
 from tercet.models import EncoderOnly
+from tercet.notebook import MOST_CHARACTERS, Summary, html_table, note
 from tercet.objectives import split_logits, target_logprobs
 from tercet.tokens import Tokenizer
 
 TOP = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Candidate(Summary):
     """What may stand in a mask's place.
 
     Attributes:
@@ -38,8 +40,8 @@ class Candidate:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filled:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Filled(Summary):
     """Attributes:
     text: as it was given.
     masks: for each mask, in their order, what may stand there, likeliest first, while the others stay masks.
@@ -49,6 +51,20 @@ class Filled:
     text: str
     masks: tuple[tuple[Candidate, ...], ...]
     truncated: bool
+
+    def __repr__(self) -> str:
+        words = "; ".join(", ".join(f"{one.word} {one.probability:.1%}" for one in mask[:3]) for mask in self.masks)
+        return f"Filled({shorten(f'{self.text!r}: {words}', MOST_CHARACTERS)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (f"{number}" if place == 0 else "", one.word, f"{one.probability:.1%}", one.text)
+            for number, mask in enumerate(self.masks, start=1)
+            for place, one in enumerate(mask)
+        ]
+        header = "mask", "word", "probability", "text"
+        cut = note("the end of the text was not seen") if self.truncated else ""
+        return html_table(rows, header=header, right=(True, False, True)) + cut
 
 
 def fill(

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tercet.config import UserError
+from tercet.notebook import Summary, format_value, html_table
 
 PIECE = 1 << 20  # numbers of the vectors, and of the scores, that are in memory at once
 LEAST_ROWS = 64  # of a piece, however many queries there are
 ORDINARY = (1e-15, 1e15)  # lengths whose products float32 holds; others are brought to length 1 first
 
 
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Neighbours(Summary):
     """The nearest rows to each query, the nearest first.
 
     Attributes:
@@ -30,6 +31,19 @@ class Neighbours:
 
     numbers: np.ndarray
     scores: np.ndarray
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.numbers.shape))
+        return f"Neighbours({shape} rows, the nearest at {format_value(float(self.scores.max(initial=-1)))})"
+
+    def _repr_html_(self) -> str:
+        queries = zip(np.atleast_2d(self.numbers), np.atleast_2d(self.scores), strict=True)
+        rows = [
+            (f"{query}", f"{number}", f"{score:.4f}")
+            for query, pairs in enumerate(queries)
+            for number, score in zip(*pairs, strict=True)
+        ]
+        return html_table(rows, header=("query", "row", "cosine"), right=(True, True, True))
 
 
 class NearestNeighbours:

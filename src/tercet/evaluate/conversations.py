@@ -19,11 +19,12 @@ from tercet.data.batching import BATCH_TOKENS, batch_by_length
 from tercet.generation.sampling import DIVERGED
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode
+from tercet.notebook import Summary, rich_html
 from tercet.objectives import causal_logprobs, collate_windows, move_batch
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerScores:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AnswerScores(Summary):
     """Attributes:
     tokens: of the answers, those that end them included.
     conversations: that were scored.
@@ -39,6 +40,9 @@ class AnswerScores:
     truncated: int
     left_out: int
     context: int
+
+    def _repr_html_(self) -> str:
+        return rich_html(answer_table(self))
 
 
 def score_conversations(

@@ -20,14 +20,15 @@ from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.models import EncoderOnly
+from tercet.notebook import Summary, rich_html
 from tercet.objectives import IGNORED
 from tercet.tokens import Tokenizer
 
 MISTAKES = 5  # of the commonest, below the table
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelScores:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LabelScores(Summary):
     """Attributes:
     accuracy: share of texts, or words, with the right label.
     f1: the macro mean.
@@ -47,6 +48,9 @@ class LabelScores:
     per_label: dict[str, dict[str, float]]
     confusion: tuple[tuple[int, ...], ...]
     truncated: int = 0
+
+    def _repr_html_(self) -> str:
+        return rich_html(label_table(self))
 
 
 def label_scores(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tercet.evaluate.tasks.evaluation import HeldOutScores, Kind
+from tercet.notebook import Summary, rich_html
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +96,8 @@ class SeedSpread:
         return cls(mean=low if low == high else statistics.fmean(values), low=low, high=high)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeaderboardRow:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LeaderboardRow(Summary):
     """One variant.
 
     Attributes:
@@ -121,8 +122,8 @@ class LeaderboardRow:
         return self.rank == 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leaderboard:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Leaderboard(Summary):
     """Attributes:
     rows: the best first in each kind; where nothing is ranked, in the order in which they were given.
     ranked_by: of each kind the measure, or None.
@@ -132,6 +133,15 @@ class Leaderboard:
     rows: tuple[LeaderboardRow, ...]
     ranked_by: dict[Kind, str | None]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        best = next((f", the best is {row.name}" for row in self.rows if row.best), "")
+        return f"Leaderboard({len(self.rows)} variants{best})"
+
+    def _repr_html_(self) -> str:
+        from tercet.evaluate.leaderboard_table import leaderboard_table
+
+        return rich_html(leaderboard_table(self))
 
 
 def leaderboard(results: Sequence[RunResult]) -> Leaderboard:

@@ -24,6 +24,7 @@ from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.generation.sampling import DIVERGED
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
+from tercet.notebook import Summary, rich_html
 from tercet.objectives import (
     IGNORED,
     MaskedBatch,
@@ -43,8 +44,8 @@ FIXED = Masking(rate=0.15, masked=1.0, random=0.0)
 NEAR = 0.02  # of the unigram entropy: a loss above, or no further below, has learnt how often tokens come, and no more
 
 
-@dataclass(frozen=True, kw_only=True)
-class MaskedScores:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MaskedScores(Summary):
     """Attributes:
     masked_loss: nats a hidden token.
     masked_accuracy: the share of hidden tokens that the model finds likeliest.
@@ -69,6 +70,11 @@ class MaskedScores:
     def plateau(self) -> bool:
         """Whether the model does hardly better than counting tokens, where training often rests before it learns."""
         return not self.masked_loss < (1 - NEAR) * self.unigram_entropy
+
+    def _repr_html_(self) -> str:
+        from tercet.evaluate.scores import masked_table
+
+        return rich_html(masked_table(self))
 
 
 def score_masked(

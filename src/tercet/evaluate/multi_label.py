@@ -21,6 +21,7 @@ from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.models import EncoderOnly
+from tercet.notebook import Summary, rich_html
 from tercet.objectives import THRESHOLD
 from tercet.tokens import Tokenizer
 
@@ -28,8 +29,8 @@ AT_ONCE = 1024  # texts whose labels are counted together
 Rows = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultiLabelScores:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MultiLabelScores(Summary):
     """Attributes:
     f1: the macro mean.
     micro_f1: of all labels together.
@@ -53,6 +54,9 @@ class MultiLabelScores:
     per_label: dict[str, dict[str, float]]
     threshold: float = THRESHOLD
     truncated: int = 0
+
+    def _repr_html_(self) -> str:
+        return rich_html(multi_label_table(self))
 
 
 @dataclass

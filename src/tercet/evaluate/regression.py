@@ -23,11 +23,12 @@ from tercet.data import Labelled
 from tercet.data.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, read_logits
 from tercet.models import EncoderOnly
+from tercet.notebook import Summary, rich_html
 from tercet.tokens import Tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegressionScores:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RegressionScores(Summary):
     """Attributes:
     rmse, mae: root mean square error and mean absolute error, in the labels' unit.
     r2: the share of the true numbers' variance that is explained; below 0 where their mean is nearer.
@@ -46,6 +47,9 @@ class RegressionScores:
     constant_mae: float
     count: int
     truncated: int = 0
+
+    def _repr_html_(self) -> str:
+        return rich_html(regression_table(self))
 
 
 def regression_scores(

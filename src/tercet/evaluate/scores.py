@@ -17,10 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tercet.evaluate.masked import MaskedScores
+from tercet.notebook import Summary, rich_html
 
 
-@dataclass(frozen=True, kw_only=True)
-class LanguageScores:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LanguageScores(Summary):
     """Attributes:
     tokens: targets scored, special ones included.
     bytes: UTF-8 bytes of text that the targets stand for.
@@ -51,6 +52,9 @@ class LanguageScores:
             context=context,
             stride=stride,
         )
+
+    def _repr_html_(self) -> str:
+        return rich_html(as_table(self))
 
 
 def as_dict(model: LanguageScores, baselines: Mapping[str, LanguageScores | float] | None = None) -> dict[str, Any]:

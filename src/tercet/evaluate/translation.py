@@ -19,6 +19,7 @@ from rich.text import Text
 
 from tercet.config import UserError
 from tercet.evaluate.protocols import Protocol, label, looks_tokenised, prepare_texts
+from tercet.notebook import Summary, rich_html
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -31,8 +32,8 @@ LOOKS_TOKENISED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TranslationScores:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TranslationScores(Summary):
     """Attributes:
     bleu, chrf: of the whole set, 0 to 100.
     signature, chrf_signature: which BLEU and which chrF; scores with others do not compare.
@@ -62,6 +63,9 @@ class TranslationScores:
     search: str | None = None
     notes: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        return rich_html(translation_table(self))
+
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
     """Corpus BLEU of cased, detokenised text, 0 to 100."""
@@ -72,11 +76,20 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
 def metrics(protocol: Protocol) -> "tuple[BLEU, CHRF]":
     """sacrebleu's, for texts that are put through `prepare_texts`."""
     from sacrebleu.metrics.bleu import BLEU  # here: a tenth of a second that most commands need not wait
-    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.chrf import CHRF, CHRFScore
+
+    class FloatCHRF(CHRF):
+        """Its scores of resamples are float32, but for those of 0, and their mean is not worked out of both."""
+
+        def _compute_score_from_stats(self, stats: Any) -> CHRFScore:
+            score = super()._compute_score_from_stats(stats)
+            score.score = float(score.score)
+            return score
 
     tokenised = protocol == "lc-tok"
     # What looks tokenised is told in words of our own, so `force` keeps sacrebleu from its.
-    return BLEU(lowercase=tokenised, tokenize="none" if tokenised else "13a", force=True), CHRF(lowercase=tokenised)
+    words = BLEU(lowercase=tokenised, tokenize="none" if tokenised else "13a", force=True)
+    return words, FloatCHRF(lowercase=tokenised)
 
 
 def score_translations(

@@ -6,8 +6,9 @@ from pathlib import Path
 from tercet.checkpoint import Trained
 from tercet.config import UserError
 from tercet.explorer.answers import Answers
-from tercet.explorer.export import check_page, write_page
+from tercet.explorer.export import write_page
 from tercet.explorer.opening_query import opening_query
+from tercet.web.page_files import check_page
 
 MISSING = (
     "tercet explore needs starlette and uvicorn: pip install 'tercet[explore]'; or write a page with --export PAGE.html"
@@ -26,7 +27,7 @@ def explore(
 ) -> None:
     """See `Run.explore`."""
     if export is not None:
-        check_page(Path(export))
+        check_page(Path(export), "--export")
         serve = None
     else:
         try:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tercet.explorer.queries import (
     query_to_plain,
 )
 from tercet.storage import write_atomically
+from tercet.web.page_files import check_page
 
 MOST = 40_000_000  # characters; what is larger, a browser opens slowly
 LOGITS = 8_000_000  # of these for the logits of all rows
@@ -46,18 +48,10 @@ def write_page(answers: Answers, path: Path, query: Query | None = None) -> int:
     Raises:
         UserError: as `export_page`, and where the file cannot be written.
     """
-    check_page(path)
+    check_page(path, "--export")
     data = export_page(answers, query).encode()
     write_atomically(path, data)
     return len(data)
-
-
-def check_page(path: Path) -> None:
-    """UserError where no page can be written there: told before the work."""
-    if not path.parent.is_dir():
-        raise UserError(f"--export {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir():
-        raise UserError(f"--export {path} is a folder; give the name of a file, such as {path / 'page.html'}")
 
 
 def export_page(answers: Answers, query: Query | None = None) -> str:
@@ -132,7 +126,10 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
     ask, at, logits = forward_pass.query, forward_pass.at, forward_pass.recording.logits
     key, overview = answer(OverviewQuery(ask=ask))
     yield key, overview
-    yield answer(HeadsQuery(ask=ask))
+    unedited = replace(ask, edits=())  # what is set to zero is shown beside the same pass without it
+    if unedited != ask:
+        yield answer(OverviewQuery(ask=unedited))
+    yield answer(HeadsQuery(ask=unedited))
     if "translate" in answers.trained.verbs:
         yield answer(BeamsQuery(ask=ask))
     if overview["top"] is not None:

@@ -1,8 +1,7 @@
 """What the page opens with where no text is given: a line that the model has not learnt, or else a plain sentence."""
 
-import os
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from itertools import islice
 
 from tercet.checkpoint import Encoder, Trained
 from tercet.config import UserError
@@ -16,6 +15,7 @@ from tercet.data import (
     prepare_labelled,
     prepare_pairs,
 )
+from tercet.data.downloads import offline
 from tercet.explorer.queries import Query
 from tercet.storage import DamagedFile
 from tercet.tokens import Tokenizer
@@ -23,6 +23,7 @@ from tercet.tokens import Tokenizer
 SENTENCE = "The cat sat on the mat."
 MOST = 32  # tokens of a line; the rest is left out, for a page that can be overlooked
 FALLBACK_TOKENS = 6
+LINES = 100  # looked at, for one that the tokenizer knows all of
 
 
 def opening_query(trained: Trained, text: str | None = None, *, target: str | None = None) -> Query:
@@ -35,11 +36,8 @@ def opening_query(trained: Trained, text: str | None = None, *, target: str | No
     if text is not None:
         return Query(text=text, target=target)
     tokenizer, room = trained.source_tokenizer, trained.model.max_len
-    ids = (
-        _encode_readable(tokenizer, _read_held_out_line(trained))
-        or _encode_readable(tokenizer, SENTENCE)
-        or _any_tokens(tokenizer)
-    )
+    lines = (_encode_readable(tokenizer, line) for line in [*_read_held_out_lines(trained), SENTENCE])
+    ids = next(filter(None, lines), None) or _any_tokens(tokenizer)
     ids = ids[: max(1, min(MOST, room - 2))]
     if isinstance(trained, Encoder):
         return _with_mask(trained, ids)
@@ -79,49 +77,37 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
     return ordinary[-FALLBACK_TOKENS:] or [0]
 
 
-def _read_held_out_line(trained: Trained) -> str:
-    """The first line of the validation part, if it is on this machine and can still be read; else nothing."""
+def _read_held_out_lines(trained: Trained) -> list[str]:
+    """The first lines of the validation part, those of several words before others, if it is on this machine and can
+    still be read; else none."""
     tokenizer = trained.tokenizer
     try:
-        with _offline():
+        with offline():
             match trained.task:
                 case "translation":
                     if (pairs_spec := trained.trained_on(PairsSpec)) is None:
-                        return ""
+                        return []
                     pairs = prepare_pairs(pairs_spec, tokenizer=tokenizer, source_tokenizer=trained.source_tokenizer)
-                    return next((source for source, _ in pairs.validation_texts), "")
+                    return [source for source, _ in pairs.validation_texts[:LINES]]
                 case "labels":
                     if (labels_spec := trained.trained_on(LabelsSpec)) is None:
-                        return ""
+                        return []
                     labelled = prepare_labelled(labels_spec, tokenizer=tokenizer).validation
                     ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
                 case "chat":
                     if (chat_spec := trained.trained_on(ConversationsSpec)) is None:
-                        return ""
+                        return []
                     template = trained.chat_template
                     chats = prepare_conversations(chat_spec, tokenizer=tokenizer, template=template).validation
                     ids = chats.ids[chats.starts[0] : chats.starts[1]]
                 case _:
                     if (text_spec := trained.trained_on(TextSpec)) is None:
-                        return ""
+                        return []
                     ids = prepare(text_spec, tokenizer=tokenizer).validation[: 50 * MOST]
     except DamagedFile:
         raise
     except UserError:
-        return ""
-    lines = trained.tokenizer.decode(ids.tolist()).splitlines()
-    return next((line.strip() for line in lines if len(line.split()) > 1), "")
-
-
-@contextmanager
-def _offline() -> Generator[None]:
-    """Named datasets are not downloaded within: a page opens without the network."""
-    before = os.environ.get("TERCET_OFFLINE")
-    os.environ["TERCET_OFFLINE"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TERCET_OFFLINE"]
-        else:
-            os.environ["TERCET_OFFLINE"] = before
+        return []
+    lines = list(islice(filter(None, map(str.strip, tokenizer.decode(ids.tolist()).splitlines())), LINES))
+    # The first may be the end of a line that begins in the training part.
+    return sorted([*lines[1:], *lines[:1]], key=lambda line: len(line.split()) < 2)

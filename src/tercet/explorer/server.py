@@ -1,39 +1,19 @@
-"""The page over HTTP, for one's own browser: a few files, and a POST for each query.
+"""The explorer's page over HTTP, for one's own browser: `web.page_server`, with the model's answers."""
 
-It is meant for this machine alone, and holds other pages off: a request must name a host of this machine and no foreign
-origin, neither of which a page can fake, and a question must be JSON, which no form of another page can send.
-"""
-
-import asyncio
-import json
 import sys
-import webbrowser
-from collections.abc import Callable
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tercet.config import UserError
 from tercet.explorer.answers import Answers
 from tercet.explorer.export import export_page
-from tercet.explorer.page_files import page_files, policy, type_of
+from tercet.explorer.page_files import page_files
 from tercet.explorer.queries import HeadsQuery, parse_query
-from tercet.limits import BODY_SECONDS, EXPLORER_CONNECTIONS, MAX_ERROR_CHARACTERS
 from tercet.loopback import LOOPBACK, is_loopback
-from tercet.web.access import SECURITY_HEADERS, AllowedNames
-from tercet.web.server import BoundedServer, open_socket
+from tercet.web.page_server import open_page, page_application, serve_page
 
 PORT = 8765
-PORTS_TRIED = 20  # ports after the one that was asked for
-MAX_BODY_BYTES = 1_000_000  # bytes of a question
-PATIENCE = 60.0  # seconds for which a browser may take nothing of an answer
 
 
 def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: bool = False) -> None:
@@ -47,114 +27,22 @@ def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: b
     Raises:
         UserError: where nothing can be opened there.
     """
-    listening = open_socket(host, port, patience=PATIENCE, ports_tried=PORTS_TRIED + 1)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listening.getsockname()[1]}/"
+    listening, address = open_page(port, host=host)
     if not is_loopback(host):
         print(
             f"tercet: {host} is more than this machine: whoever reaches it can read the model and its texts",
             file=sys.stderr,
         )
     print(address, flush=True)
-    if browse:
-        webbrowser.open(address)
-
-    def note(message: str) -> None:
-        print(f"tercet: {message}", file=sys.stderr)
-
-    app = application(answers, host=host)
-    BoundedServer(app, note=note, grace=2, connections=EXPLORER_CONNECTIONS).run(sockets=[listening])
+    serve_page(application(answers, host=host), listening, address, browse=browse)
 
 
 def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
     """The server as an ASGI application."""
 
-    async def page(request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
-        files = page_files()
-        if name not in files:
-            return _error_response(404, f"there is no {name!r:.60} here")
-        headers = {"Content-Security-Policy": policy(files["index.html"])} if name == "index.html" else {}
-        return _with_headers(Response(files[name], media_type=type_of(name), headers=headers))
+    def answer(name: str, body: Any) -> Response:
+        if name == "export":
+            return Response(export_page(answers, parse_query(HeadsQuery, body).ask), media_type="text/html")
+        return JSONResponse(answers.answer(name, body))
 
-    async def answer(request: Request) -> Response:
-        name = request.path_params["name"]
-
-        def respond(body: Any) -> Response:
-            if name == "export":
-                return Response(export_page(answers, parse_query(HeadsQuery, body).ask), media_type="text/html")
-            return JSONResponse(answers.answer(name, body))
-
-        return await _answer_post(request, respond)
-
-    return Starlette(
-        routes=[
-            Route("/", page, methods=["GET"]),
-            Route("/api/{name}", answer, methods=["POST"]),
-            Route("/{name}", page, methods=["GET"]),
-        ],
-        middleware=[Middleware(_Guard, names=AllowedNames(local=is_loopback(host), hosts=(host.lower(),)))],
-        exception_handlers={HTTPException: _on_http_error, Exception: _on_failure},
-    )
-
-
-class _Guard:
-    """Refuses requests under names that are none of this machine's, and those of others' pages."""
-
-    def __init__(self, app: ASGIApp, *, names: AllowedNames) -> None:
-        self._app, self._names = app, names
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._names.refuse(Request(scope).headers) if scope["type"] == "http" else None
-        if refusal is None:
-            await self._app(scope, receive, send)
-        else:
-            response = _error_response(403, f"{refusal.message}; open the address that was printed")
-            await response(scope, receive, send)
-
-
-async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> Response:
-    """Read the question, and have it answered beside the loop, for the model takes its time."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return _error_response(415, "a question is JSON; send it with the content type application/json")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    return _error_response(413, f"a question has at most {MAX_BODY_BYTES:,} bytes")
-    except TimeoutError:
-        return _error_response(408, f"the question did not come whole within {BODY_SECONDS:g} seconds; send it again")
-    except ClientDisconnect:
-        return _error_response(400, "the question was cut off")  # which nobody reads
-    try:
-        data = json.loads(body)
-        json.dumps(
-            data, ensure_ascii=False
-        ).encode()  # half a surrogate pair is no text, and could not be answered with
-    except (ValueError, RecursionError):
-        return _error_response(400, "the question is not valid JSON")
-    try:
-        return _with_headers(await run_in_threadpool(respond, data))
-    except UserError as error:
-        return _error_response(400, " ".join(str(error)[:MAX_ERROR_CHARACTERS].split()))
-
-
-def _on_http_error(_request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return _error_response(status, "the page asks here with POST api/NAME; open the address that was printed")
-
-
-def _on_failure(_request: Request, _error: Exception) -> Response:
-    return _error_response(500, "something went wrong; the terminal in which the server runs says what")
-
-
-def _error_response(status: int, error: str) -> Response:
-    return _with_headers(JSONResponse({"error": error}, status_code=status))
-
-
-def _with_headers(response: Response) -> Response:
-    for name, value in {**SECURITY_HEADERS, "cache-control": "no-store"}.items():
-        response.headers.setdefault(name, value)
-    return response
+    return page_application(page_files, answer, host=host)

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from tercet.generation.alignment import words_of as words_of
     from tercet.generation.beam import Hypothesis as Hypothesis
     from tercet.generation.beam import beam_search as beam_search
+    from tercet.generation.chat import Answer as Answer
+    from tercet.generation.chat import ChatModel as ChatModel
+    from tercet.generation.chat import ChatPrompt as ChatPrompt
+    from tercet.generation.chat import answer_room as answer_room
     from tercet.generation.ensemble import Ensemble as Ensemble
     from tercet.generation.prompt import encode_prompt as encode_prompt
     from tercet.generation.prompt import start_ids as start_ids
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from tercet.generation.stream import stream as stream
     from tercet.generation.stream import window_start as window_start
     from tercet.generation.text import Completion as Completion
+    from tercet.generation.text import choose_guesses as choose_guesses
     from tercet.generation.text import draft_for as draft_for
     from tercet.generation.text import generate as generate
     from tercet.generation.text import stream_text as stream_text

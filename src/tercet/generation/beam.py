@@ -122,11 +122,13 @@ class _Sentence:
             return True
         if len(self.ended) < self.beam.n_best:
             return False
-        to_beat = sorted(hypothesis.score for hypothesis in self.ended)[-self.beam.n_best]
-        if len(self.ended) >= self.beam.size:
-            return self.beam.score(best_total, written) <= to_beat
-        # With coverage any ending may come first: all are waited for.
-        return not self.beam.coverage and self.beam.score(best_total, self.limit) <= to_beat
+        scores = sorted((hypothesis.score for hypothesis in self.ended), reverse=True)
+        # A guess, for a live hypothesis may still rise: it is the same for any n_best, or the first of five would be
+        # another than the first of one.
+        if len(scores) >= self.beam.size and self.beam.score(best_total, written) <= scores[0]:
+            return True
+        # A bound, which holds. With coverage any ending may come first: all are waited for.
+        return not self.beam.coverage and self.beam.score(best_total, self.limit) <= scores[self.beam.n_best - 1]
 
     def best(self) -> list[Hypothesis]:
         if self.limit == 0:

@@ -11,13 +11,14 @@ from tercet.generation.specs import Sampling
 from tercet.generation.speculative import Draft, Lookup, Pass, speculate
 from tercet.generation.stop_matcher import StopMatcher
 from tercet.generation.stream import Token, stream
+from tercet.notebook import Summary, continued_text, note
 from tercet.tokens import Tokenizer
 
 Finish = Literal["stop", "eos", "length"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Completion:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Completion(Summary):
     """What a model wrote after a prompt.
 
     `ids` and `logprobs` are all tokens drawn, those of a stop text and the end-of-text token included; `text` is
@@ -32,6 +33,11 @@ class Completion:
     seed: int
     truncated: bool  # the prompt was longer than the context: the model saw its end only
     passes: int  # of the model that brought tokens of this text: as many as tokens, but for guesses that were right
+
+    def _repr_html_(self) -> str:
+        tokens = f"{len(self.ids):,} tokens, ended by {self.finish}, seed {self.seed}"
+        cut = ", of the prompt the end alone was read" if self.truncated else ""
+        return continued_text(self.prompt, self.text) + note(tokens + cut)
 
 
 def generate(
@@ -114,6 +120,34 @@ def draft_for(
         if draft_name != name:
             raise _tokenizer_error(f"it has {draft_name} where the model's has {name}")
     return Draft(model=draft, tokens=tokens)
+
+
+def choose_guesses(
+    tokenizer: Tokenizer,
+    draft: tuple[SpeculativeDecoder[Any], Tokenizer] | None,
+    lookup: bool | int,
+    draft_tokens: int | None,
+) -> Draft | Lookup | None:
+    """Where guesses come from, if anywhere: another model with its tokenizer, or the text so far.
+
+    Args:
+        lookup: True, or how many tokens in a row are looked for.
+        draft_tokens: guesses at most; by default as many as the kind has.
+
+    Raises:
+        ValueError: where both guess, or neither does what `draft_tokens` is for.
+        UserError: as `draft_for`.
+    """
+    if draft is not None and lookup is not False:
+        raise ValueError("draft and lookup both guess what comes next; give one of them")
+    if draft is None and lookup is False:
+        if draft_tokens is None:
+            return None
+        raise ValueError(f"draft_tokens={draft_tokens} is for a draft or a lookup; give one of them")
+    tokens = {} if draft_tokens is None else {"tokens": draft_tokens}
+    if draft is not None:
+        return draft_for(tokenizer, *draft, **tokens)
+    return Lookup(**({} if lookup is True else {"ngram": lookup}), **tokens)
 
 
 def _tokenizer_error(reason: str) -> UserError:

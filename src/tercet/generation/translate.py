@@ -15,13 +15,14 @@ from tercet.generation.beam import Hypothesis, beam_search
 from tercet.generation.protocol import CacheType, SourceDecoder
 from tercet.generation.specs import Beam, Sampling
 from tercet.generation.stream import Token, stream
+from tercet.notebook import Summary, html_table, note
 from tercet.tokens import Tokenizer
 
 BEAM = Beam()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Translation:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Translation(Summary):
     """What a model made of a line.
 
     `ids` and `logprobs` are all tokens written after the prefix, the end token included; `text` is without it and
@@ -36,6 +37,11 @@ class Translation:
     score: float  # what the search ranks by; of a sample its mean log-probability
     finish: Literal["eos", "length"]
     truncated: bool  # the source was longer than the model takes: its end was not seen
+
+    def _repr_html_(self) -> str:
+        facts = {"source": self.source, "translation": self.text, "score": f"{self.score:.4f}", "ended by": self.finish}
+        cut = note("the end of the source was not seen") if self.truncated else ""
+        return html_table(facts.items(), pale_first=True) + cut
 
 
 def translate(

@@ -25,6 +25,7 @@ from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import device_of, parts_of
 from tercet.models import AnyModel, Edit, record
 from tercet.models.inference import inference_mode
+from tercet.notebook import Summary, html_table
 from tercet.tokens import Tokenizer
 
 
@@ -41,8 +42,8 @@ class Side:
         return self.tokenizer.tokens(self.ids)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recording:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Recording(Summary):
     """Attributes:
     sides: of each stack what it read, in the order in which they read.
     activations: the tensors by name, as from `record`, with one row in the batch.
@@ -56,6 +57,18 @@ class Recording:
     logits: Float[Tensor, "T V"] | None
     causal: bool
     truncated: bool
+
+    def __repr__(self) -> str:
+        read = " and ".join(f"{len(side.ids)} tokens" for side in self.sides.values())
+        logits = "" if self.logits is None else f", logits {tuple(self.logits.shape)}"
+        return f"Recording({read}, {len(self.activations)} tensors{logits})"
+
+    def _repr_html_(self) -> str:
+        texts = [(name, " | ".join(side.texts)) for name, side in self.sides.items()]
+        shapes = [(name, " x ".join(map(str, tensor.shape))) for name, tensor in self.activations.items()]
+        tensors = html_table(shapes, header=("tensor", "shape"))
+        summary = f"<summary>{len(shapes)} tensors</summary>"
+        return f"{html_table(texts, pale_first=True)}<details>{summary}{tensors}</details>"
 
     @property
     def side(self) -> Side:

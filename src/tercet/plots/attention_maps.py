@@ -5,6 +5,7 @@ Colours grow with the square root of the share, so that a look spread over a hun
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +51,19 @@ class AttentionMaps:
 
 
 def plot_attention(
-    trained: Trained, text: str, *, target: str | None = None, stack: str | None = None, layer: int | None = None
+    trained: Trained,
+    text: str,
+    *,
+    target: str | None = None,
+    ids: Sequence[int] | None = None,
+    stack: str | None = None,
+    layer: int | None = None,
 ) -> Figure:
     """The attention maps of one text.
 
     Args:
         target: what a translator's decoder reads; what it would write itself by default.
+        ids: exactly these tokens in place of `text`, special ones included.
         stack: `encoder` or `decoder` of a translator; both, and what lies between them, by default.
         layer: only this block's heads, large; blocks are counted from 0.
 
@@ -63,7 +71,7 @@ def plot_attention(
         UserError: as `read` does, and for a stack or block that the model does not have.
     """
     check_layer(trained, stack=stack, layer=layer)
-    recording = read(trained, text, target=target, only=["*.weights", "*.mask"])
+    recording = read(trained, text, target=target, ids=ids, only=["*.weights", "*.mask"])
     kinds = [maps for maps in attention_maps(recording, stack=stack) if layer is None or layer < len(maps.weights)]
     name = trained.card.name or trained.folder.name
     if layer is None:

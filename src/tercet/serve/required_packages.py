@@ -7,9 +7,13 @@ from tercet.config import UserError
 PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client", "jinja2": "jinja2"}
 
 
+def missing_packages() -> list[str]:
+    """As pip calls them."""
+    return [name for module, name in PACKAGES.items() if find_spec(module) is None]
+
+
 def require_packages() -> None:
     """Raises UserError where a package is missing."""
-    missing = [name for module, name in PACKAGES.items() if find_spec(module) is None]
-    if missing:
+    if missing := missing_packages():
         names = " and ".join(missing)
         raise UserError(f"tercet serve needs {names}, not installed here: pip install 'tercet[serve]'")

@@ -179,10 +179,15 @@ class _Renderer:
         assert process.stdin is not None
         assert process.stdout is not None
         line = b""
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
+        try:
+            with suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+        except BaseException:  # Ctrl-C: what it answers yet would be taken for the next answer
+            self._process = None
+            self._end()
+            raise
         if not line.endswith(b"\n"):  # it ended itself
             self._process = None
             self._end()

@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 def serve(seconds: float, memory: int, most_bytes: int) -> None:
     """Answer the requests on standard input one by one; what takes more than `seconds` or `memory` ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks; this ends when nobody can any more
     _limit_memory(memory)
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json

@@ -15,10 +15,11 @@ from tercet.kernel import build_id, kernel_table_id
 VARIABLES = (
     "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
+MICRO_BATCH = "micro_batch"
 
 
 def describe_arithmetic(
-    *, accelerator: str, precision: str, matmul: str, compiled: bool, ranks: int = 1
+    *, accelerator: str, precision: str, matmul: str, compiled: bool, ranks: int = 1, micro: int | None = None
 ) -> dict[str, str]:
     """What decides how this process rounds.
 
@@ -26,6 +27,7 @@ def describe_arithmetic(
         accelerator: cpu, cuda or mps.
         precision, matmul: as settled for the run.
         ranks: whose gradients are added up; 1 where their number changes nothing.
+        micro: the size of a micro-batch, where it is not as the recipe has it.
     """
     device = torch.cuda.get_device_name() if accelerator == "cuda" else accelerator
     return {
@@ -39,6 +41,7 @@ def describe_arithmetic(
         "matmul": matmul,
         "compiled": "yes" if compiled else "no",
         **({} if ranks == 1 else {"ranks": str(ranks)}),
+        **({} if micro is None else {MICRO_BATCH: str(micro)}),
         **{name: value for name in VARIABLES if (value := os.environ.get(name))},
     }
 

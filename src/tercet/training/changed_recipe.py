@@ -1,6 +1,7 @@
-"""A recipe, or that of a run, with what the command line or a caller from Python lays over it: other data, another
-beginning, keys."""
+"""A recipe, that of a run, or the one that suits data, with what the command line or a caller from Python lays over it:
+other data, another beginning, keys."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from tercet.checkpoint.run_record import RECIPE, RECORD
 from tercet.config import Plain, UserError, merge, to_plain
 from tercet.storage import DamagedFile
 from tercet.training.recipe_files import REQUIRED, change_settings, read_settings, recipe_names
+from tercet.training.recipe_of_data import is_data, suit
 
 if TYPE_CHECKING:
     from tercet.training.recipe import Recipe
@@ -25,19 +27,33 @@ def recipe_with(
     validation_source: str | None = None,
     validation_target: str | None = None,
     pretrained: str | None = None,
+    quiet: bool = True,
 ) -> "Recipe":
     """The recipe with `changes`, other data and another beginning; arguments as in `tercet.train`. Of a run's folder it
-    is the recipe by which the run goes on.
+    is the recipe by which the run goes on, of data a packaged one that suits it.
 
     A recipe that names no model to go on from describes one of its own, which the pretrained one takes the place of.
+
+    Args:
+        quiet: nothing on stderr of the recipe that suits data.
 
     Raises:
         UserError: where there is no such recipe, something in it does not fit, or its family learns from other data.
     """
-    if target is not None and source is None:
+    of_data = is_data(name)
+    if of_data and (data or source) is not None:
+        raise UserError(f"{name} is data, and {data or source} is as well; give one, or a recipe in the first place")
+    if target is not None and source is None and not of_data:
         raise UserError(f"the target {target} needs its source: give --source F as well")
     if validation_target is not None and validation_source is None:
         raise UserError(f"the target {validation_target} needs its source: give --validation-source F as well")
+    if of_data:
+        given = changes.get("data")
+        suited = suit(name, target, given if isinstance(given, Mapping) else {}, pretrained=pretrained is not None)
+        data, source = (None, name) if suited.kind == "pairs" else (name, None)
+        if not quiet:
+            print(f"{name} is {suited.kind}: trained on as `tercet recipes {suited.recipe}` says", file=sys.stderr)
+        name, changes = suited.recipe, merge(suited.changes, changes)
     run = find_run(name)
     recipe = read_settings(name) if run is None else _recipe_of(run)
     settings = change_settings(recipe, changes)
@@ -87,13 +103,13 @@ def _tokenizer_in(changes: Plain) -> str | None:
 
 
 def find_run(name: str) -> Path | None:
-    """The run's folder that a name means; None where it is a recipe's.
+    """The run's folder that a name means; None where it is a recipe's, or data.
 
     Raises:
         UserError: where the folder of that name holds no run.
     """
     folder = Path(name)
-    if name.endswith((".yaml", ".yml")) or not folder.is_dir() or name in recipe_names():
+    if name.endswith((".yaml", ".yml")) or not folder.is_dir() or name in recipe_names() or is_data(name):
         return None
     if not (folder / RECORD).exists() and not (folder / RECIPE).exists():
         raise UserError(f"{name} holds no run: it has no {RECORD}; give a run's folder, or a recipe and --out {name}")
@@ -110,7 +126,7 @@ def choose_folder(recipe: str, out: Path | None) -> Path:
     """
     run = find_run(recipe)
     if run is None:
-        return Path("runs", Path(recipe).stem) if out is None else out
+        return Path("runs", Path(recipe.removesuffix(".gz")).stem) if out is None else out
     if out is not None and out.resolve() != run.resolve():
         raise UserError(f"{run} is a run, which goes on in its own folder; leave --out out, or give {run / RECIPE}")
     return run

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tercet.checkpoint.metrics import METRICS as METRICS
 from tercet.checkpoint.run_record import RECIPE
 from tercet.config import UserError
 from tercet.storage import FileHash, read_manifest
 
-FOLDER, STATE, METRICS = "checkpoints", "state.ckpt", "metrics.csv"
+FOLDER, STATE = "checkpoints", "state.ckpt"
 ARITHMETIC, RECIPE_HASH = "arithmetic", "recipe_hash"  # beside what Lightning keeps
 
 

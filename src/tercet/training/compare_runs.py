@@ -17,6 +17,7 @@ from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
 from tercet.evaluate.tasks.evaluation import HeldOutScores
+from tercet.notebook import rich_html
 from tercet.storage import write_atomically
 from tercet.training.grid import VariedKey, check_seeds
 from tercet.training.sweep import (
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 PICTURE = "comparison.png"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedRuns:
     """Variants side by side.
 
@@ -47,6 +48,12 @@ class ComparedRuns:
 
     leaderboard: Leaderboard
     folder: Path
+
+    def __repr__(self) -> str:
+        return f"ComparedRuns({self.leaderboard!r} in {self.folder})"
+
+    def _repr_html_(self) -> str:
+        return rich_html(self.table())
 
     @property
     def rows(self) -> tuple[LeaderboardRow, ...]:

@@ -17,6 +17,7 @@ from tercet.checkpoint.adapter import fill_adapter
 from tercet.checkpoint.card import without_folders
 from tercet.config import UserError, to_plain
 from tercet.models import AnyModel
+from tercet.training.arithmetic import MICRO_BATCH
 from tercet.training.checkpoint_io import CheckpointFolderIO
 from tercet.training.checkpoints import METRICS, Checkpoints
 from tercet.training.cluster import cluster_environment
@@ -26,7 +27,9 @@ from tercet.training.liveness import Liveness
 from tercet.training.machine import PRECISIONS, accelerator, compile_in_place
 from tercet.training.metrics_logger import MetricsLogger
 from tercet.training.module import TrainingModule
-from tercet.training.progress import ProgressBar
+from tercet.training.notebook_display import NotebookDisplay, in_notebook
+from tercet.training.out_of_memory import MicroBatchHalving
+from tercet.training.progress import Progress, ProgressBar
 from tercet.training.recipe import Recipe
 from tercet.training.run_folder import Start
 from tercet.training.step_actions import (
@@ -53,6 +56,8 @@ def fit(
     arithmetic: Mapping[str, str],
     export: Export,
     save_record: Callable[[int], None],
+    save_micro_batch: Callable[[int, int], None],
+    exact: bool = False,
     quiet: bool = False,
 ) -> int | None:
     """Train from where it begins until the end, a signal, or patience runs out.
@@ -60,6 +65,8 @@ def fit(
     Args:
         arithmetic: in what the steps from here on are worked out.
         save_record: called after each save, with its step.
+        save_micro_batch: called where a step is out of memory, with its number from 0 on and the smaller micro-batch.
+        exact: the run is to end as an unbroken one to the last bit.
 
     Returns:
         the number of the signal that stopped it, or None.
@@ -76,23 +83,33 @@ def fit(
             model.load_state_dict(start.weights.model.state_dict())
         else:
             fill_adapter(model, start.weights.adapter)
-    module = TrainingModule(model, task)
+    io = CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic), save_record)
+
+    def note_micro_batch(step: int, micro: int) -> None:
+        io.arithmetic.append({**arithmetic, MICRO_BATCH: str(micro)})
+        save_micro_batch(step, micro)
+
+    module = TrainingModule(model, task, MicroBatchHalving(task, exact=exact or spec.exact, save=note_micro_batch))
     metrics = MetricsLogger(out / METRICS)
     validation = Validation(task)
     if start.weights is not None:
         validation.take_best(load_model(out).card)
     interruption, liveness = Interruption(), Liveness(spec, out)
-    bar = ProgressBar(validation, steps)
+    samples = SampleWriter(validation, out / "samples", lambda module: task.sample(module.eval_model))
+    progress = Progress(validation, steps)
+    bar = (
+        NotebookDisplay(progress, metrics.path, lambda: samples.last)
+        if in_notebook()
+        else ProgressBar(progress, metrics.path)
+    )
     actions: list[Any] = [
         validation,
         MetricsAction(validation, task.plan, spec.log_every, spent=metrics.seconds_spent()),
         *([] if quiet else [bar, PlateauWarning(validation)]),
-        *([SampleWriter(validation, out / "samples", lambda module: task.sample(module.eval_model))]
-          if recipe.task.has_samples and not spec.is_sharded else []),
+        *([samples] if recipe.task.has_samples and not spec.is_sharded else []),
         interruption,
         CheckpointWriter(validation, spec.save_every, export, checkpoints.state_path),
     ]  # fmt: skip
-    io = CheckpointFolderIO(checkpoints, _arithmetic_so_far(start, arithmetic), save_record)
     with ExitStack() as stack:
         stack.enter_context(_without_adverts())
         trainer = pl.Trainer(
@@ -135,7 +152,7 @@ def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
     if spec.is_sharded:
         from tercet.training.sharded_checkpoint import ShardedStrategy
 
-        return ShardedStrategy(spec.data_parallel_size, spec.tensor_parallel_size, io)
+        return ShardedStrategy(spec.data_parallel_size, spec.tensor_parallel_size, io, offload=spec.cpu_offload)
     return "ddp" if spec.world_size > 1 else "auto"
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities import move_data_to_device
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -17,6 +18,7 @@ from tercet.models import AnyModel, blocks_of
 from tercet.objectives import Loss, count_targets, zero_loss
 from tercet.training.adamw import clip_gradients
 from tercet.training.optimizers import base_rates, set_rates
+from tercet.training.out_of_memory import MicroBatchHalving, free_unused_memory, is_out_of_memory
 from tercet.training.reduction import Reduction, reduction_of
 from tercet.training.schedules import rate_factor
 from tercet.training.tasks.task import Task
@@ -30,12 +32,14 @@ class TrainingModule(pl.LightningModule):
     """Args:
     model: what to train.
     task: on what, and how.
+    halving: of the micro-batches of a step that is out of memory.
     """
 
-    def __init__(self, model: AnyModel, task: Task) -> None:
+    def __init__(self, model: AnyModel, task: Task, halving: MicroBatchHalving) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.model, self.task, self.spec, self.total_steps = model, task, task.recipe.training, task.plan.steps
+        self.model, self.task, self.halving = model, task, halving
+        self.spec, self.total_steps = task.recipe.training, task.plan.steps
         self.average = _moving_average(model, self.spec.ema) if self.spec.ema else None
         self.tokens_seen = 0
         self.last = zero_loss(torch.device("cpu"))  # of the last step, over all devices
@@ -52,7 +56,7 @@ class TrainingModule(pl.LightningModule):
 
             parallelize(self.model, mesh["tensor_parallel"])
         else:
-            _shard(self.model, mesh["data_parallel"])
+            _shard(self.model, mesh["data_parallel"], offload=self.spec.cpu_offload)
 
     def configure_optimizers(self) -> Optimizer:
         optimizer = self.spec.optimizer.build(self.model)
@@ -112,6 +116,30 @@ class TrainingModule(pl.LightningModule):
         total = self.task.plan.planned_at(step)
         factor = rate_factor(self.spec.schedule, step=step, warmup=self.spec.warmup_steps, total=total)
         set_rates(optimizer, self.base_rates, factor)
+        while not self._fits(batches, step):
+            optimizer.zero_grad(set_to_none=True)
+            free_unused_memory()
+            self.halving.halve(step)
+            rank, world = self.spec.data_parallel_rank(self.global_rank), self.spec.data_parallel_size
+            batches = move_data_to_device(self.task.batches(step, rank, world), self.device)
+        self._check(self.last.total, "the loss")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        self.tokens_seen = self.task.tokens_before(step + 1)
+
+    def _fits(self, batches: list[Any], step: int) -> bool:
+        """Work out the loss and the gradients of a step, and say whether memory has sufficed."""
+        try:
+            self._pass(batches, step)
+        except RuntimeError as error:  # which holds on to the activations, and is let go here
+            if is_out_of_memory(error):
+                return False
+            raise
+        return True
+
+    def _pass(self, batches: list[Any], step: int) -> None:
         targets = self.reduction.sum([count_targets(batch.targets) for batch in batches]).clamp(min=1)
         losses, first = list[Tensor](), self.spec.data_parallel_rank(self.global_rank) * len(batches)
         for place, batch in enumerate(batches):
@@ -123,12 +151,6 @@ class TrainingModule(pl.LightningModule):
             losses.append(torch.stack([part.total.detach(), part.plain]))
         total, plain = self.reduction.sum(losses)
         self.last = Loss(total, plain, targets)
-        self._check(self.last.total, "the loss")
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if self.average is not None:
-            self.average.update_parameters(self.model)
-        self.tokens_seen = self.task.tokens_before(step + 1)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # Here gradients are complete, and unscaled where fp16 scales them.
@@ -170,12 +192,13 @@ def _moving_average(model: AnyModel, decay: float) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=update).requires_grad_(False)
 
 
-def _shard(model: AnyModel, mesh: Any) -> None:
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+def _shard(model: AnyModel, mesh: Any, *, offload: bool) -> None:
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 
+    policy = CPUOffloadPolicy(pin_memory=torch.accelerator.is_available()) if offload else OffloadPolicy()
     for block in blocks_of(model):
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, offload_policy=policy)
+    fully_shard(model, mesh=mesh, offload_policy=policy)
     for method in (
         "encode",
         "hidden",

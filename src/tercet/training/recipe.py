@@ -70,6 +70,10 @@ class Recipe:
                 f"with {training.strategy} no device has the whole model: "
                 f"task.best_by={self.task.best_by} needs another training.strategy"
             )
+        if self.task.finds_micro_batch and isinstance(self.task, TranslationTaskSpec) and training.strategy == "fsdp":
+            raise ValueError(
+                "with fsdp devices take equally many micro-batches: set task.micro_batch_tokens to a number"
+            )
         if training.tensor_parallel_size > 1:
             _check_tensor_parallel(self.model, training.tensor_parallel_size)
 

@@ -52,6 +52,10 @@ def recipes_from_scratch() -> list[str]:
 def recipe_text(name: str) -> str:
     """The YAML of a packaged recipe, comments and all."""
     if name not in recipe_names():
+        if Path(name).name != name or Path(name).suffix:
+            raise UserError(
+                f"unknown recipe {name!r}, and no such file or folder; `tercet recipes` lists what there is"
+            )
         raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
     return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
 

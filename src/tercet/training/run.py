@@ -134,6 +134,7 @@ def train(
         record = _settle(out, task, model, old, quiet, arithmetic)
         if record.steps is None:
             record = replace(record, steps=plan_with_changes(task.plan, now.training, record).steps)
+        task.micro = record.micro_batch or task.micro
         changes: tuple[Change, ...] = ()
         if before is not None:
             check_devices(out, now, recipe)
@@ -205,6 +206,7 @@ def _train(
     from tercet.training.fit import fit
     from tercet.training.machine import accelerator
     from tercet.training.module import NonFiniteLoss
+    from tercet.training.out_of_memory import OutOfMemory, is_out_of_memory, remedies
 
     recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
     spec = recipe.training
@@ -212,7 +214,7 @@ def _train(
         torch.set_num_threads(record.threads)
     arithmetic = describe_arithmetic(
         accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=compiled,
-        ranks=1 if spec.exact else spec.world_size,
+        ranks=1 if spec.exact else spec.world_size, micro=record.micro_batch,
     )  # fmt: skip
     if primary:
         length = explain_length(out, task, changes, exact=exact)
@@ -234,16 +236,27 @@ def _train(
         record.write(out)
         checkpoints.remove_old()
 
+    def save_micro_batch(step: int, micro: int) -> None:
+        nonlocal record
+        record = read_record(out) or record  # as another process may have written it
+        if record.micro_batch is None or record.micro_batch > micro:
+            record = replace(record, micro_batches=(*record.micro_batches, (step, micro)))
+            record.write(out)
+
     try:
         with matmul_precision(record.matmul):
             signal = fit(
                 task, model, out, start=start, checkpoints=checkpoints, arithmetic=arithmetic,
                 precision=record.precision, compiled=compiled, export=_export_to(task, out, record.changes),
-                save_record=save_record, quiet=quiet,
+                save_record=save_record, save_micro_batch=save_micro_batch, exact=exact, quiet=quiet,
             )  # fmt: skip
     except NonFiniteLoss as error:
         saved = f"the checkpoint of step {record.saved} is kept in {out}" if record.saved else "nothing was saved yet"
         raise RunDiverged(f"{error}; {saved}: try a smaller training.optimizer.lr, or clip_norm") from None
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"out of memory outside of a step's passes: {remedies(recipe)}") from None
+        raise
     except OSError as error:
         raise refusal(Path(error.filename or out), error) from None
     if primary:
@@ -272,6 +285,7 @@ def _settle(
     import torch
 
     from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
+    from tercet.training.find_micro_batch import describe_micro_batch, find_micro_batch
     from tercet.training.machine import choose_compile, speed, wait_for_file
 
     spec = task.recipe.training
@@ -284,6 +298,11 @@ def _settle(
         return record
     chosen = arithmetic or choose_arithmetic(spec)
     precision, matmul = chosen["precision"], chosen["matmul"]
+    micro_batches: tuple[tuple[int, int], ...] = ()
+    if task.recipe.task.finds_micro_batch:
+        task.micro = find_micro_batch(task.recipe, precision)
+        micro_batches = ((0, task.micro),)
+        log(describe_micro_batch(task.recipe, task.micro), quiet)
     with matmul_precision(matmul):
         compiled, why = choose_compile(task, model, precision)
         if spec.max_hours is not None:
@@ -304,7 +323,7 @@ def _settle(
         save_copy(old, out)
     record = RunRecord(
         data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
-        threads=torch.get_num_threads() if spec.exact else None, steps=task.plan.steps,
+        threads=torch.get_num_threads() if spec.exact else None, micro_batches=micro_batches, steps=task.plan.steps,
     ).saved_at(out, 0)  # fmt: skip
     record.write(out)
     return record

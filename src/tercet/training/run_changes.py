@@ -25,8 +25,9 @@ from tercet.training.tasks.specs import TranslationTaskSpec
 if TYPE_CHECKING:
     from tercet.training.plan import Plan
 
-KEYS = ("validate_every", "save_every", "log_every", "keep", "patience")  # of `training`, beside its length
-MACHINES = ("devices", "nodes", "strategy", "rank_timeout")  # of `training`: each start says them anew
+# Of `training`, beside its length.
+KEYS = ("validate_every", "save_every", "log_every", "keep", "patience", "activation_checkpointing")
+MACHINES = ("devices", "nodes", "strategy", "rank_timeout", "cpu_offload")  # of `training`: each start says them anew
 MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS, *MACHINES))
 
 
@@ -139,7 +140,7 @@ def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
         return
     if new.training.batch_ramp is not None:
         why = "its batch grows by a micro-batch on each device (training.batch_ramp)"
-    elif isinstance(new.task, TranslationTaskSpec) and new.task.micro_batch_tokens is None:
+    elif isinstance(new.task, TranslationTaskSpec) and not isinstance(new.task.micro_batch_tokens, int):
         why = "its buckets are a device's share of a batch, for task.micro_batch_tokens is not set"
     else:
         return

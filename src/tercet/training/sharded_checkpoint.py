@@ -46,10 +46,16 @@ class ShardedStrategy(ModelParallelStrategy):
     data_parallel_size, tensor_parallel_size: ranks that share the batch, and ranks that work on the same rows; either
         way each has a piece of the model.
     io: writes what is not cut up, and gives the folder its name in the end.
+    offload: the pieces are in the host's memory, and are exchanged from there too.
     """
 
-    def __init__(self, data_parallel_size: int, tensor_parallel_size: int, io: CheckpointFolderIO) -> None:
-        super().__init__(data_parallel_size=data_parallel_size, tensor_parallel_size=tensor_parallel_size)
+    def __init__(
+        self, data_parallel_size: int, tensor_parallel_size: int, io: CheckpointFolderIO, *, offload: bool = False
+    ) -> None:
+        super().__init__(
+            data_parallel_size=data_parallel_size, tensor_parallel_size=tensor_parallel_size,
+            process_group_backend="cpu:gloo,cuda:nccl" if offload and torch.cuda.is_available() else None,
+        )  # fmt: skip
         self.io = io
         self.group: dist.ProcessGroup | None = None
         self.executor = ThreadPoolExecutor(1)

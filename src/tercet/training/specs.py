@@ -44,6 +44,8 @@ class TrainingSpec:
             several devices. They may change in a run.
         rank_timeout: seconds without a sign of life after which one of several processes counts as lost, and the
             others end.
+        cpu_offload: with fsdp on GPUs, keep each device's piece of the weights, their gradients and the optimizer's
+            state in the host's memory, where the optimizer takes its step.
         exact: end with the same weights to the last bit whatever `devices`, `nodes` and `strategy` are and become:
             micro-batches' gradients are added up in one order. Slower.
     """
@@ -72,6 +74,7 @@ class TrainingSpec:
     nodes: Machines = 1
     strategy: Literal["auto", "single", "ddp", "fsdp", "tp"] = "auto"
     rank_timeout: Annotated[float, Interval(ge=5, le=86_400)] = 40.0
+    cpu_offload: bool = False
     exact: bool = False
 
     def __post_init__(self) -> None:
@@ -89,6 +92,10 @@ class TrainingSpec:
             raise ValueError(f"strategy=tp is for the devices of one node, and there are {self.nodes} nodes; set fsdp")
         if self.strategy == "tp" and self.exact:
             raise ValueError("exact: with tp each device has a part of every sum; set strategy to fsdp or ddp")
+        if self.cpu_offload and self.strategy != "fsdp":
+            raise ValueError("cpu_offload moves the pieces that fsdp makes; set strategy to fsdp, or leave it out")
+        if self.cpu_offload and self.exact:
+            raise ValueError("exact: with cpu_offload the host takes a GPU's optimizer step; leave one of them out")
         if self.exact and self.batch_ramp is not None:
             raise ValueError("exact: a batch_ramp grows by a micro-batch on each device; leave one of them out")
         if self.exact and self.precision == "fp16":

@@ -219,14 +219,15 @@ class SampleWriter:
 
     def __init__(self, validation: Validation, folder: Path, write: Callable[[TrainingModule], str]) -> None:
         self.validation, self.folder, self.write = validation, folder, write
+        self.last = ""
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         if self.validation.figures and trainer.is_global_zero:
             with report_write_errors(self.folder):
                 self.folder.mkdir(exist_ok=True)
             with torch.compiler.set_stance("force_eager"):
-                text = self.write(module)
-            write_atomically(self.folder / f"step-{trainer.global_step:06d}.txt", text.encode())
+                self.last = self.write(module)
+            write_atomically(self.folder / f"step-{trainer.global_step:06d}.txt", self.last.encode())
 
 
 class CheckpointWriter:

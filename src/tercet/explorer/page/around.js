@@ -1,7 +1,9 @@
 // What lies around the blocks: the sum that goes into the first, and how the last stream becomes scores of words.
 
-import { element, exact, labels, later, number, percent, rowOf, labelOf, sideOf, stackOf, sumOf } from "tercet/draw.js";
 import { step, vectors } from "tercet/block.js";
+import { labels, later, rowOf, labelOf, sideOf, stackOf, sumOf } from "tercet/draw.js";
+import { element } from "tercet/element.js";
+import { exact, number, percent } from "tercet/numbers.js";
 import { slice } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/draw.js").Pane} Pane */
@@ -63,7 +65,7 @@ export function around(pane, state, change, end) {
     element(
       "div",
       { class: "block-bar" },
-      element("h3", {}, title),
+      element("h2", {}, title),
       element(
         "button",
         { type: "button", class: "close", "data-key": "block-close", onclick: () => change({ part: null }) },
@@ -114,7 +116,7 @@ function scores(pane, opened, stack, row, text) {
   return element(
     "section",
     { class: "step" },
-    element("h4", {}, `scores of row ${row} ${text}`),
+    element("h3", {}, `scores of row ${row} ${text}`),
     element("code", { class: "formula" }, formula),
     element(
       "table",

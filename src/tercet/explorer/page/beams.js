@@ -1,6 +1,8 @@
 // Beam search as the tree of what it ended with: each fork a choice, each line as wide as its token was probable.
 
-import { element, keepScroll, later, number, percent, labelOf, svg, tell, hush } from "tercet/draw.js";
+import { keepScroll, later, labelOf, tell, hush } from "tercet/draw.js";
+import { element, svg } from "tercet/element.js";
+import { number, percent } from "tercet/numbers.js";
 
 /** @typedef {import("tercet/draw.js").Pane} Pane */
 /** @typedef {import("tercet/draw.js").BeamNode} BeamNode */
@@ -47,6 +49,7 @@ export function beams(pane, state, change) {
               type: "button",
               "data-key": `beams-${option}`,
               "aria-pressed": String(option === size),
+              disabled: !pane.source.live && option !== size,
               onclick: () => choose(option),
             },
             String(option),

@@ -1,22 +1,9 @@
 // One block opened: every step of attention or of the MLP in the order of the computation, with its own numbers.
 
-import {
-  element,
-  exact,
-  isBiased,
-  isEdited,
-  keysOf,
-  labels,
-  later,
-  number,
-  percent,
-  rowOf,
-  sideOf,
-  stackOf,
-  toRow,
-  toggled,
-} from "tercet/draw.js";
+import { isBiased, isEdited, keysOf, labels, later, rowOf, sideOf, stackOf, toRow, toggled } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { heatMap } from "tercet/heatmap.js";
+import { exact, number, percent } from "tercet/numbers.js";
 import { slice, tensor } from "tercet/tensor.js";
 import { workedOut } from "tercet/worked.js";
 
@@ -91,6 +78,7 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
   ) =>
     button(key, text, {
       class: "edit",
+      disabled: !pane.source.live,
       "aria-pressed": String(isEdited(pane.ask, which, kind, number)),
       onclick: () => change(toggled(pane, state, which, kind, number)),
     });
@@ -101,7 +89,7 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
       "div",
       { class: "pager" },
       button("block-previous", "‹", { "aria-label": "the block before", ...to(layer - 1) }),
-      element("h3", {}, `${stack.name === "stack" ? "" : `${stack.name} `}block ${layer}`),
+      element("h2", {}, `${stack.name === "stack" ? "" : `${stack.name} `}block ${layer}`),
       button("block-next", "›", { "aria-label": "the next block", ...to(layer + 1) }),
     ),
     element(
@@ -149,7 +137,7 @@ export function step(title, formula, picture, ...notes) {
   return element(
     "section",
     { class: "step" },
-    element("h4", {}, title),
+    element("h3", {}, title),
     element("code", { class: "formula" }, formula),
     picture,
     ...notes.map((note) => (note === null ? null : element("p", { class: "note" }, note))),
@@ -289,7 +277,9 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
     "div",
     { class: "steps" },
     strip(first ? "the stream comes in" : "the stream after self-attention", "x", input, "input", byRow),
-    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
+    before
+      ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow)
+      : null,
     row3(
       strip(`queries of head ${head}`, `q = ${asks} W_q`, q, "q", { ...byRow, notes: [changed] }),
       strip(`keys of head ${head}`, `k = ${queryInput} W_k`, k, "k", { ...byKey, notes: [grouped, changed] }),
@@ -360,8 +350,16 @@ function feedforward({ pane, stack, name, opened, row }) {
     { class: "steps" },
     stack.parallel
       ? strip("the stream comes in, as to attention", "x", get(opened.input ?? ""), "input", byRow)
-      : strip("the stream after attention", "x", get(`${name}.${stack.cross ? "cross" : "self"}_residual`), "input", byRow),
-    before ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow) : null,
+      : strip(
+          "the stream after attention",
+          "x",
+          get(`${name}.${stack.cross ? "cross" : "self"}_residual`),
+          "input",
+          byRow,
+        ),
+    before
+      ? strip(`${stack.norm} norm`, "h = norm(x)", get(`${reader(stack, name, residual)}.before`), "norm", byRow)
+      : null,
     fullWidth(strip("widened", `${h} W_up`, get(`${module}.up`), "up", many)),
     stack.gated ? fullWidth(strip("gate", `${h} W_gate`, get(`${module}.gate`), "gate", many)) : null,
     fullWidth(strip("activations", act, activations, "activations", loud)),

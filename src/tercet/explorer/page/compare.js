@@ -1,6 +1,8 @@
 // What a change changes: a pass beside the same one without its edits, and one pane beside the other.
 
-import { element, percent, labelOf } from "tercet/draw.js";
+import { labelOf } from "tercet/draw.js";
+import { element } from "tercet/element.js";
+import { percent } from "tercet/numbers.js";
 import { best, logitsAt, shareOf } from "tercet/probabilities.js";
 import { asking } from "tercet/prompt.js";
 
@@ -73,6 +75,7 @@ export function editLine(change) {
             type: "button",
             class: "chip",
             "data-key": `edit:${edit.name}:${edit.heads ?? ""}:${edit.positions ?? ""}`,
+            disabled: !pane.source.live,
             "aria-label": `${inWords(edit)}; click to let it be again`,
             title: `${edit.name}\nclick to let it be again`,
             onclick: () => change(asking(state, pane.index, { edits: without(edits, edit) })),
@@ -87,7 +90,7 @@ export function editLine(change) {
           type: "button",
           class: "quiet",
           "data-key": "edits:none",
-          hidden: all.length < 2,
+          hidden: all.length < 2 || !pane.source.live,
           onclick: () => change(asking(state, pane.index, { edits: [] })),
         },
         "take all back",

@@ -1,4 +1,6 @@
-// What every drawing is made of: elements, colours from the style sheet, numbers as text, and one tooltip.
+// What every drawing is made of: labels, colours from the style sheet, and one tooltip.
+
+import { element } from "tercet/element.js";
 
 /**
  * @typedef {{shape: number[], data: Float32Array | Uint8Array, get: (...i: number[]) => number, half: number}} Tensor
@@ -38,49 +40,6 @@
 /** @typedef {(patch: Record<string, unknown>) => void} Change */
 /** @typedef {[number, number, number]} Colour */
 
-const SVG = "http://www.w3.org/2000/svg";
-
-/**
- * An element with its attributes, listeners (`onclick`, ...) and children; strings become text, never markup.
- * @template {keyof HTMLElementTagNameMap} K
- * @param {K} tag
- * @param {Record<string, unknown>} [attributes]
- * @param {...(Node | string | null | undefined)} children
- * @returns {HTMLElementTagNameMap[K]}
- */
-export function element(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
-}
-
-/**
- * @param {string} tag
- * @param {Record<string, unknown>} [attributes]
- * @param {...(Node | string | null | undefined)} children
- * @returns {SVGElement}
- */
-export function svg(tag, attributes = {}, ...children) {
-  return filled(/** @type {SVGElement} */ (document.createElementNS(SVG, tag)), attributes, children);
-}
-
-/**
- * @template {HTMLElement | SVGElement} E
- * @param {E} target
- * @param {Record<string, unknown>} attributes
- * @param {(Node | string | null | undefined)[]} children
- * @returns {E}
- */
-function filled(target, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) target.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
-    else if (name === "style")
-      target.style.cssText = String(value); // as an attribute the page's policy would refuse it
-    else target.setAttribute(name, value === true ? "" : String(value));
-  }
-  for (const child of children) if (child !== null && child !== undefined) target.append(child);
-  return target;
-}
-
 /** A token's text with its spaces and line ends to be seen. @param {string} text */
 export function labelOf(text) {
   if (text === "") return "∅";
@@ -89,26 +48,6 @@ export function labelOf(text) {
 
 /** @param {Side} side */
 export const labels = (side) => side.tokens.map((token) => labelOf(token.text));
-
-/** As many digits as tell the number. @param {number} value */
-export function number(value) {
-  if (!Number.isFinite(value)) return String(value).replace("Infinity", "∞").replace("-", "−");
-  const size = Math.abs(value);
-  const text =
-    size !== 0 && (size < 1e-3 || size >= 1e5)
-      ? value.toExponential(2)
-      : value.toFixed(size < 1 ? 4 : size < 100 ? 3 : 1);
-  return text.replace("-", "−");
-}
-
-/** A number and how far it may be off, where it was rounded for the way. @param {number} value @param {number} half */
-export const exact = (value, half) => (half > 0 ? `${number(value)} ± ${half.toPrecision(1)}` : number(value));
-
-/** @param {number} share */
-export function percent(share) {
-  const hundred = 100 * share;
-  return hundred > 0 && hundred < 0.1 ? "<0.1%" : `${hundred.toFixed(hundred < 9.95 ? 1 : 0)}%`;
-}
 
 /** The stack that the state speaks of, or the one whose tokens have logits. @param {Pane} pane @param {State} state */
 export function stackOf(pane, state) {

@@ -6,8 +6,6 @@ import {
   atWidth,
   colours,
   css,
-  element,
-  exact,
   fitted,
   hidden,
   hush,
@@ -15,9 +13,7 @@ import {
   keysOf,
   labels,
   mix,
-  number,
   painted,
-  percent,
   roving,
   rowOf,
   labelOf,
@@ -25,12 +21,13 @@ import {
   sized,
   stackOf,
   sumOf,
-  svg,
   tell,
   toRow,
   whenSized,
 } from "tercet/draw.js";
+import { element, svg } from "tercet/element.js";
 import { miniature } from "tercet/heatmap.js";
+import { exact, number, percent } from "tercet/numbers.js";
 import { tensor } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/draw.js").Pane} Pane */
@@ -120,7 +117,7 @@ function overview(pane, state, change, stack) {
           style: `height:${height}px`,
           "data-key": `flow-token-${i}`,
           "aria-pressed": String(i === chosen),
-          "aria-label": `row ${i}, token ${texts[i]}${best(top, pane, i)}`,
+          "aria-label": `${i} ${texts[i]}${best(top, pane, i)}`,
           title: `row ${i}, id ${token.id}`,
           tabindex: i === chosen ? "0" : "-1",
           onclick: () => change(toRow(pane, stack.name, i)),
@@ -128,6 +125,7 @@ function overview(pane, state, change, stack) {
           onblur: () => point(chosen),
         },
         element("span", { class: "index" }, String(i)),
+        " ",
         element("span", { class: "text" }, texts[i] ?? ""),
       ),
     );

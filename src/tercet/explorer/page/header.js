@@ -1,11 +1,20 @@
 // The bar above all: what the model is, and the buttons that are about the whole page.
 
-import { element } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { compare } from "tercet/pane.js";
 import { save } from "tercet/save.js";
 import { nextTheme } from "tercet/state.js";
 
 /** @typedef {import("tercet/main.js").Page} Page */
+
+/** What a saved page can do, and what it cannot. */
+const WITHOUT_MODEL = [
+  element("b", {}, "A saved page. "),
+  "It shows one text, with every number of it, and the sampler's settings work. The model itself is not in it: it " +
+    "reads no other text, appends or masks no token and sets nothing to zero. For that, run ",
+  element("code", {}, "tercet explore RUN"),
+  ".",
+];
 
 /** @param {Page} page @param {HTMLDialogElement} help */
 export function header(page, help) {
@@ -42,6 +51,8 @@ export function header(page, help) {
     "?",
   );
 
+  const saved = source.live ? null : element("p", { class: "saved", role: "note" }, ...WITHOUT_MODEL);
+
   /** @param {boolean} on */
   function busy(on) {
     keep.disabled = on;
@@ -52,7 +63,7 @@ export function header(page, help) {
     element: element(
       "header",
       { class: "top" },
-      element("div", { class: "model" }, element("h1", {}, model.name), element("p", {}, about(model))),
+      element("div", { class: "model" }, element("h1", {}, model.name), element("p", {}, about(model)), saved),
       element("div", { class: "buttons" }, walk, two, keep, theme, keys),
     ),
     update() {

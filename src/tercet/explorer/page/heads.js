@@ -1,7 +1,9 @@
 // What each head is for: does it look at the token before, does it find repetitions, and how much is lost without it.
 
-import { element, isEdited, later, number, toggled } from "tercet/draw.js";
+import { isEdited, later, toggled } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { heatMap } from "tercet/heatmap.js";
+import { number } from "tercet/numbers.js";
 import { tensor } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/draw.js").Pane} Pane */
@@ -37,7 +39,8 @@ function effect(pane) {
   const loss = pane.look.loss?.mean;
   const before = pane.base?.loss?.mean;
   if (loss === undefined) return "This text has no loss: nothing in it is known to compare with.";
-  if (before === undefined) return `Mean loss of this text ${number(loss)} nats. Click a head to set it to zero.`;
+  if (before === undefined)
+    return `Mean loss of this text ${number(loss)} nats.${pane.source.live ? " Click a head to set it to zero." : ""}`;
   const change = loss - before;
   const rise = `${change < 0 ? "" : "+"}${number(change)}`;
   return `Mean loss of this text: ${number(before)} nats before, ${number(loss)} with what is at zero now (${rise}).`;
@@ -72,7 +75,7 @@ function ofKind(pane, state, change, scores, rows) {
     return element(
       "section",
       {},
-      element("h4", {}, title),
+      element("h3", {}, title),
       element("p", { class: "note" }, meaning),
       heatMap({
         values,
@@ -92,7 +95,9 @@ function ofKind(pane, state, change, scores, rows) {
           `block ${rows[r]?.layer}, head ${h}${isHeadEdited(r, h) ? ", at zero now" : ""}`,
           `${number(values.get(r, h))}  (${meaning})`,
         ],
-        onpick: (r, h) => change(toggled(pane, state, `${rows[r]?.name}.heads`, "heads", h)),
+        ...(pane.source.live
+          ? { onpick: (r, h) => change(toggled(pane, state, `${rows[r]?.name}.heads`, "heads", h)) }
+          : {}),
       }),
       element(
         "p",
@@ -104,7 +109,7 @@ function ofKind(pane, state, change, scores, rows) {
   return element(
     "section",
     { class: "heads-kind" },
-    element("h4", {}, kind),
+    element("h2", {}, kind),
     element("div", { class: "heads-three", style: `--least: ${Math.max(16, 2.5 * widest + 5)}rem` }, ...pictures),
   );
 }

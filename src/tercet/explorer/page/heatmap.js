@@ -1,6 +1,8 @@
 // A matrix as colours: one canvas that is walked with the pointer or the arrow keys and tells each number.
 
-import { atWidth, colours, css, element, exact, fitted, hush, mix, painted, sized, tell } from "tercet/draw.js";
+import { atWidth, colours, css, fitted, hush, mix, painted, sized, tell } from "tercet/draw.js";
+import { element } from "tercet/element.js";
+import { exact } from "tercet/numbers.js";
 
 /** @typedef {import("tercet/draw.js").Tensor} Tensor */
 /** @typedef {import("tercet/draw.js").Palette} Palette */

@@ -1,6 +1,7 @@
 // What the keyboard does, and the box that says so.
 
-import { element, labelOf, toggled } from "tercet/draw.js";
+import { labelOf, toggled } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { append, compare } from "tercet/pane.js";
 import { maskToggled } from "tercet/prompt.js";
 import { nextTheme } from "tercet/state.js";

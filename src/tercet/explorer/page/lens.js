@@ -1,8 +1,10 @@
 // The logit lens: what the model would say if it ended after each block; and which parts a score is the sum of.
 
-import { element, keepScroll, labels, later, number, percent, rowOf, labelOf } from "tercet/draw.js";
+import { keepScroll, labels, later, rowOf, labelOf } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { followed } from "tercet/flow.js";
 import { heatMap } from "tercet/heatmap.js";
+import { number, percent } from "tercet/numbers.js";
 import { tensor } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/draw.js").Pane} Pane */
@@ -127,7 +129,7 @@ function attribution(pane, row, token) {
   return element(
     "section",
     { class: "lens-after", "aria-label": "attribution" },
-    element("h4", {}, `What the score of ${text} ${causal ? "after" : "at"} row ${row} ${token} is the sum of`),
+    element("h2", {}, `What the score of ${text} ${causal ? "after" : "at"} row ${row} ${token} is the sum of`),
     later(
       JSON.stringify([ask, row, id, "attribution"]),
       () => pane.source.attribution(ask, row, id),

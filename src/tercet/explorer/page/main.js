@@ -5,12 +5,12 @@
 // A setting of the sampler moves the probabilities alone; another text asks the model; all else draws the view again.
 
 import { differences } from "tercet/compare.js";
-import { element } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { focused, refocus } from "tercet/focus.js";
 import { header } from "tercet/header.js";
 import { helpBox, listen } from "tercet/keys.js";
 import { draw, load, paneBox, seenBy } from "tercet/pane.js";
-import { open } from "tercet/source.js";
+import { open, SAVED } from "tercet/source.js";
 import { changedKeys, readUrl, fitToModel, writeUrl } from "tercet/state.js";
 import { tabRow } from "tercet/tabs.js";
 import { tourPanel } from "tercet/tour.js";
@@ -57,6 +57,7 @@ function start(source) {
 
   /** @param {Record<string, unknown>} patch */
   function change(patch) {
+    if ("panes" in patch && !source.live) return page.say(SAVED); // no other text, and nothing set to zero
     const before = page.state;
     page.state = fitToModel({ ...before, ...patch }, model);
     const moved = changedKeys(page.state, before);

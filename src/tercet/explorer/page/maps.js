@@ -1,8 +1,6 @@
 // Every head of every block as a small picture, and the chosen one large, with its tokens.
 
 import {
-  element,
-  exact,
   hidden,
   isEdited,
   keepScroll,
@@ -17,7 +15,9 @@ import {
   toRow,
   toggled,
 } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { heatMap, miniature } from "tercet/heatmap.js";
+import { exact } from "tercet/numbers.js";
 import { slice } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/draw.js").Pane} Pane */
@@ -109,7 +109,7 @@ function grid(pane, change, stack, part, chosen) {
   return element(
     "section",
     {},
-    element("h4", {}, titled(stack, part)),
+    element("h2", {}, titled(stack, part)),
     missing ? element("p", { class: "note" }, "this text is long: choose a head, and its block is read") : null,
     box,
   );
@@ -196,7 +196,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
   return element(
     "section",
     { class: "maps-large", "aria-label": "the chosen head" },
-    element("h4", {}, `${titled(stack, part)}, block ${layer}, head ${head}`),
+    element("h2", {}, `${titled(stack, part)}, block ${layer}, head ${head}`),
     element(
       "code",
       { class: "formula" },
@@ -223,6 +223,7 @@ function large(pane, state, change, { stack, part, layer, head }) {
         {
           type: "button",
           "data-key": "zero-head",
+          disabled: !pane.source.live,
           "aria-pressed": String(off),
           onclick: () => change(toggled(pane, state, `${name}.heads`, "heads", head)),
         },

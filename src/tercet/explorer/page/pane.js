@@ -1,7 +1,9 @@
 // A pane: one text, the pass of the model that it asks for, and what is drawn of it.
 
 import { editLine } from "tercet/compare.js";
-import { element, percent, labelOf } from "tercet/draw.js";
+import { labelOf } from "tercet/draw.js";
+import { element } from "tercet/element.js";
+import { percent } from "tercet/numbers.js";
 import { probabilityPanel } from "tercet/probabilities.js";
 import { continued, promptBox } from "tercet/prompt.js";
 import { same } from "tercet/state.js";

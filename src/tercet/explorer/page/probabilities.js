@@ -1,8 +1,10 @@
 // What the model expects at the chosen row: the whole vocabulary's probabilities, and what the sampler's settings make
 // of them. Moving a setting asks no one: the logits are here, and filters.js works as the sampler does.
 
-import { element, number, percent, labelOf } from "tercet/draw.js";
+import { labelOf } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { PLAIN, distribution, entropy, rank } from "tercet/filters.js";
+import { number, percent } from "tercet/numbers.js";
 import { continued, originalAt, replaced } from "tercet/prompt.js";
 
 /** @typedef {import("tercet/draw.js").Change} Change */
@@ -149,7 +151,8 @@ export function probabilityPanel(model, change, say) {
     const text = labelOf(row.texts[id] ?? `id ${id}`);
     const does = model.can.mask ? "put it here" : `append it after row ${at}`;
     const now = isKept ? `${number(100 * share)} %` : "filtered out";
-    const label = `‘${text}’, id ${id}: ${now}; the model's own ${number(100 * plain)} %`;
+    const shown = isKept ? percent(share) : "–"; // with the text before it, the label begins as the button reads
+    const label = `${text} ${shown}, id ${id}: ${now}; the model's own ${number(100 * plain)} %`;
     const button = element(
       "button",
       {
@@ -167,13 +170,14 @@ export function probabilityPanel(model, change, say) {
         },
       },
       element("span", { class: "text" }, text),
+      " ",
       element(
         "span",
         { class: "bar", "aria-hidden": "true" },
         placed("share", "width", share / high),
         placed("mark", "left", plain / high),
       ),
-      element("span", { class: "percent" }, isKept ? percent(share) : "–"),
+      element("span", { class: "percent" }, shown),
     );
     button.addEventListener("refocus", () => button.focus({ preventScroll: true }));
     return element("li", {}, button);

@@ -1,6 +1,7 @@
 // What the model reads: the text, its tokens, and what can be done to them.
 
-import { element, roving, labelOf, tell } from "tercet/draw.js";
+import { roving, labelOf, tell } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 
 /** @typedef {import("tercet/draw.js").Ask} Ask */
 /** @typedef {import("tercet/draw.js").Change} Change */
@@ -92,6 +93,7 @@ function typed(side, tokenizer) {
  * @param {{change: Change, append: (index: number, kind: "likely" | "sample") => void, index: number}} act
  */
 export function promptBox(model, { change, append, index }) {
+  const { live } = model;
   let read = ""; // what the boxes said when they were read last
   let aimed = "";
   /** @type {State | null} */
@@ -99,7 +101,8 @@ export function promptBox(model, { change, append, index }) {
 
   const text = field(called(model), "text", model.can.mask ? "a text; click a token to mask it" : "type a text");
   const target = field("Target", "target", "empty: the model writes it");
-  const button = element("button", { type: "submit", class: "primary", "data-key": "read" }, "Read");
+  const button = element("button", { type: "submit", class: "primary", "data-key": "read", hidden: !live }, "Read");
+  text.box.readOnly = target.box.readOnly = !live;
   const form = element("form", { class: "ask" }, text.label, model.can.translate ? target.label : null, button);
   const tokens = element("div", { class: "sides" });
   const tools = element("div", { class: "tools" });
@@ -198,6 +201,7 @@ function grow(area) {
 function sideRow(pane, state, side, change) {
   const { model } = pane.source;
   const last = side === pane.look.sides.at(-1);
+  const isMasking = model.can.mask && pane.source.live;
   const chosen = last ? (state.at ?? pane.look.at) : state.column;
   const name = model.can.translate ? (last ? "Target" : "Source") : "Tokens";
   const count = `${side.tokens.length} of at most ${model.max_len}`;
@@ -221,7 +225,7 @@ function sideRow(pane, state, side, change) {
       typeof loss === "number"
         ? `${model.can.mask ? "loss here" : "loss of the next token"}: ${loss.toFixed(3)} nats`
         : "",
-      model.can.mask && !(token.special && !masked) ? (masked ? "click to put it back" : "click to mask it") : "",
+      isMasking && !(token.special && !masked) ? (masked ? "click to put it back" : "click to mask it") : "",
     ].filter((line) => line !== "");
     const chip = element(
       "button",
@@ -242,7 +246,7 @@ function sideRow(pane, state, side, change) {
     chip.addEventListener("pointerenter", hover);
     chip.addEventListener("focus", () => chip.matches(":focus-visible") && hover());
     chip.addEventListener("click", () =>
-      change(!last ? { column: row } : model.can.mask ? maskToggled(pane, state, row) : { at: row }),
+      change(!last ? { column: row } : isMasking ? maskToggled(pane, state, row) : { at: row }),
     );
     return chip;
   });
@@ -329,7 +333,6 @@ function toolRow(pane, state, change, append) {
       ),
     );
   }
-  if (!live) row.push(element("span", { class: "note" }, "saved page: it shows this one text"));
   if (pane.look.truncated) {
     const kept = model.can.sample && !model.can.translate ? "last" : "first";
     row.push(

@@ -1,6 +1,6 @@
 // The page as one file, from the server that holds the model.
 
-import { element } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 
 /** @typedef {import("tercet/main.js").Page} Page */
 

@@ -20,7 +20,7 @@ import { unpacked } from "tercet/tensor.js";
  *                                                                           probability: number}>,
  *             save: (ask: Ask) => Promise<string | null>}} Source */
 
-const SAVED = "this page was saved without the model; run `tercet explore RUN` to ask it";
+export const SAVED = "this page was saved without the model; run `tercet explore RUN` to ask it";
 const REMEMBERED = 64; // answers; a whole block of a long text is some megabytes
 
 /** JSON with the keys sorted: one question, one text. @param {unknown} value @returns {string} */

@@ -1,6 +1,6 @@
 // The row of tabs: one for each view of the model.
 
-import { element } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { views, viewsOf } from "tercet/views.js";
 
 /** @typedef {import("tercet/main.js").Page} Page */

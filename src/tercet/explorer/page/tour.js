@@ -1,8 +1,10 @@
 // A walk through the page for who is new to all this: each part in a few sentences, with the numbers of this text.
 // A step says what to open, which element it speaks of, and what there is to say; what is not known is left out.
 
-import { element, number, percent, rowOf, labelOf } from "tercet/draw.js";
+import { rowOf, labelOf } from "tercet/draw.js";
+import { element } from "tercet/element.js";
 import { distribution } from "tercet/filters.js";
+import { number, percent } from "tercet/numbers.js";
 import { best, logitsAt } from "tercet/probabilities.js";
 import { originalAt } from "tercet/prompt.js";
 import { slice } from "tercet/tensor.js";
@@ -274,8 +276,8 @@ const ablating = {
       (ablation ?? []).map((rise, head) => ({ name, head, rise })),
     );
     const sentences = [
-      "What does a head do? Set it to zero and see what is lost. A click in this table does so; another one " +
-        "takes it back.",
+      "What does a head do? Set it to zero and see what is lost." +
+        (here.pane.source.live ? " A click in this table does so; another one takes it back." : ""),
     ];
     const first = all.reduce(
       (most, candidate) => (candidate.rise > most.rise ? candidate : most),
@@ -329,8 +331,8 @@ const cutting = {
         `them by number; ${quoted(example?.text)} is number ${example?.id}. It never sees letters, only these ` +
         `numbers, and at most ${most} at a time.`,
       can.mask
-        ? "Click a token to hide it from the model; click again to put it back. Tokens with a dashed border only " +
-          "mark the ends."
+        ? `${here.pane.source.live ? "Click a token to hide it from the model; click again to put it back. " : ""}` +
+          "Tokens with a dashed border only mark the ends."
         : "Click a token: from now on, its row is the one that is spoken of. ␣ is a space and ⏎ the end of a line.",
     ];
   },
@@ -422,8 +424,8 @@ const hiding = {
     const [row] = rows;
     if (row === undefined || top === null)
       return [
-        "This model learnt by guessing hidden tokens. Nothing is hidden now: click a token to mask it, and look " +
-          "at what the model would put there.",
+        "This model learnt by guessing hidden tokens. Nothing is hidden now" +
+          (here.pane.source.live ? ": click a token to mask it, and look at what the model would put there." : "."),
       ];
     const original = originalAt(here.pane, row);
     const really =

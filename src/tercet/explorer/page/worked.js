@@ -1,6 +1,7 @@
 // One cell of an attention map worked out: from the query and the key to the score, the weight and the head's output.
 
-import { element, exact, number } from "tercet/draw.js";
+import { element } from "tercet/element.js";
+import { exact, number } from "tercet/numbers.js";
 import { slice } from "tercet/tensor.js";
 
 /** @typedef {import("tercet/draw.js").Tensor} Tensor */
@@ -16,7 +17,7 @@ const VALUES = 4;
  */
 export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, biased, off }) {
   const lines = element("div", { class: "sums" });
-  const title = element("h4", {});
+  const title = element("h3", {});
   const show = (/** @type {number} */ t, /** @type {number} */ s) => {
     const [sum, terms] = score(t, s);
     const [mean, size] = output(t);

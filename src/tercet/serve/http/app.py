@@ -51,7 +51,7 @@ def application(registry: ModelRegistry, rules: AccessRules | None = None, *, lo
     key = [] if rules.key is None else [Depends(HTTPBearer(auto_error=False))]  # the guard looks at the key
     for router in ROUTERS:
         app.include_router(router, dependencies=key)
-    paths = ["/", "/health", "/ready", "/metrics", "/openapi.json", "/v1/models", *get_args(Endpoint)]
+    paths = ["/", "/docs", "/health", "/ready", "/metrics", "/openapi.json", "/v1/models", *get_args(Endpoint)]
     register_errors(app, paths=paths)
     app.add_middleware(Guard, rules=rules, metrics=metrics, log=log or ServerLog(quiet=True), paths=paths)
     if rules.names.origins:  # around the guard: a browser asks for leave without the key

@@ -18,9 +18,10 @@ from tercet.serve.http.disconnect import CLIENT_GONE
 from tercet.serve.http.errors import APIError
 from tercet.serve.http.log import ServerLog
 from tercet.serve.http.metrics import ServerMetrics
+from tercet.serve.http.page_files import page_paths
 from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
-OPEN = ("/", "/health", "/ready")  # without the key: they say nothing of the models
+OPEN = ("/health", "/ready", *page_paths())  # without the key: they say nothing of the models
 OTHER = "other"  # the route of what has none
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
 REMEDIES = {

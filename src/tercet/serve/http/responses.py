@@ -27,6 +27,7 @@ class ModelCard(BaseModel):
     context: int
     parameters: int
     routes: list[str]
+    folder: str | None
 
 
 class ModelList(BaseModel):

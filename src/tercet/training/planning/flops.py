@@ -31,6 +31,10 @@ class TrainingFlops:
     multiplied: int
     unit: Literal["token", "token pair"]
 
+    def of_tokens(self, tokens: float) -> float:
+        """Of as many tokens as a run counts: of a translator both sides'."""
+        return tokens / (2 if self.unit == "token pair" else 1) * self.per_token
+
 
 def training_flops(recipe: Recipe, memory: StepMemory | None = None) -> TrainingFlops:
     """Of a recipe that has the vocabulary's size, with rows as long as the model takes.

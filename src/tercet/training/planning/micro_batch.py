@@ -1,33 +1,81 @@
-"""What one device holds at once: the micro-batch that a recipe comes to, and the largest that fits."""
+"""What one device holds at once: the micro-batch that a recipe comes to, and the largest that fits.
+
+The unit of all of them is rows; of a translator tokens a side.
+"""
 
 from collections.abc import Callable
+from math import ceil
+from typing import Literal
 
 from tercet.training.plan import Plan, plan_of
+from tercet.training.planning.ranks import estimate_rank
+from tercet.training.planning.step_memory import StepMemory
 from tercet.training.recipe import Recipe, TranslationRecipe
 from tercet.training.tasks.specs import RowBatchSpec
 
+SINGULAR = {"rows": "row", "tokens a side": "token a side"}
 TRIES = 8  # steps that are counted in looking for the largest
 
 
 def micro_batch(recipe: Recipe) -> int:
-    """Rows that a device holds at once; of a translator tokens a side."""
+    """What a device holds at once; its whole share where that is to be found."""
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return min(recipe.task.bucket_tokens(world), device_share(recipe))
     return min(_row_task(recipe).micro_batch(world), device_share(recipe))
 
 
+def unit_of(recipe: Recipe) -> Literal["rows", "tokens a side"]:
+    return "tokens a side" if isinstance(recipe, TranslationRecipe) else "rows"
+
+
+def with_unit(number: int, unit: str) -> str:
+    """Such as `1 row`, `64 rows`, `4,096 tokens a side`."""
+    return f"{number:,} {SINGULAR[unit] if number == 1 else unit}"
+
+
 def device_share(recipe: Recipe) -> int:
-    """Rows of a step that fall to one device; of a translator tokens a side."""
+    """What of a step falls to one device."""
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.batch_tokens // world
     return _row_task(recipe).batch_size // world
 
 
-def micro_batches(recipe: Recipe) -> int:
-    """How many of them a device takes in a step."""
-    return -(-device_share(recipe) // micro_batch(recipe))
+def micro_batches(recipe: Recipe, micro: int) -> int:
+    """How many micro-batches of at most `micro` a device takes in a step."""
+    return ceil(device_share(recipe) / micro)
+
+
+def largest_micro_batch(
+    recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, room: int
+) -> int | None:
+    """The largest that fits into `room` bytes of a device; None where none does.
+
+    Args:
+        count: a step of a micro-batch, with activations kept or not, of the recipe's `rank_part`.
+    """
+
+    def takes(micro: int) -> int:
+        return estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room).total
+
+    return largest_that_fits(takes, room, most=device_share(recipe), least=smallest_micro_batch(recipe))
+
+
+def auto_micro_batch(
+    recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, room: int | None
+) -> int:
+    """What `auto` comes to: a device's share in as few equal parts as fit into `room`, where that is known; the
+    smallest there is, where none fits. Else `micro_batch`. Arguments as in `largest_micro_batch`."""
+    if room is None or not recipe.task.finds_micro_batch:
+        return micro_batch(recipe)
+    largest = largest_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
+    return ceil(device_share(recipe) / micro_batches(recipe, largest or smallest_micro_batch(recipe)))
+
+
+def smallest_micro_batch(recipe: Recipe) -> int:
+    """One row; of a translator one of the longest."""
+    return min(recipe.model.max_len, device_share(recipe)) if isinstance(recipe, TranslationRecipe) else 1
 
 
 def tokens_of_row(recipe: Recipe) -> int:

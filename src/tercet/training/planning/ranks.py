@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tercet.models import EncoderDecoderSpec, StackSpec
-from tercet.training.planning.micro_batch import device_share, micro_batches
 from tercet.training.planning.step_memory import StepMemory
 from tercet.training.recipe import Recipe, TranslationRecipe
 
@@ -17,7 +16,8 @@ class RankMemory:
     """Bytes of one device, by whether activations are kept or worked out once more.
 
     Attributes:
-        weights, gradients, optimizer, average: of ddp the whole, of fsdp and tp what a rank has.
+        weights, gradients, optimizer, average: of ddp the whole, of fsdp and tp what a rank has; on the device.
+    host: weights, gradients and optimizer, where cpu_offload keeps them in the host's memory; not in the total.
         communication: gradients in the buckets of ddp, or weights and gradients that fsdp has gathered.
         activations, workspace: of a micro-batch.
         total: of all these.
@@ -31,6 +31,7 @@ class RankMemory:
     gradients: int
     optimizer: int
     average: int
+    host: int
     communication: int
     activations: int
     workspace: int
@@ -80,6 +81,9 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
         # What is in no block is gathered for the whole step; of blocks one that is worked on, and the next; and there
         # are whole gradients of the one and of what is in none.
         communication = 2 * step.outside_blocks + 3 * step.largest_block
+    host = 0
+    if recipe.training.cpu_offload and strategy == "fsdp":
+        host, weights, gradients, optimizer = weights + gradients + optimizer, 0, 0, 0
     total = weights + gradients + optimizer + step.average + communication + step.activations + step.workspace
     return RankMemory(
         checkpointing=checkpointing,
@@ -87,6 +91,7 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
         gradients=gradients,
         optimizer=optimizer,
         average=step.average,
+        host=host,
         communication=communication,
         activations=step.activations,
         workspace=step.workspace,
@@ -96,15 +101,17 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
     )
 
 
-def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str) -> int:
+def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, share: int, passes: int) -> int:
     """Bytes that each device sends in a step, and receives as many, by algorithms in a ring: whole gradients are summed
     up once a step. With fsdp weights are gathered for each pass, and each rank gets its share of the sum after each
     micro-batch, with `exact` once a step. With tp hidden states are summed up, and gradients of them.
 
     Args:
         step: of the whole model.
+        share: rows of a step that fall to one device; of a translator tokens a side.
+        passes: micro-batches of a device in a step.
     """
-    world, passes = recipe.training.world_size, micro_batches(recipe)
+    world = recipe.training.world_size
     match strategy_of(recipe):
         case "single":
             sent = 0
@@ -114,14 +121,14 @@ def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str) -> int:
             sums = 1 if recipe.training.exact else passes
             sent = passes * 2 * FLOAT32 * step.parameters + sums * step.gradients
         case "tp":
-            sent = 2 * (FLOAT32 if precision == "fp32" else FLOAT32 // 2) * _summed_up(recipe)
+            sent = 2 * (FLOAT32 if precision == "fp32" else FLOAT32 // 2) * _summed_up(recipe, share)
     return sent * (world - 1) // world
 
 
-def _summed_up(recipe: Recipe) -> int:
+def _summed_up(recipe: Recipe, share: int) -> int:
     """Numbers that the devices of tp add up in a step: what each sublayer gives, and the gradient of what it reads."""
     model, again = recipe.model, recipe.training.activation_checkpointing
-    tokens = device_share(recipe) * (1 if isinstance(recipe, TranslationRecipe) else model.max_len)
+    tokens = share * (1 if isinstance(recipe, TranslationRecipe) else model.max_len)
     forward = 2 if again else 1
 
     def stack_sums(stack: StackSpec, *, cross: bool = False) -> int:

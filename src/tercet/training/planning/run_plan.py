@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tercet.config import UserError
+from tercet.notebook import Summary, rich_html
 from tercet.training.model_sizes import SizedRecipe, read_task, size_recipe
 from tercet.training.plan import Plan
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.gpus import Cluster
 from tercet.training.planning.micro_batch import (
+    auto_micro_batch,
     device_share,
-    largest_that_fits,
-    micro_batch,
+    largest_micro_batch,
     micro_batches,
     plan_without_data,
     tokens_of_row,
+    unit_of,
 )
 from tercet.training.planning.ranks import (
     RankMemory,
@@ -28,13 +30,12 @@ from tercet.training.planning.ranks import (
     strategy_of,
 )
 from tercet.training.planning.step_memory import Device, StepMemory, measure_step
+from tercet.training.planning.this_machine import device_memory, usable_memory
 from tercet.training.planning.throughput import Throughput, assume, measure_here, measure_run
-from tercet.training.recipe import Recipe, TranslationRecipe
+from tercet.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from tercet.training.machine import Speed
-
-HEADROOM = 0.1  # of a device's memory, which the context of CUDA and what lies between tensors may take: an assumption
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,8 @@ class RunTime:
     cost: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunPlan:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunPlan(Summary):
     """Attributes:
     recipe: its name.
     cluster: None where nobody said one.
@@ -104,6 +105,11 @@ class RunPlan:
         """In how many shares the batch is divided."""
         return 1 if self.strategy == "tp" else self.devices
 
+    def _repr_html_(self) -> str:
+        from tercet.training.planning.run_plan_view import render_plan
+
+        return rich_html(render_plan(self))
+
 
 def plan_run(
     name: str,
@@ -140,17 +146,17 @@ def plan_run(
     recipe = sized.recipe
     plan = plan_without_data(recipe) if sized.task is None else sized.task.plan
     count = cache(partial(count_step, recipe, device, precision))
-    step = count(micro_batch(recipe), recipe.training.activation_checkpointing)
-    part = rank_part(recipe)
+    part, keeps, room = rank_part(recipe), recipe.training.activation_checkpointing, _room(cluster, here)
     count_part = count if part is recipe else cache(partial(count_step, part, device, precision))
+    micro = auto_micro_batch(recipe, count_part, checkpointing=keeps, room=room)
+    passes, step = micro_batches(recipe, micro), count(micro, keeps)
     flops = training_flops(recipe, step)
     throughput, speed = _throughput(sized, cluster, mfu=mfu, measured=measured, here=here)
     world, row_flops = recipe.training.world_size, tokens_of_row(recipe) * flops.per_token
     if recipe.training.max_hours is not None and throughput is not None:
         plan = _within_hours(plan, recipe, throughput, speed, row_flops)
     full_batch = plan.unit * plan.units
-    keeps = recipe.training.activation_checkpointing
-    room = _room(cluster, here)
+    memory = partial(_rank_memory, recipe, count_part, micro, room)
     return RunPlan(
         recipe=name,
         cluster=cluster,
@@ -162,11 +168,11 @@ def plan_run(
         trainable=step.trainable,
         vocabulary_at_most=sized.at_most,
         length=recipe.model.max_len,
-        rows="tokens a side" if isinstance(recipe, TranslationRecipe) else "rows",
+        rows=unit_of(recipe),
         unit=flops.unit,
         batch=device_share(recipe) * recipe.training.data_parallel_size,
-        micro_batch=micro_batch(recipe),
-        micro_batches=micro_batches(recipe),
+        micro_batch=micro,
+        micro_batches=passes,
         tokens_per_step=full_batch * tokens_of_row(recipe),
         steps=plan.steps or None,
         tokens=plan.rows_before(plan.steps) * tokens_of_row(recipe) or None,
@@ -174,8 +180,8 @@ def plan_run(
         flops_per_token=flops.per_token,
         flops_per_step=full_batch * row_flops,
         flops=plan.rows_before(plan.steps) * row_flops or None,
-        communicated_bytes=communicated_bytes(recipe, step, precision),
-        memory=(_rank_memory(recipe, count_part, keeps, room), _rank_memory(recipe, count_part, not keeps, room)),
+        communicated_bytes=communicated_bytes(recipe, step, precision, share=device_share(recipe), passes=passes),
+        memory=(memory(keeps), memory(not keeps)),
         time=None if throughput is None else _time(plan, recipe, throughput, speed, row_flops, price),
     )
 
@@ -194,16 +200,14 @@ def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
 
 
 def _rank_memory(
-    recipe: Recipe, count: Callable[[int, bool], StepMemory], checkpointing: bool, room: int | None
+    recipe: Recipe, count: Callable[[int, bool], StepMemory], micro: int, room: int | None, checkpointing: bool
 ) -> RankMemory:
-    estimate = partial(estimate_rank, recipe, checkpointing=checkpointing, room=room)
-    memory = estimate(count(micro_batch(recipe), checkpointing))
+    memory = estimate_rank(recipe, count(micro, checkpointing), checkpointing=checkpointing, room=room)
     if room is None:
         return memory
-    most = device_share(recipe)
-    least = min(recipe.model.max_len, most) if isinstance(recipe, TranslationRecipe) else 1
-    largest = largest_that_fits(lambda micro: estimate(count(micro, checkpointing)).total, room, most=most, least=least)
-    return replace(memory, largest_micro_batch=largest)
+    return replace(
+        memory, largest_micro_batch=largest_micro_batch(recipe, count, checkpointing=checkpointing, room=room)
+    )
 
 
 def count_step(recipe: Recipe, device: Device, precision: str, micro: int, checkpointing: bool) -> StepMemory:
@@ -249,10 +253,8 @@ def _room(cluster: Cluster | None, here: bool) -> int | None:
     """Bytes that a device has for a run."""
     memory = None if cluster is None else cluster.gpu.memory_bytes
     if here and cluster is None:
-        from tercet.training.planning.this_machine import device_memory
-
         memory = device_memory()
-    return None if memory is None else int((1 - HEADROOM) * memory)
+    return usable_memory(memory)
 
 
 def _throughput(

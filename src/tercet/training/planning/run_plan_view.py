@@ -8,11 +8,12 @@ from rich.console import Group
 from rich.table import Table
 
 from tercet.inspect.model_table_view import format_bytes, format_count
+from tercet.training.planning.micro_batch import with_unit
 from tercet.training.planning.ranks import RankMemory
-from tercet.training.planning.run_plan import HEADROOM, RunPlan
+from tercet.training.planning.run_plan import RunPlan
+from tercet.training.planning.this_machine import HEADROOM
 
 TITLES = {False: "activations kept", True: "checkpointing"}
-SINGULAR = {"rows": "row", "tokens a side": "token a side"}
 
 
 def plan_to_dict(plan: RunPlan) -> dict[str, Any]:
@@ -40,10 +41,10 @@ def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
     if plan.vocabulary_at_most:
         sizes = " and ".join(f"{size:,}" for size in plan.vocabulary_at_most.values())
         yield "vocabulary", f"{sizes} at most: learnt from the data"
-    a_step = f"{_counted(plan.micro_batch, plan.rows)}"
+    a_step = f"{with_unit(plan.micro_batch, plan.rows)}"
     shared = f"{plan.data_parallel_size:,} x {plan.micro_batches:,} x {a_step}"
     of_each = f" of {plan.length:,} tokens" if plan.rows == "rows" else f", sentences of up to {plan.length:,}"
-    yield "a step", f"{_counted(plan.batch, plan.rows)}{of_each}: {shared}"
+    yield "a step", f"{with_unit(plan.batch, plan.rows)}{of_each}: {shared}"
     pairs = f" {plan.unit}s" if plan.unit == "token pair" else " tokens"
     yield "tokens", f"{plan.tokens_per_step:,}{pairs} a step" + ("" if plan.tokens is None else
         f", {format_count(plan.tokens)} in all")  # fmt: skip
@@ -67,13 +68,15 @@ def _memory(plan: RunPlan) -> Table:
     rows = {
         "weights": "weights", "gradients": "gradients", "optimizer": f"optimizer, {plan.optimizer}",
         "average": "moving average", "communication": _name_communication(plan),
-        "activations": f"activations of {_counted(plan.micro_batch, plan.rows)}", "workspace": "workspace",
+        "activations": f"activations of {with_unit(plan.micro_batch, plan.rows)}", "workspace": "workspace",
     }  # fmt: skip
     for key, title in rows.items():
         sizes = [getattr(memory, key) for memory in kept]
         if any(sizes):
             table.add_row(title, *map(format_bytes, sizes))
     table.add_row("in all", *(format_bytes(memory.total) for memory in kept))
+    if any(memory.host for memory in kept):
+        table.add_row("in the host's memory", *(format_bytes(memory.host) for memory in kept))
     if any(memory.fits is not None for memory in kept):
         table.add_row(f"fits into {1 - HEADROOM:.0%}", *("yes" if memory.fits else "no" for memory in kept))
         table.add_row(f"largest micro-batch, {plan.rows}", *(_largest(plan, memory) for memory in kept))
@@ -110,10 +113,6 @@ def _ends(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "time", f"{format_duration(time.seconds)}, {format_duration(time.seconds_per_step)} a full step"
     hours = f"{time.gpu_hours:,.4g} device hours"
     yield "cost", hours if time.cost is None else f"{time.cost:,.2f} for {hours}"
-
-
-def _counted(number: int, unit: str) -> str:
-    return f"{number:,} {SINGULAR[unit] if number == 1 else unit}"
 
 
 def format_duration(seconds: float) -> str:

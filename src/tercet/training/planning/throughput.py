@@ -78,8 +78,7 @@ def measure_run(run: Path, gpu: GPU | None) -> Throughput:
     recipe = read_recipe(run)
     recipe = replace(recipe, model=read_spec(run))
     world = recipe.training.world_size
-    sides = 2 if isinstance(recipe, TranslationRecipe) else 1
-    each = time.tokens_per_second / sides * training_flops(recipe).per_token / world
+    each = training_flops(recipe).of_tokens(time.tokens_per_second) / world
     newest = Checkpoints(run, recipe.training.keep).newest()
     device = None if newest is None else newest.arithmetic[-1]["device"]
     devices = f"{world} devices" if world > 1 else "one device"

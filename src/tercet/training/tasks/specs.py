@@ -9,6 +9,8 @@ from typing import Literal
 from tercet.objectives import Masking
 from tercet.spec import Rows, Samples, Tokens, spec
 
+Auto = Literal["auto"]
+
 
 @spec
 class RowBatchSpec:
@@ -16,16 +18,21 @@ class RowBatchSpec:
 
     Args:
         batch_size: rows of an optimizer step, over all devices: the same run on one device or on eight.
-        micro_batch_size: rows that go through the model at once on one device; all of its share by default.
+        micro_batch_size: rows that go through the model at once on one device; all of its share by default. `auto`:
+            the most that its memory is counted to hold, settled when a run begins.
     """
 
     kind: str = ""
     batch_size: Rows = 32
-    micro_batch_size: Rows | None = None
+    micro_batch_size: Rows | Auto | None = None
+
+    @property
+    def finds_micro_batch(self) -> bool:
+        return self.micro_batch_size == "auto"
 
     def micro_batch(self, devices: int) -> int:
-        """Rows that one of `devices` holds at once."""
-        return self.micro_batch_size or self.batch_size // devices
+        """Rows that one of `devices` holds at once; its share where that is to be found."""
+        return self.micro_batch_size if isinstance(self.micro_batch_size, int) else self.batch_size // devices
 
     def check_batches(self, devices: int, *, ramp: bool) -> None:
         """Raises:
@@ -134,6 +141,7 @@ class TranslationTaskSpec:
         batch_tokens: tokens of an optimizer step, over all devices: rows times the longest of them, padding included.
             Pairs come in buckets of like length.
         micro_batch_tokens: tokens of a bucket, which goes through the model at once; a device's share by default.
+            `auto`: buckets are a device's share, and go through it in as few pieces as its memory is counted to hold.
         validation_sentences: how many validation sentences to translate for BLEU; all by default, 0 for none.
         best_by: what makes a validation better: the loss, or BLEU of greedy translations.
         sample_sentences: how many of them are kept for people to read; 0 for none.
@@ -141,13 +149,13 @@ class TranslationTaskSpec:
 
     kind: Literal["translation"] = "translation"
     batch_tokens: Tokens = 4096
-    micro_batch_tokens: Tokens | None = None
+    micro_batch_tokens: Tokens | Auto | None = None
     validation_sentences: Samples | None = None
     best_by: Literal["loss", "bleu"] = "loss"
     sample_sentences: Samples = 5
 
     def __post_init__(self) -> None:
-        if self.micro_batch_tokens is not None and self.batch_tokens % self.micro_batch_tokens:
+        if isinstance(self.micro_batch_tokens, int) and self.batch_tokens % self.micro_batch_tokens:
             raise ValueError(
                 f"batch_tokens={self.batch_tokens} must be a multiple of micro_batch_tokens={self.micro_batch_tokens}"
             )
@@ -158,9 +166,13 @@ class TranslationTaskSpec:
     def has_samples(self) -> bool:
         return self.sample_sentences > 0
 
+    @property
+    def finds_micro_batch(self) -> bool:
+        return self.micro_batch_tokens == "auto"
+
     def bucket_tokens(self, devices: int) -> int:
-        """Tokens that one of `devices` holds at once."""
-        return self.micro_batch_tokens or self.batch_tokens // devices
+        """Tokens of a bucket, which one of `devices` holds at once where nothing else is found."""
+        return self.micro_batch_tokens if isinstance(self.micro_batch_tokens, int) else self.batch_tokens // devices
 
     def buckets_per_step(self, devices: int) -> int:
         return max(1, self.batch_tokens // self.bucket_tokens(devices))
@@ -189,8 +201,8 @@ class TranslationTaskSpec:
 TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskSpec | ChatTaskSpec
 
 
-def _check_exact(batch_key: str, batch: int, micro_key: str, micro: int | None, devices: int) -> None:
-    if micro is None:
+def _check_exact(batch_key: str, batch: int, micro_key: str, micro: int | Auto | None, devices: int) -> None:
+    if not isinstance(micro, int):
         raise ValueError(
             f"training.exact adds up micro-batches in one order: set task.{micro_key} to what any device can hold"
         )
@@ -203,8 +215,8 @@ def _check_exact(batch_key: str, batch: int, micro_key: str, micro: int | None, 
         )
 
 
-def _check_ramp(name: str, share: int, micro: int | None) -> None:
-    if micro is None or micro >= share or share % micro:
+def _check_ramp(name: str, share: int, micro: int | Auto | None) -> None:
+    if not isinstance(micro, int) or micro >= share or share % micro:
         raise ValueError(
             f"training.batch_ramp begins with one micro-batch: set task.{name} to a divisor of the {share} "
             "that a device takes, and smaller"

@@ -24,12 +24,15 @@ class Task(Protocol):
     """Attributes:
     plan: how many steps there are, and the rows of each; a budget of hours is settled when the run begins.
     static: every step has the same shapes, so that compiling pays.
+    micro: rows that a device holds at once, of a translator tokens a side: as the recipe has it, or fewer, which may be
+        set at any step.
     data_name, data_hash: which data it is.
     tokenizer_hash: of the tokenizer, or both.
     """
 
     plan: Plan
     static: bool
+    micro: int
     data_name: str
     data_hash: str
     tokenizer_hash: str

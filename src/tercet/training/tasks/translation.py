@@ -42,8 +42,9 @@ class TranslationTask:
             corpus.tokenizer.vocab_size, source_size=None if joint else corpus.source_tokenizer.vocab_size
         )
         max_len = recipe.model.max_len
-        tokens, seed = recipe.task.bucket_tokens(world), recipe.training.seed
-        self.buckets = Buckets(corpus.train, tokens=tokens, max_len=max_len, seed=seed)
+        self.bucket_tokens = self.micro = recipe.task.bucket_tokens(world)
+        seed = recipe.training.seed
+        self.buckets = Buckets(corpus.train, tokens=self.bucket_tokens, max_len=max_len, seed=seed)
         self.tokens = RowSums(self.buckets.real_tokens)
         self.plan = plan_of(recipe.training, len(self.buckets), batch=recipe.task.buckets_per_step(world), micro=1)
         self.data_name, self.data_hash = corpus.name, corpus.hash
@@ -65,7 +66,8 @@ class TranslationTask:
         numbers, epochs = self.plan.rows(step)
         mine = (cut_share(of_all, rank=rank, world=world).tolist() for of_all in (numbers, epochs))
         buckets = itertools.starmap(self.buckets.numbers, zip(*mine, strict=True))
-        return [self._batch(self.corpus.train, bucket) for bucket in buckets]
+        pieces = ceil(self.bucket_tokens / self.micro)  # of each bucket
+        return [self._batch(self.corpus.train, rows) for bucket in buckets for rows in cut_rows(bucket, pieces)]
 
     def tokens_before(self, step: int) -> int:
         return self.tokens.before(self.plan, step)

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 
 from tercet.serve.http.bounded_request import Route
-from tercet.serve.http.context import service_of
+from tercet.serve.http.context import Service, service_of
 from tercet.serve.http.errors import error_responses
 from tercet.serve.http.responses import ModelCard, ModelList
 from tercet.serve.registry import LoadedModel
@@ -14,19 +14,23 @@ router = APIRouter(route_class=Route)
 @router.get("/v1/models", response_model=ModelList, responses=error_responses(401, 403, 500))
 async def models(request: Request) -> ModelList:
     """The models that are served."""
-    return ModelList(data=[_card(model) for model in service_of(request).registry.models.values()])
+    service = service_of(request)
+    return ModelList(data=[_card(model, service) for model in service.registry.models.values()])
 
 
 @router.get("/v1/models/{name}", response_model=ModelCard, responses=error_responses(401, 403, 500, 404))
 async def model(request: Request, name: str) -> ModelCard:
     """One of the models."""
-    return _card(service_of(request).registry.get(name))
+    service = service_of(request)
+    return _card(service.registry.get(name), service)
 
 
-def _card(model: LoadedModel) -> ModelCard:
+def _card(model: LoadedModel, service: Service) -> ModelCard:
+    names = service.rules.names
+    is_private = names.local and not names.hosts  # only this machine's users ask: they may know its folders
     config = model.trained.folder / "config.json"
     return ModelCard(
         id=model.name, created=int(config.stat().st_mtime) if config.is_file() else 0, kind=model.kind,
         context=model.max_len, parameters=sum(weights.numel() for weights in model.trained.model.parameters()),
-        routes=list(model.endpoints),
+        routes=list(model.endpoints), folder=str(model.trained.folder) if is_private else None,
     )  # fmt: skip

@@ -1,12 +1,12 @@
-"""What the service says of itself: a page for people, whether it works and is ready, its counts."""
+"""What the service says of itself: pages for people, whether it works and is ready, its counts."""
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import service_of
 from tercet.serve.http.errors import ErrorResponse, error_responses
-from tercet.serve.http.page import CONTENT_SECURITY_POLICY, PAGE
+from tercet.serve.http.page_files import DOCUMENTS, page_response
 from tercet.serve.http.responses import HealthResponse, ReadyResponse
 
 open_router = APIRouter(route_class=Route)
@@ -14,9 +14,10 @@ router = APIRouter(route_class=Route)
 
 
 @open_router.get("/", include_in_schema=False)
-async def page() -> HTMLResponse:
-    headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Referrer-Policy": "no-referrer"}
-    return HTMLResponse(PAGE, headers=headers)
+@open_router.get("/docs", include_in_schema=False)
+@open_router.get("/page/{name}", include_in_schema=False)
+async def page(request: Request) -> Response:
+    return page_response(DOCUMENTS.get(request.scope["route"].path) or request.path_params["name"])
 
 
 @open_router.get(

@@ -1,0 +1,88 @@
+"""The notebooks beside this file, from their sources: `python examples/notebooks/build.py` writes them anew.
+
+A source is a Python file of cells, each behind a line `# %%`, or `# %% [markdown]` where it is text in comments, which
+editors run cell by cell as well; such a notebook has no outputs until it is run. Or it is a chapter of `docs/learn`:
+each `python` block is a cell, an `output` block behind it what that cell prints (a test compares the two), and a folded
+answer is a cell whose code is folded.
+"""
+
+import json
+import re
+from pathlib import Path
+from posixpath import normpath
+from typing import Any
+
+HERE = Path(__file__).parent
+CHAPTERS = HERE.parents[1] / "docs" / "learn"
+CELL = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+DETAILS = re.compile(r"^</?details.*\n?", re.MULTILINE)
+LINK = re.compile(r"(\]\()(?!\w+:|#)([^)\s]+\))")
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in HERE.glob("*.py") if path.name != "build.py")
+
+
+def chapters() -> list[Path]:
+    return sorted(CHAPTERS.glob("[0-9]-*.md"))
+
+
+def notebooks() -> dict[Path, str]:
+    """What each notebook's file has to hold."""
+    written = {path.with_suffix(".ipynb"): to_json(to_notebook(path.read_text(encoding="utf-8"))) for path in sources()}
+    for path in chapters():
+        name = f"learn_{path.stem.replace('-', '_')}.ipynb"
+        written[HERE / name] = to_json(chapter_to_notebook(path.read_text(encoding="utf-8")))
+    return written
+
+
+def to_notebook(source: str) -> dict[str, Any]:
+    """The notebook of a file of cells, in the format of Jupyter, version 4.5."""
+    _, *parts = CELL.split(source)
+    cells = list[dict[str, Any]]()
+    for markdown, text in zip(parts[::2], parts[1::2], strict=True):
+        text = text.strip("\n")
+        cells.append(markdown_cell(re.sub(r"^# ?", "", text, flags=re.MULTILINE)) if markdown else code_cell(text))
+    return of_cells(cells)
+
+
+def chapter_to_notebook(page: str) -> dict[str, Any]:
+    """The notebook of a chapter; its links lead to the pages from here."""
+    texts, codes, outputs = (BLOCK.split(page)[start::3] for start in range(3))
+    cells, folded = list[dict[str, Any]](), False
+    for number, text in enumerate(texts):
+        tags = re.findall(r"^<(/?)details", text, re.MULTILINE)
+        folded = tags[-1] == "" if tags else folded
+        text = DETAILS.sub("", text.replace("<summary>Answer</summary>", "\n**Answer**")).strip("\n")
+        text = LINK.sub(lambda link: link[1] + normpath(f"../../docs/learn/{link[2]}"), text)
+        if text:
+            cells.append(markdown_cell(text))
+        if number < len(codes):
+            cells.append(code_cell(codes[number].strip("\n"), output=outputs[number], folded=folded))
+    return of_cells(cells)
+
+
+def markdown_cell(text: str) -> dict[str, Any]:
+    return {"metadata": {}, "cell_type": "markdown", "source": text}
+
+
+def code_cell(code: str, *, output: str | None = None, folded: bool = False) -> dict[str, Any]:
+    outputs = [{"output_type": "stream", "name": "stdout", "text": output}] if output else []
+    metadata = {"jupyter": {"source_hidden": True}} if folded else {}
+    return {"metadata": metadata, "cell_type": "code", "execution_count": None, "outputs": outputs, "source": code}
+
+
+def of_cells(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    cells = [{"id": f"cell-{number}", **cell} for number, cell in enumerate(cells, start=1)]
+    return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def to_json(notebook: dict[str, Any]) -> str:
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in notebooks().items():
+        path.write_text(text, encoding="utf-8")

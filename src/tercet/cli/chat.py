@@ -1,0 +1,56 @@
+"""`tercet chat`: a conversation with a trained model, on a terminal or line by line through a pipe."""
+
+import argparse
+import sys
+
+from tercet.cli.decoding import add_text_sampling, sampling_options
+from tercet.cli.device import add_device, add_quantize, pick
+from tercet.cli.parser import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "chat",
+        help="talk with a model that was trained on conversations",
+        description="Talk with a model that has a chat template: a line is a message, the answer comes as it is "
+        "written. Lines that begin with / are commands, which /help lists. Ctrl-C stops an answer, and again ends it "
+        "all; Ctrl-D ends. Through a pipe each line is a message, and what is printed are the answers.",
+        epilog="Example: tercet chat runs/chat --system 'Answer in a word.' --temperature 0.7",
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run or of a model")
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before all that is said")
+    add_text_sampling(parser.add_argument, longest="default: as many as the context has room for", one="answer")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object a line: prompt, text, finish, tokens, seed, dropped"
+    )
+    add_quantize(parser.add_argument)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+    from tercet.generation.specs import Sampling
+
+    options = sampling_options(args)
+    try:
+        Sampling(**options)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    device = pick(args.device, models=[args.run])
+
+    from tercet.checkpoint import load_model
+    from tercet.cli.conversation import Chat
+    from tercet.generation import ChatModel
+    from tercet.nn import quantize
+    from tercet.tokens.chat_template import ChatTemplate
+
+    trained = load_model(args.run).require("generate")
+    template = ChatTemplate(trained.require_chat_template(), trained.tokenizer)
+    model = trained.model.to(device)
+    if args.quantize:
+        quantize(model, args.quantize)
+    chat = Chat(ChatModel(model, trained.tokenizer, template), args.system, options, as_json=args.json)
+    if chat.interactive:
+        print(f"tercet: {trained.describe()}; /help lists commands, Ctrl-D ends", file=sys.stderr)
+    chat.talk()
+    return 0

@@ -1,0 +1,164 @@
+"""What the page of runs is answered: numbers of metrics.csv, gathered for a screen, and what else is in the folders."""
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.dashboard.downsample import downsample
+from tercet.dashboard.metrics_tail import X_AXES
+from tercet.dashboard.queries import QUERIES, CurvesQuery, RunSampleQuery, parse_query
+from tercet.dashboard.run_folder import RunFolder
+
+NO_CURVES = ("epoch", *X_AXES)  # columns that are axes
+FRESH_SECONDS = 0.4  # for which what was read is not looked at again
+MIN_SECONDS = 1e-3  # where a logarithmic axis may begin
+
+
+class RunAnswers:
+    """Runs, and what is answered of them; one question at a time."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.runs = [RunFolder(folder) for folder in folders]
+        self.names = _unlike_names(folders)
+        self._lock = threading.Lock()
+        self._refreshed = float("-inf")
+        self._errors: list[str | None] = [None] * len(self.runs)
+
+    def answer(self, name: str, body: Any) -> dict[str, Any]:
+        """The answer to one of the page's queries, as plain JSON.
+
+        Raises:
+            UserError: for what is no query, or a run or sample that is not there.
+        """
+        if name not in QUERIES:
+            raise UserError(f"there is no question {name!r:.60}; there are: {', '.join(QUERIES)}")
+        query = parse_query(QUERIES[name], body)
+        with self._lock:
+            self._refresh()
+            if isinstance(query, CurvesQuery):
+                return self.curves(query)
+            if isinstance(query, RunSampleQuery):
+                return self.sample(query)
+            return self.settings() if name == "settings" else self.overview()
+
+    def read_ahead(self) -> None:
+        """Read the runs in a thread, so that the first question finds them read."""
+
+        def read() -> None:
+            with self._lock:
+                self._refresh()
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def overview(self) -> dict[str, Any]:
+        """Each run's state, and its last figures."""
+        return {"runs": [self._describe(number) for number in range(len(self.runs))]}
+
+    def curves(self, query: CurvesQuery) -> dict[str, Any]:
+        """All curves between two places of the axis, in few points."""
+        axes = [run.metrics.axis(query.x) for run in self.runs]
+        every = np.concatenate(axes) if axes else np.empty(0)
+        every = every[np.isfinite(every) & ((every > 0) | (not query.log))]
+        whole = [float(every.min()), float(every.max())] if len(every) else [0.0, 1.0]
+        if query.log:
+            whole[0] = max(whole[0], MIN_SECONDS)
+        start = whole[0] if query.start is None else query.start
+        end = whole[1] if query.end is None else query.end
+        if not end > start:
+            end = start + 1.0
+        curves = list[dict[str, Any]]()
+        for number, (run, axis) in enumerate(zip(self.runs, axes, strict=True)):
+            for metric in self._metrics(run):
+                points = downsample(
+                    axis, run.metrics.column(metric), start=start, end=end, buckets=query.buckets, log=query.log
+                )
+                curves.append({"run": number, "metric": metric, **points.to_plain()})
+        return {"whole": whole, "start": start, "end": end, "curves": curves}
+
+    def sample(self, query: RunSampleQuery) -> dict[str, Any]:
+        if query.run >= len(self.runs):
+            raise UserError(f"there is no run {query.run}; there are {len(self.runs)}")
+        return {"run": query.run, "step": query.step, "text": self.runs[query.run].sample(query.step)}
+
+    def settings(self) -> dict[str, Any]:
+        """The recipes key by key: one value a run, None where it has no such key."""
+        every = [self._if_readable(number, run.settings, {}) for number, run in enumerate(self.runs)]
+        keys = list(dict.fromkeys(key for settings in every for key in settings))
+        rows = [{"key": key, "values": [settings.get(key) for settings in every]} for key in keys]
+        for row in rows:
+            row["differs"] = len(set(row["values"])) > 1
+        changes = [self._if_readable(number, run.changes, []) for number, run in enumerate(self.runs)]
+        return {"rows": rows, "changes": changes}
+
+    def _describe(self, number: int) -> dict[str, Any]:
+        run = self.runs[number]
+        status = self._if_readable(number, run.status, None)
+        last = {name: _last(run.metrics.column(name)) for name in self._metrics(run)}
+        validation, steps = run.metrics.column("val/loss"), run.metrics.column("step")
+        best = None
+        if np.isfinite(validation).any():
+            at = int(np.nanargmin(np.where(np.isfinite(validation), validation, np.nan)))
+            best = {"loss": _digits(validation[at]), "step": int(steps[at])}
+        return {
+            "name": self.names[number],
+            "folder": str(run.folder),
+            "error": self._errors[number],
+            "state": "unreadable" if status is None else status.state,
+            "detail": "" if status is None else status.detail,
+            "step": 0 if status is None else status.step,
+            "total": None if status is None else status.total,
+            "seconds": None if status is None else status.seconds,
+            "left": None if status is None else status.left,
+            "updated": None if status is None else status.updated,
+            "rows": len(run.metrics),
+            "generation": run.metrics.generation,
+            "unreadable": run.metrics.unreadable,
+            "last": last,
+            "best": best,
+            "samples": run.samples(),
+        }
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._refreshed < FRESH_SECONDS:
+            return
+        for number, run in enumerate(self.runs):
+            self._errors[number] = None
+            self._if_readable(number, run.metrics.refresh, None)
+        self._refreshed = time.monotonic()
+
+    def _if_readable(self, number: int, read: Any, otherwise: Any) -> Any:
+        """Of a run whose files are damaged the error is kept, and the others are shown."""
+        try:
+            return read()
+        except UserError as error:
+            self._errors[number] = str(error)
+            return otherwise
+
+    @staticmethod
+    def _metrics(run: RunFolder) -> list[str]:
+        names = [name for name in run.metrics.names if name not in NO_CURVES]
+        return [name for name in names if np.isfinite(run.metrics.column(name)).any()]
+
+
+def _last(column: np.ndarray) -> float | None:
+    known = column[np.isfinite(column)]
+    return _digits(known[-1]) if len(known) else None
+
+
+def _digits(value: Any) -> float:
+    return float(f"{float(value):.7g}")
+
+
+def _unlike_names(folders: Sequence[Path]) -> list[str]:
+    """Each folder's name, with as much of its path as tells it from the others."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max((len(one) for one in parts), default=1) + 1):
+        names = ["/".join(one[-depth:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]

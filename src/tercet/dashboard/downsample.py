@@ -1,0 +1,69 @@
+"""A curve of any length as so few points as a chart has pixels, with the lowest and the highest value of each: a spike
+of one step in 100,000 stays to be seen."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoints:
+    """A curve's points, gathered.
+
+    Attributes:
+        x: (P) of each bucket's first and last point the middle.
+        low, high, mean: (P) of its values.
+    """
+
+    x: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    mean: np.ndarray
+
+    def to_plain(self) -> dict[str, list[float]]:
+        """In seven digits, which is more than a screen shows."""
+        columns = {"x": self.x, "low": self.low, "high": self.high, "mean": self.mean}
+        return {name: [float(f"{value:.7g}") for value in values.tolist()] for name, values in columns.items()}
+
+
+def downsample(
+    x: np.ndarray, y: np.ndarray, *, start: float, end: float, buckets: int, log: bool = False
+) -> CurvePoints:
+    """The curve between `start` and `end`, and one point beyond each, so that lines reach the edge.
+
+    Args:
+        x: (N) never falling.
+        y: (N) values; what is not finite is left out.
+        buckets: at most so many points, plus two; where the curve has fewer, they are its own.
+        log: whether the axis of `x` is logarithmic: buckets are as wide on the screen.
+    """
+    shown = np.isfinite(x) & np.isfinite(y)
+    if log:
+        shown &= x > 0
+        start = max(start, 1e-12)
+    x, y = x[shown], y[shown]
+    first, last = np.searchsorted(x, start, "left"), np.searchsorted(x, end, "right")
+    before, after = max(0, int(first) - 1), min(len(x), int(last) + 1)
+    inner = slice(int(first), int(last))
+    if after - before <= buckets + 2:
+        own = slice(before, after)
+        return CurvePoints(x=x[own], low=y[own], high=y[own], mean=y[own])
+    scale = np.log if log else np.asarray
+    place = (scale(x[inner]) - scale(start)) / (scale(end) - scale(start))
+    number = np.minimum((buckets * place).astype(np.int64), buckets - 1)
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    counts = np.diff(starts, append=len(number))
+    inside, value = x[inner], y[inner]
+    middle = (inside[starts] + inside[starts + counts - 1]) / 2
+    edges = (x[before : int(first)], x[int(last) : after])
+    ends = (y[before : int(first)], y[int(last) : after])
+
+    def join(values: np.ndarray, outer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return np.concatenate((outer[0], values, outer[1]))
+
+    return CurvePoints(
+        x=join(middle, edges),
+        low=join(np.minimum.reduceat(value, starts), ends),
+        high=join(np.maximum.reduceat(value, starts), ends),
+        mean=join(np.add.reduceat(value, starts) / counts, ends),
+    )

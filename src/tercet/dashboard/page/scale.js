@@ -1,0 +1,57 @@
+// From numbers to pixels and back, and the round numbers that stand beside an axis.
+
+/** @typedef {{low: number, high: number, log: boolean, from: number, to: number}} Scale pixels from, to */
+
+/** @param {Scale} scale @param {number} value @returns {number} a pixel */
+export function pixel({ low, high, log, from, to }, value) {
+  const share = log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+  return from + share * (to - from);
+}
+
+/** @param {Scale} scale @param {number} at a pixel @returns {number} */
+export function valueAt({ low, high, log, from, to }, at) {
+  const share = (at - from) / (to - from);
+  return log ? low * (high / low) ** share : low + share * (high - low);
+}
+
+/**
+ * Round numbers between the ends, some `wanted` of them.
+ * @param {Scale} scale @param {number} wanted @param {number[]} [round] how far they may be apart, such as minutes
+ */
+export function ticks({ low, high, log }, wanted, round = []) {
+  if (log && high / low > 8) {
+    const decades = Math.log10(high / low);
+    const steps = decades < wanted / 3 ? [1, 2, 5] : decades < wanted ? [1, 3] : [1];
+    const every = Math.max(1, Math.ceil(decades / wanted));
+    const all = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
+      if (power % every === 0) for (const step of steps) all.push(step * 10 ** power);
+    return all.filter((value) => value >= low && value <= high);
+  }
+  const rough = (high - low) / Math.max(1, wanted);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = round.find((one) => one >= rough) ?? ([1, 2, 5, 10].find((one) => one * power >= rough) ?? 10) * power;
+  const all = [];
+  for (let i = Math.ceil(low / step); i * step <= high; i++) all.push(Number((i * step).toPrecision(12)));
+  return all;
+}
+
+/**
+ * A curve with each point the mean of those around it, weighed by a bell of so many pixels.
+ * @param {number[]} x pixels, ascending @param {number[]} y @param {number} width of the bell
+ */
+export function smoothed(x, y, width) {
+  let first = 0;
+  return y.map((_, i) => {
+    const here = x[i] ?? 0;
+    while ((x[first] ?? 0) < here - 3 * width) first++;
+    let sum = 0;
+    let weights = 0;
+    for (let j = first; j < x.length && (x[j] ?? 0) <= here + 3 * width; j++) {
+      const weight = Math.exp(-0.5 * (((x[j] ?? 0) - here) / width) ** 2);
+      sum += weight * (y[j] ?? 0);
+      weights += weight;
+    }
+    return sum / weights;
+  });
+}

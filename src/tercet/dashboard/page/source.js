@@ -1,0 +1,33 @@
+// What the server says of the runs, and how it is asked.
+
+/** @typedef {{name: string, folder: string, error: string | null, state: string, detail: string, step: number,
+ *             total: number | null, seconds: number | null, left: number | null, updated: number | null, rows: number,
+ *             generation: number, unreadable: number, last: Record<string, number>,
+ *             best: null | {loss: number, step: number}, samples: number[]}} Run */
+/** @typedef {{run: number, metric: string, x: number[], low: number[], high: number[], mean: number[]}} Curve */
+/** @typedef {{whole: [number, number], start: number, end: number, curves: Curve[]}} Curves */
+/** @typedef {{key: string, values: (string | null)[], differs: boolean}} Setting */
+/** @typedef {{step: number, key: string, old: string, new: string}} Change */
+
+/** @param {string} name @param {unknown} [question] @returns {Promise<any>} */
+async function ask(name, question = {}) {
+  let response;
+  try {
+    const headers = { "Content-Type": "application/json" };
+    response = await fetch(`api/${name}`, { method: "POST", headers, body: JSON.stringify(question) });
+  } catch {
+    throw new Error("the server does not answer: the training or `tercet watch` has ended; what was read stays here");
+  }
+  const reply = await response.json().catch(() => null);
+  if (response.ok) return reply;
+  throw new Error(reply?.error ?? `the server answered ${response.status}; look at its terminal`);
+}
+
+/** @returns {Promise<Run[]>} */
+export const askRuns = async () => (await ask("runs")).runs;
+/** @param {unknown} query @returns {Promise<Curves>} */
+export const askCurves = (query) => ask("curves", query);
+/** @returns {Promise<{rows: Setting[], changes: Change[][]}>} */
+export const askSettings = () => ask("settings");
+/** @param {number} run @param {number} step @returns {Promise<string>} */
+export const askSample = async (run, step) => (await ask("sample", { run, step })).text;

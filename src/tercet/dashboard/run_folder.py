@@ -1,0 +1,212 @@
+"""What a run's folder says of the run: how far it is, whether it goes on, its recipe, its samples.
+
+Nothing is written or locked here: to try the run's lock could keep a training from taking it.
+"""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tercet.checkpoint.metrics import METRICS
+from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
+from tercet.config import UserError
+from tercet.dashboard.metrics_tail import MetricsTail
+from tercet.limits import RECIPE_CHARACTERS, SAMPLE_BYTES, YAML_BYTES
+from tercet.reading.bounded_json import read_json_file
+from tercet.reading.files import read_regular_file
+from tercet.settings_yaml import parse_yaml
+from tercet.storage.folder_lock import OWNER
+
+State = Literal["waiting", "running", "interrupted", "finished"]
+SILENCE = 300.0  # seconds without a line, after which a run on another machine is taken to have stopped
+LATELY = 64  # logged steps by which speed is told
+SAMPLE = re.compile(r"step-(\d{1,18})\.txt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """Attributes:
+    state: "waiting" before it has begun.
+    detail: what more is to be told, such as on which machine it runs.
+    step, total: steps done, and in all; total is None where nobody knows.
+    seconds, left: of training so far, and that are left at the speed of late.
+    updated: seconds since the last line was written; None without one.
+    """
+
+    state: State
+    detail: str
+    step: int
+    total: int | None
+    seconds: float | None
+    left: float | None
+    updated: float | None
+
+
+class RunFolder:
+    """A run's folder, read again and again; what has not changed is not read again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.metrics = MetricsTail(folder / METRICS)
+        self._cache: dict[str, tuple[tuple[int, int], Any]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    def status(self) -> RunStatus:
+        """How far the run is. Raises UserError where its files are damaged."""
+        record, metrics = self.record(), self.metrics
+        seconds, steps = metrics.column("seconds"), metrics.column("step")
+        step = int(steps[-1]) if len(steps) else 0
+        total = self.total_steps(record)
+        state, detail = self._state(record)
+        left = None
+        if state == "running" and total is not None:
+            left = _seconds_left(steps, seconds, total)
+        updated = None
+        with suppress(OSError):
+            updated = max(0.0, time.time() - metrics.path.stat().st_mtime)
+        known = seconds[np.isfinite(seconds)]
+        return RunStatus(
+            state=state, detail=detail, step=step, total=total, left=left, updated=updated,
+            seconds=float(known[-1]) if len(known) else None,
+        )  # fmt: skip
+
+    def total_steps(self, record: RunRecord | None) -> int | None:
+        """The run's length as it is now; None where nothing says it."""
+        if record is not None and record.total_steps is not None:
+            return record.total_steps
+        training = self.recipe().get("training")
+        steps = training.get("max_steps") if isinstance(training, Mapping) else None
+        return steps if isinstance(steps, int) and steps > 0 else None
+
+    def record(self) -> RunRecord | None:
+        """What run.json says; None before the run has begun."""
+
+        def read(_: Path) -> RunRecord | None:
+            return read_record(self.folder)
+
+        return self._read_once(RECORD, read)
+
+    def recipe(self) -> dict[str, Any]:
+        """recipe.yaml; nothing before the run has begun."""
+
+        def read(path: Path) -> dict[str, Any]:
+            text = read_regular_file(path, YAML_BYTES).decode(errors="replace")
+            return parse_yaml(text, name=str(path))
+
+        return self._read_once(RECIPE, read) or {}
+
+    def settings(self) -> dict[str, str]:
+        """The recipe as it is now, by dotted keys, each value as text."""
+        settings = {key: _as_text(value) for key, value in _flatten(self.recipe())}
+        for change in self.changes():
+            settings[change["key"]] = change["new"]
+        return settings
+
+    def changes(self) -> list[dict[str, Any]]:
+        """Settings that became others after the run had begun."""
+        record = self.record()
+        return [
+            {"step": one.step, "key": one.key, "old": _as_text(one.old), "new": _as_text(one.new)}
+            for one in (record.changes if record else ())
+        ]
+
+    def samples(self) -> list[int]:
+        """Steps after which samples were written."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = os.listdir(self.folder / "samples")
+        return sorted(int(match[1]) for name in names if (match := SAMPLE.fullmatch(name)))
+
+    def sample(self, step: int) -> str:
+        """What was written after a step. Raises UserError where there is none, or it is too large."""
+        return read_regular_file(self.folder / "samples" / f"step-{step:06d}.txt", SAMPLE_BYTES).decode(
+            errors="replace"
+        )
+
+    def _state(self, record: RunRecord | None) -> tuple[State, str]:
+        if record is not None and record.finished:
+            return "finished", ""
+        owner = None
+        with suppress(UserError, KeyError, TypeError, ValueError):
+            content = read_json_file(self.folder / OWNER)
+            owner = (str(content["host"])[:100], int(content["pid"]))
+        if owner is None:
+            return ("waiting", "") if record is None and len(self.metrics) == 0 else ("interrupted", "")
+        host, pid = owner
+        if host == socket.gethostname():
+            return ("running", "") if _is_alive(pid) else ("interrupted", f"process {pid} is gone")
+        silent = self._silence()
+        if silent is None or silent < SILENCE:
+            return "running", f"on {host}"
+        return "interrupted", f"nothing heard from {host} for {silent / 60:.0f} minutes"
+
+    def _silence(self) -> float | None:
+        """Seconds since anything was written, less what a logged step takes."""
+        times: list[float] = []
+        for name in (METRICS, RECORD, OWNER):
+            with suppress(OSError):
+                times.append((self.folder / name).stat().st_mtime)
+        seconds = self.metrics.column("seconds")[-LATELY:]
+        usual = float(np.nanmax(np.diff(seconds), initial=0.0)) if len(seconds) > 1 else 0.0
+        return max(0.0, time.time() - max(times) - 2 * usual) if times else None
+
+    def _read_once(self, name: str, read: Any) -> Any:
+        path = self.folder / name
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        version = (status.st_mtime_ns, status.st_size)
+        if name not in self._cache or self._cache[name][0] != version:
+            self._cache[name] = (version, read(path))
+        return self._cache[name][1]
+
+
+def _seconds_left(steps: np.ndarray, seconds: np.ndarray, total: int) -> float | None:
+    known = np.flatnonzero(np.isfinite(seconds))[-LATELY:]
+    if len(known) < 2:
+        return None
+    done, took = steps[known[-1]] - steps[known[0]], seconds[known[-1]] - seconds[known[0]]
+    return float(took / done * max(0.0, total - steps[-1])) if done > 0 and took > 0 else None
+
+
+def _is_alive(pid: int) -> bool:
+    if not 0 < pid < 1 << 31:
+        return False
+    if os.name == "nt":  # where signal 0 would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flatten(item, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = ", ".join(map(_as_text, value)) if isinstance(value, list) else f"{value}"
+    return text if len(text) <= RECIPE_CHARACTERS else f"{text[:RECIPE_CHARACTERS]} …"

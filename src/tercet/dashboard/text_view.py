@@ -1,0 +1,32 @@
+"""A run in a few lines of text: how far it is, and its losses."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tercet.checkpoint.metrics import METRICS, read_metrics
+from tercet.dashboard.run_folder import RunFolder
+from tercet.messages import one_line
+from tercet.plots.text_curve import MOST_WIDTH, text_curve
+
+
+def describe_run(folder: Path) -> str:
+    """How far the run is, in a line, and below it its losses; coloured on a terminal alone.
+
+    Raises:
+        UserError: where its files are damaged.
+    """
+    run = RunFolder(folder)
+    run.metrics.refresh()
+    status = run.status()
+    steps = f"step {status.step:,}" + ("" if status.total is None else f" of {status.total:,}")
+    left = "" if status.left is None else f", {status.left:,.0f} s left"
+    detail = f" ({status.detail})" if status.detail else ""
+    head = one_line(f"{folder}: {status.state}{detail}, {steps}{left}")
+    if not (folder / METRICS).is_file():
+        return head
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else MOST_WIDTH
+    curve = text_curve(read_metrics(folder / METRICS), width=width, color=terminal and "NO_COLOR" not in os.environ)
+    return "\n".join(filter(None, (head, curve)))

@@ -1,0 +1,110 @@
+"""A run's losses on a terminal: a few lines of braille, each character 2 by 4 dots, on a logarithmic scale.
+
+4.174 ┤⢳⡀
+      │ ⠙⠢⣄⡀
+1.653 ┤    ⠈⠉⠒⠒⠤⠤⠤⠤⣀⣀⣀
+       step 1      100,000
+"""
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TextIO
+
+from tercet.checkpoint.metrics import Columns
+
+HEIGHT, MOST_WIDTH, LEAST_WIDTH = 7, 72, 30  # lines, and columns of the terminal
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character, by row and column
+TRAINING, VALIDATION, PLAIN = "\033[34m", "\033[31m", "\033[0m"
+
+Points = Sequence[tuple[int, float]]
+
+
+def text_curve(columns: Columns, *, width: int, height: int = HEIGHT, color: bool = False) -> str:
+    """The losses of training and validation as lines of text, "" where there are none, or no room.
+
+    Args:
+        width: columns of the terminal.
+        height: lines, without the axis.
+        color: tell the two apart by colour; where both fall into one character, it is the validation's.
+    """
+    if width < LEAST_WIDTH:
+        return ""
+    width = min(width, MOST_WIDTH) - 12
+    training, validation = (
+        _drawable(one) for one in (columns["train/nll"] or columns["train/loss"], columns["val/loss"])
+    )
+    every = [*training, *validation]
+    if len(every) < 2:
+        return ""
+    first, last = min(step for step, _ in every), max(step for step, _ in every)
+    losses = [loss for _, loss in _bucketed(training, first, last, 2 * width)] + [loss for _, loss in validation]
+    low, high = min(losses), max(losses)
+    cells = [[0] * width for _ in range(height)]
+    owner = [[""] * width for _ in range(height)]
+    for points, paint in ((_bucketed(training, first, last, 2 * width), TRAINING), (validation, VALIDATION)):
+        for x, y in _dots(points, first, last, low, high, 2 * width, 4 * height):
+            cells[y // 4][x // 2] |= DOTS[y % 4][x % 2]
+            owner[y // 4][x // 2] = paint
+    lines = list[str]()
+    for row in range(height):
+        label = f"{high:.4g}" if row == 0 else f"{low:.4g}" if row == height - 1 else ""
+        text = "".join(
+            f"{paint if color and paint else ''}{chr(0x2800 + cell) if cell else ' '}{PLAIN if color and paint else ''}"
+            for cell, paint in zip(cells[row], owner[row], strict=True)
+        )
+        lines.append(f"{label:>9} {'┤' if label else '│'}{text.rstrip()}")
+    ends = f"step {first:,}", f"{last:,}"
+    lines.append(" " * 11 + ends[0] + ends[1].rjust(max(1, width - len(ends[0]))))
+    said = [
+        f"{name} {points[-1][1]:.4g}" for name, points in (("training", training), ("validation", validation)) if points
+    ]
+    paints = [paint for paint, points in ((TRAINING, training), (VALIDATION, validation)) if points]
+    legend = [f"{paint}{text}{PLAIN}" if color else text for paint, text in zip(paints, said, strict=True)]
+    return "\n".join([*lines, " " * 11 + "loss: " + ", ".join(legend)])
+
+
+def terminal_curve(columns: Columns, stream: TextIO | None = None) -> str:
+    """`text_curve` for a terminal, by default stderr, as wide as it is; "" for another stream, or a terminal that
+    cannot show it."""
+    terminal = stream or sys.stderr
+    if not terminal.isatty() or os.environ.get("TERM") == "dumb":
+        return ""
+    if "utf" not in (getattr(terminal, "encoding", None) or "").lower():
+        return ""
+    width = shutil.get_terminal_size().columns
+    return text_curve(columns, width=width, color="NO_COLOR" not in os.environ)
+
+
+def _drawable(points: Points) -> list[tuple[int, float]]:
+    return [(step, loss) for step, loss in points if 0 < loss < math.inf]
+
+
+def _bucketed(points: Points, first: int, last: int, buckets: int) -> list[tuple[int, float]]:
+    """The mean of each bucket of steps."""
+    groups: dict[int, list[tuple[int, float]]] = {}
+    for step, loss in points:
+        groups.setdefault((step - first) * buckets // (last - first + 1), []).append((step, loss))
+    return [(group[len(group) // 2][0], sum(loss for _, loss in group) / len(group)) for group in groups.values()]
+
+
+def _dots(
+    points: Points, first: int, last: int, low: float, high: float, width: int, height: int
+) -> list[tuple[int, int]]:
+    """A line through the points, as dots from the left above."""
+    span = math.log(high / low) or 1.0
+    places = [
+        (
+            round((width - 1) * (step - first) / max(1, last - first)),
+            min(height - 1, max(0, round((height - 1) * math.log(high / loss) / span))),
+        )
+        for step, loss in points
+    ]
+    dots = set(places)
+    for (x0, y0), (x1, y1) in pairwise(places):
+        steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+        dots |= {(round(x0 + (x1 - x0) * n / steps), round(y0 + (y1 - y0) * n / steps)) for n in range(steps)}
+    return sorted(dots)

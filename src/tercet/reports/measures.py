@@ -1,0 +1,19 @@
+"""What validations measure beside the loss, and how a report writes it."""
+
+from typing import NamedTuple
+
+
+class ValidationMeasure(NamedTuple):
+    heading: str
+    form: str  # as `str.format` takes it
+    higher_is_better: bool = True
+
+
+MEASURES = {  # by the column of metrics.csv
+    "val/bleu": ValidationMeasure("BLEU, greedy", "{:.2f}"),
+    "val/accuracy": ValidationMeasure("Accuracy", "{:.1%}"),
+    "val/f1": ValidationMeasure("F1", "{:.1%}"),
+    "val/rmse": ValidationMeasure("RMSE", "{:.4g}", False),
+    "val/pearson": ValidationMeasure("Pearson correlation", "{:.3f}"),
+    "val/spearman": ValidationMeasure("Spearman correlation", "{:.3f}"),
+}

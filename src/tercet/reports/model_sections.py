@@ -1,0 +1,204 @@
+"""What a model is, what it was made from and with: sections that need no figure of its training."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tercet.config import UserError
+from tercet.data import (
+    ConversationsSpec,
+    LabelsSpec,
+    PairsSpec,
+    TextSpec,
+    prepare,
+    prepare_conversations,
+    prepare_labelled,
+    prepare_pairs,
+)
+from tercet.data.downloads import offline
+from tercet.inspect import model_table
+from tercet.inspect.model_table_view import format_count
+from tercet.messages import one_line, show
+from tercet.notebook import format_value
+from tercet.reports.markup import (
+    Markup,
+    Section,
+    element,
+    facts_list,
+    folded,
+    join,
+    missing,
+    paragraph,
+    scrolling_table,
+)
+from tercet.reports.subject import Subject
+from tercet.settings_yaml import write_yaml
+
+ELSEWHERE = ("Data", "Data hash", "Tokenizer hash", "Git commit", "Trained for")  # facts that other sections have
+HEADER = ("layer", "module", "output", "parameters", "FLOPs")
+
+
+def model_section(subject: Subject) -> Section:
+    """Family, sizes, layers, and what it was fine-tuned from."""
+    trained = subject.trained
+    if trained is None:
+        body = missing("No model is saved yet; its sizes are in the recipe below.")
+        return Section(id="model", title="The model", body=join(body, facts_list(_origin(subject.recipe))))
+    facts = trained.card.facts(trained.model.spec, n_parameters=trained.n_parameters)
+    shown = {"Kind": trained.kind, **{name: value for name, value in facts.items() if name not in ELSEWHERE}}
+    shown |= _origin(subject.recipe)
+    if trained.task == "labels":
+        head = trained.require("classify").label_head
+        shown["Labels"] = one_line(", ".join(head.labels)) if head.problem_type != "regression" else "a number"
+    table = model_table(trained.model.spec)
+    rows = [
+        (
+            row.name,
+            row.kind if row.count == 1 else f"{row.count} × {row.kind}",
+            " × ".join(map(str, row.shape)),
+            f"{row.parameters:,}" if row.parameters else f"= {row.tied_to}" if row.tied_to else "",
+            format_count(row.flops) if row.flops else "",
+        )
+        for row in table.rows
+    ]
+    label = f"Layers: shapes for {table.length:,} tokens, FLOPs of a forward pass for one {table.unit}"
+    layers = scrolling_table(rows, label=label, header=HEADER, right=(False, False, True, True, True))
+    return Section(
+        id="model", title="The model", body=join(facts_list(shown), folded(f"{len(rows)} kinds of layers", layers))
+    )
+
+
+def _origin(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """What the training went on from, in words."""
+    pretrained, adapter = recipe.get("pretrained"), recipe.get("adapter")
+    facts = {"Fine-tuned from": one_line(str(pretrained)) if pretrained else ""}
+    if isinstance(adapter, Mapping):
+        facts["Adapter"] = _in_words(adapter)
+    if freeze := recipe.get("freeze"):
+        facts["Frozen"] = one_line(", ".join(map(str, freeze)) if isinstance(freeze, list | tuple) else str(freeze))
+    return facts
+
+
+def data_section(subject: Subject) -> Section:
+    """Source, parts, sizes, and hashes."""
+    data = subject.recipe.get("data")
+    if not isinstance(data, Mapping):
+        body = missing("Nothing says what it was trained on: the model has no recipe in its card.json.")
+        return Section(id="data", title="The data", body=body)
+    facts = {
+        name: one_line(str(data[key]))
+        for key, name in (
+            ("source", "Source"), ("target", "Target"), ("source_language", "Source language"),
+            ("target_language", "Target language"),
+        )
+        if data.get(key)
+    }  # fmt: skip
+    validation = data.get("validation")
+    facts["Kept for validation"] = _in_words(validation) if isinstance(validation, Mapping) else "as the data has it"
+    if isinstance(tokenizer := data.get("tokenizer"), Mapping):
+        facts["Tokenizer"] = _in_words(tokenizer)
+    sizes, note = count_data(subject)
+    facts |= sizes
+    if subject.trained is not None:
+        facts |= {"Data hash": subject.trained.card.data_hash, "Tokenizer hash": subject.trained.card.tokenizer_hash}
+    elif subject.record is not None:
+        facts |= {"Data hash": subject.record.data, "Tokenizer hash": subject.record.tokenizer}
+    return Section(id="data", title="The data", body=join(facts_list(facts), missing(note) if note else ""))
+
+
+def count_data(subject: Subject) -> tuple[dict[str, str], str]:
+    """The sizes of both parts, where the data is still on this machine and is what was trained on; else why not."""
+    trained = subject.trained
+    if trained is None:
+        return {}, "The sizes of its parts are not known before a model is saved."
+    try:
+        with offline():
+            parts, content = _count_parts(subject)
+    except (UserError, OSError):
+        return {}, "The sizes of its parts are not recorded, and the data is gone or can no longer be read."
+    if not parts:
+        return {}, ""
+    if trained.card.data_hash and content != trained.card.data_hash:
+        return {}, "The sizes of its parts are not recorded, and the data has changed since the training."
+    return dict(zip(("Training part", "Validation part"), parts, strict=True)), ""
+
+
+def _count_parts(subject: Subject) -> tuple[tuple[str, ...], str]:
+    """Training and validation part in words, and the data's hash; nothing where no task is known."""
+    trained = subject.trained
+    assert trained is not None
+    tokenizer = trained.tokenizer
+    match trained.task:
+        case "translation" if (spec := trained.trained_on(PairsSpec)) is not None:
+            pairs = prepare_pairs(spec, tokenizer=tokenizer, source_tokenizer=trained.source_tokenizer)
+            sides = [
+                f"{len(part):,} pairs; {len(part.source):,} source and {len(part.target):,} target tokens"
+                for part in (pairs.train, pairs.validation)
+            ]
+            return tuple(sides), pairs.hash
+        case "labels" if (spec := trained.trained_on(LabelsSpec)) is not None:
+            texts = prepare_labelled(spec, tokenizer=tokenizer)
+            each = [f"{len(part):,} texts, {len(part.ids):,} tokens" for part in (texts.train, texts.validation)]
+            return tuple(each), texts.hash
+        case "chat" if (spec := trained.trained_on(ConversationsSpec)) is not None:
+            chats = prepare_conversations(spec, tokenizer=tokenizer, template=trained.chat_template)
+            each = [
+                f"{len(part):,} conversations, {len(part.ids):,} tokens" for part in (chats.train, chats.validation)
+            ]
+            return tuple(each), chats.hash
+        case "language" | "masked" if (spec := trained.trained_on(TextSpec)) is not None:
+            corpus = prepare(spec, tokenizer=tokenizer)
+            train = f"{corpus.train_tokens:,} tokens"
+            train += f", {corpus.train_bytes:,} bytes" if corpus.train_bytes else ""
+            return (train, f"{len(corpus.validation):,} tokens, {corpus.validation_bytes:,} bytes"), corpus.hash
+        case _:
+            return (), ""
+
+
+def recipe_section(subject: Subject) -> Section:
+    """The whole recipe, folded, and what was changed since the run was begun."""
+    if not subject.recipe:
+        return Section(id="recipe", title="The recipe", body=missing("No recipe is recorded with this model."))
+    yaml = folded("recipe.yaml", element("pre", element("code", write_yaml(dict(subject.recipe))), tabindex="0"))
+    return Section(id="recipe", title="The recipe", body=join(yaml, _changes_table(subject)))
+
+
+def _changes_table(subject: Subject) -> Markup:
+    changes: list[tuple[Any, Any, Any, Any]] = []
+    if subject.record is not None:
+        changes = [(change.step, change.key, change.old, change.new) for change in subject.record.changes]
+    elif subject.trained is not None:
+        keys = ("step", "key", "old", "new")
+        changes = [tuple(change.get(key) for key in keys) for change in subject.trained.card.changes]  # type: ignore[misc]
+    if not changes:
+        return Markup()
+    rows = [(str(key), str(step), show(old), show(new)) for step, key, old, new in changes]
+    return scrolling_table(
+        rows, label="Changed since the run was begun", header=("key", "after step", "before", "now"),
+        right=(False, True),
+    )  # fmt: skip
+
+
+def versions_section(subject: Subject) -> Section:
+    """What made it."""
+    trained = subject.trained
+    if trained is None or not (trained.card.versions or trained.card.git_commit):
+        return Section(id="versions", title="Versions", body=missing("No versions are recorded with this model."))
+    versions = {**trained.card.versions, "git commit": trained.card.git_commit or ""}
+    facts = facts_list({name: one_line(version) for name, version in versions.items()})
+    body = join(paragraph("With what the model was trained:"), facts)
+    return Section(id="versions", title="Versions", body=body)
+
+
+def _in_words(settings: Mapping[str, Any]) -> str:
+    """`{"kind": "tail", "fraction": 0.1}` as "tail, fraction 0.1"; what is off or not set is left out."""
+    parts = [str(settings["kind"])] if settings.get("kind") else []
+    parts += [
+        f"{key.replace('_', ' ')}{'' if value is True else f' {_value(value)}'}"
+        for key, value in settings.items()
+        if key != "kind" and value not in (None, False, [], (), {})
+    ]
+    return one_line(", ".join(parts))
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else format_value(value) if isinstance(value, int) else show(value)

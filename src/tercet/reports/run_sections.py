@@ -1,0 +1,175 @@
+"""How the training went: its curves, the samples that it kept, and what it cost."""
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from tercet.checkpoint import read_spec
+from tercet.checkpoint.metrics import training_time
+from tercet.config import UserError
+from tercet.inspect.model_table_view import format_count
+from tercet.messages import one_line
+from tercet.plots.loss_curve import loss_lines
+from tercet.plots.svg_chart import BLUE, RED, ChartLine, chart_lines, svg_chart
+from tercet.reports.markup import Markup, Section, element, facts_list, folded, join, missing
+from tercet.reports.measures import MEASURES
+from tercet.reports.subject import Subject
+from tercet.training.checkpoints import Checkpoints
+from tercet.training.planning.flops import training_flops
+from tercet.training.planning.run_plan_view import format_duration
+from tercet.training.run_changes import read_recipe
+
+CHART = (440, 180)  # CSS pixels: one fits a phone, two stand side by side
+MOST_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # shown, and of each
+NO_RUN = "The model has no run beside it, so nothing is known of its training here."
+
+
+def curves_section(subject: Subject) -> Section:
+    """Losses, scores, learning rates, gradient norm and speed against the step."""
+    charts = list(_charts(subject))
+    if subject.run is None:
+        body = missing(NO_RUN)
+    elif not charts:
+        body = missing("No step is logged yet.")
+    else:
+        body = element("div", *charts, class_="charts")
+    return Section(id="curves", title="Curves", body=body)
+
+
+def _charts(subject: Subject) -> Iterator[Markup]:
+    columns = subject.columns
+    losses = loss_lines(columns)
+    if entropy := columns["val/unigram_entropy"]:
+        losses.append(ChartLine(name="counting tokens", color="#7f7f7f", points=entropy))
+    yield from _chart("Loss", losses, log=True)
+    for name, measure in MEASURES.items():
+        line = ChartLine(name="validation", color=RED, points=columns[name])
+        yield from _chart(measure.heading, [line], highest=measure.higher_is_better)
+    rates = sorted(name for name in columns if name.partition("/")[0] == "lr")
+    lines = [ChartLine(name="" if name == "lr" else name, color=BLUE, points=columns[name]) for name in rates]
+    yield from _chart("Learning rate", lines, highest=True)
+    yield from _chart(
+        "Gradient norm", [ChartLine(name="before clipping", color=BLUE, points=columns["grad_norm"])], log=True,
+        highest=True,
+    )  # fmt: skip
+    speed = ChartLine(name="", color=BLUE, points=columns["tokens_per_second"])
+    yield from _chart("Tokens a second", [speed], highest=True)
+
+
+def _chart(title: str, lines: list[ChartLine], *, log: bool = False, highest: bool = False) -> Iterator[Markup]:
+    """A picture with its lines in words below; nothing where there is no point."""
+    lines = chart_lines(lines, log=log)
+    if not lines:
+        return
+    scale = "logarithmic scale" if log else "linear scale"
+    words = [line.describe(highest=highest).removeprefix(", ") for line in lines]
+    picture = svg_chart(
+        lines, label=f"{title} against steps, {scale}: {'; '.join(words)}", log=log, size=CHART,
+        attributes='class="chart"',
+    )  # fmt: skip
+    legend = [
+        element("li", Markup(f'<svg class="key" viewBox="0 0 9 9" aria-hidden="true"><rect width="9" height="9" '
+                             f'fill="{line.color}"/></svg>'), text)
+        for line, text in zip(lines, words, strict=True)
+    ]  # fmt: skip
+    caption = element("figcaption", element("h3", title), element("ul", *legend, class_="legend"))
+    yield element("figure", caption, Markup(picture))
+
+
+def samples_section(subject: Subject) -> Section:
+    """The texts that validations wrote: the last one open, some of those before it folded."""
+    run = subject.run
+    steps = [] if run is None else run.samples()
+    shown = list[Markup]()
+    for step in reversed(_choose_evenly(steps)):
+        assert run is not None
+        try:
+            text = run.sample(step)
+        except UserError as error:
+            text = f"({error})"
+        cut = text[:SAMPLE_CHARACTERS]
+        after = f"\n[{len(text) - len(cut):,} more characters]" if len(cut) < len(text) else ""
+        written = element("pre", cut, after, class_="sample", dir="auto", lang="")
+        heading = f"After step {step:,}"
+        shown.append(join(element("h3", heading), written) if not shown else folded(heading, written))
+    if run is None:
+        body = missing(NO_RUN)
+    elif not shown:
+        body = missing("The run has kept no samples: its recipe asks for none, or it was not validated yet.")
+    else:
+        left_out = len(steps) - len(shown)
+        body = join(*shown, missing(f"{left_out:,} others are in the run's folder.") if left_out else "")
+    return Section(id="samples", title="Samples", body=body)
+
+
+def _choose_evenly(steps: list[int]) -> list[int]:
+    """At most MOST_SAMPLES of them, the first and the last among them."""
+    if len(steps) <= MOST_SAMPLES:
+        return steps
+    places = sorted({round(n * (len(steps) - 1) / (MOST_SAMPLES - 1)) for n in range(MOST_SAMPLES)})
+    return [steps[place] for place in places]
+
+
+def cost_section(subject: Subject) -> Section:
+    """Hours, steps, tokens, speed, FLOPs, machines, and how often the training was taken up again."""
+    if subject.run is None:
+        card = None if subject.trained is None else subject.trained.card
+        known = {} if card is None or not card.step else {
+            "Steps": f"{card.step:,}", "Tokens read": f"{card.tokens_seen:,}"
+        }  # fmt: skip
+        return Section(id="cost", title="What it cost", body=join(facts_list(known), missing(NO_RUN)))
+    time = training_time(subject.columns)
+    if time is None:
+        return Section(id="cost", title="What it cost", body=missing("No time is logged yet."))
+    total = None if subject.status is None else subject.status.total
+    facts = {
+        "Time": f"{format_duration(time.seconds)}, validations included ({time.seconds / 3600:.3g} hours)",
+        "Steps": f"{time.steps:,}" + (f" of {total:,}" if total is not None and total != time.steps else ""),
+        "Tokens read": "" if time.tokens is None else f"{time.tokens:,}, repeats included",
+        "Speed": "" if time.tokens_per_second is None else f"{time.tokens_per_second:,.0f} tokens/s (median)",
+        **_flops(subject, time.tokens, time.seconds),
+        "Epochs": f"{epochs[1]:.3g}" if (epochs := subject.latest("epoch")) is not None and epochs[1] else "",
+        **_machines(subject),
+        "Sessions": _sessions(subject),
+    }
+    return Section(id="cost", title="What it cost", body=facts_list(facts))
+
+
+def _flops(subject: Subject, tokens: int | None, seconds: float) -> dict[str, str]:
+    """Of the tokens that were read, by the model's formula; nothing where the recipe or the model are not to be had."""
+    with suppress(UserError, OSError):
+        if tokens:
+            recipe = replace(read_recipe(subject.folder), model=read_spec(subject.folder))
+            flops = round(training_flops(recipe).of_tokens(tokens))
+            rate = f" ({format_count(round(flops / seconds))}FLOP/s over all of the time)" if seconds > 0 else ""
+            return {"Arithmetic": f"{format_count(flops)}FLOPs, forward and backward, counted for full rows{rate}"}
+    return {}
+
+
+def _machines(subject: Subject) -> dict[str, str]:
+    """With what the steps were worked out, as the newest checkpoint notes it."""
+    kinds = {"device": "{}", "instructions": "{}", "threads": "{} threads", "precision": "{}", "ranks": "{} ranks"}
+    with suppress(UserError, OSError, RuntimeError, KeyError, ValueError):  # no whole one, or it is replaced just now
+        checkpoint = Checkpoints(subject.folder, 1).newest()
+        if checkpoint is not None:
+            each = [
+                ", ".join(words.format(one[name]) for name, words in kinds.items() if name in one)
+                for one in checkpoint.arithmetic
+            ]
+            each = [one.replace("1 threads", "1 thread") if ", 1 threads" in one else one for one in each]
+            return {"Machine": one_line("; then ".join(dict.fromkeys(each)))}
+    return {"Machine": "not known: no whole checkpoint is left"}
+
+
+def _sessions(subject: Subject) -> str:
+    """How often the training was taken up again: the first line that a session logs has no speed."""
+    speeds = dict(subject.columns["tokens_per_second"])
+    begun = [step for step, value in subject.columns["tokens"] if step not in speeds and math.isfinite(value)]
+    resumed = begun[1:]
+    if not resumed:
+        return "one, without a break that its figures show"
+    places = ", ".join(f"{step:,}" for step in resumed[:20]) + (", …" if len(resumed) > 20 else "")
+    return f"{len(resumed) + 1:,}: resumed {len(resumed):,} times, first logged again at step {places}".replace(
+        "resumed 1 times", "resumed once"
+    )

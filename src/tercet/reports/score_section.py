@@ -1,0 +1,164 @@
+"""How good the model is: what validations recorded, beside guessing; and, where asked, what `tercet evaluate` says.
+
+Guessing is what costs nothing to know: each of n tokens or labels alike is ln n nats.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tercet.checkpoint import Trained
+from tercet.evaluate import (
+    ChatEvaluation,
+    LabelScores,
+    LabelsEvaluation,
+    LanguageEvaluation,
+    MaskedEvaluation,
+    MultiLabelScores,
+    TranslationEvaluation,
+    answer_table,
+    as_table,
+    evaluation_of,
+    label_table,
+    masked_table,
+    multi_label_table,
+    regression_table,
+    translation_table,
+)
+from tercet.notebook import plain_tables
+from tercet.reports.markup import Markup, Section, element, join, missing, paragraph, scrolling_table
+from tercet.reports.measures import MEASURES
+from tercet.reports.subject import Subject
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+UNITS = {
+    "language": "nats per token", "chat": "nats per answer token", "translation": "nats per target token",
+    "masked": "nats per masked token", "labels": "nats per label",
+}  # fmt: skip
+
+
+def score_section(subject: Subject, *, evaluate: bool) -> Section:
+    """The scores.
+
+    Args:
+        evaluate: whether the model is scored anew, as by `tercet evaluate`.
+
+    Raises:
+        UserError: where it is to be scored and its data is not to be had.
+    """
+    parts = [_recorded(subject)]
+    if evaluate and subject.trained is not None:
+        parts.append(_evaluated(subject.trained))
+    elif subject.trained is not None and "evaluate" in subject.trained.verbs and subject.trained.card.data_settings:
+        words = "It was not scored for this report. `tercet report RUN --evaluate` scores it as `tercet evaluate` does"
+        beside = ", beside counting and compressing." if subject.task == "language" else "."
+        parts.append(missing(words + beside))
+    return Section(id="scores", title="Scores", body=join(*parts))
+
+
+def _recorded(subject: Subject) -> Markup:
+    """A row a measure: the model's own, the last validation's, and what guessing gives."""
+    trained = subject.trained
+    own = {} if trained is None else {k: v for k, v in trained.card.metrics.items() if k.startswith("val/")}
+    last = {name: point for name in ("val/loss", *MEASURES) if (point := subject.latest(name)) is not None}
+    names = [name for name in ("val/loss", *MEASURES) if name in own or name in last]
+    if not names:
+        return missing("No validation is recorded.")
+    step = max((step for step, _ in last.values()), default=0)
+    header = ["measure"]
+    if own and trained is not None:
+        header.append(f"this model, step {trained.card.step:,}")
+    beside = bool(last) and not (own and trained is not None and trained.card.step == step)
+    header += [f"last, step {step:,}"] if beside else []
+    guessing = _guessing(subject)
+    columns = bool(own) + beside
+    rows = list[list[str]]()
+    for name in names:
+        title, form = MEASURES[name][:2] if name in MEASURES else (f"Loss, {_unit(subject)}", "{:.4f}")
+        values = [own.get(name)] if own else []
+        values += [last[name][1] if name in last else None] if beside else []
+        rows.append([title, *("" if value is None else form.format(value) for value in values), guessing.get(name, "")])
+        if name == "val/loss" and _unit(subject).endswith("token"):
+            powers = ("" if value is None or value > 700 else f"{math.exp(value):,.2f}" for value in values)
+            rows.append(["Perplexity", *powers, ""])
+    if any(row[-1] for row in rows):
+        header.append("without a model")
+    else:
+        rows = [row[:-1] for row in rows]
+    right = (False, *(True for _ in range(columns)), False)
+    return scrolling_table(
+        rows, label="Of the validation part, as the training recorded them", header=header, right=right
+    )
+
+
+def _unit(subject: Subject) -> str:
+    return "share of the variance" if _problem_type(subject) == "regression" else UNITS.get(subject.task, "nats")
+
+
+def _problem_type(subject: Subject) -> str:
+    data: Any = subject.recipe.get("data")
+    if subject.trained is not None and subject.task == "labels":
+        return subject.trained.require("classify").label_head.problem_type
+    return str(data.get("problem_type", "")) if isinstance(data, Mapping) else ""
+
+
+def _guessing(subject: Subject) -> dict[str, str]:
+    """By measure what guessing gives, in words; nothing where no model says how many tokens or labels there are."""
+    if entropy := subject.latest("val/unigram_entropy"):
+        return {"val/loss": f"{entropy[1]:.4f}, counting tokens"}
+    trained = subject.trained
+    if trained is None:
+        return {}
+    if subject.task == "labels":
+        labels = len(trained.require("classify").label_head.labels)
+        match _problem_type(subject):
+            case "regression":
+                return {"val/loss": "1, the mean for every text"}
+            case "single_label_classification" if labels > 1:
+                alike = f"each of {labels:,} labels alike"
+                return {"val/loss": f"{math.log(labels):.4f}, {alike}", "val/accuracy": f"{1 / labels:.1%}, {alike}"}
+            case _:
+                return {}
+    vocabulary = trained.model.spec.vocab_size
+    if "val/unigram_entropy" in trained.card.metrics:
+        return {"val/loss": f"{trained.card.metrics['val/unigram_entropy']:.4f}, counting tokens"}
+    return {"val/loss": f"{math.log(vocabulary):.4f}, each of {vocabulary:,} tokens alike"}
+
+
+def _evaluated(trained: Trained) -> Markup:
+    """The tables of `tercet evaluate`."""
+    tables = [
+        join(
+            scrolling_table(table.rows, label=table.title, header=table.header, right=table.right)
+            if table.right
+            else "",
+            paragraph(table.caption, class_="note") if table.caption else "",
+        )
+        for table in plain_tables(_score(trained))
+    ]
+    return join(element("h3", "As ", element("code", "tercet evaluate"), " scores it"), *tables)
+
+
+def _score(trained: Trained) -> "RenderableType":
+    match evaluation_of(trained):
+        case LanguageEvaluation() as evaluation:
+            corpus = evaluation.load()
+            return as_table(evaluation.score(corpus), evaluation.baselines(corpus))
+        case TranslationEvaluation() as evaluation:
+            return translation_table(evaluation.score(evaluation.load()).scores)
+        case MaskedEvaluation() as evaluation:
+            return masked_table(evaluation.score(evaluation.load()))
+        case ChatEvaluation() as evaluation:
+            return answer_table(evaluation.score(evaluation.load()))
+        case LabelsEvaluation() as evaluation:
+            match evaluation.score(evaluation.load()):
+                case LabelScores() as scores:
+                    return label_table(scores)
+                case MultiLabelScores() as scores:
+                    return multi_label_table(scores)
+                case scores:
+                    return regression_table(scores)
+        case _:
+            raise TypeError(f"there are no tables for {trained.kind}")

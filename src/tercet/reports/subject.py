@@ -1,0 +1,129 @@
+"""What a report is about, opened: a run's folder, the model in it, or a model that has no run."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tercet.checkpoint import Trained, load_model
+from tercet.checkpoint.card import without_folders
+from tercet.checkpoint.metrics import COLUMNS, METRICS, Columns
+from tercet.checkpoint.run_record import RunRecord
+from tercet.config import UserError
+from tercet.dashboard.run_folder import RunFolder, RunStatus
+from tercet.dashboard.watch import find_run_folder, is_run
+from tercet.messages import one_line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Attributes:
+    folder: the run's, or where there is none the model's.
+    run, status, record: of the run; None without one, or where its files are damaged.
+    trained: None where no model is saved yet, or it is damaged.
+    columns: of the run's metrics.csv, without lines that are half-written.
+    warnings: what of it is damaged, and what else a reader should know before all.
+    """
+
+    folder: Path
+    run: RunFolder | None
+    status: RunStatus | None
+    record: RunRecord | None
+    trained: Trained | None
+    columns: Columns
+    warnings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """As the card names it, else the folder's own name; never its path, for a report is given to others."""
+        known = "" if self.trained is None or self.run is not None else self.trained.card.name
+        return one_line(known or self.folder.resolve().name) or "a model"
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """As the run, or else the model's card, has it; without folders of this machine, and empty where nobody knows.
+        A card's is that of the model, and so holds what was changed since the run was begun."""
+        recipe = {} if self.trained is None else self.trained.card.recipe
+        if not recipe and self.run is not None:
+            try:
+                recipe = self.run.recipe()
+            except UserError:  # told by `warnings` already
+                recipe = {}
+        return without_folders(recipe)
+
+    @property
+    def task(self) -> str:
+        """As `TaskKind`; "" where nobody knows."""
+        if self.trained is not None:
+            return self.trained.task
+        task = self.recipe.get("task")
+        return str(task.get("kind", "")) if isinstance(task, Mapping) else ""
+
+    def latest(self, name: str) -> tuple[int, float] | None:
+        """The step and value of a column's last number; None where it has none."""
+        return self.columns[name][-1] if self.columns[name] else None
+
+
+def open_subject(path: Path, trained: Trained | None = None) -> Subject:
+    """What `path` holds.
+
+    Args:
+        trained: its model, where that is loaded already.
+
+    Raises:
+        UserError: where it holds neither a run nor a model, or a model alone that is damaged.
+    """
+    folder = find_run_folder(path)
+    if not is_run(path):
+        trained = load_model(path) if trained is None else trained
+        return Subject(
+            folder=trained.folder, run=None, status=None, record=None, trained=trained,
+            columns=defaultdict(list), warnings=(),
+        )  # fmt: skip
+    warnings = list[str]()
+    run = RunFolder(folder)
+
+    def read(something: Any, *arguments: Any) -> Any:
+        """What it returns; None where a file is damaged, of which a reader is told."""
+        try:
+            return something(*arguments)
+        except UserError as error:
+            warnings.append(_without_path(str(error), folder))
+            return None
+
+    read(run.metrics.refresh)
+    status, record = read(run.status), read(run.record)
+    if record is not None and (folder / METRICS).is_file():
+        read(record.check_file, folder, METRICS)
+    if trained is None and any((place / "config.json").is_file() for place in _model_places(path, folder)):
+        trained = read(load_model, path)
+    if run.metrics.unreadable:
+        warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are none of a run's, and were left out")
+    return Subject(
+        folder=folder, run=run, status=status, record=record, trained=trained,
+        columns=_read_columns(run), warnings=tuple(dict.fromkeys(warnings)),
+    )  # fmt: skip
+
+
+def _model_places(path: Path, folder: Path) -> tuple[Path, ...]:
+    return (path, folder / "best", folder / "last")
+
+
+def _without_path(text: str, folder: Path) -> str:
+    """A message with names within the run's folder in the place of paths of this machine."""
+    return text.replace(f"{folder}/", "").replace(str(folder), folder.resolve().name)
+
+
+def _read_columns(run: RunFolder) -> Columns:
+    """The run's figures as `read_metrics` gives them; steps without a number are left out."""
+    columns: Columns = defaultdict(list, {name: [] for name in COLUMNS[1:]})
+    steps = run.metrics.column("step")
+    for name in run.metrics.names:
+        values = run.metrics.column(name)
+        known = np.isfinite(values) & np.isfinite(steps)
+        if name != "step":
+            columns[name] = list(zip(map(int, steps[known].tolist()), values[known].tolist(), strict=True))
+    return columns

@@ -1,0 +1,152 @@
+"""The report as one file: its sections, its styles and its pictures stand in it, and it asks no one."""
+
+from pathlib import Path
+
+from tercet.checkpoint import Trained, current_versions
+from tercet.checkpoint.metrics import training_time
+from tercet.inspect.model_table_view import format_count
+from tercet.reports.attention_section import attention_section
+from tercet.reports.markup import Markup, Section, element, join, paragraph
+from tercet.reports.model_sections import data_section, model_section, recipe_section, versions_section
+from tercet.reports.run_sections import cost_section, curves_section, samples_section
+from tercet.reports.score_section import score_section
+from tercet.reports.subject import Subject, open_subject
+from tercet.storage import write_atomically
+from tercet.training.planning.run_plan_view import format_duration
+from tercet.web.page_files import check_page, hash_of, read_page_files
+
+NAME = "report.html"
+
+
+def report(run: str | Path, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
+    """Write a run's report, as `tercet report` does; where it was written.
+
+    Args:
+        run: the folder of a run, which may still train, or of a model.
+        out: the file; report.html in the folder by default. One that is there is written anew.
+        evaluate: score the model anew as well, on what its data kept from training, beside baselines.
+
+    Raises:
+        UserError: where there is neither a run nor a model, the file cannot be written, or the model is to be scored
+            and its data is not to be had.
+    """
+    if out is not None:
+        check_page(Path(out), "--out")
+    return write_report(open_subject(Path(run)), out, evaluate=evaluate)
+
+
+def report_trained(trained: Trained, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
+    """As `report`, of a model that is loaded already. Raises as `report` does."""
+    if out is not None:
+        check_page(Path(out), "--out")
+    return write_report(open_subject(trained.folder, trained), out, evaluate=evaluate)
+
+
+def write_report(subject: Subject, out: str | Path | None, *, evaluate: bool) -> Path:
+    """Write the page, whole or not at all."""
+    beside = subject.folder.with_suffix(".html") if subject.folder.is_file() else subject.folder / NAME
+    path = beside if out is None else Path(out)
+    check_page(path, "--out")
+    write_atomically(path, report_page(subject, evaluate=evaluate).encode())
+    return path
+
+
+def report_page(subject: Subject, *, evaluate: bool = False) -> str:
+    """The page. Raises UserError where the model is to be scored and its data is not to be had."""
+    sections = (
+        score_section(subject, evaluate=evaluate),
+        curves_section(subject),
+        samples_section(subject),
+        model_section(subject),
+        attention_section(subject),
+        data_section(subject),
+        cost_section(subject),
+        recipe_section(subject),
+        versions_section(subject),
+    )
+    files = read_page_files("tercet.reports")
+    style = files["base.css"] + files["report.css"]
+    policy = f"default-src 'none'; style-src '{hash_of(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{subject.name}: report"),
+        Markup(f"<style>{style}</style>"),
+    )
+    contents = element(
+        "ul", *(element("li", element("a", section.title, href=f"#{section.id}")) for section in sections)
+    )
+    body = element(
+        "body",
+        element("a", "Skip to the report", class_="skip", href="#report"),
+        _header(subject),
+        element("nav", contents, aria_label="Contents"),
+        element("main", *map(_section, sections), id="report"),
+        element(
+            "footer", paragraph(f"Made by Tercet {current_versions()['tercet']} from what the run's folder holds.")
+        ),
+    )
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _section(section: Section) -> Markup:
+    heading = element("h2", section.title, id=f"{section.id}-title")
+    return element("section", heading, section.body, id=section.id, aria_labelledby=f"{section.id}-title")
+
+
+def _header(subject: Subject) -> Markup:
+    trained = subject.trained
+    known = ("" if trained is None else trained.kind, "" if trained is None else trained.card.choice)
+    lead = ", ".join(filter(None, known)) or "a run that has saved no model yet"
+    warnings = [paragraph(warning, class_="problem") for warning in subject.warnings]
+    return element(
+        "header",
+        element("h1", subject.name),
+        paragraph(lead[:1].upper() + lead[1:], class_="lead"),
+        paragraph(describe_state(subject), class_="state"),
+        *warnings,
+        _figures(subject),
+    )
+
+
+def describe_state(subject: Subject) -> str:
+    """Whether the run is at its end, or the report is of something else than a whole run."""
+    if subject.run is None:
+        return (
+            "A model without a run beside it: its curves, samples and costs are not known; a report of the run's own "
+            "folder has them."
+        )
+    status = subject.status
+    if status is None:
+        return "How far the run is cannot be read."
+    of = "" if status.total is None else f" of {status.total:,}"
+    kept = 0 if subject.record is None else subject.record.saved  # which may be of a step that was not logged
+    step = max(status.step, kept)
+    saved = f"; saved as of step {kept:,}" if 0 < kept < step else ""
+    match status.state:
+        case "finished":
+            early = of if status.total is not None and step < status.total else ""
+            return f"Finished after {step:,}{early} steps."
+        case "running":
+            return f"Still running: at step {step:,}{of} when this was written{saved}. Make it anew in the end."
+        case "interrupted":
+            return f"Interrupted at step {step:,}{of}{saved}. `tercet train` goes on from there."
+        case _:
+            return "The run has not begun."
+
+
+def _figures(subject: Subject) -> Markup:
+    """The few numbers that are looked for first."""
+    trained, time = subject.trained, training_time(subject.columns)
+    losses = subject.columns["val/loss"]
+    facts = {
+        "parameters": "" if trained is None else format_count(trained.n_parameters),
+        "lowest validation loss": f"{min(loss for _, loss in losses):.4f}" if losses else "",
+        "training": "" if time is None else format_duration(time.seconds),
+        "tokens read": "" if time is None or time.tokens is None else format_count(time.tokens),
+    }
+    pairs = [element("div", element("dt", name), element("dd", value)) for name, value in facts.items() if value]
+    return element("dl", *pairs, class_="figures") if pairs else join()

@@ -1,0 +1,137 @@
+// The playground: a model is chosen, then what it is asked to do. The address names both, and nothing else.
+
+import { ask, Refusal, useKey } from "tercet/api.js";
+import { element } from "tercet/element.js";
+import { chatPanel, writePanel } from "tercet/generate.js";
+import { lookPanel } from "tercet/look.js";
+import { keyBox } from "tercet/panel.js";
+import { classifyPanel, comparePanel, fillPanel, translatePanel } from "tercet/read.js";
+
+/** @typedef {import("tercet/panel.js").Model} Model */
+/** @typedef {import("tercet/panel.js").Page} Page */
+/** @typedef {import("tercet/panel.js").Panel} Panel */
+
+/** What can be done with a model that answers this route. */
+const TASKS = [
+  { name: "Chat", key: "chat", route: "/v1/chat/completions", open: chatPanel },
+  { name: "Write", key: "write", route: "/v1/completions", open: writePanel },
+  { name: "Translate", key: "translate", route: "/translate", open: translatePanel },
+  { name: "Fill", key: "fill", route: "/fill-mask", open: fillPanel },
+  { name: "Classify", key: "classify", route: "/classify", open: classifyPanel },
+  { name: "Compare", key: "compare", route: "/v1/embeddings", open: comparePanel },
+  { name: "Look inside", key: "look", route: null, open: lookPanel },
+];
+
+/** @param {number} count */
+function shortCount(count) {
+  if (count < 1000) return String(count);
+  const [size, unit] = count < 1e6 ? [1e3, "k"] : count < 1e9 ? [1e6, "M"] : [1e9, "B"];
+  return `${(count / size).toFixed(count < 10 * size ? 1 : 0)} ${unit}`;
+}
+
+function start() {
+  /** @type {Model[]} */
+  let models = [];
+  /** @type {Map<string, Panel>} A conversation stays, and so does an answer. */
+  const panels = new Map();
+  const key = keyBox(useKey, load);
+  /** @type {Page} */
+  const page = { texts: new Map(), askForKey: key.show };
+  const problem = element("p", { class: "problem", role: "alert", hidden: true });
+  const rail = element("fieldset", { class: "models" });
+  const tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Tasks" });
+  const work = element("div", { id: "work", role: "tabpanel", tabindex: -1 });
+  const main = element("main", {}, key.element, problem, element("nav", { "aria-label": "Tasks" }, tabs), work);
+  const skip = element("a", { class: "skip", href: "#work", onclick: skipTo }, "Skip to the form");
+  const top = element(
+    "header",
+    { class: "top" },
+    element("h1", {}, "Tercet ", element("span", {}, "playground")),
+    element("a", { href: "docs" }, "API documentation"),
+  );
+  const aside = element("aside", { "aria-label": "Models" }, rail);
+  document.body.append(skip, top, element("div", { class: "columns" }, aside, main));
+
+  /** @param {Event} event */
+  function skipTo(event) {
+    event.preventDefault(); // the address names the model
+    work.focus();
+  }
+
+  async function load() {
+    problem.hidden = true;
+    try {
+      models = (await ask("/v1/models")).data;
+    } catch (error) {
+      if (error instanceof Refusal && error.status === 401) return key.show(error.message);
+      problem.textContent = /** @type {Error} */ (error).message;
+      problem.hidden = false;
+      return;
+    }
+    const [name, task] = readAddress();
+    const chosen = models.find((model) => model.id === name) ?? models[0];
+    if (chosen === undefined) return;
+    drawRail(chosen);
+    choose(chosen, task);
+  }
+
+  /** @param {Model} chosen */
+  function drawRail(chosen) {
+    const cards = models.map((model) => {
+      const radio = element("input", { type: "radio", name: "model", value: model.id, onchange: () => choose(model) });
+      radio.checked = model === chosen;
+      const facts = `${shortCount(model.parameters)} parameters · context ${model.context.toLocaleString("en")}`;
+      const texts = [model.kind, facts].map((text) => element("small", {}, text));
+      return element("label", {}, radio, element("strong", {}, model.id), ...texts);
+    });
+    rail.replaceChildren(element("legend", {}, models.length > 1 ? "Models" : "Model"), ...cards);
+  }
+
+  /** @param {Model} model @param {string} [wanted] a task's key; the model's first by default */
+  function choose(model, wanted) {
+    const able = TASKS.filter(({ route }) => route === null || model.routes.includes(route));
+    const task = able.find((one) => one.key === wanted) ?? able[0];
+    if (task === undefined) return;
+    const buttons = able.map((one) => {
+      const isOpen = one === task;
+      const attributes = { type: "button", role: "tab", "aria-selected": String(isOpen), "aria-controls": "work" };
+      const onclick = () => choose(model, one.key);
+      const tabindex = isOpen ? 0 : -1;
+      return element("button", { ...attributes, id: `task-${one.key}`, tabindex, onclick }, one.name);
+    });
+    const hadFocus = tabs.contains(document.activeElement);
+    tabs.replaceChildren(...buttons);
+    if (hadFocus) buttons[able.indexOf(task)]?.focus();
+    const place = `${model.id}/${task.key}`;
+    const open = panels.get(place);
+    // A command to look inside follows what was written elsewhere.
+    const panel = open === undefined || task.route === null ? task.open(page, model) : open;
+    panels.set(place, panel);
+    work.setAttribute("aria-labelledby", `task-${task.key}`);
+    work.replaceChildren(panel.element);
+    history.replaceState(null, "", `#${encodeURIComponent(model.id)}/${task.key}`);
+    document.title = `${model.id}: ${task.name.toLowerCase()} · Tercet`;
+  }
+
+  tabs.addEventListener("keydown", (event) => {
+    const all = [...tabs.querySelectorAll("button")];
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
+    if (step === undefined) return;
+    event.preventDefault();
+    all[(all.indexOf(/** @type {HTMLButtonElement} */ (event.target)) + step + all.length) % all.length]?.click();
+  });
+  void load();
+}
+
+/** @returns {[string, string | undefined]} */
+function readAddress() {
+  const [name, task] = location.hash.slice(1).split("/");
+  try {
+    return [decodeURIComponent(name ?? ""), task];
+  } catch {
+    return ["", undefined]; // nothing that this page wrote
+  }
+}
+
+start();

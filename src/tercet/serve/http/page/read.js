@@ -1,0 +1,203 @@
+// What is answered in one go: translations, words for masks, labels, and how alike two texts are.
+
+import { ask } from "tercet/api.js";
+import { element } from "tercet/element.js";
+import { percent } from "tercet/numbers.js";
+import { duration, given, numberField, panel, textArea } from "tercet/panel.js";
+
+/** @typedef {import("tercet/api.js").Body} Body */
+/** @typedef {import("tercet/panel.js").Model} Model */
+/** @typedef {import("tercet/panel.js").Page} Page */
+/** @typedef {import("tercet/panel.js").Panel} Panel */
+
+const MOST = 12; // labels that are shown of many
+const MASK = "[MASK]";
+
+/** @param {string} path @param {Body} body @param {AbortSignal} signal @param {(answer: any) => void} show */
+async function timed(path, body, signal, show) {
+  const began = performance.now();
+  const answer = await ask(path, body, signal);
+  const figures = [`answered in ${duration(performance.now() - began)}`];
+  const one = answer.answers?.[0];
+  if (one?.truncated) figures.push("the text was too long and was cut");
+  if (answer.usage) figures.push(`${answer.usage.prompt_tokens} tokens read`);
+  show(answer);
+  return figures;
+}
+
+/** Names and their probabilities. @param {[string, number][]} shares the first is the answer @param {string} name */
+function bars(shares, name) {
+  const rows = shares.map(([text, share], i) => {
+    const fill = element("span", { class: "fill", style: `width: ${100 * Math.max(0, Math.min(1, share))}%` });
+    return element(
+      "li",
+      i === 0 ? { class: "best" } : {},
+      element("span", { class: "name" }, text),
+      element("span", { class: "track", "aria-hidden": "true" }, fill),
+      element("span", { class: "share" }, percent(share)),
+    );
+  });
+  return element("ol", { class: "bars", "aria-label": name }, ...rows);
+}
+
+/** @param {Page} page @param {Model} model @returns {Panel} */
+export function translatePanel(page, model) {
+  const text = textArea(page, "source", "A dog runs.", { id: "source" });
+  const beam = numberField(page, "beam", "Beam", "5", "hypotheses that are followed at once; 1 is greedy search");
+  const best = numberField(
+    page,
+    "n_best",
+    "Translations",
+    "1",
+    "how many of them are shown, at most as many as the beam",
+  );
+  const output = element("div", { "data-key": "output" });
+  return panel(page, {
+    path: "/translate",
+    verb: "Translate",
+    inputs: [element("label", { for: "source" }, "Text"), text],
+    settings: [beam.element, best.element],
+    output,
+    body: () => given({ model: model.id, text: text.value, beam: beam.read(), n_best: best.read() }),
+    answer: (body, signal) =>
+      timed("/translate", body, signal, (answer) => {
+        const [first, ...others] = answer.answers[0].translations;
+        const more = others.map((/** @type {any} */ one) => element("li", {}, one.text, score(one)));
+        output.replaceChildren(
+          element("p", { class: "text", "data-key": "translation" }, first.text),
+          element("p", { class: "note" }, score(first), ` · ${first.tokens} tokens`),
+        );
+        if (more.length > 0) output.append(element("ol", { class: "others", start: 2 }, ...more));
+      }),
+  });
+}
+
+/** @param {{score: number}} translation */
+const score = (translation) => element("small", {}, ` score ${translation.score.toFixed(3).replace("-", "−")}`);
+
+/** A line end, or a space alone, is to be seen too. @param {string} word */
+const shownWord = (word) => word.trim() || JSON.stringify(word);
+
+/** @param {Page} page @param {Model} model @returns {Panel} */
+export function fillPanel(page, model) {
+  const text = textArea(page, "masked", `The ${MASK} sat.`, { id: "masked" });
+  const top = numberField(page, "top", "Words", "5", "how many are shown for each mask");
+  const output = element("div", { "data-key": "output" });
+  const insert = element("button", { type: "button", onclick: insertMask }, `Insert ${MASK}`);
+
+  function insertMask() {
+    text.setRangeText(MASK, text.selectionStart, text.selectionEnd, "end");
+    text.dispatchEvent(new Event("input", { bubbles: true }));
+    text.focus();
+  }
+
+  return panel(page, {
+    path: "/fill-mask",
+    verb: "Fill",
+    inputs: [element("label", { for: "masked" }, `Text, with ${MASK} where a word is missing`), text],
+    settings: [top.element],
+    buttons: [insert],
+    output,
+    body: () => given({ model: model.id, text: text.value, top: top.read() }),
+    answer: (body, signal) =>
+      timed("/fill-mask", body, signal, (answer) => {
+        const { masks } = answer.answers[0];
+        const parts = String(body.text).split(/\[MASK\]|<mask>/);
+        const sentence = element("p", { class: "text" });
+        parts.forEach((part, i) => {
+          sentence.append(part);
+          if (i < parts.length - 1) sentence.append(element("mark", {}, shownWord(masks[i]?.[0]?.word ?? MASK)));
+        });
+        const all = masks.map((/** @type {any[]} */ words, /** @type {number} */ i) => {
+          const name = masks.length > 1 ? `Mask ${i + 1}` : "What may stand there";
+          return element(
+            "section",
+            {},
+            element("h2", {}, name),
+            bars(
+              words.map((one) => [shownWord(one.word), one.probability]),
+              name,
+            ),
+          );
+        });
+        output.replaceChildren(sentence, element("div", { class: "masks" }, ...all));
+      }),
+  });
+}
+
+/** @param {Page} page @param {Model} model @returns {Panel} */
+export function classifyPanel(page, model) {
+  const text = textArea(page, "classified", "A dog runs.", { id: "classified" });
+  const output = element("div", { "data-key": "output" });
+  return panel(page, {
+    path: "/classify",
+    verb: "Classify",
+    inputs: [element("label", { for: "classified" }, "Text"), text],
+    output,
+    body: () => ({ model: model.id, text: text.value }),
+    answer: (body, signal) =>
+      timed("/classify", body, signal, (answer) => output.replaceChildren(...labelled(answer.answers[0]))),
+  });
+}
+
+/** One text's label, labels, number, or its words with theirs. @param {any} answer @returns {Node[]} */
+function labelled(answer) {
+  if (answer.words) return [element("p", { class: "tagged" }, ...answer.words.map(taggedWord))];
+  if (answer.value !== undefined)
+    return [element("p", { class: "verdict" }, String(Number(answer.value.toPrecision(6))))];
+  const names = answer.label === undefined ? Object.keys(answer.labels) : [answer.label];
+  const shares = /** @type {[string, number][]} */ (Object.entries(answer.scores)).sort((a, b) => b[1] - a[1]);
+  const rest = shares.length - MOST;
+  return [
+    element("p", { class: "verdict" }, names.join(", ") || "none of the labels"),
+    bars(shares.slice(0, MOST), "Labels"),
+    ...(rest > 0 ? [element("p", { class: "note" }, `and ${rest} more, each less likely`)] : []),
+  ];
+}
+
+/** @param {{word: string, label: string | null, probability: number | null}} one */
+function taggedWord({ word, label, probability }) {
+  const sure = probability === null ? "" : `${label}, ${percent(probability)}`;
+  return element("span", { class: "word", title: sure }, word, element("small", {}, label ?? "–"));
+}
+
+/** @param {Page} page @param {Model} model @returns {Panel} */
+export function comparePanel(page, model) {
+  const one = textArea(page, "one", "A dog runs.", { rows: 3, id: "one" });
+  const other = textArea(page, "other", "A cat sleeps.", { rows: 3, id: "other" });
+  const output = element("div", { "data-key": "output" });
+  const pair = element(
+    "div",
+    { class: "pair" },
+    element("div", {}, element("label", { for: "one" }, "One text"), one),
+    element("div", {}, element("label", { for: "other" }, "Another"), other),
+  );
+  return panel(page, {
+    path: "/v1/embeddings",
+    verb: "Compare",
+    inputs: [pair],
+    output,
+    body: () => ({ model: model.id, input: [one.value, other.value] }),
+    answer: (body, signal) =>
+      timed("/v1/embeddings", body, signal, (answer) => {
+        /** @type {[number[], number[]]} */
+        const [a, b] = answer.data.map((/** @type {any} */ item) => item.embedding);
+        const alike = a.reduce((sum, value, i) => sum + value * (b[i] ?? 0), 0); // both have length 1
+        const dot = element("span", { class: "needle", style: `left: ${50 + 50 * Math.max(-1, Math.min(1, alike))}%` });
+        output.replaceChildren(
+          element("p", { class: "verdict", "data-key": "alike" }, alike.toFixed(3).replace("-", "−")),
+          element("div", { class: "scale", "aria-hidden": "true" }, dot),
+          element(
+            "div",
+            { class: "ends", "aria-hidden": "true" },
+            ...["−1", "0", "1"].map((end) => element("span", {}, end)),
+          ),
+          element(
+            "p",
+            { class: "note" },
+            `cosine of the angle between their vectors of ${a.length} numbers; 1 is the same`,
+          ),
+        );
+      }),
+  });
+}

@@ -1,0 +1,216 @@
+"""A classifier and a vectoriser for scikit-learn: in its pipelines, searches and cross-validation.
+
+    model = TercetClassifier(training__max_epochs=2).fit(texts, labels)
+    cross_val_score(model, texts, labels, cv=3)
+    make_pipeline(TercetVectorizer("runs/bert"), LogisticRegression()).fit(texts, labels)
+
+A setting of the recipe is a keyword with two underscores for each dot, so that scikit-learn's own searches vary them.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tercet.api import load, train
+from tercet.config import UserError
+from tercet.data.batching import BATCH_TOKENS
+from tercet.messages import show
+from tercet.nn.specs import Pooling
+from tercet.run import Run
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise UserError("tercet.sklearn needs scikit-learn: pip install 'tercet[sklearn]'") from None
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+Texts = Sequence[str] | np.ndarray
+
+
+class _TextEstimator(BaseEstimator):
+    """An estimator of texts, not of numbers, whose results do not depend on the order of features."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags: Any = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        tags.no_validation = True  # of arrays of numbers
+        return tags
+
+
+class TercetClassifier(ClassifierMixin, _TextEstimator):
+    """A classifier of texts: `fit` trains by a recipe, from scratch or from a model that exists.
+
+    Args:
+        recipe: a packaged recipe for labels, or a YAML file.
+        pretrained: the folder of an encoder to go on from.
+        out: keep the run in this folder; by default the model is in memory alone.
+        validation_fraction: of the texts of each label, what is held out to choose the best checkpoint by.
+        random_state: the seed of initial weights, order and dropout; the recipe's by default.
+        quiet: no progress.
+        settings: keys of the recipe, such as training__max_steps=200 for training.max_steps.
+
+    Attributes:
+        classes_: the labels, sorted; the columns of `predict_proba`.
+        run_: the trained model.
+        history_: what its training noted, as `Run.history`.
+    """
+
+    classes_: np.ndarray
+    run_: Run
+    history_: dict[str, list[float]]
+
+    def __init__(
+        self,
+        recipe: str = "classify-docstrings",
+        *,
+        pretrained: str | None = None,
+        out: str | None = None,
+        validation_fraction: float = 0.1,
+        random_state: int | None = None,
+        quiet: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.recipe, self.pretrained, self.out = recipe, pretrained, out
+        self.validation_fraction, self.random_state, self.quiet = validation_fraction, random_state, quiet
+        self.settings = settings
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings of the recipe among them."""
+        return {**super().get_params(deep), **self.settings}
+
+    def set_params(self, **params: Any) -> "TercetClassifier":
+        """Change parameters, or settings of the recipe."""
+        settings = {name: value for name, value in params.items() if "__" in name}
+        super().set_params(**{name: value for name, value in params.items() if name not in settings})
+        self.settings = {**self.settings, **settings}
+        return self
+
+    def fit(self, X: Texts, y: "ArrayLike") -> "TercetClassifier":
+        """Train on texts and a label each.
+
+        Raises:
+            UserError: where texts and labels do not fit together, or the recipe does not take a setting.
+        """
+        texts = _check_texts(X)
+        labels = np.asarray(y)
+        if labels.shape != (len(texts),):
+            raise UserError(f"{len(texts)} texts need as many labels, got {labels.shape}; give one label for each text")
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise UserError(f"all texts have the label {show(self.classes_.tolist())}; give texts of several labels")
+        names = self._names()
+        with TemporaryDirectory() as folder:
+            examples = [{"text": text, "label": names[n]} for text, n in zip(texts, numbers.tolist(), strict=True)]
+            held_out = _hold_out(numbers.tolist(), self.validation_fraction)
+            files = {"train": Path(folder, "train.jsonl"), "validation": Path(folder, "validation.jsonl")}
+            _write(files["train"], (one for n, one in enumerate(examples) if n not in held_out))
+            _write(files["validation"], (one for n, one in enumerate(examples) if n in held_out or not held_out))
+            changes = {name.replace("__", "."): value for name, value in self.settings.items()}
+            changes["data.validation"] = {"kind": "held_out", "source": str(files["validation"])}
+            if self.random_state is not None:
+                changes["training.seed"] = self.random_state
+            self.run_ = train(
+                self.recipe, data=files["train"], pretrained=self.pretrained, set=changes, quiet=self.quiet,
+                out=Path(folder, "run") if self.out is None else self.out, restart=self.out is not None,
+            )  # fmt: skip
+            self.history_ = self.run_.history
+        return self
+
+    def predict_proba(self, X: Texts) -> np.ndarray:
+        """The probability of each label (N, L), in the order of `classes_`."""
+        check_is_fitted(self, "run_")
+        places = {name: place for place, name in enumerate(self._names())}
+        table = np.zeros((len(texts := _check_texts(X)), len(self.classes_)))
+        for row, classified in zip(table, self.run_.classify(texts), strict=True):
+            for name, probability in classified.scores.items():
+                row[places[name]] = probability
+        return table
+
+    def predict(self, X: Texts) -> np.ndarray:
+        """The likeliest label of each text (N,)."""
+        likeliest = self.predict_proba(X).argmax(1)
+        return self.classes_[likeliest]
+
+    def _names(self) -> list[str]:
+        """What the run calls the labels: as they are, or, where two look alike, by their places."""
+        names = [str(label) for label in self.classes_.tolist()]
+        return names if len({*names}) == len(names) and all(names) else [f"{n}" for n in range(len(names))]
+
+
+class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextEstimator):
+    """Texts to vectors, by an encoder that exists; `fit` opens it and learns nothing.
+
+    Args:
+        model: the folder of a run or of an encoder.
+        pooling: mean of all tokens, or the first one, bos.
+        normalise: to length 1.
+        batch_tokens: the most tokens of a batch, padding included.
+    """
+
+    pooling: Pooling
+    run_: Run
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        pooling: Pooling = "mean",
+        normalise: bool = True,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> None:
+        self.model, self.pooling, self.normalise, self.batch_tokens = model, pooling, normalise, batch_tokens
+
+    def fit(self, X: Texts | None = None, y: Any = None) -> "TercetVectorizer":
+        """Open the encoder.
+
+        Raises:
+            UserError: where there is none.
+        """
+        self.run_ = load(self.model)
+        self._n_features_out = self.run_.trained.require("embed").model.spec.stack.d_model
+        return self
+
+    def transform(self, X: Texts) -> np.ndarray:
+        """The vectors (N, D), float32."""
+        check_is_fitted(self, "run_")
+        return self.run_.embed(
+            _check_texts(X), pooling=self.pooling, normalise=self.normalise, batch_tokens=self.batch_tokens
+        )
+
+
+def _check_texts(given: Texts) -> list[str]:
+    """Raises UserError where it is not a list of texts."""
+    if isinstance(given, str):
+        raise UserError(f"{show(given)} is one text; give a list of texts")
+    texts = [*cast("Iterable[Any]", given)]
+    wrong = next((text for text in texts if not isinstance(text, str)), None)
+    if wrong is not None or not texts:
+        what = "there is no text" if not texts else f"{show(wrong)} is no text"
+        raise UserError(f"{what}; give a list of texts, or one column of a table")
+    return [str(text) for text in texts]
+
+
+def _hold_out(labels: Sequence[int], fraction: float) -> set[int]:
+    """Which texts are validated on: of each label the same share, evenly apart, and never its only one."""
+    left = {label: math.floor(count * fraction) for label, count in Counter(labels).items()}
+    every = {label: count // max(1, left[label]) for label, count in Counter(labels).items()}
+    seen, chosen = Counter[int](), set[int]()
+    for place, label in enumerate(labels):
+        seen[label] += 1
+        if left[label] and seen[label] > 1 and seen[label] % every[label] == 0:
+            chosen.add(place)
+            left[label] -= 1
+    return chosen
+
+
+def _write(path: Path, examples: Iterable[Mapping[str, str]]) -> None:
+    path.write_text("".join(f"{json.dumps(example)}\n" for example in examples), encoding="utf-8")

@@ -1,0 +1,152 @@
+"""A page over HTTP, for one's own browser: a few files, and a POST for each query.
+
+It is meant for this machine alone, and holds other pages off: a request must name a host of this machine and no foreign
+origin, neither of which a page can fake, and a question must be JSON, which no form of another page can send.
+"""
+
+import asyncio
+import json
+import sys
+import webbrowser
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tercet.config import UserError
+from tercet.limits import BODY_SECONDS, EXPLORER_CONNECTIONS, MAX_ERROR_CHARACTERS
+from tercet.loopback import LOOPBACK, is_loopback
+from tercet.web.access import SECURITY_HEADERS, AllowedNames
+from tercet.web.page_files import policy, type_of
+from tercet.web.server import BoundedServer, open_socket
+
+PORTS_TRIED = 20  # ports after the one that was asked for
+MAX_BODY_BYTES = 1_000_000  # bytes of a question
+PATIENCE = 60.0  # seconds for which a browser may take nothing of an answer
+Answer = Callable[[str, Any], Response]  # from a query's name and body; in a thread of its own
+
+
+def open_page(port: int, *, host: str = LOOPBACK) -> tuple[Any, str]:
+    """A listening socket at the first free port from `port` on (0 takes any), and the page's address.
+
+    Raises:
+        UserError: where nothing can be opened there.
+    """
+    listening = open_socket(host, port, patience=PATIENCE, ports_tried=PORTS_TRIED + 1)
+    shown = f"[{host}]" if ":" in host else host
+    return listening, f"http://{shown}:{listening.getsockname()[1]}/"
+
+
+def serve_page(app: Starlette, listening: Any, address: str, *, browse: bool = False) -> None:
+    """Answer until a signal ends it.
+
+    Args:
+        browse: open the page in the browser.
+    """
+    if browse:
+        webbrowser.open(address)
+
+    def note(message: str) -> None:
+        print(f"tercet: {message}", file=sys.stderr)
+
+    BoundedServer(app, note=note, grace=2, connections=EXPLORER_CONNECTIONS).run(sockets=[listening])
+
+
+def page_application(files: Callable[[], Mapping[str, str]], answer: Answer, *, host: str = LOOPBACK) -> Starlette:
+    """The server as an ASGI application.
+
+    Args:
+        files: of the page, by name, index.html among them.
+        answer: to a query, as `POST api/NAME` with JSON; a UserError becomes a 400 with its words.
+    """
+
+    async def page(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        every = files()
+        if name not in every:
+            return _error_response(404, f"there is no {name!r:.60} here")
+        headers = {"Content-Security-Policy": policy(every["index.html"])} if name == "index.html" else {}
+        return _with_headers(Response(every[name], media_type=type_of(name), headers=headers))
+
+    async def respond(request: Request) -> Response:
+        name = request.path_params["name"]
+        return await _answer_post(request, lambda body: answer(name, body))
+
+    return Starlette(
+        routes=[
+            Route("/", page, methods=["GET"]),
+            Route("/api/{name}", respond, methods=["POST"]),
+            Route("/{name}", page, methods=["GET"]),
+        ],
+        middleware=[Middleware(_Guard, names=AllowedNames(local=is_loopback(host), hosts=(host.lower(),)))],
+        exception_handlers={HTTPException: _on_http_error, Exception: _on_failure},
+    )
+
+
+class _Guard:
+    """Refuses requests under names that are none of this machine's, and those of others' pages."""
+
+    def __init__(self, app: ASGIApp, *, names: AllowedNames) -> None:
+        self._app, self._names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._names.refuse(Request(scope).headers) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            response = _error_response(403, f"{refusal.message}; open the address that was printed")
+            await response(scope, receive, send)
+
+
+async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> Response:
+    """Read the question, and have it answered beside the loop, for the model takes its time."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return _error_response(415, "a question is JSON; send it with the content type application/json")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    return _error_response(413, f"a question has at most {MAX_BODY_BYTES:,} bytes")
+    except TimeoutError:
+        return _error_response(408, f"the question did not come whole within {BODY_SECONDS:g} seconds; send it again")
+    except ClientDisconnect:
+        return _error_response(400, "the question was cut off")  # which nobody reads
+    try:
+        data = json.loads(body)
+        json.dumps(
+            data, ensure_ascii=False
+        ).encode()  # half a surrogate pair is no text, and could not be answered with
+    except (ValueError, RecursionError):
+        return _error_response(400, "the question is not valid JSON")
+    try:
+        return _with_headers(await run_in_threadpool(respond, data))
+    except UserError as error:
+        return _error_response(400, " ".join(str(error)[:MAX_ERROR_CHARACTERS].split()))
+
+
+def _on_http_error(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return _error_response(status, "the page asks here with POST api/NAME; open the address that was printed")
+
+
+def _on_failure(_request: Request, _error: Exception) -> Response:
+    return _error_response(500, "something went wrong; the terminal in which the server runs says what")
+
+
+def _error_response(status: int, error: str) -> Response:
+    return _with_headers(JSONResponse({"error": error}, status_code=status))
+
+
+def _with_headers(response: Response) -> Response:
+    for name, value in {**SECURITY_HEADERS, "cache-control": "no-store"}.items():
+        response.headers.setdefault(name, value)
+    return response

@@ -1,0 +1,59 @@
+"""What is printed behind "Next:", run as a shell would, and trainings of a second to print it."""
+
+import io
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tercet.cli.main import main
+
+QUICK = [
+    "training.max_steps=2", "training.precision=fp32", "training.compile=never", "training.accelerator=cpu",
+    "training.devices=1", "training.validate_every=2", "training.save_every=2", "training.batch_ramp=null",
+    "training.max_hours=null",
+]  # fmt: skip
+STACK = "{d_model: 16, n_layers: 1, n_heads: 2, d_ff: 16, d_head: 8}"
+ROWS = ["task.batch_size=2", "task.micro_batch_size=2"]
+DECODER = [*QUICK, *ROWS, f"model.stack={STACK}", "task.validation_tokens=256"]
+
+
+def train(recipe: str, flags: list[str], keys: list[str]) -> None:
+    sets = [word for key in keys for word in ("--set", key)]
+    assert main(["train", recipe, "--quiet", *flags, *sets]) == 0
+
+
+def next_lines(out: str) -> list[str]:
+    """The commands behind "Next:"."""
+    assert "\nNext:\n" in out
+    return [line.strip() for line in out.split("\nNext:\n")[-1].splitlines() if line.strip()]
+
+
+def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a shell runs it, but in this process; a server is started and stopped, a chat is asked once."""
+    program, *words = shlex.split(line)
+    assert program == "tercet"
+    if words[0] == "serve":
+        serve_and_stop(words)
+        return
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"what follows 3?\n")))
+    assert main(words) == 0, line
+
+
+def serve_and_stop(words: list[str]) -> None:
+    command = [sys.executable, "-m", "tercet", *words, "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        said = ""
+        for line in process.stdout:
+            said += line
+            if "http://" in line:
+                break
+        assert "http://" in said, said
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode in (0, 130)

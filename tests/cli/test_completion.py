@@ -1,0 +1,280 @@
+"""What TAB offers: by the program's own answer, and in bash, zsh and fish as they are."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.checkpoint.conversion import WRITERS
+from tercet.cli import candidates
+from tercet.cli.candidates import WORDS, find_candidates, recipe_keys_at_hand, split_line
+from tercet.cli.main import VERBS, main, make_parser
+from tercet.training import recipe_names
+from tercet.training.recipe_keys import recipe_keys
+
+SHELLS = ("bash", "zsh", "fish")
+UNITS = ("words", "tokens", "spans")
+PARSER, PARSERS = make_parser()
+NORMS = ("layer", "layer_std", "rms")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two runs, one with a space in its name, a model in a file, and other things."""
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "place"
+    for name in ("runs/mine", "runs/my other", "texts"):
+        (folder / name).mkdir(parents=True)
+    for name in ("runs/mine", "runs/my other"):
+        (folder / name / "run.json").write_text("{}")
+    (folder / "model.gguf").write_text("")
+    (folder / "texts/a.txt").write_text("")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def offered(line: str) -> tuple[str, list[str]]:
+    kind, found = find_candidates(PARSER, split_line(f"tercet {line}"))
+    return kind, [word for word, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "words"),
+    [
+        ("", "words", list(VERBS)),
+        ("tr", "words", ["train", "translate"]),
+        ("train --restart --fr", "words", ["--from-weights"]),
+        ("train nanogpt-cpu-", "paths", ["nanogpt-cpu-modern"]),
+        ("train runs/m", "paths", ["runs/mine", "runs/my other"]),
+        ("generate ", "paths", ["model.gguf", "runs/"]),
+        ("generate runs/mi", "paths", ["runs/mine"]),
+        ("generate --temperature 0.5 'runs/my o", "paths", ["runs/my other"]),
+        ("generate runs/mine --draft ru", "paths", ["runs/"]),
+        ("serve runs/mine runs/my", "paths", ["runs/my other"]),
+        ("generate texts", "files", []),
+        ("train demo --data te", "files", []),
+        ("train demo --data=te", "files", []),
+        ("train demo --documents ", "words", ["file", "line", "blank_line"]),
+        ("train demo --documents=bl", "words", ["--documents=blank_line"]),
+        ("train demo --set tr", "words", ["training."]),
+        ("train demo --set training.optim", "words", ["training.optimizer=", "training.optimizer."]),
+        ("train demo --set training.optimizer=m", "words", ["training.optimizer=muon"]),
+        ("train demo --set=model.stack.rot", "words", []),
+        ("train demo --set=task.masking.unit=", "words", [f"--set=task.masking.unit={unit}" for unit in UNITS]),
+        ("plan demo --set a --set logging.wandb_", "words", ["logging.wandb_project="]),
+        ("compare demo --vary model.stack.norm=", "words", [f"model.stack.norm={norm}" for norm in NORMS]),
+        ("recipes grok", "words", ["grokking"]),
+        ("data prepare texts --recipe grok", "paths", ["grokking"]),
+        ("data l", "paths", ["look"]),
+        ("draw mod", "words", ["model"]),
+        ("draw model transformer-b", "paths", ["transformer-base", "transformer-big"]),
+        ("convert runs/mine out --to g", "words", ["gguf"]),
+        ("fill runs/mine text --device c", "words", ["cpu", "cuda"]),
+        ("completion ", "words", list(SHELLS)),
+        ("nosuch ", "words", ["--help", "--version"]),
+        ("train --nosuch=", "words", []),
+    ],
+)  # fmt: skip
+def test_what_is_offered(place: Path, line: str, kind: str, words: list[str]) -> None:
+    told, found = offered(line)
+    assert (told, sorted(found)) == (kind, sorted(words))
+
+
+def test_all_recipes_keys_and_flags_are_offered(place: Path) -> None:
+    assert set(recipe_names()) <= set(offered("train ")[1])
+    keys = recipe_keys()
+    level, found = [""], set[str]()
+    while level:
+        found |= (deeper := {word for prefix in level for word in offered(f"train x --set {prefix}")[1]})
+        level = [word for word in deeper if word.endswith(".")]
+    leaves = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
+    assert leaves <= {word.removesuffix("=") for word in found} <= {*keys, *found - set(keys)}
+    assert {key for key in keys if keys[key]} <= {word.removesuffix("=") for word in found}
+    for verb, parser in PARSERS.choices.items():
+        assert {"--line", "--words", *offered(f"{verb} --")[1]} >= set(parser.flags())
+
+
+def test_the_words_are_those_that_there_are() -> None:
+    assert set(WORDS["to"]) == set(WRITERS)
+
+
+def test_keys_are_kept_for_as_long_as_their_files_are_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = recipe_keys_at_hand()
+    kept = Path(os.environ["TERCET_CACHE"]) / candidates.KEYS_FILE
+    content = json.loads(kept.read_text())
+    assert len(content["files"]) > 8
+    content["keys"]["model.mark"] = []
+    kept.write_text(json.dumps(content))
+    assert "model.mark" in recipe_keys_at_hand()
+    file = next(iter(content["files"]))
+    content["files"][file] += 1
+    kept.write_text(json.dumps(content))
+    assert recipe_keys_at_hand() == keys
+    for broken in ("", "[]", '{"files": 3}', "\0"):
+        kept.write_text(broken)
+        assert recipe_keys_at_hand() == keys
+
+
+ODD = ("model", "--set", "--data", "--json", "x", "=", "-", "--", "'", '"', "\\", "a b", "~")
+
+
+@given(st.lists(st.sampled_from([*VERBS, *ODD])))
+def test_no_line_is_too_odd(words: list[str]) -> None:
+    reply = find_candidates(PARSER, split_line(" ".join(["tercet", *words])))
+    assert reply.kind in ("words", "paths", "files")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=1))
+def test_a_line_is_split_as_a_shell_does(words: list[str]) -> None:
+    assert split_line(shlex.join(["tercet", *words])) == words
+
+
+def test_it_is_quick_and_needs_no_torch(place: Path) -> None:
+    """As `tercet --help` is: at most twice as much processor time, and nothing heavy is imported."""
+    program = """
+import sys
+from tercet.cli.main import main
+code = main(["completion", "bash", "--line", sys.argv[1]])
+heavy = {"torch", "numpy", "tokenizers", "pydantic", "tercet.training.recipe"} & set(sys.modules)
+assert not heavy, heavy
+sys.exit(code)
+"""
+
+    def seconds(*arguments: str) -> float:
+        process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return used.ru_utime + used.ru_stime
+
+    recipe_keys_at_hand()  # which are kept from now on
+    lines = ("tercet tr", "tercet train g", "tercet generate r", "tercet train --set model.stack.p")
+    help_takes = seconds("-m", "tercet", "--help")
+    assert max(seconds("-c", program, line) for line in lines) < 2 * help_takes
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert f"tercet completion {shell} --" in out
+    found = shutil.which(shell)
+    if found is not None:
+        checked = subprocess.run([found, "-n", "/dev/stdin"], input=out, capture_output=True, text=True)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def find_shell(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Its path; `tercet` is this checkout's from then on."""
+    if (path := shutil.which(name)) is None:
+        pytest.skip(f"{name} is not installed here")
+    program = place.parent / "bin/tercet"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tercet "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return path
+
+
+BASH = """
+eval "$(tercet completion bash)"
+complete -p tercet
+offered() {
+    COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=($1) COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _tercet
+    echo "${COMPREPLY[@]}"
+}
+offered 'tercet reci'
+offered 'tercet train demo --set training.optimizer=mu'
+offered 'tercet train demo --data te'
+offered 'tercet generate runs/'
+"""
+
+
+def test_bash_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bash = find_shell("bash", place, monkeypatch)
+    done = subprocess.run([bash, "--norc", "-c", BASH], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "complete -o default -F _tercet tercet", "recipes", "muon", "", "runs/mine runs/my other"
+    ], done.stderr  # fmt: skip
+
+
+FISH = (
+    "tercet reci",
+    "tercet train demo --set training.optimizer=mu",
+    "tercet generate runs/",
+    "tercet train demo --data=te",
+)
+
+
+def test_fish_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fish = find_shell("fish", place, monkeypatch)
+    asked = "\n".join(f"complete -C {shlex.quote(line)}" for line in FISH)
+    done = subprocess.run(
+        [fish, "--no-config", "-c", f"tercet completion fish | source\n{asked}"], capture_output=True, text=True,
+        env={**os.environ, "HOME": str(place.parent)},
+    )  # fmt: skip
+    words = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert words == ["recipes", "training.optimizer=muon", "runs/mine", "runs/my other", "--data=texts/"], done.stderr
+
+
+TYPED = {  # what is typed, and what the shell makes of it
+    "tercet reci\t": "tercet recipes ",
+    "tercet train demo --set training.optimizer=mu\t": "training.optimizer=muon ",
+    "tercet train demo --set training.max_st\t": "training.max_steps=",
+    "tercet generate runs/mi\t": "tercet generate runs/mine",
+    "tercet generate runs/my\t": r"tercet generate runs/my\ other",
+    "tercet train demo --data te\t": "--data texts/",
+    "tercet train demo --data=te\t": "--data=texts/",
+}
+SET_UP = {
+    "bash": (["--norc", "--noprofile", "-i"], 'PS1="% "; eval "$(tercet completion bash)"'),
+    "zsh": (["-f", "-i"], 'PS1="%% "; autoload -Uz compinit; compinit -u -D; eval "$(tercet completion zsh)"'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", SET_UP)
+def test_who_types_on_a_terminal_is_helped(shell: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = find_shell(shell, place, monkeypatch)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+    flags, set_up = SET_UP[shell]
+    process = subprocess.Popen(
+        [path, *flags], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env={**os.environ, "TERM": "dumb", "HOME": str(place.parent)},
+    )  # fmt: skip
+    os.close(theirs)
+
+    def until(end: str) -> None:
+        seen, deadline = "", time.monotonic() + 60
+        while end not in seen:
+            assert time.monotonic() < deadline, f"no {end!r} in {seen!r}"
+            if select.select([ours], [], [], 1)[0]:
+                seen = re.sub(r"\x1b\[\S*?[a-zA-Z]|[\r\x07]", "", seen + os.read(ours, 4096).decode(errors="replace"))
+
+    try:
+        os.write(ours, f"{set_up}; echo re''ady\n".encode())
+        until("ready")
+        for typed, made in TYPED.items():
+            os.write(ours, typed.encode())
+            until(made)
+            os.write(ours, b"\x15")  # Ctrl-U: the line is empty again
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

@@ -1,0 +1,149 @@
+"""The next commands of `tercet data prepare`, of `tercet demo`, and of runs on ids, genomes and fields work."""
+
+import ast
+import re
+import shlex
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from next_commands import DECODER, QUICK, ROWS, next_lines, run_line, train
+
+from tercet.cli.main import main
+from tercet.training import recipe_files
+
+CLI = Path(__file__).parents[2] / "src/tercet/cli"
+HOLE = re.compile(r"\b(RECIPE|RUN|FILE|FOLDER|DATA|PATH|MODEL|TEXT|NAME|DIR)\b|<\w+>|\.\.\.|\bmy_|runs/mine")
+PROSE = "".join(f"The {n}th line says that {n} is followed by {n + 1}.\n\n" for n in range(300))
+DRAWS = np.random.default_rng(6)
+TUNED = [*QUICK, *ROWS]
+MASKED = "bos: true, pad: true, mask: true"
+PREPARED = {
+    "usual": "--set data.tokenizer.vocab_size=300",
+    "characters": "--set data.tokenizer.kind=characters",
+    "no capitals": "--set data.tokenizer.kind=characters --set data.validation.fraction=0.004",
+    "masked": "--recipe bert-shakespeare",
+    "own recipe": "--recipe 'my recipe.yaml' --set data.tokenizer.kind=characters",
+    "no mask": "--recipe bert-shakespeare --set 'data.tokenizer={kind: characters}'",
+    "tuned": "--recipe finetune-lm --tokenizer runs/before",
+}
+PROMPTLY = ("no capitals", "no mask")
+KINDS = {
+    "ids.bin": ("demo", "data.tokenizer={kind: ids, eos_id: 100}"),
+    "lists.jsonl": ("bert-shakespeare", f"data.tokenizer={{kind: ids, {MASKED}}}"),
+    "genome.fa": ("bert-shakespeare", f"data.tokenizer={{kind: kmers, k: 4, {MASKED}}}"),
+    "strand.fa": ("demo", "data.tokenizer={kind: characters}"),
+    "games.txt": ("demo", "data.tokenizer={kind: fields, vocab_size: 500}"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("next")
+    (folder / "prose.txt").write_text(PROSE)
+    (folder / "small.txt").write_text(PROSE.lower())
+    recipe = recipe_files.recipe_text("nanogpt-cpu").replace("d_model: 128", "d_model: 16")
+    (folder / "my recipe.yaml").write_text(recipe)
+    lists = [[*map(int, DRAWS.integers(0, 100, 12)), 100] for _ in range(200)]
+    np.array(lists, np.uint16).tofile(folder / "ids.bin")
+    (folder / "lists.jsonl").write_text("".join(f'{{"ids": {each[:-1]}}}\n' for each in lists))
+    bases = ["".join(DRAWS.choice(list("ACGT"), 60)) for _ in range(200)]
+    for name in ("genome.fa", "strand.fa"):
+        (folder / name).write_text(">chr1\n" + "\n".join(bases) + "\n")
+    moves = ["e4", "e5", "Nf3", "Nc6", "O-O", "1/2-1/2"]
+    (folder / "games.txt").write_text("".join(" ".join(DRAWS.choice(moves, 12)) + "\n" for _ in range(300)))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in PROMPTLY else pytest.mark.slow) for kind in PREPARED]
+)
+def test_what_preparing_prints_works(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if kind == "tuned" and not Path("runs/before").exists():
+        train("demo", ["--data", "prose.txt", "--out", "runs/before"], [*DECODER, "model.max_len=32"])
+    source, out = "small.txt" if kind == "no capitals" else "prose.txt", f"the {kind}"
+    words = ["data", "prepare", source, "--workers", "1", "--out", out, *shlex.split(PREPARED[kind])]
+    assert main(words) == 0
+    lines = next_lines(capsys.readouterr().out)
+    assert lines[-2:] == [f"tercet data 'the {kind}'", f"tercet verify 'the {kind}'"]
+    assert len(lines) == (2 if kind == "no mask" else 3)
+    assert ("task.sample_prompt=null" in lines[0]) == (kind == "no capitals")
+    assert ("model.max_len=" in lines[0]) == (kind == "no capitals")
+    short = shlex.join(word for key in (TUNED if kind == "tuned" else DECODER) for word in ("--set", key))
+    for line in lines:
+        run_line(f"{line} {short}" if " train " in line else line, monkeypatch)
+    capsys.readouterr()
+    assert main(words) == 0  # again, and now the run's folder is taken
+    again = next_lines(capsys.readouterr().out)
+    assert again[-2:] == lines[-2:]
+    assert all(f"--out 'runs/the {kind}-2'" in line for line in again[:-2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_run_on_other_sequences_prints_works(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, tokenizer = KINDS[name]
+    field = ["--text-field", "ids"] if name.endswith(".jsonl") else []
+    keys = [*DECODER, tokenizer, "model.max_len=32"]
+    keys += ["task.sample_prompt=null"] if recipe == "demo" else []
+    train(recipe, ["--data", name, "--out", f"runs/{name}", *field], keys)
+    lines = next_lines(capsys.readouterr().out)
+    assert len(lines) >= 3
+    for line in lines:
+        run_line(line, monkeypatch)
+
+
+def test_what_the_demo_prints_works(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    demo = recipe_files.recipe_text("demo")
+    for before, after in {
+        "source: python-docs": "source: prose.txt", "max_steps: 500": "max_steps: 2\n  compile: never",
+        "n_layers: 4": "n_layers: 1", "d_model: 128": "d_model: 16", "vocab_size: 1024": "vocab_size: 300",
+    }.items():  # fmt: skip
+        assert before in demo
+        demo = demo.replace(before, after)
+    monkeypatch.setattr(recipe_files, "recipe_text", lambda name: demo)
+    assert main(["demo", "--out", "-a demo"]) == 0
+    out, err = capsys.readouterr()
+    steps = [line.removeprefix("$ ") for line in err.splitlines() if line.startswith("$ ")]
+    lines = next_lines(out)
+    assert len(steps) == 3
+    assert len(lines) == 2
+    for line in steps + lines:
+        run_line(line, monkeypatch)
+
+
+def statements_with(text: str, path: Path) -> list[str]:
+    """The innermost statements of a file in whose strings this stands, docstrings aside."""
+    source = path.read_text()
+    if text not in source:
+        return []
+    tree = ast.parse(source)
+    simple = (ast.Expr, ast.Return, ast.Assign, ast.AugAssign)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, simple)]
+    docstrings = [node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    return [line for node in nodes if node not in docstrings and text in (line := ast.unparse(node))]
+
+
+def test_no_source_prints_a_command_with_something_left_to_fill_in() -> None:
+    """What is printed below "Next:" is made of what is there. Who prints it in another file adds a test of it here."""
+    printed = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := statements_with("Next:", path))}
+    assert set(printed) == {"demo.py", "prepare.py", "train.py"}
+    made = [*chain(*printed.values()), *statements_with("tercet", CLI / "next_steps.py")]
+    assert len(made) >= 8
+    assert [line for line in made if HOLE.search(line)] == []
+
+
+@pytest.mark.parametrize("hole", ["RECIPE", "<run>", "...", "my_texts/", "{RUN}"])
+def test_a_hole_is_noticed(hole: str) -> None:
+    assert HOLE.search(f"print(f'Next:\\n  tercet train {hole}')")
+    assert not HOLE.search("print(f'Next:\\n  tercet inspect {quote_path(args.out)} --prompt {shlex.quote(PROMPT)}')")

@@ -1,0 +1,56 @@
+"""`tercet report` from the shell: what is printed where, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+import tercet
+from tercet.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text("to be or not to be, that is the question\n" * 20)
+    settings = {
+        "model.stack.d_model": 16, "model.stack.n_layers": 1, "model.stack.n_heads": 2, "model.max_len": 8,
+        "training.max_steps": 4, "training.warmup_steps": 0, "training.validate_every": 2, "training.precision": "fp32",
+        "training.compile": "never", "task.batch_size": 8, "task.sample_tokens": 6, "task.sample_prompt": None,
+        "data.tokenizer": {"kind": "characters"},
+    }  # fmt: skip
+    tercet.train("demo", data=folder / "text.txt", out=folder / "mine", set=settings, quiet=True)
+    return folder / "mine"
+
+
+def test_the_path_of_the_page_is_printed(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / 'report.html'}\n"
+    first = (run / "report.html").read_bytes()
+    assert main(["report", str(run), "-o", str(tmp_path / "page.html"), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
+    assert (tmp_path / "page.html").read_bytes() == first
+    (tmp_path / "page.html").write_text("old")
+    assert main(["report", str(run), "--out", str(tmp_path / "page.html"), "--evaluate"]) == 0
+    assert "bigram" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "no such folder: nosuch"),
+        (["."], "no model in .: it has no config.json, best/ or last/"),
+        (["nosuch", "-o", "."], "--out . is a folder; give the name of a file, such as page.html"),
+        (["nosuch", "-o", "no/page.html"], "--out no/page.html: there is no folder no; make it first"),
+        (["nosuch", "--device", "nosuch"], "--device nosuch is unknown"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"tercet: error: {message}")
+    assert told.err.count("\n") == 1

@@ -1,0 +1,18 @@
+"""The page of runs is looked at with the browser of the explorer's tests."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path += [str(Path(__file__).parents[1] / "explorer")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from browser import chromium  # skips where playwright is not installed
+
+    with chromium() as one:
+        yield one

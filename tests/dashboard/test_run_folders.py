@@ -1,0 +1,165 @@
+"""What is read of a run's folder while it grows, and how few points become of it."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_runs import HOSTILE, line, make_run, write_metrics
+
+from tercet.config import UserError
+from tercet.dashboard.answers import RunAnswers
+from tercet.dashboard.downsample import downsample
+from tercet.dashboard.metrics_tail import MetricsTail
+from tercet.dashboard.run_folder import RunFolder
+from tercet.dashboard.watch import check_runs, find_run_folder
+
+
+@pytest.fixture
+def tail(tmp_path: Path) -> MetricsTail:
+    return MetricsTail(tmp_path / "metrics.csv")
+
+
+def test_only_what_was_appended_is_read(tail: MetricsTail) -> None:
+    tail.refresh()
+    assert len(tail) == 0
+    write_metrics(tail.path, range(1, 1001))
+    tail.refresh()
+    with tail.path.open("a", newline="") as file:
+        file.write(line(1001)[:30])  # as far as it has come
+    tail.refresh()
+    assert len(tail) == 1000
+    with tail.path.open("a", newline="") as file:
+        file.write(line(1001)[30:] + line(1002, validate=True))
+    tail.refresh()
+    assert tail.column("step").tolist() == [*range(1, 1003)]
+    assert tail.column("val/loss")[-2:].tolist() == pytest.approx([np.nan, 2.1 + 1 / 1002], nan_ok=True)
+    assert np.isnan(tail.column("val/bleu")).all()
+    assert (tail.generation, tail.unreadable) == (1, 0)
+
+
+def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsTail) -> None:
+    write_metrics(tail.path, range(1, 101))
+    tail.refresh()
+    kept = "".join(tail.path.read_text().splitlines(keepends=True)[:51])
+    tail.path.write_text(kept + line(51, loss=9.0), newline="")
+    tail.refresh()
+    assert len(tail) == 51
+    assert tail.column("train/loss")[-1] == 9.0
+    assert tail.generation == 2
+
+
+def test_lines_that_are_none_of_a_run_are_left_out_and_counted(tail: MetricsTail) -> None:
+    write_metrics(tail.path, range(1, 4))
+    with tail.path.open("a") as file:
+        file.write("4,what,is,this\r\n" + line(2) + line(5))
+    tail.refresh()
+    assert tail.column("step").tolist() == [1, 2, 3, 5]
+    assert tail.unreadable == 2
+    tail.path.write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="line 1: not what a run writes"):
+        tail.refresh()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(2, 50), st.booleans())
+def test_the_highest_and_the_lowest_stay_however_few_the_points(values: list[float], buckets: int, log: bool) -> None:
+    y, x = np.array(values), np.arange(1.0, len(values) + 1)
+    few = downsample(x, y, start=1.0, end=float(len(values)) + 0.5, buckets=buckets, log=log)
+    assert len(few.x) <= buckets + 2
+    assert (few.low.min(), few.high.max()) == (y.min(), y.max())
+    assert (np.diff(few.x) > 0).all()
+    assert (few.low <= few.mean + 1e-6).all()
+    assert (few.mean <= few.high + 1e-6).all()
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    few = downsample(np.arange(5.0), np.array([1, np.nan, np.inf, 2, 3]), start=0, end=4, buckets=10)
+    assert few.mean.tolist() == [1, 2, 3]
+
+
+def test_a_run_is_running_finished_or_interrupted(tmp_path: Path) -> None:
+    running = RunFolder(make_run(tmp_path / "running", steps=100, total=300))
+    running.metrics.refresh()
+    status = running.status()
+    assert (status.state, status.step, status.total) == ("running", 100, 300)
+    assert status.left == pytest.approx(20)  # 200 steps of 0.1 s
+    assert RunFolder(make_run(tmp_path / "gone", steps=9, pid=2**30)).status().state == "interrupted"
+    assert RunFolder(make_run(tmp_path / "ended", steps=9, pid=None)).status().state == "interrupted"
+    assert RunFolder(make_run(tmp_path / "done", steps=9, finished=True, pid=None)).status().state == "finished"
+    assert RunFolder(tmp_path / "soon").status().state == "waiting"
+
+
+def test_a_run_on_another_machine_runs_while_it_writes(tmp_path: Path) -> None:
+    run = RunFolder(make_run(tmp_path / "far", steps=100, total=300))
+    (run.folder / ".owner.json").write_text('{"host": "elsewhere", "pid": 1, "since": "today"}')
+    run.metrics.refresh()
+    assert (run.status().state, run.status().detail) == ("running", "on elsewhere")
+    for path in (run.folder / "metrics.csv", run.folder / "run.json", run.folder / ".owner.json"):
+        os.utime(path, (time.time() - 3600, time.time() - 3600))
+    assert run.status().state == "interrupted"
+    assert run.status().detail == "nothing heard from elsewhere for 60 minutes"
+
+
+def test_answers_of_two_runs(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name / "run", steps=2000, lr=lr) for name, lr in (("a", 0.001), ("b", 0.002))]
+    answers = RunAnswers(folders)
+    assert [run["name"] for run in answers.answer("runs", {})["runs"]] == ["a/run", "b/run"]
+    curves = answers.answer("curves", {"buckets": 50})
+    loss = [curve for curve in curves["curves"] if curve["metric"] == "train/loss"]
+    assert [max(curve["high"]) for curve in loss] == [50, 50]  # one step's spike
+    assert all(len(curve["x"]) <= 52 for curve in curves["curves"])
+    part = answers.answer("curves", {"x": "seconds", "start": 77.0, "end": 78.0, "buckets": 50})
+    assert [one["x"][1] for one in part["curves"] if one["metric"] == "lr"] == pytest.approx([77, 77])
+    rows = {row["key"]: row for row in answers.answer("settings", {})["rows"]}
+    assert rows["training.optimizer.lr"] == {
+        "key": "training.optimizer.lr", "values": ["0.001", "0.002"], "differs": True,
+    }  # fmt: skip
+    assert not rows["training.max_steps"]["differs"]
+    assert answers.answer("sample", {"run": 1, "step": 2000})["text"] == f"after 2000: {HOSTILE}"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "told"),
+    [
+        ("curve", {}, "there is no question 'curve'"),
+        ("runs", [], "a question is a JSON object"),
+        ("curves", {"bucket": 3}, "did you mean 'buckets'?"),
+        ("curves", {"buckets": 10**9}, "buckets=1000000000 must be"),
+        ("curves", {"x": "../x"}, "x"),
+        ("sample", {"run": 0, "step": 3}, "cannot read"),
+        ("sample", {"run": 7, "step": 3}, "there is no run 7"),
+        ("sample", {"run": 0, "step": "../../x"}, "step"),
+    ],
+)
+def test_other_questions_are_refused(name: str, body: object, told: str, tmp_path: Path) -> None:
+    answers = RunAnswers([make_run(tmp_path / "run", steps=10)])
+    with pytest.raises(UserError, match=told.replace("?", r"\?")):
+        answers.answer(name, body)
+
+
+def test_a_damaged_run_is_told_and_the_others_are_shown(tmp_path: Path) -> None:
+    good, bad = make_run(tmp_path / "good", steps=50), make_run(tmp_path / "bad", steps=50)
+    (bad / "run.json").write_text("{}")
+    shown = RunAnswers([good, bad]).answer("runs", {})["runs"]
+    assert [run["state"] for run in shown] == ["running", "unreadable"]
+    assert shown[0]["error"] is None
+    assert "run.json" in shown[1]["error"]
+
+
+def test_which_folders_can_be_watched(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=5)
+    (run / "best").mkdir()
+    assert find_run_folder(run / "best") == run
+    check_runs([run])
+    for folders, told in (
+        ([run, tmp_path / "." / "run"], "is given twice"),
+        ([tmp_path], "holds no run"),
+        ([tmp_path / "none"], "no such folder:"),
+        ([run] * 17, "a page shows 1 to 16"),
+    ):
+        with pytest.raises(UserError, match=told):
+            check_runs(folders)

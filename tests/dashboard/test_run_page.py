@@ -1,0 +1,124 @@
+"""The page of runs: served on this machine alone, drawn by a browser, beside a training and after."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import HOSTILE, make_run, write_metrics
+from starlette.testclient import TestClient
+
+from tercet.dashboard.answers import RunAnswers
+from tercet.dashboard.server import application, dashboard_files
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    with TestClient(
+        application(RunAnswers([make_run(tmp_path / "run", steps=20)])), base_url="http://127.0.0.1:1"
+    ) as one:
+        yield one
+
+
+def test_the_page_and_its_files_are_served_and_nothing_else(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert {client.get(f"/{name}").status_code for name in dashboard_files()} == {200}
+    assert client.get("/run.json").status_code == client.get("/..%2fserver.py").status_code == 404
+    assert client.post("/api/runs", json={}).json()["runs"][0]["step"] == 20
+    assert client.post("/api/runs", json={}, headers={"host": "elsewhere.example"}).status_code == 403
+    assert client.post("/api/runs", json={}, headers={"origin": "http://elsewhere.example"}).status_code == 403
+    assert client.post("/api/runs", content="{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert client.post("/api/nothing", json={}).status_code == 400
+
+
+def test_the_source_writes_no_markup_and_asks_no_one_else() -> None:
+    for name, text in dashboard_files().items():
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "localStorage",
+            "https://",
+        ):
+            assert word not in text, name
+
+
+@slow
+def test_the_page_beside_a_training_ends_with_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=20)
+    command = [sys.executable, "-m", "tercet.dashboard.beside", str(run)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("tercet: watch it at http://127.0.0.1:")
+        process.stdin.close()  # as when whoever started it is killed
+        assert process.wait(20) == 0
+
+
+@slow
+def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    from browser import served_application, tab
+    from test_page_for_everyone import NAMELESS, PALE
+
+    runs = [
+        make_run(tmp_path / "<b>one", steps=20_000, total=20_100),
+        make_run(tmp_path / "two", steps=500, lr=0.002, finished=True),
+    ]
+    with served_application(application(RunAnswers(runs))) as address:
+        for scheme, size in (("light", {"width": 1280, "height": 900}), ("dark", {"width": 360, "height": 740})):
+            with tab(browser, size, color_scheme=scheme, reduced_motion="reduce") as one:
+                page = one.page
+                page.goto(address)
+                page.locator(".sample pre").nth(1).wait_for()
+                assert page.locator(".card h2").all_text_contents() == ["<b>one", "two"]
+                assert page.locator(".state").all_text_contents() == ["running", "finished"]
+                assert page.locator(".sample pre").first.text_content() == f"after 20000: {HOSTILE}"
+                assert page.locator("tbody th").first.text_content() == "training.max_steps"
+                assert min(one.colours(".chart canvas")) > 3
+                assert page.evaluate(PALE) == []
+                assert page.evaluate(NAMELESS) == []
+                one.assert_accessible()
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+                one.assert_well()
+                if scheme == "dark":
+                    continue
+                field = one.key("chart:Loss")
+                field.focus()
+                page.keyboard.press("Home")
+                assert "one training: 2.157 (2.042 to 3)" in field.locator("output").text_content()
+                page.keyboard.press("+")
+                page.locator("[data-key=all]:enabled").wait_for()
+                page.keyboard.press("0")
+                page.locator("[data-key=all]:disabled").wait_for()
+                for key in ("x:tokens", "x:seconds", "log-x", "log-y"):
+                    one.key(key).click()
+                one.key("shown:1").click()
+                one.key("chart:Loss").focus()
+                page.keyboard.press("End")
+                assert "two" not in field.locator("output").text_content()
+                write_metrics(runs[0] / "metrics.csv", range(20_001, 20_051))
+                page.get_by_text("20,050 of 20,100").wait_for()
+                one.assert_well()
+
+
+@slow
+def test_two_runs_of_100_000_steps_are_there_at_once(tmp_path: Path) -> None:
+    """Processor time, which a busy machine does not stretch; measured in docs/measurements/explorer.md."""
+    answers = RunAnswers([make_run(tmp_path / name, steps=100_000) for name in ("one", "two")])
+    started = time.process_time()
+    answers.answer("runs", {})
+    curves = answers.answer("curves", {"buckets": 900})["curves"]
+    assert time.process_time() - started < 1.5  # 0.8 s on two cores of an EPYC
+    assert max(max(curve["high"]) for curve in curves if curve["metric"] == "train/loss") == 50
+    started = time.process_time()
+    answers.answer("curves", {"buckets": 900, "start": 1000.0, "end": 30_000.0})
+    assert time.process_time() - started < 0.2

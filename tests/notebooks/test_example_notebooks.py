@@ -1,0 +1,47 @@
+"""The notebooks among the examples are those of their sources, and run from the first cell to the last."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "notebooks"
+sys.path.insert(0, str(EXAMPLES))
+
+from build import chapters, notebooks, sources, to_json, to_notebook  # noqa: E402
+
+
+def test_each_notebook_is_that_of_its_source() -> None:
+    written = {path: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.ipynb")}
+    assert len(written) == len(sources()) + len(chapters())
+    assert written == notebooks(), "write them anew: python examples/notebooks/build.py"
+
+
+def test_a_chapters_notebook_has_its_blocks_outputs_and_folded_answers() -> None:
+    nbformat = pytest.importorskip("nbformat")
+    for path in chapters():
+        page = path.read_text(encoding="utf-8")
+        name = f"learn_{path.stem.replace('-', '_')}.ipynb"
+        notebook = nbformat.reads(notebooks()[EXAMPLES / name], as_version=4)
+        nbformat.validate(notebook)
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert len(cells) == page.count("```python\n")
+        assert sum(len(cell.outputs) for cell in cells) == page.count("```output\n")
+        folded = [cell for cell in cells if "jupyter" in cell.metadata]
+        assert len(folded) >= page.count("<details") >= 3
+        assert not any("<details" in cell.source or "```python" in cell.source for cell in notebook.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
+def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("sklearn")
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    notebook = nbformat.reads(to_json(to_notebook(source.read_text(encoding="utf-8"))), as_version=4)
+    nbformat.validate(notebook)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=250, kernel_name="python3", resources=resources).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("text/html" in output.get("data", {}) for output in shown)

@@ -1,0 +1,91 @@
+"""In a notebook training is watched as a picture that changes; elsewhere as lines, and IPython is not asked for."""
+
+import sys
+from html import escape
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tercet
+from tercet.training.notebook_display import in_notebook
+
+
+class Shown:
+    """What a display showed, one after the other."""
+
+    def __init__(self) -> None:
+        self.pages = list[str]()
+
+    def display(self, page: Any, *, display_id: bool) -> "Shown":
+        assert display_id
+        self.update(page)
+        return self
+
+    def update(self, page: Any) -> None:
+        self.pages.append(page.data)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """IPython with a kernel, as small as can be."""
+    shown, package, display = Shown(), ModuleType("IPython"), ModuleType("IPython.display")
+    vars(package).update(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display, version_info=(9, 0))
+    vars(display).update(HTML=lambda data: SimpleNamespace(data=data), display=shown.display)
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return shown
+
+
+def test_a_notebook_shows_how_far_it_is_the_losses_and_the_last_sample(
+    shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tercet.train("demo", data=tiny_text, out=tmp_path / "run", set=tiny_settings)
+    first, last = shown.pages[0], shown.pages[-1]
+    assert "step 0/6" in first
+    assert "<svg" not in first
+    assert "step 6/6" in last
+    assert "tokens/s" in last
+    assert 'value="100.0"' in last
+    assert "<polyline" in last
+    sample = (tmp_path / "run/samples/step-000006.txt").read_text()
+    assert f">{escape(sample)}</pre>" in last
+    assert "step 6/6" not in capsys.readouterr().err  # said once
+
+
+def test_a_quiet_run_shows_nothing(
+    shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path
+) -> None:
+    tercet.train("demo", data=tiny_text, out=tmp_path / "run", set=tiny_settings, quiet=True)
+    assert shown.pages == []
+
+
+def test_a_run_outside_of_a_kernel_is_watched_in_lines(
+    monkeypatch: pytest.MonkeyPatch, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert not in_notebook()
+    package = ModuleType("IPython")
+    vars(package).update(get_ipython=SimpleNamespace, version_info=(9, 0))  # IPython on a terminal has no kernel
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    assert not in_notebook()
+    monkeypatch.delitem(sys.modules, "IPython")
+    tercet.train("demo", data=tiny_text, out=tmp_path / "run", set=tiny_settings)
+    assert "step 6/6  loss " in capsys.readouterr().err
+    assert "IPython" not in sys.modules
+
+
+@pytest.mark.slow
+def test_a_real_kernel_shows_a_run(tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    training = f"tercet.train('demo', data={str(tiny_text)!r}, out={str(tmp_path / 'run')!r}, set={tiny_settings!r})"
+    cells = [nbformat.v4.new_code_cell(f"import tercet\nrun = {training}\nrun")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    pages = [output.data["text/html"] for output in notebook.cells[0].outputs if "text/html" in output.get("data", {})]
+    assert len(pages) == 2  # the display, as it was last, and the run
+    assert "step 6/6" in pages[0]
+    assert "best validation loss" in pages[1]
+    assert all("<polyline" in page for page in pages)

@@ -1,0 +1,60 @@
+"""A run's losses on a terminal: where they stand, for whom they are, and when they are left out."""
+
+import io
+import math
+
+import pytest
+
+from tercet.checkpoint.metrics import COLUMNS, Columns
+from tercet.plots.text_curve import PLAIN, VALIDATION, terminal_curve, text_curve
+
+
+def columns(train: list[float], val: list[tuple[int, float]] | None = None) -> Columns:
+    noted: Columns = {name: [] for name in COLUMNS[1:]}
+    return noted | {"train/loss": [*enumerate(train, 1)], "val/loss": val or []}
+
+
+def test_the_curve_falls_from_the_first_line_to_the_last() -> None:
+    text = text_curve(columns([4 * 0.99**n for n in range(200)], [(200, 0.6)]), width=60)
+    lines = text.splitlines()
+    assert len(lines) == 7 + 2
+    assert all(len(line) <= 60 for line in lines)
+    assert 3 < float(lines[0].split()[0]) < 4
+    dotted = [[i for i, letter in enumerate(line) if "\u2801" <= letter <= "\u28ff"] for line in lines[:7]]
+    assert all(dotted)
+    assert [min(row) for row in dotted] == sorted(min(row) for row in dotted)
+    assert lines[-1].strip() == "loss: training 0.5413, validation 0.6"
+    assert "\033" not in text
+
+
+def test_colour_tells_the_two_apart() -> None:
+    text = text_curve(columns([3, 2, 1.5], [(2, 2.2), (3, 1.7)]), width=50, color=True)
+    assert f"{VALIDATION}validation 1.7{PLAIN}" in text
+
+
+@pytest.mark.parametrize("train", [[], [2.0], [math.nan, math.inf], [0.0, -1.0]])
+def test_without_losses_there_is_nothing(train: list[float]) -> None:
+    assert text_curve(columns(train), width=80) == ""
+    assert text_curve(columns([3, 2, 1]), width=20) == ""
+    assert text_curve(columns([2, 2, 2]), width=40) != ""
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_it_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = columns([3, 2, 1])
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert terminal_curve(noted) == ""
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert PLAIN in terminal_curve(noted)
+    monkeypatch.setenv("NO_COLOR", "")
+    assert PLAIN not in terminal_curve(noted) != ""
+    monkeypatch.setenv("TERM", "dumb")
+    assert terminal_curve(noted) == ""

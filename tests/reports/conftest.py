@@ -1,0 +1,40 @@
+"""Reports are made of the tiny runs of the trainings' tests and of made ones, and seen in the explorer's browser."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("training", "dashboard", "explorer")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from browser import chromium  # skips where playwright is not installed
+
+    with chromium() as one:
+        yield one
+
+
+class TinyRuns:
+    """A finished run of each kind of task, 12 steps each, trained when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Path:
+        from tiny_runs import TINY, tiny_numbers_recipe, tiny_sets_recipe
+
+        from tercet.training import train
+
+        recipes = {**TINY, "numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
+        if not (out := self.folder / "runs" / name).exists():
+            train(recipes[name](self.folder), out, quiet=True)
+        return out
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
+    return TinyRuns(tmp_path_factory.mktemp("report"))

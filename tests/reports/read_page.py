@@ -1,0 +1,99 @@
+"""A report read as a browser reads it, with all that is wrong with its marks."""
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+VOID = {"meta", "img", "br"}
+LINKS = ("src", "href", "action", "data", "poster", "xlink:href", "srcset", "formaction", "background")
+
+
+class Page(HTMLParser):
+    """Attributes:
+    tags: each tag with its attributes, in order.
+    words: by the id of a section what stands in it; "" for what stands in none.
+    tables: of each table its rows of cells.
+    """
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.open, self.tags = list[tuple[str, dict[str, str]]](), list[tuple[str, dict[str, str]]]()
+        self.words = dict[str, str]()
+        self.rows = list[list[str]]()
+        self.feed(html)
+        self.close()
+        assert self.open == [], f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, known))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("th", "td"):
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append((tag, known))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop()[0] == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        section = next((known.get("id", "") for tag, known in self.open if tag == "section"), "")
+        self.words[section] = self.words.get(section, "") + data
+        if any(tag in ("th", "td") for tag, _ in self.open):
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return "".join(self.words.values())
+
+    def cell(self, name: str) -> str:
+        """What stands beside a row's heading."""
+        return next(row[1] for row in self.rows if row[0] == name)
+
+
+def read_page(path: Path) -> Page:
+    page = Page(path.read_text(encoding="utf-8"))
+    assert faults(page) == []
+    return page
+
+
+def faults(page: Page) -> list[str]:
+    """What no report may have: addresses, scripts, styles at elements, headings out of order or of nothing."""
+    found = list[str]()
+    ids = [known["id"] for _, known in page.tags if "id" in known]
+    for tag, known in page.tags:
+        for name in LINKS:
+            value = known.get(name)
+            if value is not None and not value.startswith("data:image/png;base64,") and value[1:] not in ids:
+                found.append(f"{tag} {name}={value[:80]}")
+        found += [f"{tag} {name}" for name in known if name.startswith("on") or name == "style"]
+        if tag in ("script", "iframe", "object", "embed", "link", "base", "form"):
+            found.append(f"<{tag}>")
+        if tag == "img" and not known.get("alt"):
+            found.append("an image without words")
+        if tag == "svg" and "aria-label" not in known and known.get("aria-hidden") != "true":
+            found.append("a picture without words")
+        if tag == "th" and known.get("scope") not in ("row", "col"):
+            found.append("a heading of no cells")
+    if len(ids) != len(set(ids)):
+        found.append("an id twice")
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    if levels[0] != 1 or levels.count(1) != 1 or any(b - a > 1 for a, b in pairwise(levels)):
+        found.append(f"headings {levels}")
+    names = [tag for tag, _ in page.tags]
+    found += [
+        f"{names.count(one)} {one}" for one in ("main", "header", "nav", "footer", "title") if names.count(one) != 1
+    ]
+    style = re.search(r"<style>(.*?)</style>", page.html, re.DOTALL)
+    if style is None or re.search(r"url\(|@import|https?:", style[1]):
+        found.append("a style that asks for something")
+    if dict(page.tags)["html"].get("lang") != "en":
+        found.append("no language")
+    return found

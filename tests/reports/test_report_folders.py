@@ -1,0 +1,214 @@
+"""Folders that are not a finished run: one that trains, one that stopped, a model alone, damaged and hostile ones."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from made_runs import HOSTILE, make_run, write_metrics
+from read_page import Page, faults, read_page
+
+import tercet
+from tercet.checkpoint.run_record import Change, read_record
+from tercet.config import UserError
+from tercet.reports.markup import element, paragraph, scrolling_table
+from tercet.reports.run_sections import MOST_SAMPLES, SAMPLE_CHARACTERS
+from tercet.reports.subject import open_subject
+from tercet.reports.write import report_page
+
+
+def test_a_run_that_trains_is_said_to_be_one(tmp_path: Path) -> None:
+    page = read_page(tercet.report(make_run(tmp_path / "run", steps=200, total=1000)))
+    assert "Still running: at step 200 of 1,000 when this was written" in page.text
+    assert "A run that has saved no model yet" in page.words[""]
+    assert "No model is saved yet" in page.words["model"]
+    assert "No versions are recorded" in page.words["versions"]
+    assert page.cell("Steps") == "200 of 1,000"
+    assert page.cell("Machine") == "not known: no whole checkpoint is left"
+
+
+def test_a_run_that_stopped_is_said_to_be_one(tmp_path: Path) -> None:
+    page = read_page(tercet.report(make_run(tmp_path / "run", steps=200, total=1000, pid=None)))
+    assert "Interrupted at step 200 of 1,000. tercet train goes on from there." in page.text
+    record = read_record(tmp_path / "run")
+    assert record is not None
+    for saved, told in ((150, "step 200 of 1,000; saved as of step 150."), (203, "step 203 of 1,000.")):
+        replace(record, saved=saved).write(tmp_path / "run")
+        assert f"Interrupted at {told}" in read_page(tercet.report(tmp_path / "run")).text
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=2)
+    (run / "metrics.csv").unlink()
+    page = read_page(tercet.report(run))
+    assert "No step is logged yet." in page.words["curves"]
+    assert "No time is logged yet." in page.words["cost"]
+    assert "No validation is recorded." in page.words["scores"]
+
+
+def test_resumptions_and_changes_are_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=100)
+    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
+    for step in (1, 41, 81):  # of which a session's first line has no speed
+        lines[step] = lines[step].replace("51234.5", "")
+    (run / "metrics.csv").write_text("".join(lines))
+    record = read_record(run)
+    assert record is not None
+    replace(record, changes=(Change(step=40, key="training.max_steps", old=50, new=100, steps=100),)).write(run)
+    page = read_page(tercet.report(run))
+    assert page.cell("Sessions") == "3: resumed 2 times, first logged again at step 41, 81"
+    assert ["training.max_steps", "40", "50", "100"] in page.rows
+
+
+def test_many_and_long_samples_are_bounded(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=100)
+    for step in range(1, 101):
+        (run / "samples" / f"step-{step:06d}.txt").write_text(f"<{step}>" + "a" * 10 * SAMPLE_CHARACTERS)
+    page = read_page(tercet.report(run))
+    assert page.words["samples"].count("After step") == MOST_SAMPLES
+    assert "After step 100" in page.words["samples"]
+    assert "After step 1\n" in page.words["samples"] or "After step 1<" in page.words["samples"]
+    assert f"{100 - MOST_SAMPLES} others" in page.words["samples"]
+    assert len(page.html) < 2 * MOST_SAMPLES * SAMPLE_CHARACTERS
+
+
+def test_a_model_without_a_run_says_what_is_missing(runs: Mapping[str, Path], tmp_path: Path) -> None:
+    model = shutil.copytree(runs["text"] / "best", tmp_path / "model")
+    page = read_page(tercet.report(model))
+    assert (model / "report.html").is_file()
+    assert "A model without a run beside it" in page.text
+    for section in ("curves", "samples", "cost"):
+        assert "The model has no run beside it" in page.words[section]
+    assert page.cell("Steps") == "12"
+    for name in ("README.md", "card.json"):
+        (model / name).unlink()
+    (model / "manifest.json").unlink()
+    page = read_page(tercet.report(model))
+    assert "Nothing says what it was trained on" in page.words["data"]
+    assert "No recipe is recorded" in page.words["recipe"]
+    assert "No validation is recorded." in page.words["scores"]
+
+
+def test_the_model_that_is_named_is_the_one_that_is_told_of(runs: Mapping[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(runs["pairs"], tmp_path / "run")
+    page = read_page(tercet.report(run / "last"))
+    assert (run / "report.html").is_file()
+    assert page.cell("Checkpoint") == "last, at step 12"
+    assert "BLEU" in read_page(tercet.report(run)).cell("Checkpoint")
+
+
+def test_damage_is_told_and_the_rest_is_shown(runs: Mapping[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(runs["text"], tmp_path / "run")
+    weights = run / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with (run / "metrics.csv").open("a") as file:
+        file.write("13,half a li")
+    page = read_page(tercet.report(run))
+    assert "model.safetensors" in page.words[""]
+    assert "metrics.csv" in page.words[""]
+    assert str(tmp_path) not in page.html
+    assert "lowest" in page.words["curves"]
+    (run / "run.json").write_text("{}")
+    assert "How far the run is cannot be read." in read_page(tercet.report(run)).text
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"), [("nosuch", "no such folder: nosuch"), (".", r"no model in \.: it has no config.json")]
+)
+def test_what_holds_no_run_is_refused_in_a_line(
+    folder: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message) as refused:
+        tercet.report(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_where_no_page_can_be_written_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--out .* is a folder; give the name of a file"):
+        tercet.report("nosuch", tmp_path)
+    with pytest.raises(UserError, match=r"there is no folder .*nosuch; make it first"):
+        tercet.report("nosuch", tmp_path / "nosuch" / "page.html")
+
+
+def test_a_hostile_run_stays_text(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "<script>alert(1)</script>&\"'".replace("/", "∕"), steps=20)
+    recipe = f"task: {{kind: language}}\ndata: {{source: {json.dumps(HOSTILE)}}}\npretrained: '</style><script>'\n"
+    (run / "recipe.yaml").write_text(recipe)
+    page = read_page(tercet.report(run))
+    assert HOSTILE in page.words["samples"]
+    assert "<script>" in page.words[""]
+    assert not any(tag in ("script", "b") for tag, _ in page.tags)
+
+
+TEXTS = st.text(max_size=40) | st.sampled_from(
+    [HOSTILE, "</pre><img src=x onerror=alert(1)>", "`</code>`", "\x00\ud800"]
+)
+
+
+@given(text=TEXTS, name=TEXTS)
+@example(text="<!--", name="]]>")
+@example(text="`", name='" onfocus="alert(1)')
+@settings(max_examples=60)
+def test_no_text_becomes_markup(text: str, name: str) -> None:
+    html = element(
+        "div", text, paragraph(text), scrolling_table([(name, text)], label=name, header=("", text)), title=name
+    )
+    page = Page(str(html))
+    known = {"div", "p", "code", "table", "thead", "tbody", "tr", "th", "td", "caption"}
+    assert {tag for tag, _ in page.tags} <= known
+    attributes = {"title", "class", "role", "aria-label", "tabindex", "scope"}
+    assert {attribute for _, of_tag in page.tags for attribute in of_tag} <= attributes
+    html.encode()
+    shown = text.replace("\r\n", "\n")
+    if shown.isprintable():
+        assert page.rows[-1] == [name, shown] or not name.isprintable()
+
+
+@given(sample=TEXTS, label=TEXTS.filter(bool))
+@settings(max_examples=8)
+def test_no_sample_or_setting_breaks_the_page(
+    sample: str, label: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    make_run(run, steps=4)
+    (run / "samples" / "step-000004.txt").write_bytes(sample.encode(errors="surrogatepass"))
+    (run / "recipe.yaml").write_text(json.dumps({"task": {"kind": label}, "data": {"source": label, label: label}}))
+    assert faults(Page(report_page(open_subject(run)))) == []
+
+
+def test_figures_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=4)
+    with (run / "metrics.csv").open("a") as file:
+        file.write("5,0.005,nan" + "," * 14 + "\r\n6,0.006,inf" + "," * 14 + "\r\n")
+    page = read_page(tercet.report(run))
+    assert "nan" not in page.words["curves"]
+    assert "inf" not in page.words["curves"]
+
+
+def test_spikes_of_one_step_are_drawn(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=5)
+    (run / "metrics.csv").unlink()
+    write_metrics(run / "metrics.csv", range(1, 5001))
+    svg = next(known for tag, known in read_page(tercet.report(run)).tags if tag == "svg" and "aria-label" in known)
+    assert svg["aria-label"].startswith("Loss against steps")
+    points = next(known["points"] for tag, known in read_page(run / "report.html").tags if tag == "polyline")
+    heights = [float(point.partition(",")[2]) for point in points.split()]
+    assert len(heights) <= 400
+    assert min(heights) == pytest.approx(10.0)  # the top: step 777's
+
+
+def test_a_report_can_be_made_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A GGUF file has no folder of its own: the page goes beside it, under its name."""
+    from tercet.reports import write
+
+    (file := tmp_path / "tiny.gguf").touch()
+    monkeypatch.setattr(write, "report_page", lambda subject, evaluate: "page")
+    subject = SimpleNamespace(folder=file)
+    assert write.write_report(subject, None, evaluate=False) == tmp_path / "tiny.html"  # type: ignore[arg-type]

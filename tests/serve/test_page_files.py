@@ -1,0 +1,70 @@
+"""The server's pages as files: what is served, to whom, under which policy; and that they hold nothing of elsewhere."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from http_served import client
+
+from tercet.serve.http.guard import AccessRules
+from tercet.serve.http.page_files import DOCUMENTS, page_files, page_paths
+from tercet.web.access import AllowedNames
+from tercet.web.page_files import policy
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "explorer"))
+
+from page_source import faults_of_source
+
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+
+def test_the_pages_are_for_whoever_may_reach_the_server_and_say_nothing_of_the_models() -> None:
+    with client("bert", rules=AccessRules(key="k")) as asking:
+        for path in page_paths():
+            answer = asking.get(path)
+            assert answer.status_code == 200, path
+            name = DOCUMENTS.get(path, path.removeprefix("/page/"))
+            assert answer.text == page_files()[name]
+            assert answer.headers["content-type"].startswith(KINDS[name.rpartition(".")[2]])
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert asking.get(path, headers={"Host": "evil.example"}).status_code == 403
+        for path in ("/page/nothing.js", "/page/..%2fapp.py", "/v1/models", "/openapi.json", "/docs/"):
+            assert asking.get(path).status_code == 401, path
+        with_key = {"Authorization": "Bearer k"}
+        error = asking.get("/page/nothing.js", headers=with_key)
+        assert (error.status_code, error.json()["error"]["message"][:28]) == (404, "there is no 'nothing.js' her")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_a_browser_runs_only_the_pages_own_files(path: str) -> None:
+    with client("bert") as asking:
+        answer = asking.get(path)
+    text = answer.text
+    assert answer.headers["content-security-policy"] == policy(text)
+    assert "default-src 'self';" in policy(text)
+    assert "unsafe" not in policy(text)
+    assert re.findall(r"<script(?! type=\"(?:importmap|module)\")|<style|\son\w+=|\sstyle=", text) == []
+    wanted = set(re.findall(r'(?:href|src)="page/([^"]+)"', text))
+    for _ in page_files():  # what they import, and what that imports
+        sources = [page_files()[name] for name in wanted]
+        wanted |= {name for source in sources for name in re.findall(r'from "tercet/([^"]+)"', source)}
+    assert wanted <= set(page_files())
+    assert {name for name in page_files() if name.endswith(".js")} >= {name for name in wanted if name.endswith(".js")}
+
+
+def test_the_files_name_no_place_elsewhere_and_keep_nothing() -> None:
+    assert faults_of_source(page_files()) == []
+    assert [name for name, text in page_files().items() if "Storage" in text or "cookie" in text] == []
+    assert faults_of_source({"x.js": 'fetch("https://cdn.example/x.js")'}) == ["x.js: https://cdn.example/x.js"]
+
+
+def test_a_models_folder_is_for_this_machine_alone() -> None:
+    everyone = AccessRules(names=AllowedNames(local=False))
+    for rules, folder in (
+        (AccessRules(), "bert"),
+        (everyone, None),
+        (AccessRules(names=AllowedNames(hosts=("a",))), None),
+    ):
+        with client("bert", rules=rules) as asking:
+            assert asking.get("/v1/models/bert").json()["folder"] == folder

@@ -1,0 +1,146 @@
+"""Every command of the README and the documents is one that the program understands: its verb, flags, recipes and keys.
+
+Those that need no model and take no time are run. All commands of data.md, large-corpora.md and stories.md are run by
+tests of their own.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.cli.main import VERBS, main, make_parser, read_arguments
+from tercet.models import PRESETS
+from tercet.settings_yaml import merge_assignments
+from tercet.training import recipe_names
+from tercet.training.recipe_files import recipes_from_scratch
+from tercet.training.recipe_keys import recipe_keys
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+SHELLS = ("", "sh", "bash", "console")
+QUICK = ("recipes", "completion")
+DEAR = {"draw": pytest.mark.slow, "plan": pytest.mark.exhaustive}
+KEYS = recipe_keys()
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of each command of Tercet's; what is piped or redirected is none of them."""
+    found = list[list[str]]()
+    for language, block in BLOCK.findall(page.read_text()):
+        if language not in SHELLS:
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            if not re.search(r"(^|[|$] *)tercet ", line.strip()):
+                continue
+            lexer = shlex.shlex(line.strip().removeprefix("$ "), posix=True, punctuation_chars="|<>&;")
+            lexer.whitespace_split = True
+            words, skip = list[str](), False
+            for word in [*lexer, ";"]:
+                if word in ("|", ";", "&", "&&", "||"):
+                    found += [words[1:]] if words[:1] == ["tercet"] else []
+                    words, skip = [], False
+                elif word in ("<", ">", ">>"):
+                    skip = True
+                elif skip:
+                    skip = False
+                else:
+                    words.append(word)
+    return found
+
+
+ALL = [(page, words) for page in PAGES for words in commands(page)]
+every_command = pytest.mark.parametrize(
+    ("page", "words"), ALL, ids=[f"{page.name}: {shlex.join(words)}"[:100] for page, words in ALL]
+)
+
+
+def test_the_commands_are_found() -> None:
+    assert len(ALL) > 170
+    assert {words[0] for _, words in ALL} >= set(VERBS) - {"verify", "doctor", "demo", "completion"}
+    assert ["translate", "runs/numbers"] in [words for _, words in ALL]  # behind a pipe
+    assert ["translate", "runs/mine"] in [words for _, words in ALL]  # between < and >
+
+
+@every_command
+def test_it_is_understood(page: Path, words: list[str]) -> None:
+    args = read_arguments(*make_parser(), words)
+    known = {*recipe_names(), *(PRESETS if args.verb in ("draw", "inspect") else ())}
+    for name in named_recipes(args):
+        if not re.search(r"[/.]", name) and name not in known:
+            assert name in names_of_folders(page), f"{name} is no recipe, and no command of {page.name} makes it"
+    changes = merge_assignments({}, getattr(args, "set", None) or [])
+    for key, value in flat(changes):
+        assert key in KEYS, f"there is no key {key}"
+        if isinstance(value, str) and (choices := KEYS[key]) and value != "auto":
+            assert value in choices, f"{key} is none of {choices}"
+
+
+def named_recipes(args: Any) -> list[str]:
+    if args.verb in ("train", "plan", "doctor", "compare", "inspect", "draw"):
+        given = [getattr(args, name, None) for name in ("recipe", "names", "model")]
+        return [name for each in given if each for name in (each if isinstance(each, list) else [each])]
+    names = [getattr(args, "recipe", None) if args.verb == "data" else None]
+    names += [args.name] if args.verb == "recipes" else []
+    return [name for name in names if name]
+
+
+def names_of_folders(page: Path) -> set[str]:
+    """What commands of the page write to, or go on from."""
+    return {word.rstrip("/") for where, words in ALL for word in words if where == page}
+
+
+def flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nosuch", "train demo --nosuch", "train demo --set training.max_stepz=5", "train demoo", "recipes nosuch",
+     "train demo --set model.stack.position=rotory", "compare nosuch demo --seeds 1", "plan nosuch", "inspect nosuch",
+     "draw model nosuch", "doctor nosuch", "data look x.txt --recipe nosuch", "generate runs/mine --temperature -1"],
+)  # fmt: skip
+def test_a_mistake_would_be_noticed(line: str) -> None:
+    with pytest.raises(Exception, match=r"unknown|no key|is none of|no recipe|at least"):
+        test_it_is_understood(ROOT / "README.md", shlex.split(line))
+
+
+@every_command
+def test_a_recipe_takes_the_keys(
+    page: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Together, as values that fit each other; where the recipe begins from nothing."""
+    args = read_arguments(*make_parser(), words)
+    if args.verb != "train" or args.recipe not in recipes_from_scratch() or args.pretrained is not None:
+        return
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--print-config"]) == 0
+    assert "training:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=shlex.join(words)[:100], marks=DEAR.get(words[0], ()))
+        for _, words in ALL
+        if words[0] in (*QUICK, *DEAR) or words == ["data"]
+    ],
+)
+def test_what_needs_no_model_runs(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--measured" in words or "--here" in words or words[-1].startswith("runs/"):
+        pytest.skip("needs a run, or measures this machine")
+    monkeypatch.chdir(tmp_path)
+    code = main(words)
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert out

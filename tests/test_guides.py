@@ -1,0 +1,102 @@
+"""The guides of docs/learn: their Python runs, and prints what stands there; their commands run on small files."""
+
+import random
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.cli.main import VERBS, main
+from tercet.training import recipe_names
+
+LEARN = Path(__file__).parent.parent / "docs" / "learn"
+GUIDES = sorted(page for page in LEARN.glob("[a-z]*.md") if page.name != "index.md")
+BLOCK = re.compile(r"```(python|sh|yaml)\n(.*?)```(?:\n\n```output\n(.*?)```)?", re.DOTALL)
+FEW = ("training.max_steps=2", "training.validate_every=2", "training.save_every=2", "training.compile=never")
+TINY = (*FEW, "training.precision=fp32", "training.warmup_steps=0")
+CASES = [
+    pytest.param(page, trains, id=f"{page.stem}-{'trained' if trains else 'parsed'}", marks=marks)
+    for page in GUIDES
+    for trains, marks in {
+        "what-your-model-learnt": [(True, ())],  # its Python opens what its commands train
+        "from-laptop-to-cluster": [(False, ())],  # which wants other machines
+    }.get(page.stem, [(False, ()), (True, pytest.mark.exhaustive)])
+]
+ENDLESS = {"serve", "watch"}  # until Ctrl-C: parsed alone
+
+
+def blocks(page: Path) -> list[tuple[str, str, str | None, int]]:
+    """Of each block its language, its text, what it prints, and how many lines stand before it."""
+    text = page.read_text(encoding="utf-8")
+    return [(found[1], found[2], found[3], text.count("\n", 0, found.start(2))) for found in BLOCK.finditer(text)]
+
+
+def is_parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
+    with monkeypatch.context() as patch:
+        for module in VERBS.values():
+            patch.setattr(module, "run", lambda args: 0)
+        return main(arguments) == 0
+
+
+def pairs_of_a_grammar() -> None:
+    """`train`, `valid` and `test` in German and English, and `mono.en`, where the guide has captions of pictures."""
+    draw = random.Random(1)
+    who = {"Ein Mann": "A man", "Eine Frau": "A woman", "Ein Kind": "A child", "Ein Hund": "A dog"}
+    does = {"sieht": "sees", "kauft": "buys", "trägt": "carries", "sucht": "looks for"}
+    what = {"ein Buch": "a book", "einen Ball": "a ball", "das Brot": "the bread", "rote Blumen": "red flowers"}
+    for name, count in (("train", 120), ("valid", 12), ("test", 30), ("mono", 20)):
+        rows = [[draw.choice(list(part.items())) for part in (who, does, what)] for _ in range(count)]
+        for side, language in enumerate(("de", "en")):
+            lines = "".join(" ".join(word[side] for word in row) + ".\n" for row in rows)
+            Path(f"{name}.{language}").write_text(lines, encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "trains"), CASES)
+def test_a_guide_runs_from_its_first_block_to_its_last(
+    page: Path, trains: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TERCET_OFFLINE", "1")
+    text = page.read_text(encoding="utf-8")
+    assert 2 <= len(re.findall(r"^<details", text, re.MULTILINE)) <= 4
+    if page.stem.startswith("your-own"):
+        pairs_of_a_grammar()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for language, code, printed, before in blocks(page):
+        where = f"after line {before} of {page.name}"
+        if language == "yaml":
+            name = re.match(r"# (\S+\.yaml)", code)
+            assert name is not None, where
+            Path(name[1]).write_text(code, encoding="utf-8")
+        elif language == "python":
+            exec(compile("\n" * before + code, page.name, "exec"), names)
+            assert capsys.readouterr().out == (printed or ""), where
+        else:
+            for line in code.splitlines():
+                run_line(shlex.split(line, comments=True), trains, monkeypatch)
+                if trains and "> " in line:
+                    Path(line.split("> ")[1]).write_text(capsys.readouterr().out, encoding="utf-8")
+                capsys.readouterr()
+
+
+def run_line(words: list[str], trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command, and what it says alone where nothing is to be trained or the verb has no end."""
+    if trains and words[:1] == ["cat"]:
+        joined = "".join(Path(word).read_text(encoding="utf-8") for word in words[1 : words.index(">")])
+        return print(joined, end="")
+    if "tercet" not in words:
+        return None
+    arguments = words[words.index("tercet") + 1 :]
+    arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
+    if arguments[0] in ENDLESS or not trains:
+        assert is_parsed(arguments, monkeypatch), arguments
+        if arguments[0] == "train" and arguments[1] in recipe_names():
+            assert main([*arguments, "--print-config"]) == 0, arguments
+        return None
+    fewer = [word for setting in TINY for word in ("--set", setting)] if arguments[0] == "train" else []
+    assert main([*arguments, *fewer]) == 0, arguments
+    return None

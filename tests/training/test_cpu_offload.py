@@ -1,0 +1,67 @@
+"""Weights, gradients and optimizer in the host's memory: the same training, and less on the device."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from machines import start
+from tiny_runs import TINY, UNDROPPED, tiny_recipe
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError
+from tercet.training.planning.ranks import estimate_rank
+from tercet.training.planning.step_memory import measure_step
+from tercet.training.tasks.task import task_of
+
+
+def test_the_host_has_what_the_device_had(tmp_path: Path) -> None:
+    def rank(**settings: Any) -> Any:
+        recipe = task_of(tiny_recipe(tmp_path, devices=2, strategy="fsdp", **settings), progress=False).recipe
+        step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
+        return estimate_rank(recipe, step, checkpointing=False, room=None)
+
+    there, here = rank(), rank(cpu_offload=True)
+    assert there.host == 0
+    assert here.host == there.weights + there.gradients + there.optimizer > 0
+    assert here.weights == here.gradients == here.optimizer == 0
+    assert here.total == there.total - here.host
+    assert here.communication == there.communication > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "cpu_offload moves the pieces that fsdp makes; set strategy to fsdp"),
+        ({"strategy": "ddp", "devices": 2}, "cpu_offload moves the pieces"),
+        ({"strategy": "fsdp", "exact": True}, "exact: with cpu_offload the host takes a GPU's optimizer step"),
+    ],
+)
+def test_what_does_not_go_together(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny_recipe(tmp_path, cpu_offload=True, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
+def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Path) -> None:
+    """On a CPU all memory is the host's; what is tested is that FSDP's path with it works, and its checkpoints."""
+    model = {"stack": {"dropout": UNDROPPED}} if family == "text" else None
+    changes = None if model is None else {"model": model}
+
+    def run(out: str, **settings: Any) -> None:
+        process = start(
+            tmp_path, family, "fsdp on 2", tmp_path / out, changes=changes, exact=False, schedule="constant", **settings
+        )
+        _, error = process.communicate(timeout=150)
+        assert process.returncode == 0, error[-3000:]
+
+    run("kept")
+    run("moved", cpu_offload=True)
+    run("later", max_steps=8)
+    run("later", cpu_offload=True)
+    kept, moved, later = (load_model(tmp_path / out / "last").model.state_dict() for out in ("kept", "moved", "later"))
+    assert TINY[family](tmp_path).training.max_steps == 12
+    for name in kept:
+        torch.testing.assert_close(moved[name], kept[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(later[name], kept[name], atol=1e-6, rtol=1e-5)

@@ -1,0 +1,141 @@
+"""`auto`: a device's share in as few equal parts as its memory is counted to hold, settled when a run begins."""
+
+from dataclasses import fields, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny_runs import TINY, tiny_recipe, weights
+
+from tercet.checkpoint.run_record import read_record
+from tercet.config import UserError
+from tercet.diagnosis.recipe_use import diagnose_recipe
+from tercet.training import Recipe, train
+from tercet.training.planning.gpus import GPU, Cluster
+from tercet.training.planning.micro_batch import auto_micro_batch, device_share
+from tercet.training.planning.run_plan import plan_run
+from tercet.training.planning.step_memory import StepMemory, measure_step
+from tercet.training.planning.this_machine import free_memory, free_of_linux, machine_memory
+from tercet.training.tasks.task import task_of
+
+FREE = "tercet.training.find_micro_batch.free_memory"
+KEYS = {family: "micro_batch_tokens" if family == "pairs" else "micro_batch_size" for family in TINY}
+
+
+def memory_for(recipe: Recipe, micro: int) -> int:
+    """Bytes that a step of just so much takes, and the headroom."""
+    sized = task_of(recipe, progress=False).recipe
+    step = measure_step(sized, micro=micro, device="cpu", precision="fp32", checkpointing=False)
+    total = step.weights + step.gradients + step.optimizer + step.average + step.activations + step.workspace
+    return ceil(total / 0.9) + 10
+
+
+@pytest.mark.parametrize("family", list(TINY))
+def test_it_is_settled_once(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = TINY[family](tmp_path, max_steps=3, schedule="constant", **{KEYS[family]: "auto"})
+    half = device_share(recipe) // 2
+    free = memory_for(recipe, half)
+    monkeypatch.setattr(FREE, lambda *_: free)
+    out = train(recipe, tmp_path / "run")
+    assert f"2 micro-batches of {half} " in capsys.readouterr().err
+    monkeypatch.setattr(FREE, lambda *_: 1)
+    train(recipe, out, more=1, quiet=True)
+    record = read_record(out)
+    assert record is not None
+    assert (record.saved, record.micro_batches) == (4, ((0, half),))
+    if family != "pairs":  # whose buckets stay a device's share
+        told = TINY[family](tmp_path, max_steps=4, schedule="constant", **{KEYS[family]: half})
+        assert weights(out) == weights(train(told, tmp_path / "told", quiet=True))
+
+
+def test_where_one_row_is_too_much_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a count is no more than that."""
+    monkeypatch.setattr(FREE, lambda *_: 10)
+    recipe = tiny_recipe(tmp_path, max_steps=1, micro_batch_size="auto")
+    record = read_record(train(recipe, tmp_path / "run", quiet=True))
+    assert record is not None
+    assert record.micro_batch == 1
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.integers(1, 200), fit=st.integers(1, 300))
+def test_parts_are_equal_and_as_few_as_fit(share: int, fit: int, tmp_path: Path) -> None:
+    recipe = tiny_recipe(tmp_path, batch_size=share, micro_batch_size="auto")
+    counted = StepMemory(**{field.name: 0 for field in fields(StepMemory)})
+    micro = auto_micro_batch(recipe, lambda n, _: replace(counted, activations=n), checkpointing=False, room=fit)
+    assert micro <= fit
+    assert ceil(share / micro) == ceil(share / fit)
+    assert micro * ceil(share / micro) - share < ceil(share / micro)  # no row fewer in each would do
+
+
+def test_a_plan_finds_it_too(tmp_path: Path) -> None:
+    auto, told = (tiny_recipe(tmp_path, batch_size=64, micro_batch_size=size) for size in ("auto", 32))
+    free = memory_for(told, 40)
+    plan, expected = (plan_run("tiny", recipe, cluster=Cluster(GPU("small", free, None), 1)) for recipe in (auto, told))
+    assert plan == expected
+    assert (plan.micro_batch, plan.micro_batches) == (32, 2)
+    assert plan_run("tiny", auto).micro_batch == 64  # on nobody knows what
+
+
+def test_doctor_finds_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny_recipe(tmp_path, batch_size=64, micro_batch_size="auto")
+    free = memory_for(recipe, 40)
+    monkeypatch.setattr("tercet.diagnosis.recipe_use.device_memory", lambda: free)
+    use = diagnose_recipe("tiny", recipe)
+    assert (use.micro_batch, use.micro_batches, use.fits) == (32, 2, True)
+
+
+def test_what_is_free_is_the_least_that_the_system_says(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    assert list(free_of_linux(tmp_path)) == []
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       24 kB\nMemFree: 2 kB\nMemAvailable:   12 kB\n")
+    assert list(free_of_linux(tmp_path)) == [12 << 10]
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert list(free_of_linux(tmp_path)) == [12 << 10]
+    (group / "memory.max").write_text("5000\n")
+    assert list(free_of_linux(tmp_path)) == [12 << 10, 4000]
+    (group / "memory.current").write_text("6000\n")
+    assert list(free_of_linux(tmp_path)) == [12 << 10, 0]
+    one, two, total = free_memory("cpu", 1), free_memory("cpu", 2), machine_memory()
+    assert one is not None
+    assert two is not None
+    assert total is not None
+    assert 0.4 * one < two < 0.6 * one < total
+
+
+@pytest.mark.parametrize(
+    ("family", "other", "message"),
+    [
+        ("text", {"exact": True}, r"training.exact adds up micro-batches in one order: set task.micro_batch_size"),
+        ("pairs", {"exact": True}, r"training.exact adds up micro-batches in one order: set task.micro_batch_tokens"),
+        ("text", {"batch_ramp": 0.5}, r"training.batch_ramp begins with one micro-batch: set task.micro_batch_size"),
+        ("pairs", {"strategy": "fsdp", "ema": None, "best_by": "loss"}, r"equally many micro-batches"),
+    ],
+)
+def test_where_the_size_decides_it_must_be_said(
+    family: str, other: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        TINY[family](tmp_path, **other, **{KEYS[family]: "auto"})
+
+
+@pytest.mark.parametrize("value", ["all", "Auto", "", 0, -1, 1.5, True, [4]])
+def test_other_words_are_refused(value: Any, tmp_path: Path) -> None:
+    for family in ("text", "pairs"):
+        with pytest.raises(UserError, match=KEYS[family]):
+            TINY[family](tmp_path, **{KEYS[family]: value})
+
+
+def test_a_run_of_auto_stays_on_its_devices_where_buckets_are_a_share(tmp_path: Path) -> None:
+    of_run: dict[str, Any] = {"max_steps": 2, "micro_batch_tokens": "auto", "best_by": "loss"}
+    out = train(TINY["pairs"](tmp_path, **of_run), tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match=r"was begun on 1 devices and stays there: its buckets are a device's share"):
+        train(TINY["pairs"](tmp_path, devices=2, **{**of_run, "max_steps": 4}), out, quiet=True)

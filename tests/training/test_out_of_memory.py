@@ -1,0 +1,201 @@
+"""A step that does not fit is done again in halves: of the same batch, and as if it had been so from the beginning."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_memory import hold_rows
+from tiny_runs import TINY, UNDROPPED, figures, newest_checkpoint, weights
+
+from tercet.checkpoint import load_model
+from tercet.checkpoint.run_record import read_record
+from tercet.config import UserError
+from tercet.settings_yaml import write_yaml
+from tercet.storage import write_sealed_json
+from tercet.training import train
+from tercet.training.out_of_memory import OutOfMemory, is_out_of_memory
+
+PROGRAM = Path(__file__).with_name("train_one.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM)]
+
+
+@pytest.mark.parametrize("family", ["text", "masked", "labels", "chat"])
+def test_a_run_that_halves_at_its_first_step_is_one_of_small_micro_batches(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = train(TINY[family](tmp_path, max_steps=4), tmp_path / "expected", quiet=True)
+    held = hold_rows(lambda step: 6, monkeypatch.setattr)
+    out = train(TINY[family](tmp_path, max_steps=4, micro_batch_size=None), tmp_path / "run", quiet=True)
+    assert held == {step: [4, 4, 4, 4] for step in range(4)}
+    assert weights(out) == weights(expected)
+    record = read_record(out)
+    assert record is not None
+    assert record.micro_batches == ((0, 8), (0, 4))
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "step 1 is out of memory with 16 rows at once; from here on 8 rows",
+        "step 1 is out of memory with 8 rows at once; from here on 4 rows",
+    ]
+
+
+def test_a_bucket_of_pairs_goes_through_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    undropped = {side: {"dropout": UNDROPPED} for side in ("encoder", "decoder")}
+    settings: dict[str, Any] = {"micro_batch_tokens": None, "batch_tokens": 128, "best_by": "loss", "max_steps": 4}
+    recipe = TINY["pairs"](tmp_path, {"model": undropped}, **settings)
+    expected = train(recipe, tmp_path / "expected", quiet=True)
+    held = hold_rows(lambda step: 6 if step > 1 else 99, monkeypatch.setattr)
+    out = train(recipe, tmp_path / "run", quiet=True)
+    assert [len(held[step]) for step in range(4)] == [1, 1, 4, 4]
+    assert 6 >= max(held[2]) >= min(held[2]) >= max(held[2]) - 1
+    there, here = figures(expected), figures(out)
+    assert [y for _, y in here["train/loss"]] == pytest.approx([y for _, y in there["train/loss"]], rel=1e-4)
+    a, b = (load_model(run / "last").model.state_dict() for run in (expected, out))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=1e-4, rtol=1e-3)
+    assert weights(out) != weights(expected)  # or nothing was cut
+
+
+def test_it_goes_on_with_the_smaller_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = TINY["text"](tmp_path, micro_batch_size=8)
+    held = hold_rows(lambda step: 4 if step > 4 else 8, monkeypatch.setattr)
+    expected = train(recipe, tmp_path / "expected", quiet=True)
+    assert [held[step] for step in (4, 5, 11)] == [[8, 8], [4] * 4, [4] * 4]
+    out = train(TINY["text"](tmp_path, micro_batch_size=8, max_steps=8), tmp_path / "run", quiet=True)
+    capsys.readouterr()
+    monkeypatch.undo()  # now there is enough
+    train(recipe, out, quiet=True)
+    record = read_record(out)
+    assert record is not None
+    assert record.micro_batches == ((5, 4),)
+    assert weights(train(TINY["text"](tmp_path, micro_batch_size=8), tmp_path / "whole", quiet=True)) != weights(out)
+    said = capsys.readouterr().err
+    assert "arithmetic: micro_batch unset, now 4: the run ends as it would have but for rounding" in said
+    assert json.loads((out / "run.json").read_text())["micro_batches"] == [[5, 4]]
+    state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
+    assert [one.get("micro_batch") for one in state["arithmetic"]] == [None, "4"]
+    # A cosine of 12 steps was one of 8 at first, so the weights are others; the rows of each step are not.
+    assert figures(expected)["tokens"] == figures(out)["tokens"]
+
+
+def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_rows(lambda step: 2 if step > 4 else 8, monkeypatch.setattr)
+    message = (
+        r"^step 6 is out of memory with 4 rows at once, and to end exactly it must stay so many: "
+        r"set training.activation_checkpointing=true or .*, and the run goes on; or begin anew with a smaller model"
+    )
+    with pytest.raises(OutOfMemory, match=message):
+        train(TINY["text"](tmp_path, exact=True), tmp_path / "run", quiet=True)
+    with pytest.raises(OutOfMemory, match=message):
+        train(TINY["text"](tmp_path), tmp_path / "other", quiet=True, exact=True)
+    monkeypatch.undo()
+    out = train(TINY["text"](tmp_path, exact=True, activation_checkpointing=True), tmp_path / "run", quiet=True)
+    assert weights(out) == weights(train(TINY["text"](tmp_path, exact=True), tmp_path / "whole", quiet=True))
+
+
+def test_one_row_is_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_rows(lambda step: 0, monkeypatch.setattr)
+    with pytest.raises(OutOfMemory, match=r"out of memory with 1 row at once: set training.strategy=fsdp on several"):
+        train(TINY["text"](tmp_path, activation_checkpointing=True), tmp_path / "run", quiet=True)
+    with pytest.raises(OutOfMemory, match=r"out of memory with 8 tokens a side at once"):
+        train(TINY["pairs"](tmp_path), tmp_path / "pairs", quiet=True)
+
+
+def test_elsewhere_it_ends_the_run_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("tercet.training.adamw.FusedAdamW.step", no_memory)
+    with pytest.raises(OutOfMemory, match=r"^out of memory outside of a step's passes: set training.activation_check"):
+        train(TINY["text"](tmp_path), tmp_path / "run", quiet=True)
+
+
+def test_other_errors_are_none_of_it() -> None:
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(error.value)
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(3).view(2)
+    assert not is_out_of_memory(error.value)
+
+
+@pytest.mark.parametrize("plain", [3, [3], [[0, 0]], [[-1, 4]], [[0, 4, 5]], [["0", 4]], [[0, True]], {"0": 4}])
+def test_a_record_of_something_else_is_refused(tmp_path: Path, plain: Any) -> None:
+    settled = {"data": "a", "tokenizer": "b", "precision": "fp32", "matmul": "highest", "compile": "never"}
+    write_sealed_json(tmp_path / "run.json", {**settled, "micro_batches": plain, "files": {}})
+    with pytest.raises(UserError, match=r"run\.json is of another version"):
+        read_record(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "strategy", ["ddp", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("fsdp", "tp"))]
+)
+def test_several_ranks_end_and_go_on_with_half(tmp_path: Path, strategy: str) -> None:
+    settings = {"devices": 2, "strategy": strategy, "micro_batch_size": 8, "max_steps": 4}
+    recipe = TINY["text"](tmp_path, {"model": {"stack": {"dropout": UNDROPPED}}}, **settings)
+    (path := tmp_path / "two.yaml").write_text(write_yaml(recipe))
+
+    def run(out: str, *rows: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*TORCHRUN, str(path), str(tmp_path / out), *rows], env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, timeout=150, check=False,
+        )  # fmt: skip
+
+    ended = run("run", "4")
+    assert ended.returncode
+    assert "step 1 is out of memory with 8 rows at once; when it is started again, the run goes on with 4 rows" in (
+        ended.stderr
+    )
+    assert run("run", "4").returncode == 0
+    record = read_record(tmp_path / "run")
+    assert record is not None
+    assert (record.finished, record.micro_batches) == (True, ((0, 4),))
+    assert run("whole").returncode == 0
+    a, b = (load_model(tmp_path / name / "last").model.state_dict() for name in ("run", "whole"))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=1e-5, rtol=1e-4)
+
+
+REAL = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tiny_runs import tiny_recipe
+import tercet.training
+from tercet.training import fit, train
+begin = fit.fit
+def limited(*args, **kwargs):
+    used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData"))
+    free = resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_DATA, (1024 * used + (96 << 20), free))
+    try:
+        return begin(*args, **kwargs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (free, free))
+fit.fit = limited
+folder = Path(sys.argv[2])
+model = {"max_len": 64, "stack": {"d_model": 128, "n_layers": 2, "n_heads": 4}}
+recipe = tiny_recipe(folder, {"model": model}, batch_size=256, micro_batch_size=None, max_steps=2, save_every=2)
+train(recipe, folder / "run")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may have, as Linux does it")
+def test_a_process_that_may_have_little_memory_trains(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, str(Path(__file__).parent), str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "step 1 is out of memory with 256 rows at once; from here on 128 rows" in done.stderr
+    record = read_record(tmp_path / "run")
+    assert record is not None
+    assert record.finished
+    assert 1 <= (record.micro_batch or 0) <= 128

@@ -1,0 +1,136 @@
+"""Data in a recipe's place: which recipe is taken, what of it is changed, and what is no data."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tercet.cli.main import main
+from tercet.config import UserError, to_plain
+from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
+from tercet.training.recipe_files import recipe_names
+from tercet.training.recipe_of_data import is_data
+
+DNA = "".join(np.random.default_rng(1).choice(list("ACGT"), 3000))
+LABELS = "text,label\n" + "".join(f"it is {n},{'odd' if n % 2 else 'even'}\n" for n in range(99))
+FILES = {
+    "prose.txt": "It was a dark and stormy night.\n" * 50,
+    "dna.txt": DNA,
+    "genome.fa": f">one\n{DNA}\n",
+    "pairs.tsv": "ein Haus\ta house\n" * 50,
+    "labels.csv": LABELS,
+    "numbers.jsonl": '{"text": "so", "label": 1.5}\n' * 9,
+    "sets.jsonl": '{"text": "so", "label": ["a", "b"]}\n' * 9,
+    "chat.csv": "prompt,response\nwho,me\n",
+    "texts/one.txt": "It was a dark and stormy night.\n",
+    "empty/none.bak": "",
+    "run/metrics.csv": "step\n1\n",
+    "bert/config.json": "{}",
+    "bert/vocab.txt": "the\n",
+    "run/samples/step-1.txt": "It was",
+}
+
+
+@pytest.fixture(autouse=True)
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).parent.mkdir(exist_ok=True, parents=True)
+        Path(name).write_text(text)
+
+
+def recipe_of(name: str, **given: Any) -> dict[str, Any]:
+    return to_plain(recipe_with(name, given.pop("changes", {}), out=Path("out"), **given))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "keys"),
+    [
+        ("prose.txt", "language", {"tokenizer.kind": "bpe"}),
+        ("dna.txt", "language", {"tokenizer.kind": "characters"}),
+        ("genome.fa", "language", {"tokenizer.kind": "characters"}),
+        ("texts", "language", {"tokenizer.kind": "bpe"}),
+        ("pairs.tsv", "translation", {"tokenizer.vocab_size": 4000}),
+        ("labels.csv", "labels", {"problem_type": "single_label_classification"}),
+        ("sets.jsonl", "labels", {"problem_type": "multi_label_classification"}),
+        ("numbers.jsonl", "labels", {"problem_type": "regression"}),
+    ],
+)
+def test_the_recipe_suits_the_data(name: str, kind: str, keys: dict[str, Any]) -> None:
+    assert is_data(name)
+    assert find_run(name) is None
+    recipe = recipe_of(name)
+    assert recipe["task"]["kind"] == kind
+    assert recipe["task"].get("sample_prompt") is None
+    assert recipe["data"]["source"] == name
+    for key, wanted in keys.items():
+        found = recipe["data"]
+        for part in key.split("."):
+            found = found[part]
+        assert found == wanted, key
+
+
+def test_what_somebody_sets_stays() -> None:
+    changes = {"data": {"tokenizer": {"kind": "bpe", "vocab_size": 300}}, "task": {"sample_prompt": "It"}}
+    recipe = recipe_of("dna.txt", changes=changes)
+    assert recipe["data"]["tokenizer"]["vocab_size"] == 300
+    assert recipe["task"]["sample_prompt"] == "It"
+    assert recipe_of("chat.csv", changes={"data": {"text_field": "prompt"}})["task"]["kind"] == "language"
+
+
+def test_two_files_of_sentences() -> None:
+    recipe = recipe_of("prose.txt", target="dna.txt")
+    assert recipe["task"]["kind"] == "translation"
+    assert (recipe["data"]["source"], recipe["data"]["target"]) == ("prose.txt", "dna.txt")
+
+
+def test_conversations_need_a_model_to_go_on_from() -> None:
+    with pytest.raises(UserError, match="finetune-chat goes on from a model that exists: give --pretrained"):
+        recipe_of("chat.csv")
+
+
+def test_twice_is_once_too_often() -> None:
+    with pytest.raises(UserError, match=re.escape("prose.txt is data, and dna.txt is as well")):
+        recipe_of("prose.txt", data="dna.txt")
+
+
+@pytest.mark.parametrize("name", ["run", "bert", "empty", "nowhere.txt", "mine.yaml", "demo", "\0"])
+def test_what_is_no_data(name: str) -> None:
+    Path("demo").mkdir()
+    Path("demo", "a.txt").write_text("a")
+    assert not is_data(name)
+    if name in ("run", "bert", "empty"):
+        with pytest.raises(UserError, match=f"{name} holds no run"):
+            choose_folder(name, None)
+
+
+@settings(max_examples=200)
+@given(name=st.text(max_size=30))
+def test_any_name_is_data_or_not(name: str) -> None:
+    assert is_data(name) == (Path(name).is_file() if "\0" not in name and name else False) or Path(name).is_dir()
+
+
+def test_packaged_recipes_are_never_data() -> None:
+    for name in recipe_names():
+        Path(name).write_text("text")
+        assert not is_data(name)
+
+
+def test_the_run_is_named_by_the_file() -> None:
+    assert choose_folder("texts", None) == Path("runs/texts")
+    assert choose_folder("some/prose.txt", None) == Path("runs/prose")
+    Path("pairs.tsv.gz").write_bytes(b"")
+    assert choose_folder("pairs.tsv.gz", None) == Path("runs/pairs")
+
+
+def test_one_line_names_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "dna.txt", "--print-config"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "dna.txt is text: trained on as `tercet recipes demo` says\n"
+    assert "kind: characters" in said.out
+    assert main(["train", "dna.txt", "--print-config", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""

@@ -68,7 +68,7 @@ def test_the_commands_are_found() -> None:
 
 @every_command
 def test_it_is_understood(page: Path, words: list[str]) -> None:
-    args = read_arguments(*make_parser(), words)
+    args = read_arguments(*make_parser(words), words)
     known = {*recipe_names(), *(PRESETS if args.verb in ("draw", "inspect") else ())}
     for name in named_recipes(args):
         if not re.search(r"[/.]", name) and name not in known:
@@ -118,7 +118,7 @@ def test_a_recipe_takes_the_keys(
     page: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Together, as values that fit each other; where the recipe begins from nothing."""
-    args = read_arguments(*make_parser(), words)
+    args = read_arguments(*make_parser(words), words)
     if args.verb != "train" or args.recipe not in recipes_from_scratch() or args.pretrained is not None:
         return
     monkeypatch.chdir(tmp_path)

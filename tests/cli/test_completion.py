@@ -28,7 +28,6 @@ from tercet.training.recipe_keys import recipe_keys
 
 SHELLS = ("bash", "zsh", "fish")
 UNITS = ("words", "tokens", "spans")
-PARSER, PARSERS = make_parser()
 NORMS = ("layer", "layer_std", "rms")
 
 
@@ -48,7 +47,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(line: str) -> tuple[str, list[str]]:
-    kind, found = find_candidates(PARSER, split_line(f"tercet {line}"))
+    words = split_line(f"tercet {line}")
+    kind, found = find_candidates(make_parser(words)[0], words)
     return kind, [word for word, _ in found]
 
 
@@ -104,7 +104,8 @@ def test_all_recipes_keys_and_flags_are_offered(place: Path) -> None:
     leaves = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
     assert leaves <= {word.removesuffix("=") for word in found} <= {*keys, *found - set(keys)}
     assert {key for key in keys if keys[key]} <= {word.removesuffix("=") for word in found}
-    for verb, parser in PARSERS.choices.items():
+    for verb in VERBS:
+        parser = make_parser([verb])[1].choices[verb]
         assert {"--line", "--words", *offered(f"{verb} --")[1]} >= set(parser.flags())
 
 
@@ -133,8 +134,9 @@ ODD = ("model", "--set", "--data", "--json", "x", "=", "-", "--", "'", '"', "\\"
 
 
 @given(st.lists(st.sampled_from([*VERBS, *ODD])))
-def test_no_line_is_too_odd(words: list[str]) -> None:
-    reply = find_candidates(PARSER, split_line(" ".join(["tercet", *words])))
+def test_no_line_is_too_odd(given: list[str]) -> None:
+    words = split_line(" ".join(["tercet", *given]))
+    reply = find_candidates(make_parser(words)[0], words)
     assert reply.kind in ("words", "paths", "files")
 
 

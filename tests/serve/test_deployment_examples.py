@@ -23,7 +23,7 @@ STEPS = [line.split(maxsplit=1) for line in DOCKERFILE.splitlines() if line]
 
 def flags_of(arguments: list[str]) -> Any:
     verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
-    verb.register(verbs)
+    verb.register(verbs, "")
     return verbs.choices["serve"].parse_args(arguments)
 
 

@@ -75,7 +75,7 @@ def test_the_tables_are_true(address: str) -> None:
         "--shutdown-delay": "0",
     }  # fmt: skip
     verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
-    verb.register(verbs)
+    verb.register(verbs, "")
     flags, known = set(re.findall(r"--[a-z][a-z-]+", TEXT)), set(verbs.choices["serve"].flags())
     assert flags <= known | {"--to"}
     for number in (MAX_LOGPROBS, MAX_TEXTS_WRITTEN, MAX_TEXTS_READ):

@@ -24,7 +24,7 @@ POD = DEPLOYMENT["template"]["spec"]
 def flags() -> Any:
     """Of `tercet serve`, as it reads them."""
     verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
-    verb.register(verbs)
+    verb.register(verbs, "")
     program, name, *arguments = CONTAINER["command"] + CONTAINER["args"]
     assert (program, name) == ("tercet", "serve")
     return verbs.choices["serve"].parse_args(arguments)

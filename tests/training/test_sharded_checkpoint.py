@@ -46,10 +46,17 @@ def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
     assert torch.equal(state["state_dict"]["a"], whole)
 
 
-@pytest.mark.slow
-def test_every_machine_goes_on_from_pieces(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "machines",
+    [
+        pytest.param(("one rank", "fsdp on 4"), marks=pytest.mark.slow),
+        pytest.param(("ddp on 2", "fsdp on 2"), marks=pytest.mark.exhaustive),
+    ],
+    ids=" and ".join,
+)
+def test_every_machine_goes_on_from_pieces(machines: tuple[str, ...], tmp_path: Path) -> None:
     """Of two ranks, at one step: to the same weights whether they become whole, or pieces of two or four."""
-    settings: dict[str, Any] = {"max_steps": 300, "schedule": "constant", "validate_every": 100}
+    settings: dict[str, Any] = {"max_steps": 100, "schedule": "constant", "validate_every": 50}
     begun = tmp_path / "begun"
     started = start(tmp_path, "text", "fsdp on 2", begun, save_every=2, **settings)
     end = time.monotonic() + 60
@@ -60,11 +67,11 @@ def test_every_machine_goes_on_from_pieces(tmp_path: Path) -> None:
     assert not json.loads((begun / "run.json").read_text())["finished"]
     (newest, *_) = sorted(begun.glob("checkpoints/step-*"), reverse=True)
     assert len([*newest.glob("shard-*.safetensors")]) == 2
-    runs = [tmp_path / machine for machine in ("one rank", "ddp on 2", "fsdp on 2", "fsdp on 4")]
+    runs = [tmp_path / machine for machine in machines]
     for run in runs:
         shutil.copytree(begun, run)
-        finish(start(tmp_path, "text", run.name, run, save_every=150, **settings))
-    finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken", save_every=150, **settings))
+        finish(start(tmp_path, "text", run.name, run, save_every=50, **settings))
+    finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken", save_every=50, **settings))
     for run in runs:
         assert weights(run) == weights(tmp_path / "unbroken"), run.name
 
@@ -100,19 +107,24 @@ def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path, monkeypatch: p
     assert weights(out) == weights(tmp_path / "unbroken")
 
 
-@pytest.mark.slow
-def test_matrices_that_are_cut_either_way_go_anywhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "switches",
+    [
+        pytest.param((("one rank", "tp on 2"), ("tp on 2", "one rank")), marks=pytest.mark.slow),
+        pytest.param((("tp on 2", "fsdp on 2"), ("tp on 2", "tp on 2")), marks=pytest.mark.exhaustive),
+    ],
+    ids=["tp and one rank", "tp and fsdp"],
+)
+def test_matrices_that_are_cut_either_way_go_anywhere(switches: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     """Tensor parallelism cuts some along their rows, others along their columns, and leaves the rest whole."""
     changes = {"model": {"stack": {"dropout": {"attention": 0.0, "activation": 0.0, "residual": 0.1}}}}
     settings: dict[str, Any] = {"changes": changes, "exact": False, "schedule": "constant", "max_steps": 4}
     longer = {**settings, "max_steps": 8}
-    for begun in ("one rank", "tp on 2"):
+    for begun in {begun for begun, _ in switches}:
         finish(start(tmp_path, "text", begun, tmp_path / begun, **settings))
     finish(start(tmp_path, "text", "one rank", tmp_path / "unbroken", **longer))
     wanted = load_model(tmp_path / "unbroken" / "last").model.state_dict()
-    for begun, machine in [
-        ("one rank", "tp on 2"), ("tp on 2", "one rank"), ("tp on 2", "fsdp on 2"), ("tp on 2", "tp on 2"),
-    ]:  # fmt: skip
+    for begun, machine in switches:
         run = tmp_path / f"{begun}, then {machine}"
         shutil.copytree(tmp_path / begun, run)
         finish(start(tmp_path, "text", machine, run, **longer))

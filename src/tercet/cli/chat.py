@@ -8,10 +8,10 @@ from tercet.cli.device import add_device, add_quantize, pick
 from tercet.cli.parser import Verbs
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "chat",
-        help="talk with a model that was trained on conversations",
+        help=summary,
         description="Talk with a model that has a chat template: a line is a message, the answer comes as it is "
         "written. Lines that begin with / are commands, which /help lists. Ctrl-C stops an answer, and again ends it "
         "all; Ctrl-D ends. Through a pipe each line is a message, and what is printed are the answers.",

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 NO_LABEL = "-"  # of a word that the model did not see, and of a text that has none of several labels
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "classify",
         words_among_flags=True,
-        help="label lines, or their words, with a trained classifier",
+        help=summary,
         description="A line for a text, or for each line of stdin or of a file: its label and the label's probability, "
         "between tabs. A model that labels words writes as many labels as the line has words, with a space between "
         "them; one that gives a text several labels all above the threshold, or - where there is none; one of numbers "

@@ -10,10 +10,10 @@ from tercet.cli.parser import Verbs, out_path
 from tercet.cli.show import show
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "compare",
-        help="train variants on the same data, and compare them in one table and one picture",
+        help=summary,
         description="Train variants of recipes on the same data with the same seeds, and compare them, beside runs "
         "that are there already. The same command again goes on where it was stopped.",
         epilog="Example: tercet compare nanogpt-cpu --vary model.stack.placement=pre,post,sandwich "

@@ -12,10 +12,10 @@ from tercet.cli.parser import Verbs
 SHELLS = ("bash", "zsh", "fish")
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "completion",
-        help="let the shell complete commands with TAB",
+        help=summary,
         description="Print the script that completes verbs, flags, recipes, keys of --set and their values, and runs "
         "with TAB.",
         epilog='Set it up once: in ~/.bashrc eval "$(tercet completion bash)"; in ~/.zshrc, behind compinit, '
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     line: str | None = args.line
     words = split_line(line) if line is not None else args.words or [""]
-    kind, candidates = find_candidates(make_parser()[0], words)
+    kind, candidates = find_candidates(make_parser(words)[0], words)
     cut = 0
     if line is not None and line.endswith(words[-1]):  # bash takes what stands behind these for a word of its own
         cut = max(words[-1].rfind(mark) for mark in "=:") + 1

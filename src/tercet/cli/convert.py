@@ -6,10 +6,10 @@ from pathlib import Path
 from tercet.cli.parser import Verbs
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "convert",
-        help="bring a model from elsewhere here, or take one there",
+        help=summary,
         description="Write the model in SRC as another folder, whose path is printed. SRC may be a run, one of our "
         "model folders, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, DistilBERT or Marian as the "
         "transformers library keeps it, or a Llama or GPT-2 in a GGUF file; it is recognised by itself. A model that "

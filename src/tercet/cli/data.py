@@ -22,10 +22,10 @@ LOOK, PREPARE = "look", "prepare"  # words before a source; a file of such a nam
 LABELS = 30  # of labelled texts, the commonest
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "data",
-        help="list the named datasets, look into a source, or prepare a large one",
+        help=summary,
         description="List the named datasets; count what is in a source as training would read it; with `look` "
         "before it, say all of it: what it is, lengths, scripts, labels, roles, doubles, empty, no UTF-8, long; or, "
         "with `prepare`, make shards of tokens of it, to train on with `--data`.",

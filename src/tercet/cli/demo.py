@@ -12,10 +12,10 @@ from tercet.cli.parser import Parser, Verbs
 PROMPT = "The "
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "demo",
-        help="train a small model, let it write, evaluate it: about a minute",
+        help=summary,
         description="Train a small GPT on the prose that comes with Python, let it write, and evaluate it.",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("runs", "demo"), help="default: runs/demo")

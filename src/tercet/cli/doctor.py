@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Timeout = Annotated[float, Interval(gt=0, le=86_400)]  # seconds
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "doctor",
-        help="say what this machine gives to a run: CPU, kernels and why these, cache, precision, GPU, network",
+        help=summary,
         description="Say what this machine gives to a run and what is chosen of it: versions, the CPU's instructions, "
         "which kernels and why, the cache, the precision that auto takes, the GPUs, the compiler, the network; with a "
         "recipe, what that will use of it. Started as several processes, by torchrun or srun, they meet and rank 0 "

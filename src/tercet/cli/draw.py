@@ -26,10 +26,10 @@ Base = Annotated[float, Interval(gt=0, le=10**12)]
 Drawing = tuple["Figure", dict[str, Any]]
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "draw",
-        help="draw positions, schedules, masks, label smoothing or a model's diagram, without a run",
+        help=summary,
         description="Draw an idea with your own numbers; nothing is trained. The picture's path is printed.",
         epilog="Example: tercet draw model transformer-base --batch 32 --length 100; "
         "each picture explains itself: tercet draw masks --help",

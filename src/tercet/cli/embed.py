@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 SUFFIXES = (".npz", ".parquet", ".jsonl")
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "embed",
         words_among_flags=True,
-        help="turn texts into vectors with an encoder",
+        help=summary,
         description="Write a vector for a text, or for each line of a file or of stdin, in their order.",
         epilog="Example: tercet embed runs/mine --input texts.txt --output vectors.npz",
     )

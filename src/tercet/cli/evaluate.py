@@ -48,10 +48,10 @@ PLATEAU = (
 )
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "evaluate",
-        help="score a trained model on text it has not seen",
+        help=summary,
         description="Score a trained model on what its data kept from training, or on another text.",
         epilog="Bits per byte compare between tokenizers; nats per token and perplexity do not. BLEU and chrF compare "
         "where their signatures, the protocol and the references are the same.",

@@ -7,10 +7,10 @@ from tercet.cli.device import add_device, pick
 from tercet.cli.parser import Verbs
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "explore",
-        help="see in the browser what happens inside a model, or save that as one page",
+        help=summary,
         description="Serve a page on this machine that shows a text's way through the model: tokens, every block's "
         "attention and numbers, what each layer would say. Everything in it comes from the model; nothing leaves the "
         "machine. Ctrl-C ends it. With --export the page is written to a file that opens without a server.",

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tercet.encoding import Filled
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "fill",
         words_among_flags=True,
-        help="fill the masks in a text with a masked language model",
+        help=summary,
         description="For each mask in the text the likeliest tokens: probability, token, and the text with it, between "
         "tabs. Each list is read with the other masks left as they are.",
         epilog='Example: tercet fill runs/mine "The [MASK] sat" --top 3',

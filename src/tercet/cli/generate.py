@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 ROWS = 64  # texts written together
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "generate",
         words_among_flags=True,
-        help="write with a trained model",
+        help=summary,
         description="Write with a trained model. Without a prompt it starts where a text starts.",
         epilog='Example: tercet generate runs/demo "Once upon a time" --temperature 0.8 --top-p 0.95',
     )

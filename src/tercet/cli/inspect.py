@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from tercet.models import AnySpec
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "inspect",
-        help="show a model's layers, shapes, parameters, FLOPs and memory, or the path of a sentence through it",
+        help=summary,
         description="Show the layers of a model: shapes, parameters, FLOPs and memory. With --prompt, show of each "
         "token what the model would say after each block, and the loss of what came.",
         epilog='Example: tercet inspect runs/mine --prompt "To be or not" --ablate 1.3',

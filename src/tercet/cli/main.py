@@ -14,37 +14,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tercet.cli import (
-    chat,
-    classify,
-    compare,
-    completion,
-    convert,
-    data,
-    demo,
-    doctor,
-    draw,
-    embed,
-    evaluate,
-    explore,
-    fill,
-    generate,
-    inspect,
-    plan,
-    plot,
-    recipes,
-    report,
-    score,
-    search,
-    serve,
-    train,
-    translate,
-    verify,
-    watch,
-)
 from tercet.cli.parser import Mistake, Parser, Verbs, dashed, did_you_mean
 from tercet.messages import one_line
 
@@ -57,33 +30,34 @@ OF_THE_SYSTEM = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
-VERBS: dict[str, ModuleType] = {
-    "train": train,
-    "watch": watch,
-    "report": report,
-    "plan": plan,
-    "generate": generate,
-    "chat": chat,
-    "translate": translate,
-    "fill": fill,
-    "embed": embed,
-    "search": search,
-    "classify": classify,
-    "evaluate": evaluate,
-    "score": score,
-    "compare": compare,
-    "inspect": inspect,
-    "explore": explore,
-    "serve": serve,
-    "plot": plot,
-    "draw": draw,
-    "convert": convert,
-    "verify": verify,
-    "doctor": doctor,
-    "completion": completion,
-    "recipes": recipes,
-    "data": data,
-    "demo": demo,
+# Each is a module of this package, and only that of the verb that is asked for is imported.
+VERBS = {
+    "train": "train a model as a recipe says, or on a file",
+    "watch": "see on a page how runs train, side by side",
+    "report": "write a run as one page: scores, curves, samples, recipe, cost",
+    "plan": "say what a run will need on given GPUs: parameters, FLOPs, memory, steps, time and cost",
+    "generate": "write with a trained model",
+    "chat": "talk with a model that was trained on conversations",
+    "translate": "translate lines with a trained translator",
+    "fill": "fill the masks in a text with a masked language model",
+    "embed": "turn texts into vectors with an encoder",
+    "search": "find the texts that are nearest to a question, with an encoder",
+    "classify": "label lines, or their words, with a trained classifier",
+    "evaluate": "score a trained model on text it has not seen",
+    "score": "tell how likely a translator finds translations, or a masked language model texts",
+    "compare": "train variants on the same data, and compare them in one table and one picture",
+    "inspect": "show a model's layers, shapes, parameters, FLOPs and memory, or the path of a sentence through it",
+    "explore": "see in the browser what happens inside a model, or save that as one page",
+    "serve": "answer over HTTP with trained models, as OpenAI's services do",
+    "plot": "draw a run: losses, learning rate, positions, attention, embeddings",
+    "draw": "draw positions, schedules, masks, label smoothing or a model's diagram, without a run",
+    "convert": "bring a model from elsewhere here, or take one there",
+    "verify": "compare every file of a run or a model with the hash that was written with it",
+    "doctor": "say what this machine gives to a run: CPU, kernels and why these, cache, precision, GPU, network",
+    "completion": "let the shell complete commands with TAB",
+    "recipes": "list the recipes, or print one",
+    "data": "list the named datasets, look into a source, or prepare a large one",
+    "demo": "train a small model, let it write, evaluate it: about a minute",
 }
 
 
@@ -132,8 +106,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def make_parser() -> tuple[Parser, Verbs]:
-    """The parser of all verbs, and their own parsers by name in `choices`."""
+def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
+    """The parser of these words: of their verb in full, of the others by name. Their parsers are in `choices`."""
     parser = Parser(
         prog="tercet",
         description="Train a Transformer from scratch on your own text, and see how it works.",
@@ -141,8 +115,12 @@ def make_parser() -> tuple[Parser, Verbs]:
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser)
-    for module in VERBS.values():
-        module.register(verbs)
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    for verb, summary in VERBS.items():
+        if verb == asked:
+            _module(verb).register(verbs, summary)
+        else:
+            verbs.add_parser(verb, help=summary)
     return parser, verbs
 
 
@@ -158,7 +136,7 @@ def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argpar
 
 
 def _run(arguments: list[str]) -> int:
-    parser, verbs = make_parser()
+    parser, verbs = make_parser(arguments)
     args = read_arguments(parser, verbs, arguments)
     if args.version:
         from importlib.metadata import version
@@ -168,7 +146,11 @@ def _run(arguments: list[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return 0
-    return VERBS[args.verb].run(args)
+    return _module(args.verb).run(args)
+
+
+def _module(verb: str) -> ModuleType:
+    return import_module(f"tercet.cli.{verb}")
 
 
 def _fail(reason: object, code: int) -> int:

@@ -7,10 +7,10 @@ from tercet.cli.parser import Verbs
 from tercet.cli.texts import GIVEN, add_reading, recipe_changes
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "plan",
-        help="say what a run will need on given GPUs: parameters, FLOPs, memory, steps, time and cost",
+        help=summary,
         description="Say what a recipe needs before anything is trained: parameters, FLOPs, the memory of each device "
         "and the largest micro-batch that fits, steps and tokens, and, where a speed is given, time and cost.",
         epilog="Examples: tercet plan gpt2-124m --gpus 8xH100 --mfu 0.4 --price 2.5; "

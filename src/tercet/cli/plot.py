@@ -29,10 +29,10 @@ PICTURES = {
 SENTENCE = "The cat sat on the mat."  # what is read for all pictures together, where no prompt is given
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "plot",
-        help="draw a run: losses, learning rate, positions, attention, embeddings",
+        help=summary,
         description="Draw a run or its model; the paths of the pictures are printed.",
         epilog='Example: tercet plot runs/mine attention --prompt "The cat sat" --layer 0 --out cat.svg',
     )

@@ -5,10 +5,10 @@ import argparse
 from tercet.cli.parser import Verbs
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "recipes",
-        help="list the recipes, or print one",
+        help=summary,
         description="List the recipes that come with Tercet, or print one with its comments.",
         epilog="Make your own: tercet recipes demo > mine.yaml, change it, and tercet train mine.yaml",
     )

@@ -7,10 +7,10 @@ from tercet.cli.device import add_device, pick
 from tercet.cli.parser import Verbs, out_path
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "report",
-        help="write a run as one page: scores, curves, samples, recipe, cost",
+        help=summary,
         description="Write what a training was and what became of it as one HTML file: model, data, recipe, "
         "curves, scores, samples, attention, and what it cost. It opens without a network, runs no script and names "
         "no folder of this machine. A run that still trains, or a model without a run, is said to be one.",

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 PAIRS_AT_ONCE = 4096  # read at once, and sorted by length
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "score",
         words_among_flags=True,
-        help="tell how likely a translator finds translations, or a masked language model texts",
+        help=summary,
         description="A line for each pair, or each text: its log-probability (natural; of the target with its end; of "
         "a text each token's, given all others), its tokens, and nats per token, between tabs.",
         epilog="Examples: tercet score runs/mine --source in.de --target out.en; tercet score runs/bert < texts.txt",

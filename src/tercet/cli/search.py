@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Row = dict[str, Any]  # of the result: index, score, id and text where they are known
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "search",
         words_among_flags=True,
-        help="find the texts that are nearest to a question, with an encoder",
+        help=summary,
         description="For each QUERY the texts whose vectors are nearest to its own: cosine, id (or the text's number, "
         "from 0) and text, between tabs, the nearest first.",
         epilog='Example: tercet search runs/mine --input posts.csv --text-field body "which one was better?" --top 5',

@@ -11,10 +11,10 @@ LIMITS = {"slots": "slots", "queue": "waiting", "max_tokens": "max_new_tokens", 
 SETTINGS = ("host", "port", "max_body", "grace", "shutdown_delay")
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "serve",
-        help="answer over HTTP with trained models, as OpenAI's services do",
+        help=summary,
         description="Serve models on this machine over HTTP: completions, chat, embeddings, translations, masks and "
         "labels. Each is called as its folder. With TERCET_API_KEY in the environment, requests must bring that key. "
         "Ctrl-C or SIGTERM ends it, once what runs is finished; a second one at once.",

@@ -17,10 +17,10 @@ from tercet.spec import Machines, Steps
 UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "train",
-        help="train a model as a recipe says, or on a file",
+        help=summary,
         description="Train a model as a recipe says. The same command again resumes a run that was stopped, and so "
         "does the run's folder in place of the recipe. Data in place of the recipe is trained on as a packaged recipe "
         "says that suits it: text, pairs, labelled texts or conversations.",

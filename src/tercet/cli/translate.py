@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 POOL = 1024  # lines read before any is translated: sorted by length, they fill the batches
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "translate",
         words_among_flags=True,
-        help="translate lines with a trained translator",
+        help=summary,
         description="Translate a text, or stdin or a file line by line; as many lines come out. Several runs are an "
         "ensemble.",
         epilog="Examples: tercet translate runs/numbers twenty-seven; tercet translate runs/mine < in.de > out.en",

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from tercet.cli.parser import Verbs
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "verify",
-        help="compare every file of a run or a model with the hash that was written with it",
+        help=summary,
         description="Compare every file of a run's or a model's folder with the hash that was written with it: its "
         "models, its checkpoints, its figures. Exit code 1 where one is damaged.",
         epilog="Example: tercet verify runs/mine",

@@ -5,10 +5,10 @@ import argparse
 from tercet.cli.parser import Verbs
 
 
-def register(verbs: Verbs) -> None:
+def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "watch",
-        help="see on a page how runs train, side by side",
+        help=summary,
         description="See how runs train, or have trained: losses, speed, samples and what differs between their "
         "recipes, on a page of this machine alone. It reads the runs' folders, which may be on a mounted disk.",
         epilog="Examples: tercet watch runs/mine --open; tercet watch runs/a runs/b; tercet watch runs/mine --text",

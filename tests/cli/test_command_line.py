@@ -6,8 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -328,7 +328,7 @@ def test_the_python_api_is_lazy() -> None:
 
 
 def test_a_verb_is_a_file_with_two_functions() -> None:
-    for module in VERBS.values():
-        assert isinstance(module, ModuleType)
+    for verb in VERBS:
+        module = import_module(f"tercet.cli.{verb}")
         assert callable(module.register)
         assert callable(module.run)

@@ -5,9 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from tercet.cli import evaluate, generate, train
 from tercet.cli.next_steps import as_word, quote_path
-from tercet.cli.parser import Parser, Verbs
+from tercet.cli.parser import Verbs
 
 PROMPT = "The "
 
@@ -22,20 +21,18 @@ def register(verbs: Verbs, summary: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    parser = Parser(prog="tercet")
-    verbs = parser.add_subparsers(parser_class=Parser)
-    for verb in (train, generate, evaluate):
-        verb.register(verbs)
+    from tercet.cli.main import run_command
+
     out = as_word(args.out)
     sampling = ["--prompt", PROMPT, "--temperature", "0.8", "--top-p", "0.95", "--max-new-tokens", "120"]
     steps = (
-        (train, ["train", "demo", "--out", out]),
-        (generate, ["generate", out, *sampling]),
-        (evaluate, ["evaluate", out]),
+        ["train", "demo", "--out", out],
+        ["generate", out, *sampling],
+        ["evaluate", out],
     )
-    for verb, step in steps:
+    for step in steps:
         print(f"\n$ {shlex.join(['tercet', *step])}", file=sys.stderr, flush=True)
-        code = verb.run(parser.parse_args(step))
+        code = run_command(step)
         sys.stdout.flush()
         if code:
             return code

@@ -78,7 +78,7 @@ def entry() -> NoReturn:
 def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code."""
     try:
-        code = _run(list(arguments))
+        code = run_command(list(arguments))
         sys.stdout.flush()
         return code
     except Mistake as mistake:
@@ -104,6 +104,21 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(OUT_OF_MEMORY, 1)
         traceback.print_exc()
         return 1
+
+
+def run_command(arguments: list[str]) -> int:
+    """Its exit code. Raises what `main` tells in a line: Mistake, UserError."""
+    parser, verbs = make_parser(arguments)
+    args = read_arguments(parser, verbs, arguments)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"tercet {version('tercet')}")
+        return 0
+    if args.verb is None:
+        parser.print_help()
+        return 0
+    return _module(args.verb).run(args)
 
 
 def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
@@ -133,20 +148,6 @@ def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argpar
         hint = did_you_mean(flag, chosen.flags()) if flag.startswith("-") else f"; see `{chosen.prog} --help`"
         raise Mistake(f"unknown argument {flag!r}{hint}")
     return args
-
-
-def _run(arguments: list[str]) -> int:
-    parser, verbs = make_parser(arguments)
-    args = read_arguments(parser, verbs, arguments)
-    if args.version:
-        from importlib.metadata import version
-
-        print(f"tercet {version('tercet')}")
-        return 0
-    if args.verb is None:
-        parser.print_help()
-        return 0
-    return _module(args.verb).run(args)
 
 
 def _module(verb: str) -> ModuleType:

@@ -375,9 +375,9 @@ class Run(RunView):
     def report(self, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
         """Write the training as one page that opens without a network, and return its path: `tercet.report`, which says
         what the arguments are, and takes runs that have saved no model yet."""
-        from tercet.reports.write import report_trained
+        from tercet.reports.write import write_report
 
-        return report_trained(self.trained, out, evaluate=evaluate)
+        return write_report(self.trained.folder, out, evaluate=evaluate, trained=self.trained)
 
     def serve(self, *beside: "Run", **options: Unpack[ServeOptions]) -> None:
         """Answer over HTTP with this model, and those beside it, until a signal ends it; each is called as its folder.

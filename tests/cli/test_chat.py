@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import tercet
 from tercet.checkpoint import Card, save_model
-from tercet.cli.conversation import COMMANDS, ChatHistory, Command, parse_line
+from tercet.cli.conversation import COMMANDS, ChatCommand, ChatHistory, parse_line
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.models import build
@@ -140,7 +140,7 @@ def test_a_line_is_a_command_a_message_or_a_mistake(line: str) -> None:
         assert line.startswith("/")
         assert not line.startswith("//")
         return
-    if isinstance(said, Command):
+    if isinstance(said, ChatCommand):
         assert line.startswith("/")
         assert said.name in COMMANDS
         assert bool(said.argument) == (said.name == "save")
@@ -157,7 +157,7 @@ def test_spaces_around_a_command_do_not_matter(name: str, rest: str) -> None:
     except UserError:
         assert bool(rest.strip()) != (name == "save")
         return
-    assert said == Command(name, rest.strip())
+    assert said == ChatCommand(name, rest.strip())
 
 
 @given(st.lists(st.sampled_from(["say", "undo", "reset"])), st.sampled_from([None, "be short"]))

@@ -210,5 +210,5 @@ def test_a_report_can_be_made_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     (file := tmp_path / "tiny.gguf").touch()
     monkeypatch.setattr(write, "report_page", lambda subject, evaluate: "page")
-    subject = SimpleNamespace(folder=file)
-    assert write.write_report(subject, None, evaluate=False) == tmp_path / "tiny.html"  # type: ignore[arg-type]
+    monkeypatch.setattr(write, "open_subject", lambda *_: SimpleNamespace(folder=file, trained=None))
+    assert write.report(file) == tmp_path / "tiny.html"

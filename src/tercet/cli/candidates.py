@@ -24,7 +24,7 @@ WORDS = {  # of an argument that takes others as well, or says which it takes on
 KEYS_FILE = "completion-keys.json"
 
 
-class Reply(NamedTuple):
+class Completions(NamedTuple):
     """`kind`: "files" leaves it to the shell to complete a path; "paths" are ones that it may quote as such."""
 
     kind: Literal["words", "paths", "files"]
@@ -41,7 +41,7 @@ def split_line(line: str) -> list[str]:
     return [""]
 
 
-def find_candidates(parser: Parser, words: list[str]) -> Reply:
+def find_candidates(parser: Parser, words: list[str]) -> Completions:
     """Args:
     words: those behind `tercet`; the last one is completed.
     """
@@ -53,11 +53,11 @@ def find_candidates(parser: Parser, words: list[str]) -> Reply:
     if current.startswith("--") and equals:
         action = chosen._option_string_actions.get(dashed([flag])[0])  # type: ignore[reportPrivateUsage]
         if action is None:
-            return Reply("words", [])
+            return Completions("words", [])
         kind, found = _values(chosen, action, value)
-        return Reply(kind, [(f"{flag}={word}", about) for word, about in found])
+        return Completions(kind, [(f"{flag}={word}", about) for word, about in found])
     if current.startswith("-") or not positionals:
-        return Reply("words", [pair for pair in _flags(chosen) if pair[0].startswith(current)])
+        return Completions("words", [pair for pair in _flags(chosen) if pair[0].startswith(current)])
     return _values(chosen, positionals[0], current)
 
 
@@ -92,7 +92,7 @@ def _flags(parser: Parser) -> Candidates:
     return [(flag, action.help or "") for action in actions for flag in action.option_strings if flag.startswith("--")]
 
 
-def _values(parser: Parser, action: argparse.Action, current: str) -> Reply:
+def _values(parser: Parser, action: argparse.Action, current: str) -> Completions:
     """What may stand for the action's value, as far as it begins with `current`."""
     if isinstance(action, Verbs):
         return _words([(choice.dest, choice.help or "") for choice in action._choices_actions], current)  # type: ignore[reportPrivateUsage]
@@ -113,16 +113,16 @@ def _values(parser: Parser, action: argparse.Action, current: str) -> Reply:
     names = [pair for pair in known if pair[0].startswith(current)]
     takes_files = any(word in metavar for word in FILES)
     if "RUN" in metavar and (runs := find_runs(current)):
-        return Reply("paths", names + [(run, "") for run in runs])
+        return Completions("paths", names + [(run, "") for run in runs])
     if (takes_files or "RUN" in metavar or "RECIPE" in metavar) and not names:
-        return Reply("files", [])
+        return Completions("files", [])
     if takes_files or "RECIPE" in metavar:
-        return Reply("paths", names + [(path, "") for path in _paths(current)])
-    return Reply("words", names)
+        return Completions("paths", names + [(path, "") for path in _paths(current)])
+    return Completions("words", names)
 
 
-def _words(words: Iterable[tuple[str, str]], current: str) -> Reply:
-    return Reply("words", [pair for pair in words if pair[0].startswith(current)])
+def _words(words: Iterable[tuple[str, str]], current: str) -> Completions:
+    return Completions("words", [pair for pair in words if pair[0].startswith(current)])
 
 
 def _settings(current: str, keys: dict[str, tuple[str, ...]]) -> Candidates:

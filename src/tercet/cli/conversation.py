@@ -30,14 +30,14 @@ WITH_ARGUMENT = "save"
 
 
 @dataclass(frozen=True)
-class Command:
+class ChatCommand:
     """A word of `COMMANDS`, and what stands behind it."""
 
     name: str
     argument: str = ""
 
 
-def parse_line(line: str) -> Command | str:
+def parse_line(line: str) -> ChatCommand | str:
     """A command, or a message; of two slashes at its beginning one is left out. Empty for a line of spaces.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_line(line: str) -> Command | str:
         raise UserError(f"/{name} needs a file: /{name} chat.jsonl")
     if name != WITH_ARGUMENT and argument:
         raise UserError(f"/{name} stands alone; leave {show(argument)} out")
-    return Command(name, argument)
+    return ChatCommand(name, argument)
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Chat:
         for line in _typed_lines(sys.stdout.isatty() and not self._json) if self.interactive else _piped_lines():
             try:
                 said = parse_line(line)
-                if isinstance(said, Command):
+                if isinstance(said, ChatCommand):
                     if said.name == "quit":
                         return
                     self._obey(said)
@@ -142,7 +142,7 @@ class Chat:
                     raise
                 print(f"tercet: error: {error}", file=sys.stderr)
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: ChatCommand) -> None:
         match command.name:
             case "reset":
                 self._conversation.reset()

@@ -40,7 +40,7 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
                 text = texts["masked" if verb == "fill" else "text"]
                 behind = " --output vectors.npz" if verb == "embed" else ""
                 lines += [f"tercet {verb} {name} {shlex.quote(text)}{behind}"] if text else []
-    return [*lines, f"tercet evaluate {name}", f"tercet inspect {name}"]
+    return [*lines, *(f"tercet {verb} {name}" for verb in ("evaluate", "inspect", "report"))]
 
 
 def steps_from_tokens(folder: Path, *, recipe: str | None = None, tokenizer: str | None = None) -> list[str]:

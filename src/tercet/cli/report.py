@@ -34,13 +34,9 @@ def run(args: argparse.Namespace) -> int:
         check_page(args.out, "--out")
     device = pick(args.device, models=[] if _is_run(args.run) else [args.run])
 
-    from tercet.reports.subject import open_subject
     from tercet.reports.write import write_report
 
-    subject = open_subject(Path(args.run))
-    if subject.trained is not None:
-        subject.trained.model.to(device)
-    print(write_report(subject, args.out, evaluate=args.evaluate))
+    print(write_report(Path(args.run), args.out, evaluate=args.evaluate, device=device))
     return 0
 
 

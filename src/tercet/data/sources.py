@@ -121,10 +121,17 @@ class DocumentFiles:
             if self.root.exists():
                 raise UserError(f"{self.root} is no regular file; copy what it gives into one")
             raise UserError(f"no such file or folder: {self.root}{_suggest_path(self.root)}")
-        readable = [path for path in self._walk() if uncompressed_suffix(path) in SUFFIXES and path.is_file()]
+        readable = sorted(self._readable(), key=lambda path: path.relative_to(self.root).as_posix())
         if not readable:
             raise UserError(f"the folder {self.root} has no file to read; put {', '.join(SUFFIXES)} files there")
-        return sorted(readable, key=lambda path: path.relative_to(self.root).as_posix())
+        return readable
+
+    def has_files(self) -> bool:
+        """Whether `files` finds any; a folder is looked into as far as its first. Raises UserError for a huge one."""
+        return self.root.is_file() or any(self._readable())
+
+    def _readable(self) -> Iterator[Path]:
+        return (path for path in self._walk() if uncompressed_suffix(path) in SUFFIXES and path.is_file())
 
     def _walk(self) -> Iterator[Path]:
         entries = 0

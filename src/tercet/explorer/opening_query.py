@@ -4,18 +4,9 @@ from contextlib import suppress
 from itertools import islice
 
 from tercet.checkpoint import Encoder, Trained
+from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError
-from tercet.data import (
-    ConversationsSpec,
-    LabelsSpec,
-    PairsSpec,
-    TextSpec,
-    prepare,
-    prepare_conversations,
-    prepare_labelled,
-    prepare_pairs,
-)
-from tercet.data.downloads import offline
+from tercet.data import ConversationCorpus, Corpus, LabelledCorpus, ParallelCorpus
 from tercet.explorer.queries import Query
 from tercet.storage import DamagedFile
 from tercet.tokens import Tokenizer
@@ -80,34 +71,21 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
 def _read_held_out_lines(trained: Trained) -> list[str]:
     """The first lines of the validation part, those of several words before others, if it is on this machine and can
     still be read; else none."""
-    tokenizer = trained.tokenizer
     try:
-        with offline():
-            match trained.task:
-                case "translation":
-                    if (pairs_spec := trained.trained_on(PairsSpec)) is None:
-                        return []
-                    pairs = prepare_pairs(pairs_spec, tokenizer=tokenizer, source_tokenizer=trained.source_tokenizer)
-                    return [source for source, _ in pairs.validation_texts[:LINES]]
-                case "labels":
-                    if (labels_spec := trained.trained_on(LabelsSpec)) is None:
-                        return []
-                    labelled = prepare_labelled(labels_spec, tokenizer=tokenizer).validation
-                    ids = labelled.ids[labelled.starts[0] : labelled.starts[1]]
-                case "chat":
-                    if (chat_spec := trained.trained_on(ConversationsSpec)) is None:
-                        return []
-                    template = trained.chat_template
-                    chats = prepare_conversations(chat_spec, tokenizer=tokenizer, template=template).validation
-                    ids = chats.ids[chats.starts[0] : chats.starts[1]]
-                case _:
-                    if (text_spec := trained.trained_on(TextSpec)) is None:
-                        return []
-                    ids = prepare(text_spec, tokenizer=tokenizer).validation[: 50 * MOST]
+        match data := open_training_data(trained):
+            case ParallelCorpus():
+                return [source for source, _ in data.validation_texts[:LINES]]
+            case LabelledCorpus() | ConversationCorpus():
+                part = data.validation
+                ids = part.ids[part.starts[0] : part.starts[1]]
+            case Corpus():
+                ids = data.validation[: 50 * MOST]
+            case None:
+                return []
     except DamagedFile:
         raise
     except UserError:
         return []
-    lines = list(islice(filter(None, map(str.strip, tokenizer.decode(ids.tolist()).splitlines())), LINES))
+    lines = list(islice(filter(None, map(str.strip, trained.tokenizer.decode(ids.tolist()).splitlines())), LINES))
     # The first may be the end of a line that begins in the training part.
     return sorted([*lines[1:], *lines[:1]], key=lambda line: len(line.split()) < 2)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tercet.generation.alignment import words_of as words_of
     from tercet.generation.beam import Hypothesis as Hypothesis
     from tercet.generation.beam import beam_search as beam_search
-    from tercet.generation.chat import Answer as Answer
+    from tercet.generation.chat import ChatAnswer as ChatAnswer
     from tercet.generation.chat import ChatModel as ChatModel
     from tercet.generation.chat import ChatPrompt as ChatPrompt
     from tercet.generation.chat import answer_room as answer_room

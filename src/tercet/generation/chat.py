@@ -36,7 +36,7 @@ class ChatPrompt:
     dropped: int
 
 
-class Answer:
+class ChatAnswer:
     """The text of an answer, piece by piece as it is certain.
 
     Attributes:
@@ -100,7 +100,7 @@ class ChatModel:
             )
         return ChatPrompt(ids=tuple(ids), dropped=len(messages) - len(head) - len(turns))
 
-    def ask(self, messages: Sequence[Message], options: SamplingOptions) -> tuple[ChatPrompt, Answer]:
+    def ask(self, messages: Sequence[Message], options: SamplingOptions) -> tuple[ChatPrompt, ChatAnswer]:
         """What the model is given of the conversation, and what it says next: by default as long as that stays in
         sight.
 
@@ -116,7 +116,7 @@ class ChatModel:
         room = answer_room(len(prompt.ids), self.max_len)
         sampling = given if "max_new_tokens" in options else replace(given, max_new_tokens=room)
         columns = stream(self._model, [prompt.ids], sampling, stop_ids=end_ids(self._tokenizer))
-        return prompt, Answer(columns, TextRow(self._tokenizer, sampling.stop, after_text=True))
+        return prompt, ChatAnswer(columns, TextRow(self._tokenizer, sampling.stop, after_text=True))
 
 
 def _next_turn(messages: Sequence[Message]) -> int:

@@ -8,13 +8,13 @@ from tercet.config import UserError
 from tercet.explorer import opening_query
 from tercet.plots.picture_file import ignore_missing_glyphs
 from tercet.reports.markup import Section, element, join, missing, paragraph
-from tercet.reports.subject import Subject
+from tercet.reports.subject import ReportSubject
 
 DPI, CSS_DPI = 150, 96  # sharp on screens of twice as many dots
 MOST_PIXELS = 4096  # of a side: a model of many blocks and heads is drawn with fewer dots
 
 
-def attention_section(subject: Subject) -> Section:
+def attention_section(subject: ReportSubject) -> Section:
     """The maps of all heads, for a line of the validation part, or a plain sentence where that is not to be had."""
     if subject.trained is None:
         body = missing("No model is saved yet, so there is nothing to look into.")

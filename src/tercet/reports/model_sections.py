@@ -3,18 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tercet.checkpoint.training_data import TrainingData, open_training_data
 from tercet.config import UserError
-from tercet.data import (
-    ConversationsSpec,
-    LabelsSpec,
-    PairsSpec,
-    TextSpec,
-    prepare,
-    prepare_conversations,
-    prepare_labelled,
-    prepare_pairs,
-)
-from tercet.data.downloads import offline
+from tercet.data import ConversationCorpus, Corpus, LabelledCorpus, ParallelCorpus
 from tercet.inspect import model_table
 from tercet.inspect.model_table_view import format_count
 from tercet.messages import one_line, show
@@ -30,14 +21,14 @@ from tercet.reports.markup import (
     paragraph,
     scrolling_table,
 )
-from tercet.reports.subject import Subject
+from tercet.reports.subject import ReportSubject
 from tercet.settings_yaml import write_yaml
 
 ELSEWHERE = ("Data", "Data hash", "Tokenizer hash", "Git commit", "Trained for")  # facts that other sections have
 HEADER = ("layer", "module", "output", "parameters", "FLOPs")
 
 
-def model_section(subject: Subject) -> Section:
+def model_section(subject: ReportSubject) -> Section:
     """Family, sizes, layers, and what it was fine-tuned from."""
     trained = subject.trained
     if trained is None:
@@ -78,7 +69,7 @@ def _origin(recipe: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def data_section(subject: Subject) -> Section:
+def data_section(subject: ReportSubject) -> Section:
     """Source, parts, sizes, and hashes."""
     data = subject.recipe.get("data")
     if not isinstance(data, Mapping):
@@ -105,56 +96,42 @@ def data_section(subject: Subject) -> Section:
     return Section(id="data", title="The data", body=join(facts_list(facts), missing(note) if note else ""))
 
 
-def count_data(subject: Subject) -> tuple[dict[str, str], str]:
+def count_data(subject: ReportSubject) -> tuple[dict[str, str], str]:
     """The sizes of both parts, where the data is still on this machine and is what was trained on; else why not."""
     trained = subject.trained
     if trained is None:
         return {}, "The sizes of its parts are not known before a model is saved."
     try:
-        with offline():
-            parts, content = _count_parts(subject)
+        data = open_training_data(trained)
     except (UserError, OSError):
         return {}, "The sizes of its parts are not recorded, and the data is gone or can no longer be read."
-    if not parts:
+    if data is None:
         return {}, ""
-    if trained.card.data_hash and content != trained.card.data_hash:
+    if trained.card.data_hash and data.hash != trained.card.data_hash:
         return {}, "The sizes of its parts are not recorded, and the data has changed since the training."
-    return dict(zip(("Training part", "Validation part"), parts, strict=True)), ""
+    return dict(zip(("Training part", "Validation part"), _describe_parts(data), strict=True)), ""
 
 
-def _count_parts(subject: Subject) -> tuple[tuple[str, ...], str]:
-    """Training and validation part in words, and the data's hash; nothing where no task is known."""
-    trained = subject.trained
-    assert trained is not None
-    tokenizer = trained.tokenizer
-    match trained.task:
-        case "translation" if (spec := trained.trained_on(PairsSpec)) is not None:
-            pairs = prepare_pairs(spec, tokenizer=tokenizer, source_tokenizer=trained.source_tokenizer)
-            sides = [
+def _describe_parts(data: TrainingData) -> tuple[str, str]:
+    """Training and validation part in words."""
+    match data:
+        case ParallelCorpus():
+            train, validation = (
                 f"{len(part):,} pairs; {len(part.source):,} source and {len(part.target):,} target tokens"
-                for part in (pairs.train, pairs.validation)
-            ]
-            return tuple(sides), pairs.hash
-        case "labels" if (spec := trained.trained_on(LabelsSpec)) is not None:
-            texts = prepare_labelled(spec, tokenizer=tokenizer)
-            each = [f"{len(part):,} texts, {len(part.ids):,} tokens" for part in (texts.train, texts.validation)]
-            return tuple(each), texts.hash
-        case "chat" if (spec := trained.trained_on(ConversationsSpec)) is not None:
-            chats = prepare_conversations(spec, tokenizer=tokenizer, template=trained.chat_template)
-            each = [
-                f"{len(part):,} conversations, {len(part.ids):,} tokens" for part in (chats.train, chats.validation)
-            ]
-            return tuple(each), chats.hash
-        case "language" | "masked" if (spec := trained.trained_on(TextSpec)) is not None:
-            corpus = prepare(spec, tokenizer=tokenizer)
-            train = f"{corpus.train_tokens:,} tokens"
-            train += f", {corpus.train_bytes:,} bytes" if corpus.train_bytes else ""
-            return (train, f"{len(corpus.validation):,} tokens, {corpus.validation_bytes:,} bytes"), corpus.hash
-        case _:
-            return (), ""
+                for part in (data.train, data.validation)
+            )
+        case LabelledCorpus() | ConversationCorpus():
+            unit = "texts" if isinstance(data, LabelledCorpus) else "conversations"
+            train, validation = (
+                f"{len(part):,} {unit}, {len(part.ids):,} tokens" for part in (data.train, data.validation)
+            )
+        case Corpus():
+            train = f"{data.train_tokens:,} tokens" + (f", {data.train_bytes:,} bytes" if data.train_bytes else "")
+            validation = f"{len(data.validation):,} tokens, {data.validation_bytes:,} bytes"
+    return train, validation
 
 
-def recipe_section(subject: Subject) -> Section:
+def recipe_section(subject: ReportSubject) -> Section:
     """The whole recipe, folded, and what was changed since the run was begun."""
     if not subject.recipe:
         return Section(id="recipe", title="The recipe", body=missing("No recipe is recorded with this model."))
@@ -162,7 +139,7 @@ def recipe_section(subject: Subject) -> Section:
     return Section(id="recipe", title="The recipe", body=join(yaml, _changes_table(subject)))
 
 
-def _changes_table(subject: Subject) -> Markup:
+def _changes_table(subject: ReportSubject) -> Markup:
     changes: list[tuple[Any, Any, Any, Any]] = []
     if subject.record is not None:
         changes = [(change.step, change.key, change.old, change.new) for change in subject.record.changes]
@@ -178,7 +155,7 @@ def _changes_table(subject: Subject) -> Markup:
     )  # fmt: skip
 
 
-def versions_section(subject: Subject) -> Section:
+def versions_section(subject: ReportSubject) -> Section:
     """What made it."""
     trained = subject.trained
     if trained is None or not (trained.card.versions or trained.card.git_commit):

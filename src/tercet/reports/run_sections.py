@@ -14,7 +14,7 @@ from tercet.plots.loss_curve import loss_lines
 from tercet.plots.svg_chart import BLUE, RED, ChartLine, chart_lines, svg_chart
 from tercet.reports.markup import Markup, Section, element, facts_list, folded, join, missing
 from tercet.reports.measures import MEASURES
-from tercet.reports.subject import Subject
+from tercet.reports.subject import ReportSubject
 from tercet.training.checkpoints import Checkpoints
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.run_plan_view import format_duration
@@ -25,7 +25,7 @@ MOST_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # shown, and of each
 NO_RUN = "The model has no run beside it, so nothing is known of its training here."
 
 
-def curves_section(subject: Subject) -> Section:
+def curves_section(subject: ReportSubject) -> Section:
     """Losses, scores, learning rates, gradient norm and speed against the step."""
     charts = list(_charts(subject))
     if subject.run is None:
@@ -37,7 +37,7 @@ def curves_section(subject: Subject) -> Section:
     return Section(id="curves", title="Curves", body=body)
 
 
-def _charts(subject: Subject) -> Iterator[Markup]:
+def _charts(subject: ReportSubject) -> Iterator[Markup]:
     columns = subject.columns
     losses = loss_lines(columns)
     if entropy := columns["val/unigram_entropy"]:
@@ -77,7 +77,7 @@ def _chart(title: str, lines: list[ChartLine], *, log: bool = False, highest: bo
     yield element("figure", caption, Markup(picture))
 
 
-def samples_section(subject: Subject) -> Section:
+def samples_section(subject: ReportSubject) -> Section:
     """The texts that validations wrote: the last one open, some of those before it folded."""
     run = subject.run
     steps = [] if run is None else run.samples()
@@ -111,7 +111,7 @@ def _choose_evenly(steps: list[int]) -> list[int]:
     return [steps[place] for place in places]
 
 
-def cost_section(subject: Subject) -> Section:
+def cost_section(subject: ReportSubject) -> Section:
     """Hours, steps, tokens, speed, FLOPs, machines, and how often the training was taken up again."""
     if subject.run is None:
         card = None if subject.trained is None else subject.trained.card
@@ -136,7 +136,7 @@ def cost_section(subject: Subject) -> Section:
     return Section(id="cost", title="What it cost", body=facts_list(facts))
 
 
-def _flops(subject: Subject, tokens: int | None, seconds: float) -> dict[str, str]:
+def _flops(subject: ReportSubject, tokens: int | None, seconds: float) -> dict[str, str]:
     """Of the tokens that were read, by the model's formula; nothing where the recipe or the model are not to be had."""
     with suppress(UserError, OSError):
         if tokens:
@@ -147,7 +147,7 @@ def _flops(subject: Subject, tokens: int | None, seconds: float) -> dict[str, st
     return {}
 
 
-def _machines(subject: Subject) -> dict[str, str]:
+def _machines(subject: ReportSubject) -> dict[str, str]:
     """With what the steps were worked out, as the newest checkpoint notes it."""
     kinds = {"device": "{}", "instructions": "{}", "threads": "{} threads", "precision": "{}", "ranks": "{} ranks"}
     with suppress(UserError, OSError, RuntimeError, KeyError, ValueError):  # no whole one, or it is replaced just now
@@ -162,7 +162,7 @@ def _machines(subject: Subject) -> dict[str, str]:
     return {"Machine": "not known: no whole checkpoint is left"}
 
 
-def _sessions(subject: Subject) -> str:
+def _sessions(subject: ReportSubject) -> str:
     """How often the training was taken up again: the first line that a session logs has no speed."""
     speeds = dict(subject.columns["tokens_per_second"])
     begun = [step for step, value in subject.columns["tokens"] if step not in speeds and math.isfinite(value)]

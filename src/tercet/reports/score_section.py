@@ -28,7 +28,7 @@ from tercet.evaluate import (
 from tercet.notebook import plain_tables
 from tercet.reports.markup import Markup, Section, element, join, missing, paragraph, scrolling_table
 from tercet.reports.measures import MEASURES
-from tercet.reports.subject import Subject
+from tercet.reports.subject import ReportSubject
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +39,7 @@ UNITS = {
 }  # fmt: skip
 
 
-def score_section(subject: Subject, *, evaluate: bool) -> Section:
+def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
     """The scores.
 
     Args:
@@ -58,7 +58,7 @@ def score_section(subject: Subject, *, evaluate: bool) -> Section:
     return Section(id="scores", title="Scores", body=join(*parts))
 
 
-def _recorded(subject: Subject) -> Markup:
+def _recorded(subject: ReportSubject) -> Markup:
     """A row a measure: the model's own, the last validation's, and what guessing gives."""
     trained = subject.trained
     own = {} if trained is None else {k: v for k, v in trained.card.metrics.items() if k.startswith("val/")}
@@ -93,18 +93,18 @@ def _recorded(subject: Subject) -> Markup:
     )
 
 
-def _unit(subject: Subject) -> str:
+def _unit(subject: ReportSubject) -> str:
     return "share of the variance" if _problem_type(subject) == "regression" else UNITS.get(subject.task, "nats")
 
 
-def _problem_type(subject: Subject) -> str:
+def _problem_type(subject: ReportSubject) -> str:
     data: Any = subject.recipe.get("data")
     if subject.trained is not None and subject.task == "labels":
         return subject.trained.require("classify").label_head.problem_type
     return str(data.get("problem_type", "")) if isinstance(data, Mapping) else ""
 
 
-def _guessing(subject: Subject) -> dict[str, str]:
+def _guessing(subject: ReportSubject) -> dict[str, str]:
     """By measure what guessing gives, in words; nothing where no model says how many tokens or labels there are."""
     if entropy := subject.latest("val/unigram_entropy"):
         return {"val/loss": f"{entropy[1]:.4f}, counting tokens"}

@@ -19,11 +19,13 @@ from tercet.messages import one_line
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class ReportSubject:
     """Attributes:
     folder: the run's, or where there is none the model's.
     run, status, record: of the run; None without one, or where its files are damaged.
     trained: None where no model is saved yet, or it is damaged.
+    recipe: as the run, or else the model's card, has it; without folders of this machine, and empty where nobody knows.
+        A card's is that of the model, and so holds what was changed since the run was begun.
     columns: of the run's metrics.csv, without lines that are half-written.
     warnings: what of it is damaged, and what else a reader should know before all.
     """
@@ -33,6 +35,7 @@ class Subject:
     status: RunStatus | None
     record: RunRecord | None
     trained: Trained | None
+    recipe: Mapping[str, Any]
     columns: Columns
     warnings: tuple[str, ...]
 
@@ -41,18 +44,6 @@ class Subject:
         """As the card names it, else the folder's own name; never its path, for a report is given to others."""
         known = "" if self.trained is None or self.run is not None else self.trained.card.name
         return one_line(known or self.folder.resolve().name) or "a model"
-
-    @property
-    def recipe(self) -> Mapping[str, Any]:
-        """As the run, or else the model's card, has it; without folders of this machine, and empty where nobody knows.
-        A card's is that of the model, and so holds what was changed since the run was begun."""
-        recipe = {} if self.trained is None else self.trained.card.recipe
-        if not recipe and self.run is not None:
-            try:
-                recipe = self.run.recipe()
-            except UserError:  # told by `warnings` already
-                recipe = {}
-        return without_folders(recipe)
 
     @property
     def task(self) -> str:
@@ -67,7 +58,7 @@ class Subject:
         return self.columns[name][-1] if self.columns[name] else None
 
 
-def open_subject(path: Path, trained: Trained | None = None) -> Subject:
+def open_subject(path: Path, trained: Trained | None = None) -> ReportSubject:
     """What `path` holds.
 
     Args:
@@ -79,9 +70,9 @@ def open_subject(path: Path, trained: Trained | None = None) -> Subject:
     folder = find_run_folder(path)
     if not is_run(path):
         trained = load_model(path) if trained is None else trained
-        return Subject(
+        return ReportSubject(
             folder=trained.folder, run=None, status=None, record=None, trained=trained,
-            columns=defaultdict(list), warnings=(),
+            recipe=without_folders(trained.card.recipe), columns=defaultdict(list), warnings=(),
         )  # fmt: skip
     warnings = list[str]()
     run = RunFolder(folder)
@@ -100,10 +91,12 @@ def open_subject(path: Path, trained: Trained | None = None) -> Subject:
         read(record.check_file, folder, METRICS)
     if trained is None and any((place / "config.json").is_file() for place in _model_places(path, folder)):
         trained = read(load_model, path)
+    recipe = {} if trained is None else trained.card.recipe
+    recipe = recipe or read(run.recipe) or {}
     if run.metrics.unreadable:
         warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are none of a run's, and were left out")
-    return Subject(
-        folder=folder, run=run, status=status, record=record, trained=trained,
+    return ReportSubject(
+        folder=folder, run=run, status=status, record=record, trained=trained, recipe=without_folders(recipe),
         columns=_read_columns(run), warnings=tuple(dict.fromkeys(warnings)),
     )  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from tercet.checkpoint import Trained, current_versions
 from tercet.checkpoint.metrics import training_time
 from tercet.inspect.model_table_view import format_count
@@ -10,7 +12,7 @@ from tercet.reports.markup import Markup, Section, element, join, paragraph
 from tercet.reports.model_sections import data_section, model_section, recipe_section, versions_section
 from tercet.reports.run_sections import cost_section, curves_section, samples_section
 from tercet.reports.score_section import score_section
-from tercet.reports.subject import Subject, open_subject
+from tercet.reports.subject import ReportSubject, open_subject
 from tercet.storage import write_atomically
 from tercet.training.planning.run_plan_view import format_duration
 from tercet.web.page_files import check_page, hash_of, read_page_files
@@ -30,20 +32,28 @@ def report(run: str | Path, out: str | Path | None = None, *, evaluate: bool = F
         UserError: where there is neither a run nor a model, the file cannot be written, or the model is to be scored
             and its data is not to be had.
     """
+    return write_report(Path(run), out, evaluate=evaluate)
+
+
+def write_report(
+    folder: Path,
+    out: str | Path | None,
+    *,
+    evaluate: bool,
+    trained: Trained | None = None,
+    device: torch.device | None = None,
+) -> Path:
+    """As `report`. Raises as `report` does.
+
+    Args:
+        trained: the folder's model, where that is loaded already.
+        device: that the model works on; where it is by default.
+    """
     if out is not None:
-        check_page(Path(out), "--out")
-    return write_report(open_subject(Path(run)), out, evaluate=evaluate)
-
-
-def report_trained(trained: Trained, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
-    """As `report`, of a model that is loaded already. Raises as `report` does."""
-    if out is not None:
-        check_page(Path(out), "--out")
-    return write_report(open_subject(trained.folder, trained), out, evaluate=evaluate)
-
-
-def write_report(subject: Subject, out: str | Path | None, *, evaluate: bool) -> Path:
-    """Write the page, whole or not at all."""
+        check_page(Path(out), "--out")  # before anything is read
+    subject = open_subject(folder, trained)
+    if subject.trained is not None and device is not None:
+        subject.trained.model.to(device)
     beside = subject.folder.with_suffix(".html") if subject.folder.is_file() else subject.folder / NAME
     path = beside if out is None else Path(out)
     check_page(path, "--out")
@@ -51,7 +61,7 @@ def write_report(subject: Subject, out: str | Path | None, *, evaluate: bool) ->
     return path
 
 
-def report_page(subject: Subject, *, evaluate: bool = False) -> str:
+def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
     """The page. Raises UserError where the model is to be scored and its data is not to be had."""
     sections = (
         score_section(subject, evaluate=evaluate),
@@ -97,7 +107,7 @@ def _section(section: Section) -> Markup:
     return element("section", heading, section.body, id=section.id, aria_labelledby=f"{section.id}-title")
 
 
-def _header(subject: Subject) -> Markup:
+def _header(subject: ReportSubject) -> Markup:
     trained = subject.trained
     known = ("" if trained is None else trained.kind, "" if trained is None else trained.card.choice)
     lead = ", ".join(filter(None, known)) or "a run that has saved no model yet"
@@ -112,7 +122,7 @@ def _header(subject: Subject) -> Markup:
     )
 
 
-def describe_state(subject: Subject) -> str:
+def describe_state(subject: ReportSubject) -> str:
     """Whether the run is at its end, or the report is of something else than a whole run."""
     if subject.run is None:
         return (
@@ -138,7 +148,7 @@ def describe_state(subject: Subject) -> str:
             return "The run has not begun."
 
 
-def _figures(subject: Subject) -> Markup:
+def _figures(subject: ReportSubject) -> Markup:
     """The few numbers that are looked for first."""
     trained, time = subject.trained, training_time(subject.columns)
     losses = subject.columns["val/loss"]

@@ -47,7 +47,7 @@ def is_data(name: str) -> bool:
     with suppress(UserError, OSError, ValueError):
         path = Path(name)
         if path.is_dir():
-            return not any((path / part).exists() for part in NO_CORPUS) and bool(DocumentFiles(root=path).files())
+            return not any((path / part).exists() for part in NO_CORPUS) and DocumentFiles(root=path).has_files()
         return path.is_file()
     return False
 

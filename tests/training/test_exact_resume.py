@@ -79,7 +79,7 @@ def dying(recipe: Recipe, out: Path, n: int, *, after: bool, name: str = "") -> 
 
 
 @each_case
-@pytest.mark.parametrize("attempts", [4, pytest.param(10, marks=SLOW)])
+@pytest.mark.parametrize("attempts", [4, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str, attempts: int) -> None:
     reference = whole(case)
     recipe = recipe_of(case, reference.parent)

@@ -105,11 +105,11 @@ def exhaustive(*values: Any) -> Any:
         exhaustive(TORCHRUN, "masked", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
         (TORCHRUN, "masked", {"strategy": "tp", "ema": None, "best_by": "loss"}),
         exhaustive([], "labels", {}),
-        (TORCHRUN, "labels", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
+        exhaustive(TORCHRUN, "labels", {"strategy": "fsdp", "ema": None, "best_by": "loss"}),
         exhaustive(TORCHRUN, "labels", {"strategy": "tp", "ema": None, "best_by": "loss"}),
-        (TORCHRUN, "numbers", {"strategy": "ddp"}),
+        exhaustive(TORCHRUN, "numbers", {"strategy": "ddp"}),
         exhaustive(TORCHRUN, "numbers", {"strategy": "fsdp", "best_by": "loss"}),
-        ([], "sets", {}),
+        exhaustive([], "sets", {}),
     ],
     ids=[
         "text-ddp-adamw",
@@ -140,7 +140,7 @@ def test_two_processes_are_one(tmp_path: Path, launcher: list[str], family: str,
     assert_nearly_same(one, two, sharded=training.get("strategy") in ("fsdp", "tp"))
 
 
-@pytest.mark.parametrize("family", ["text", "pairs", exhaustive("labels")])
+@pytest.mark.parametrize("family", ["text", exhaustive("pairs"), exhaustive("labels")])
 def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
     """Most weights have no gradient, which a strategy that waits for one must know."""
     settings = to_plain(TINY[family](tmp_path, ALIKE[family]))
@@ -154,7 +154,7 @@ def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str
 
 @pytest.mark.parametrize(
     ("family", "training"),
-    [exhaustive("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), ("pairs", {"strategy": "ddp"})],
+    [exhaustive("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), exhaustive("pairs", {"strategy": "ddp"})],
     ids=["text-ddp", "text-fsdp", "pairs-ddp"],
 )
 def test_two_processes_go_on_where_they_stopped(
@@ -172,7 +172,7 @@ def test_two_processes_go_on_where_they_stopped(
     assert_nearly_same(one, run_two(tmp_path, TORCHRUN, family, **training))
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, []], ids=["torchrun", "lightning"])
+@pytest.mark.parametrize("launcher", [TORCHRUN, exhaustive([])], ids=["torchrun", "lightning"])
 def test_two_processes_make_a_run_longer(tmp_path: Path, launcher: list[str]) -> None:
     """Each finds out by itself, before or after the first has written it down, how long it is to be."""
     one = train(TINY["text"](tmp_path, ALIKE["text"], schedule="constant"), tmp_path / "one", quiet=True)

@@ -49,7 +49,11 @@ def test_the_losses_are_drawn_at_each_validation(tmp_path: Path) -> None:
     assert "┤" not in text[text.rindex("6/6") :]  # taken away: what follows says how it went
 
 
-@pytest.mark.parametrize(("lines", "variables"), [(10, {}), (40, {"TERM": "dumb"})], ids=["too low", "dumb"])
+@pytest.mark.parametrize(
+    ("lines", "variables"),
+    [(10, {}), pytest.param(40, {"TERM": "dumb"}, marks=pytest.mark.exhaustive)],
+    ids=["too low", "dumb"],
+)
 def test_a_terminal_with_no_room_for_them_has_the_bar_alone(
     tmp_path: Path, lines: int, variables: dict[str, str]
 ) -> None:

@@ -221,7 +221,7 @@ def test_the_words_of_nanogpt_are_understood(capsys: pytest.CaptureFixture[str])
 def test_exit_codes(
     error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "_run", raising(error))
+    monkeypatch.setattr(program, "run_command", raising(error))
     assert main([]) == code
     assert capsys.readouterr().err.startswith(words)
 

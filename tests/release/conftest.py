@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from wheels import ANY, MACHINE, ROOT, SDIST, copied, install
 
-Built = Callable[[str], list[Path]]
+Built = Callable[..., Path]  # from the kind and the place
 
 
 @pytest.fixture(scope="session")
@@ -23,35 +23,37 @@ def release() -> ModuleType:
     return module
 
 
+PLACES = {"a": (0o022, 1_500_000_000), "another-folder": (0o077, 1_700_000_000)}  # umasks and times of sources
+
+
 @pytest.fixture(scope="session")
 def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Each kind, from two folders of other names, umasks and times."""
+    """Each kind, built in a folder of that name when it is first asked for: kernels take half a minute."""
 
     @cache
-    def build(kind: str) -> list[Path]:
-        results = list[Path]()
-        for name, umask, time in (("a", 0o022, 1_500_000_000), ("another-folder", 0o077, 1_700_000_000)):
-            folder = tmp_path_factory.mktemp("built") / name
-            before = os.umask(umask)
-            try:
-                source = copied(folder / "source")
-                for path in source.rglob("*"):
-                    os.utime(path, (time, time))
-                make = release.build_with_kernels if kind == MACHINE else release.build
-                make(source, folder / "dist", epoch=1_600_000_000)
-            finally:
-                os.umask(before)
-            results += (folder / "dist").glob("*.tar.gz" if kind == SDIST else "*.whl")
-        return results
+    def build(kind: str, place: str = "a") -> Path:
+        folder = tmp_path_factory.mktemp("built") / place
+        umask, time = PLACES[place]
+        before = os.umask(umask)
+        try:
+            source = copied(folder / "source")
+            for path in source.rglob("*"):
+                os.utime(path, (time, time))
+            make = release.build_with_kernels if kind == MACHINE else release.build
+            make(source, folder / "dist", epoch=1_600_000_000)
+        finally:
+            os.umask(before)
+        [result] = (folder / "dist").glob("*.tar.gz" if kind == SDIST else "*.whl")
+        return result
 
     return build
 
 
 @pytest.fixture(scope="session")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(built(ANY)[0], tmp_path_factory.mktemp("installed") / "environment")
+    return install(built(ANY), tmp_path_factory.mktemp("installed") / "environment")
 
 
 @pytest.fixture(scope="session")
 def installed_with_kernels(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(built(MACHINE)[0], tmp_path_factory.mktemp("installed-with-kernels") / "environment")
+    return install(built(MACHINE), tmp_path_factory.mktemp("installed-with-kernels") / "environment")

@@ -138,25 +138,29 @@ def test_a_record_of_something_else_is_refused(tmp_path: Path, plain: Any) -> No
 )
 def test_several_ranks_end_and_go_on_with_half(tmp_path: Path, strategy: str) -> None:
     settings = {"devices": 2, "strategy": strategy, "micro_batch_size": 8, "max_steps": 4}
-    recipe = TINY["text"](tmp_path, {"model": {"stack": {"dropout": UNDROPPED}}}, **settings)
+    changes = {"model": {"stack": {"dropout": UNDROPPED}}}
+    recipe = TINY["text"](tmp_path, changes, **settings)
     (path := tmp_path / "two.yaml").write_text(write_yaml(recipe))
 
-    def run(out: str, *rows: str) -> "subprocess.CompletedProcess[str]":
+    def run() -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [*TORCHRUN, str(path), str(tmp_path / out), *rows], env={**os.environ, "OMP_NUM_THREADS": "1"},
+            [*TORCHRUN, str(path), str(tmp_path / "run"), "4"], env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True, text=True, timeout=150, check=False,
         )  # fmt: skip
 
-    ended = run("run", "4")
+    ended = run()
     assert ended.returncode
     assert "step 1 is out of memory with 8 rows at once; when it is started again, the run goes on with 4 rows" in (
         ended.stderr
     )
-    assert run("run", "4").returncode == 0
+    assert run().returncode == 0
     record = read_record(tmp_path / "run")
     assert record is not None
     assert (record.finished, record.micro_batches) == (True, ((0, 4),))
-    assert run("whole").returncode == 0
+    single = settings | {"devices": 1, "strategy": "single"}
+    train(
+        TINY["text"](tmp_path, {"model": {"stack": {"dropout": UNDROPPED}}}, **single), tmp_path / "whole", quiet=True
+    )
     a, b = (load_model(tmp_path / name / "last").model.state_dict() for name in ("run", "whole"))
     for name in a:
         torch.testing.assert_close(a[name], b[name], atol=1e-5, rtol=1e-4)

@@ -108,7 +108,7 @@ def test_what_is_refused_changes_nothing(
 
 def test_folders_without_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    words = f"{tmp_path / 'empty'} holds no run: it has no run.json; give a run's folder, or a recipe and --out "
+    words = f"{tmp_path / 'empty'} holds no run: it has no run.json, and no data to read; give a run's folder, or a "
     assert words in refused(capsys, tmp_path / "empty", "--more", "5")
     assert "last holds no run: it has no run.json" in refused(capsys, run / "last", "--more", "5")
     assert "unknown recipe" in refused(capsys, tmp_path / "nothing", "--more", "5")

@@ -112,7 +112,10 @@ def find_run(name: str) -> Path | None:
     if name.endswith((".yaml", ".yml")) or not folder.is_dir() or name in recipe_names() or is_data(name):
         return None
     if not (folder / RECORD).exists() and not (folder / RECIPE).exists():
-        raise UserError(f"{name} holds no run: it has no {RECORD}; give a run's folder, or a recipe and --out {name}")
+        raise UserError(
+            f"{name} holds no run: it has no {RECORD}, and no data to read; give a run's folder, or a recipe and "
+            f"--out {name}"
+        )
     if not (folder / RECIPE).exists():
         raise UserError(f"{folder / RECIPE} is missing; put it back, or give a recipe and --out {name} --restart")
     return folder

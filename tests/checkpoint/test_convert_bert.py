@@ -178,7 +178,7 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
             r"classifier\.pooling is mean, .* a model with classifier\.pooling: pooler could be converted",
         ),
         ({}, HEADS["tokens"] | {"pooler": True}, r"pooler is true, .* a model with pooler: false could be converted"),
-        ({}, RELU, r"stack\.norm_eps is 0\.001, which no DistilBERT .* stack\.norm_eps: 1e-12 could"),
+        ({}, RELU, r"stack\.norm_eps is 0\.001 and n_segments is 2, which .*: 1e-12 and n_segments: 0 could"),
         ({"norm_eps": 1e-12}, RELU, r"n_segments is 2, which no DistilBERT .* n_segments: 0 could"),
         (
             {"norm_eps": 1e-12},

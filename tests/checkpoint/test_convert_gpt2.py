@@ -123,7 +123,12 @@ def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
         ({}, {"embedding_norm": True}, r"embedding_norm is true, .* a model with embedding_norm: false"),
         ({}, {"logit_softcap": 15.0}, r"logit_softcap is 15\.0, .* a model with logit_softcap: null"),
         ({}, {"scale_embedding": True}, r"scale_embedding is true, .* a model with scale_embedding: false"),
-        ({"gated": True, "qk_norm": True}, {"logit_softcap": 9.0}, r"stack\.gated is true"),  # the first of several
+        (
+            {"gated": True, "qk_norm": True},
+            {"logit_softcap": 9.0},
+            r"stack\.gated is true, stack\.qk_norm is true and logit_softcap is 9\.0, which no GPT-2 .* a model with "
+            r"stack\.gated: false, stack\.qk_norm: false and logit_softcap: null could be converted",
+        ),
     ],
 )
 def test_what_no_gpt2_has_is_refused_by_name(

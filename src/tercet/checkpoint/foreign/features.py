@@ -7,7 +7,7 @@ theirs has fewer places for it, the rate of the nearest is kept.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -26,17 +26,21 @@ FIXED = ("learned", "sinusoidal", "none")  # schemes that are a vector for each 
 
 
 def check_features(kind: str, features: Sequence[Feature]) -> None:
-    """Refuse the first feature that is not what `kind` may have.
+    """Refuse features that are not what `kind` may have.
 
     Raises:
-        UserError: with its key, and the setting that could be converted.
+        UserError: with their keys, and the settings that could be converted.
     """
-    for key, value, known in features:
-        if value not in known:
-            raise UserError(
-                f"{key} is {_as_setting(value)}, which no {kind} has; "
-                f"a model with {key}: {' or '.join(map(_as_setting, known))} could be converted"
-            )
+    wrong = [feature for feature in features if feature[1] not in feature[2]]
+    if wrong:
+        are = _list(f"{key} is {_as_setting(value)}" for key, value, _ in wrong)
+        wanted = _list(f"{key}: {' or '.join(map(_as_setting, known))}" for key, _, known in wrong)
+        raise UserError(f"{are}, which no {kind} has; a model with {wanted} could be converted")
+
+
+def _list(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def features_of_stack(

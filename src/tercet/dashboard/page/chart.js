@@ -16,6 +16,7 @@ const LEFT = 58;
 const RIGHT = 12;
 const TOP = 10;
 const BOTTOM = 26;
+const NEAR = 8; // pixels beyond a curve's end at which it is still read
 const FEW = 60; // points that are marked one by one
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400]; // s
 const ZOOM = 1.6; // of one press of a key
@@ -213,10 +214,13 @@ export function chart(about, act, look) {
     }
   }
 
-  /** Of each curve the point nearest to a place of the axis. @param {number} at */
+  /** Of each curve that goes so far the point nearest to a place of the axis. @param {number} at */
   function nearest(at) {
+    const there = pixel(across, at);
     return curves.flatMap((curve) => {
-      if (curve.x.length === 0) return [];
+      const [first, last] = [curve.x[0], curve.x.at(-1)];
+      if (first === undefined || last === undefined) return [];
+      if (there < pixel(across, first) - NEAR || there > pixel(across, last) + NEAR) return [];
       let [from, to] = [0, curve.x.length - 1];
       while (to - from > 1) {
         const middle = (from + to) >> 1;

@@ -1,5 +1,6 @@
 """Words in, exit code and one line out: what needs no trained model."""
 
+import os
 import re
 import signal
 import subprocess
@@ -238,6 +239,20 @@ def test_a_reader_who_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -c \"{words}; sys.argv = ['tercet', 'recipes']; main.entry()\" | head -c 10"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (141, "word word ", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_waiting_threads_soon_sleep_unless_somebody_says_otherwise(given: dict[str, str], spins: str) -> None:
+    words = (
+        "import os; from tercet.cli import main, recipes; recipes.run = lambda a: print(os.getenv('GOMP_SPINCOUNT'))"
+    )
+    program = f"import sys; {words}; sys.argv = ['tercet', 'recipes']; main.entry()"
+    plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", program], env=plain | given, capture_output=True, text=True)
+    assert done.stdout == f"{spins}\n"
 
 
 def test_sigterm_ends_with_143_and_lets_temporary_files_be_removed(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ OF_THE_SYSTEM = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
+SPINS = "10000"  # rounds, then a waiting thread sleeps; docs/measurements/training-speed.md
 # Each is a module of this package, and only that of the verb that is asked for is imported.
 VERBS = {
     "train": "train a model as a recipe says, or on a file",
@@ -64,6 +65,10 @@ VERBS = {
 def entry() -> NoReturn:
     """The program `tercet`."""
     signal.signal(signal.SIGTERM, _terminate)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Threads of PyTorch that wait for each other spin, by default for so long that on a busy machine, where the
+        # other one has no core, most time goes there.
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     with suppress(OSError, RuntimeError, ValueError):  # where there is no stderr
         faulthandler.enable()  # a mapped file that another program cuts ends us by SIGBUS: say where
     for stream in (sys.stdout, sys.stderr):

@@ -140,11 +140,11 @@ def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stack", "spec", "message"),
     [
-        ({"position": Rotary()}, {}, r"encoder\.position is rotary, .* a model with encoder\.position: sinusoidal"),
-        ({"position": Sinusoidal(base=100.0)}, {}, r"encoder\.position\.base is 100\.0, .*base: 10000\.0 could"),
-        ({"placement": "pre"}, {}, r"encoder\.placement is pre, .* encoder\.placement: post"),
+        ({"position": Rotary()}, {}, r"encoder\.position is rotary and decoder\.position is .*: sinusoidal and"),
+        ({"position": Sinusoidal(base=100.0)}, {}, r"encoder\.position\.base is 100\.0 and .*base: 10000\.0 could"),
+        ({"placement": "pre"}, {}, r"encoder\.placement is pre and .* encoder\.placement: post"),
         ({"norm": "rms", "norm_bias": False}, {}, r"encoder\.norm is rms"),
-        ({"norm_eps": 1e-6}, {}, r"encoder\.norm_eps is 1e-06, .* encoder\.norm_eps: 1e-05 could"),
+        ({"norm_eps": 1e-6}, {}, r"encoder\.norm_eps is 1e-06 and .* encoder\.norm_eps: 1e-05 and"),
         ({"gated": True}, {}, r"encoder\.gated is true"),
         ({"qk_norm": True}, {}, r"encoder\.qk_norm is true"),
         ({"n_kv_heads": 1}, {}, r"encoder\.n_kv_heads is 1"),

@@ -100,6 +100,7 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["add-a-position-scheme.md", "add-a-task.md"])
 def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, as a reader's: here types are checked at each call, and a new scheme is no member."""
@@ -109,6 +110,7 @@ def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pyte
     subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", sorted((DOCS / "learn").glob("[0-9]-*.md")), ids=lambda page: page.name)
 def test_python_in_the_chapters_prints_what_stands_there(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

@@ -34,6 +34,7 @@ def steps(how: str, **environment: str) -> tuple[str, int]:
     return said, int(pages)
 
 
+@pytest.mark.slow
 @glibc
 def test_freed_memory_comes_back_without_being_cleared() -> None:
     said, pages = steps("kept")
@@ -41,6 +42,7 @@ def test_freed_memory_comes_back_without_being_cleared() -> None:
     assert 4 * pages < steps("as it comes")[1]  # 16 steps x 44 MB in pages, of 4 KiB as a rule
 
 
+@pytest.mark.slow
 @glibc
 @pytest.mark.parametrize("name", ["trim_threshold", "mmap_threshold"])
 def test_what_the_environment_says_to_glibc_itself_is_left_alone(name: str) -> None:

@@ -124,6 +124,7 @@ TRAINED = ("gpt-char", "bert", "translation")
 DECODED = ("greedy-1", "greedy-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [*TRAINED, "greedy-1", pytest.param("greedy-8", marks=pytest.mark.exhaustive), "tokenising", "loading"],
@@ -300,6 +301,7 @@ def test_peak_memory_of_one_alone(tmp_path: Path) -> None:
         alone(ROWS["loading"], tiny(tmp_path), "nobody")
 
 
+@pytest.mark.slow
 def test_who_keeps_memory_works_in_a_process_of_its_own_and_answers_as_here(tmp_path: Path) -> None:
     row, asked = ROWS["gpt-char"], tiny(tmp_path)
     one = found(row, asked, "tercet")

@@ -75,6 +75,7 @@ def read(out: Path) -> dict[str, Any]:
     return json.loads((out / "comparison.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_table(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(comparing(text, whole, *GRID, "--seeds", "1,2")) == 0
     out, err = capsys.readouterr()

@@ -110,6 +110,7 @@ def test_addresses_are_those_that_others_can_reach() -> None:
         assert not ip.is_link_local
 
 
+@pytest.mark.slow
 def test_two_processes_meet(tmp_path: Path) -> None:
     port = free_port()
     other = start(1, 2, port, "--json", "--timeout", "120")
@@ -128,6 +129,7 @@ def test_two_processes_meet(tmp_path: Path) -> None:
     assert "waiting for 1 more of 2 ranks" in err
 
 
+@pytest.mark.slow
 def test_who_is_missing_is_named() -> None:
     port = free_port()
     second, first = start(2, 3, port, "--timeout", "20"), start(0, 3, port, "--timeout", "12")

@@ -98,6 +98,7 @@ def judge(damaged: Damage, place: Path, verb: str, outcome: Outcome, expected: A
     return "recovered" if name in outcome.stderr else "harmless"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "state"), list(product(FAMILIES, (*STATES, "cache"))) if FACTOR > 1 else SLICE)
 def test_damaged_files(prepared: PREPARE, tmp_path: Path, family: str, state: str) -> None:
     own = prepared(family)

@@ -317,6 +317,7 @@ def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a\n")
     lines = str(tmp_path / "lines.txt")

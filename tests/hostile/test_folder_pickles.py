@@ -154,6 +154,7 @@ def raw_pickles(ran: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["zip", "old", "bare", "bare in a zip"])
 def test_no_pickle_is_run(form: str, copied: Callable[[str], Path], tmp_path: Path) -> None:
     folder, ran = copied("bert pickled"), tmp_path / "ran"

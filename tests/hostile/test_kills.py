@@ -48,6 +48,7 @@ def measure_a_run(own: Prepared, place: Path) -> tuple[int, set[str]]:
     return log.stat().st_size, set(files_of(place))
 
 
+@pytest.mark.slow
 def test_killed_at_any_change_of_a_file(own: Prepared, tmp_path: Path) -> None:
     expected, place = own.answer("finished", "train"), tmp_path / "place"
     changes, files = measure_a_run(own, place)
@@ -103,6 +104,7 @@ def differences(own: Prepared, place: Path, outcome: Outcome) -> str:
     return ", ".join(name for name in whole if whole[name] != here.get(name)) + " differ" or "stdout differs"
 
 
+@pytest.mark.slow
 def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Path) -> None:
     """At each change of a file a child opens both models: their step and their weights belong together."""
     place, log = own.lay_out(tmp_path / "place", None), tmp_path / "read"

@@ -116,6 +116,7 @@ def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.slow
 @given(
     shape=SHAPES,
     narrow=st.sampled_from([None, "bf16", "int8"]),

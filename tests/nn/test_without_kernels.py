@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_with_the_kernel_room_deleted_the_parts_pass_their_tests(tmp_path: Path) -> None:
     package = tmp_path / "tercet"

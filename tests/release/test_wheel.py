@@ -29,6 +29,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SDIST, ANY, pytest.param(MACHINE, marks=[needs_levels, pytest.mark.exhaustive])])
 def test_two_builds_give_the_same_bytes(built: Built, kind: str) -> None:
     first, second = built(kind, "a"), built(kind, "another-folder")

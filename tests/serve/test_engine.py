@@ -32,6 +32,7 @@ def no_thread_is_left() -> Iterator[None]:
     assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_texts_at_once_are_those_of_generate_and_of_stream_from_the_same_seeds() -> None:
     prompts = ["the cat", "", "a", "the dog sat on the log and more than the context holds", "né 🙂"] * 3
     with no_thread_is_left(), tercet.Engine(RUN) as engine:

@@ -215,6 +215,7 @@ def test_a_template_renders_as_transformers_does() -> None:
     assert WRITER.decode(ours, skip_special=False) == WRITER.decode(want, skip_special=False)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["<eos>", "<bos>", "eos>", "<", "the", "\ue000", "é"]), min_size=1).map("".join))
 def test_what_a_person_writes_is_text_where_it_spells_a_special_token(content: str) -> None:
     ids = ChatTemplate(TEMPLATE, WRITER).encode([{"role": "user", "content": content}])

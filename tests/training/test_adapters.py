@@ -53,6 +53,7 @@ def whole(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finis
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
 def test_the_pretrained_weights_rest(finished: Finished, whole: Finished, family: str) -> None:
     out, old = whole(family), load_model(finished(family))

@@ -95,6 +95,7 @@ def losses(result: ComparedRuns) -> list[tuple[str, int | None, dict[str, float]
     return [(run.name, run.seed, run.scores.scores) for row in result.rows for run in row.runs if run.scores]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "after"), [(1, False), (2, False), (2, True), (3, False), (12, True), (31, False)])
 def test_killed_in_the_middle_it_ends_with_the_same_table(
     compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, n: int, after: bool
@@ -165,6 +166,7 @@ def test_a_variant_that_diverges_is_told_and_the_others_go_on(
     assert len(result.plot().axes) == 2  # one panel, not one for it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", "masked", "labels"])
 def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind: str) -> None:
     key = "model.decoder.n_layers" if kind == "pairs" else "model.stack.n_layers"
@@ -351,6 +353,7 @@ def test_a_run_whose_data_is_gone_is_refused_before_training(
     assert "text.txt" in refused(lambda: compare_runs([recipes("text"), run], out=tmp_path / "out", quiet=True))
 
 
+@pytest.mark.slow
 def test_a_changed_recipe_is_refused_before_training(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def memory_for(recipe: Recipe, micro: int) -> int:
     return ceil(total / 0.9) + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", list(TINY))
 def test_it_is_settled_once(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

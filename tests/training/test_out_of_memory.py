@@ -24,6 +24,7 @@ PROGRAM = Path(__file__).with_name("train_one.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", "masked", "labels", "chat"])
 def test_a_run_that_halves_at_its_first_step_is_one_of_small_micro_batches(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -98,6 +99,7 @@ def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypa
     assert weights(out) == weights(train(TINY["text"](tmp_path, exact=True), tmp_path / "whole", quiet=True))
 
 
+@pytest.mark.slow
 def test_one_row_is_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_rows(lambda step: 0, monkeypatch.setattr)
     with pytest.raises(OutOfMemory, match=r"out of memory with 1 row at once: set training.strategy=fsdp on several"):

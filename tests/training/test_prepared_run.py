@@ -71,6 +71,7 @@ def forget_orders() -> None:
         cached.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_killed_run_is_the_one_that_was_not(folders: Path, tmp_path: Path, case: str) -> None:
     recipe = recipe_of(case, folders)

@@ -3,8 +3,11 @@
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 from tercet.config import UserError
 
@@ -13,14 +16,16 @@ IMPORT_MAP = re.compile(r'(?<=<script type="importmap">).*?(?=</script>)', re.DO
 SHARED = "tercet.web"
 
 
-def read_page_files(package: str) -> dict[str, str]:
-    """The text of each file of the page that `package` has, by its name."""
+@cache
+def read_page_files(package: str) -> Mapping[str, str]:
+    """The text of each file of the page that `package` has, by its name; read once, for every request asks for one."""
     found = [file for name in (SHARED, package) for file in files(name).joinpath("page").iterdir()]
-    return {
+    texts = {
         file.name: file.read_text(encoding="utf-8")
         for file in sorted(found, key=lambda file: file.name)
         if type_of(file.name) is not None
     }
+    return MappingProxyType(texts)
 
 
 def check_page(path: Path, flag: str) -> None:

@@ -1,6 +1,6 @@
 """The pages for people: a playground at `/`, and at `/docs` what /openapi.json says. Their files load nothing else."""
 
-from functools import cache
+from collections.abc import Mapping
 
 from starlette.responses import Response
 
@@ -10,8 +10,7 @@ from tercet.web.page_files import policy, read_page_files, type_of
 DOCUMENTS = {"/": "index.html", "/docs": "docs.html"}  # the file behind each address
 
 
-@cache
-def page_files() -> dict[str, str]:
+def page_files() -> Mapping[str, str]:
     """The text of each file, by its name."""
     return read_page_files("tercet.serve.http")
 

@@ -85,6 +85,7 @@ def test_every_recipe_begins_with_a_sentence_and_parses(name: str) -> None:
             load_recipe(name)
 
 
+@pytest.mark.slow
 def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))

@@ -51,11 +51,13 @@ def test_what_the_environment_says_to_glibc_itself_is_left_alone(name: str) -> N
     assert pages > 4 * steps("kept")[1]
 
 
+@pytest.mark.slow
 @glibc
 def test_tunables_of_something_else_change_nothing() -> None:
     assert steps("kept", GLIBC_TUNABLES="glibc.malloc.tcache_count=7")[0] == "True"
 
 
+@pytest.mark.slow
 @glibc
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 def test_another_allocator_is_noticed(tmp_path: Path) -> None:
@@ -69,6 +71,7 @@ def test_another_allocator_is_noticed(tmp_path: Path) -> None:
     assert steps("kept", LD_PRELOAD=str(library))[0] == "False"
 
 
+@pytest.mark.slow
 @glibc
 def test_what_the_environment_says_is_left_alone() -> None:
     said, pages = steps("kept", MALLOC_TRIM_THRESHOLD_="131072")

@@ -37,6 +37,7 @@ def model_folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_importing_all_names_starts_nothing_and_imports_nothing_heavy(tmp_path: Path) -> None:
     """No thread, no process, no compiler, and no file of the kernels read, beside what `import torch` does itself."""
     done = run_python(
@@ -66,6 +67,7 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_is_opened_and_writes_without_the_compiler(model_folder: Path) -> None:
     """PyTorch imports it, which doubles the time to the first token, to draw numbers on the meta device."""
     program = f"""
@@ -85,6 +87,7 @@ def refused_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", REFUSALS)
 def test_what_needs_no_tensor_is_refused_without_torch(command: str, refused_places: Path) -> None:
     program = f"""

@@ -22,6 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tercet.train("demo", data=text, set=settings, out=folder / "run", quiet=True).folder.parent
 
 
+@pytest.mark.slow
 def test_every_file_of_a_run_is_known(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     visible = [path for path in run.rglob("*") if path.is_file() and path.name[0] != "."]
     with_hash = [path for path in visible if path.name not in ("manifest.json", "run.json")]

@@ -132,6 +132,7 @@ def test_without_a_template_python_refuses_as_well(models: Path) -> None:
         tercet.load(models / "plain").chat("hello")
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_a_line_is_a_command_a_message_or_a_mistake(line: str) -> None:
     try:

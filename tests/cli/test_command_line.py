@@ -332,6 +332,7 @@ def test_data_looks_into_a_named_dataset_of_pairs(capsys: pytest.CaptureFixture[
     assert len(lines[5:]) == 6
 
 
+@pytest.mark.slow
 def test_the_python_api_is_lazy() -> None:
     words = (
         "import sys, tercet; assert 'torch' not in sys.modules; assert 'train' in dir(tercet); "

@@ -144,6 +144,7 @@ def test_who_is_missing_is_named() -> None:
     assert "error: " in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_rank_0_that_is_missing_is_named() -> None:
     port = free_port()
     process = start(1, 2, port, "--timeout", "1")
@@ -166,6 +167,7 @@ def test_versions_that_differ_are_named() -> None:
     assert lines["versions"] == "torch differs: 2.0 on 0, 1, 2.1 on 2"
 
 
+@pytest.mark.slow
 def test_what_a_recipe_uses_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "training.accelerator=cpu", "--set", "training.precision=fp32"]
     assert main(["doctor", "demo", *flags]) == 0

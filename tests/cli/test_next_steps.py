@@ -50,7 +50,6 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 FIRST = ("demo", "bert-python-docs", "multi30k-de-en")  # which others go on from
-PROMPTLY = ("animals", "induction", "numbers")  # in seconds; all others are slow tests
 TRANSLATORS = ("grokking", "multi30k-de-en", "multi30k-en-de", "wmt14-en-de-base")
 KINDS_OF_TEXT = {
     "dna": ("".join(DRAWS.choice(list("ACGT"), 4000)), "nanogpt-cpu"),
@@ -105,11 +104,8 @@ def _text_of(name: str) -> str:
     return recipe_text(name)
 
 
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    return [] if name in PROMPTLY else [pytest.mark.slow]
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in recipe_names()])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recipe_names())
 def test_what_a_recipe_prints_works(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +117,8 @@ def test_what_a_recipe_prints_works(
         run_line(line, monkeypatch)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == "dna" else pytest.mark.slow) for k in KINDS_OF_TEXT])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS_OF_TEXT)
 def test_the_text_to_write_on_is_of_the_data(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,7 @@ def test_what_a_run_on_other_sequences_prints_works(
         run_line(line, monkeypatch)
 
 
+@pytest.mark.slow
 def test_what_the_demo_prints_works(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     demo = recipe_files.recipe_text("demo")
     for before, after in {

@@ -46,6 +46,7 @@ def test_programs_read_json_and_python_has_the_same(capsys: pytest.CaptureFixtur
     assert own.time.cost == pytest.approx(2.5 * 8 * own.time.seconds / 3600)
 
 
+@pytest.mark.slow
 def test_without_gpus_memory_is_told_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "demo", "--set", "training.max_hours=1", "--set", "training.max_steps=null"]) == 0
     out = capsys.readouterr().out
@@ -55,6 +56,7 @@ def test_without_gpus_memory_is_told_and_no_time(capsys: pytest.CaptureFixture[s
     assert "fits" not in out
 
 
+@pytest.mark.slow
 def test_epochs_need_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "training.max_epochs=2", "--data", str(tmp_path / "none.txt")]
     assert main(["plan", "demo", *flags]) == 2

@@ -22,6 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mine"
 
 
+@pytest.mark.slow
 def test_the_path_of_the_page_is_printed(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().out == f"{run / 'report.html'}\n"

@@ -256,6 +256,7 @@ def test_python_serves_as_the_verb_does(folder: Write, monkeypatch: pytest.Monke
     assert served == [(["one", "other"], {"port": 0, "quiet": True})]
 
 
+@pytest.mark.slow
 def test_the_interpreter_is_tuned_while_it_serves() -> None:
     usual, frozen = sys.getswitchinterval(), gc.get_freeze_count()
     with server.tuned_interpreter():

@@ -54,6 +54,7 @@ def test_both_parts_together_are_the_text(tmp_path: Path, tokenizer: Any, monkey
     assert corpus.train_documents.tolist() == corpus.validation_documents.tolist() == [0]
 
 
+@pytest.mark.slow
 def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
     for size, dtype in ((1 << 16, np.uint16), (1 + (1 << 16), np.uint32)):
         alphabet = "".join(map(chr, range(0x10000, 0x10000 + size)))

@@ -189,6 +189,7 @@ def moments() -> Iterator[tuple[int, bool]]:
         yield chance.randint(1, 30), chance.random() < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", ["documents", "tail"])
 def test_killed_again_and_again(texts: Path, tmp_path: Path, validation: str) -> None:
     spec = spec_of(texts) if validation == "documents" else TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300))

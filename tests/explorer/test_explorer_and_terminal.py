@@ -19,6 +19,7 @@ def on_terminal(run: Path, arguments: list[str], capsys: pytest.CaptureFixture[s
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_they_hold_the_same_numbers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = trained(name)

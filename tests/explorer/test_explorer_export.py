@@ -40,6 +40,7 @@ def page_of(name: str, **ask: Any) -> str:
     return export_page(Answers(trained(name)), Query(**ask))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_it_answers_what_the_page_asks(name: str) -> None:
     answers = answers_in(page_of(name))

@@ -134,7 +134,8 @@ def rank_by_hand(made: EncoderDecoder, source: list[int], prefix: list[int], one
     return one.ids[-1] == EOS, one.logprob / len(one.ids) ** 0.5 + 0.7 * penalty
 
 
-@pytest.mark.parametrize("n_best", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_best", [1, 4])
 def test_coverage_ranks_the_ends_anew(n_best: int) -> None:
     anew = 0
     for seed in range(2, 5):

@@ -57,9 +57,10 @@ def without_cache(model: EncoderDecoder) -> ToyTranslator:
     return ToyTranslator(rule, model.max_len, model.vocab_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "size"),
-    [(Sinusoidal(), 1), *(pytest.param(kind, 3, marks=pytest.mark.slow) for kind in (Sinusoidal(), Rotary()))],
+    [(Sinusoidal(), 1), (Sinusoidal(), 3), (Rotary(), 3)],
     ids=["greedy", "sinusoidal", "rotary"],
 )
 def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, size: int) -> None:
@@ -84,6 +85,7 @@ def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, 
             assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_language_model_is_searched_as_well() -> None:
     stack = StackSpec(d_model=24, n_heads=3, n_layers=2)
     model = apart(DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=29, stack=stack), seed=3)).eval()
@@ -104,12 +106,13 @@ def tokenizer() -> Tokenizer:
 SHORT: Any = {"max_ratio": 0.5, "max_extra": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "search",
     [
         Beam(size=3, n_best=2, **SHORT),
-        pytest.param(Beam(size=1), marks=pytest.mark.slow),
-        pytest.param(Beam(size=2, coverage=0.3, **SHORT), marks=pytest.mark.slow),
+        Beam(size=1),
+        Beam(size=2, coverage=0.3, **SHORT),
         Sampling(seed=5, max_new_tokens=9),
     ],
     ids=["beam", "greedy", "coverage", "sample"],
@@ -137,6 +140,7 @@ def test_a_line_is_translated_alike_in_any_batch(tokenizer: Tokenizer, search: A
             assert one.text == tokenizer.decode(one.ids)
 
 
+@pytest.mark.slow
 def test_greedy_beams_and_samples_at_zero_agree(tokenizer: Tokenizer) -> None:
     model = tiny(tokenizer.vocab_size)
     greedy, cold = (translate(model, tokenizer, TEXTS[:3], one) for one in (Beam(size=1), Sampling(temperature=0)))

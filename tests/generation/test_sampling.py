@@ -60,6 +60,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_draws_follow_the_documented_distribution(case: dict[str, Any]) -> None:
     n_draws = 100_000

@@ -215,6 +215,7 @@ def test_a_million_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # What unpacks to more than anyone wrote
 
 
+@pytest.mark.slow
 def test_gzip_bombs(tmp_path: Path) -> None:
     bomb = gzip.compress(b"\n" * (8 << 20), 6)
     for name in ("a.txt.gz", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "a.parquet.gz"):

@@ -62,6 +62,7 @@ def check(answer: Any) -> None:
     assert len(error["error"]) <= MAX_ERROR_CHARACTERS
 
 
+@pytest.mark.slow
 @settings(max_examples=100 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from([*QUERIES, "export"]), st.randoms(use_true_random=False))
 def test_odd_values(asking: TestClient, name: str, rng: random.Random) -> None:

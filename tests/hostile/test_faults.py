@@ -169,6 +169,7 @@ def test_every_place_that_writes_is_known(clean: Callable[[str], Clean], name: s
     assert not [change for change in found if change.place == "outside of the package"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS if FULL else QUICK_ACTIONS)
 def test_a_disk_that_fails(clean: Callable[[str], Clean], name: str) -> None:
     own = clean(name)

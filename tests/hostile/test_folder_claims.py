@@ -153,6 +153,7 @@ def test_a_link_out_of_the_folder_is_no_way_to_a_secret(copied: Callable[[str], 
     assert load_model(folder).readme() == (folder / "card.json").read_text()
 
 
+@pytest.mark.slow
 def test_safetensors_headers_that_lie(copied: Callable[[str], Path]) -> None:
     folder = copied("ours decoder")
     path = folder / "model.safetensors"

@@ -62,6 +62,7 @@ def test_a_pattern_that_could_take_for_ever_is_refused(pattern: str) -> None:
         check_pattern(pattern)
 
 
+@pytest.mark.slow
 def test_patterns_that_are_taken_are_fast_on_every_text() -> None:
     patterns = [
         gpt2.PATTERN,

@@ -85,6 +85,7 @@ def test_more_connections_than_files() -> None:
     assert (outcome.result().code, outcome.result().stderr, outcome.result().stdout) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_no_file_is_left_for_a_connection() -> None:
     """Others in the process have taken them. Without the bounds asyncio tells it thousands of times."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

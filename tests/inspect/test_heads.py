@@ -118,6 +118,7 @@ def test_ablations_are_the_rises_of_the_loss() -> None:
     assert loss() == before
 
 
+@pytest.mark.slow
 def test_a_translator_has_heads_in_three_places() -> None:
     one = translator(n_heads=2)
     loss, calls = counted(one, torch.randint(V, (1, 5)), torch.randint(V, (1, 7)))

@@ -19,6 +19,7 @@ def in_a_process(code: str, **environment: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_importing_compiles_and_loads_nothing() -> None:
     loaded = in_a_process(
         "import tercet.kernel; from tercet.kernel.build import choose_kernels; "
@@ -27,6 +28,7 @@ def test_importing_compiles_and_loads_nothing() -> None:
     assert loaded == [0, False]  # the compiler of graphs alone takes a second to import
 
 
+@pytest.mark.slow
 def test_a_warm_up_loads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert warm_up() == (library() is not None)
     assert in_a_process("from tercet.kernel import warm_up; print(json.dumps(warm_up()))", TERCET_KERNEL="off") is False

@@ -27,6 +27,7 @@ def apart(found: Tensor, exact: Tensor) -> float:
     return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-3))
 
 
+@pytest.mark.slow
 @in_both
 @settings(deadline=None, max_examples=150)
 @given(
@@ -159,6 +160,7 @@ def test_attend_takes_it_in_float32_where_it_pays(
         assert apart(found, expected) < 1e-6
 
 
+@pytest.mark.slow
 def test_what_is_compiled_has_it_in_one_graph(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.WORTH", 1)
     use_from(flash_attention=0)

@@ -73,6 +73,7 @@ def test_what_is_in_software_needs_no_instruction_of_its_own() -> None:
     assert not any("avx512" in flag.removesuffix("avx512.h") for flag in SOFTWARE)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 def test_operators_answer_or_refuse_whatever_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     fuzz.main(2_000)

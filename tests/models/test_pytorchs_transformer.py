@@ -155,6 +155,7 @@ def test_logits_and_gradients_are_theirs(number: int) -> None:
         assert (parameter.grad - expected[name]).norm() <= 1e-4 * expected[name].norm() + rounding, name
 
 
+@pytest.mark.slow
 def test_the_twenty_are_unlike() -> None:
     specs = [pair(number).ours.spec for number in range(20)]
     sides = [spec.encoder for spec in specs]

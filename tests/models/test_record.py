@@ -248,6 +248,7 @@ class Mark:
     """Lives as long as the graph that it is hung on."""
 
 
+@pytest.mark.slow
 def test_no_graph_is_kept_alive() -> None:
     one = model()
     with record(one) as seen:

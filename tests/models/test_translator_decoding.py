@@ -119,6 +119,7 @@ def test_beams_are_their_rows_alone(position, family: str) -> None:
     assert (len(walk.tokens), walk.n) == (3, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_so_are_those_of_any_search(family: str) -> None:
     made = FAMILIES[family](position=POSITIONS[0])

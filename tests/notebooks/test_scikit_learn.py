@@ -37,6 +37,7 @@ def fitted() -> TercetClassifier:
     return TercetClassifier(random_state=3, **TINY).fit(TEXTS, LABELS)
 
 
+@pytest.mark.slow
 def test_it_learns_and_says_how_sure_it_is(fitted: TercetClassifier) -> None:
     assert fitted.classes_.tolist() == ["cat", "dog"]
     assert fitted.score(TEXTS, LABELS) == 1.0
@@ -47,6 +48,7 @@ def test_it_learns_and_says_how_sure_it_is(fitted: TercetClassifier) -> None:
     assert fitted.history_["step"][-1] == 60
 
 
+@pytest.mark.slow
 def test_labels_keep_their_type() -> None:
     numbers = np.where(LABELS == "cat", 7, 3)
     model = TercetClassifier(random_state=3, **TINY).fit(TEXTS, numbers)
@@ -81,6 +83,7 @@ def test_it_is_cross_validated_and_searched() -> None:
     assert search.fit(TEXTS, LABELS).best_params_ == {"tercetclassifier__training__max_steps": 60}
 
 
+@pytest.mark.slow
 def test_vectors_are_the_encoders(fitted: TercetClassifier, tmp_path: Path) -> None:
     kept = TercetClassifier(random_state=3, out=str(tmp_path / "run"), **TINY).fit(TEXTS, LABELS)
     vectorizer = TercetVectorizer(tmp_path / "run")
@@ -132,6 +135,7 @@ def test_texts_are_held_out_of_each_label_and_never_its_only_one() -> None:
     assert _hold_out([0, 1, 0, 1], 0.9).isdisjoint({0, 1})
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_it_says_what_to_install() -> None:
     program = "import sys; sys.modules['sklearn'] = None\ntry: import tercet.sklearn\nexcept Exception as e: print(e)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -37,6 +37,7 @@ def test_two_builds_give_the_same_bytes(built: Built, kind: str) -> None:
     assert digest(first) == digest(second)
 
 
+@pytest.mark.slow
 def test_other_sources_give_another_wheel(
     release: ModuleType, built: Built, tmp_path: Path
 ) -> None:  # fmt: skip
@@ -124,6 +125,7 @@ def test_that_nobody_answered_is_no_answer(
     assert release.audit(tmp_path / "some.lock") == (f"some.lock: {words}", faulty)
 
 
+@pytest.mark.slow
 def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> None:
     code = "import tercet, tercet.kernel; print(tercet.__file__, tercet.kernel.warm_up())"
     command = [installed / "bin" / "python", "-c", code]

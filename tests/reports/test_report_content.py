@@ -38,6 +38,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.mark.slow
 def test_a_report_says_what_the_run_has(runs: Mapping[str, Path], kind: str) -> None:
     run, (what, unit, guessing, parts) = runs[kind], KINDS[kind]
     page = read_page(tercet.report(run))
@@ -100,6 +101,7 @@ def test_it_is_scored_where_that_is_asked(runs: Mapping[str, Path], kind: str, t
     assert ("xz -9e" in scores) == (kind == "text")
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_page(runs: Mapping[str, Path], tmp_path: Path) -> None:
     one, other = (tercet.load(runs["text"]).report(tmp_path / name) for name in ("one.html", "other.html"))
     assert one.read_bytes() == other.read_bytes() == tercet.report(runs["text"]).read_bytes()

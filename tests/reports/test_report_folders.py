@@ -95,6 +95,7 @@ def test_a_model_without_a_run_says_what_is_missing(runs: Mapping[str, Path], tm
     assert "No validation is recorded." in page.words["scores"]
 
 
+@pytest.mark.slow
 def test_the_model_that_is_named_is_the_one_that_is_told_of(runs: Mapping[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(runs["pairs"], tmp_path / "run")
     page = read_page(tercet.report(run / "last"))

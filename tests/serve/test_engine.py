@@ -94,6 +94,7 @@ def test_what_is_cancelled_ends_and_frees_its_slot() -> None:
         assert other.text() == alone(MODEL, "a", Sampling(max_new_tokens=3)).text
 
 
+@pytest.mark.slow
 def test_leaving_the_block_finishes_what_was_submitted() -> None:
     with no_thread_is_left(), tercet.Engine(RUN) as engine:
         streams = [engine.submit("the cat", max_new_tokens=6, seed=seed) for seed in range(20)]
@@ -151,6 +152,7 @@ def test_weights_that_are_not_numbers_are_said_to_be() -> None:
             stream.text()
 
 
+@pytest.mark.slow
 def test_nothing_of_http_is_loaded() -> None:
     program = (
         "import sys, tercet; tercet.Engine\n"

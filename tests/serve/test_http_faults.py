@@ -211,6 +211,7 @@ def _read_until(one: socket.socket, end: bytes) -> bytes:
     return found
 
 
+@pytest.mark.slow
 def test_a_reader_that_stalls_holds_up_nobody() -> None:
     """The worker writes to the end for others, and the stalled one is let go when its time is over."""
     limits = Limits(slots=2, waiting=10, max_new_tokens=10**6, seconds=1.5)

@@ -127,6 +127,7 @@ def check_a_schedule(name: str, data: Any) -> None:
             assert tokens == expected.ids[: len(tokens)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=7)
 @given(name=st.sampled_from(sorted(KINDS)), data=st.data())
 def test_each_gets_what_it_gets_alone_whoever_comes_and_goes(name: str, data: Any) -> None:
@@ -141,6 +142,7 @@ def test_each_gets_what_it_gets_alone_in_many_more_schedules(name: str, data: An
     check_a_schedule(name, data)
 
 
+@pytest.mark.slow
 def test_many_at_once_get_what_they_get_alone_and_do_run_together() -> None:
     prompts = [
         "the cat",

@@ -156,6 +156,7 @@ def test_cancelled_while_waiting_reading_and_running() -> None:
         assert_is(asked(made).wait(), alone(model, "the cat", GREEDY))
 
 
+@pytest.mark.slow
 def test_a_thousand_that_come_and_go_leave_nothing() -> None:
     with scheduler(slots=3, waiting=5000) as made:
         before = threading.active_count()

@@ -108,6 +108,7 @@ def test_what_a_killed_process_left_goes_or_comes_back(tmp_path: Path, moment: s
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_changed_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("folder") / "a"

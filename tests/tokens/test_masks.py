@@ -110,6 +110,7 @@ def test_a_mask_anywhere_is_one_mask(before: str, after: str, name: str) -> None
             assert ids[place + 1 :].tolist() == made.encode(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bytes", "bpe", "bpe after a space", "words", "words after a space"])
 @given(
     before=st.sampled_from([left + space for left in ("", "The", "a mat,") for space in AT_PLACES]),

@@ -50,6 +50,7 @@ def compared(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathFac
     return compare_runs([recipes("text")], varied=TWO, seeds=[1, 2], out=out, quiet=True)
 
 
+@pytest.mark.slow
 def test_each_training_is_an_ordinary_run(
     compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_signal_stops_it_after_saving(
         compare_runs([recipes("text")], varied=TWO, out=tmp_path / "out", quiet=True)
 
 
+@pytest.mark.slow
 def test_what_auto_comes_to_is_settled_once(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind:
         assert {"bleu", "chrf"} <= set(result.rows[0].scores)
 
 
+@pytest.mark.slow
 def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) -> None:
     varied = [VariedKey.of("task.batch_size", [8, 16])]
     result = compare_runs(
@@ -202,6 +205,7 @@ def test_two_kinds_stand_apart(recipes: Callable[[str], str], tmp_path: Path) ->
     assert any("did not train on equally many tokens" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str], tmp_path: Path) -> None:
     """The tails that two tokenizers hold out differ in length; both are scored on the shorter."""
     varied = [VariedKey.of("data.tokenizer", ["characters", {"kind": "bpe", "vocab_size": 280, "eos": False}])]
@@ -215,6 +219,7 @@ def test_tokenizers_compare_by_the_byte_on_one_text(recipes: Callable[[str], str
     assert len({one.text for one in scored}) == 1
 
 
+@pytest.mark.slow
 def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp_path: Path) -> None:
     varied = [VariedKey.of("data.validation", [{"kind": "tail", "fraction": f} for f in (0.1, 0.2)])]
     tails = compare_runs([recipes("text")], varied=varied, out=tmp_path / "tails", quiet=True)

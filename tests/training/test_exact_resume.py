@@ -78,6 +78,7 @@ def dying(recipe: Recipe, out: Path, n: int, *, after: bool, name: str = "") -> 
     return exit_code(child(work))
 
 
+@pytest.mark.slow
 @each_case
 @pytest.mark.parametrize("attempts", [4, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str, attempts: int) -> None:
@@ -97,6 +98,7 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
     assert_same_run(reference, out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "after"), [("text", False), ("pairs", True)])
 def test_killed_at_its_very_first_files(whole: Whole, tmp_path: Path, case: str, after: bool) -> None:
     reference = whole(case)

@@ -74,6 +74,7 @@ def test_parts_are_equal_and_as_few_as_fit(share: int, fit: int, tmp_path: Path)
     assert micro * ceil(share / micro) - share < ceil(share / micro)  # no row fewer in each would do
 
 
+@pytest.mark.slow
 def test_a_plan_finds_it_too(tmp_path: Path) -> None:
     auto, told = (tiny_recipe(tmp_path, batch_size=64, micro_batch_size=size) for size in ("auto", 32))
     free = memory_for(told, 40)

@@ -56,6 +56,7 @@ def changes(out: Path) -> list[tuple[int, str, Any, Any]]:
     return [(one.step, one.key, one.old, one.new) for one in record.changes]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_run_that_is_made_longer_is_one_that_was_planned_so(
     assert (out / "recipe.yaml").read_bytes() == begun
 
 
+@pytest.mark.slow
 def test_so_is_one_whose_rate_does_not_know_the_end(finished: Finished, tmp_path: Path) -> None:
     out = shutil.copytree(finished("pairs"), tmp_path / "run")
     train(read_recipe(out), out, until=15, exact=True, quiet=True)
@@ -83,6 +85,7 @@ def test_so_is_one_whose_rate_does_not_know_the_end(finished: Finished, tmp_path
     assert_same_run(train(recipe, tmp_path / "planned", quiet=True), out)
 
 
+@pytest.mark.slow
 def test_so_is_one_that_had_not_begun_to_cool_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wsd: dict[str, Any] = {"schedule": {"kind": "wsd", "cooldown": 0.25}}
     out = stopped(tiny_recipe(tmp_path, **wsd), tmp_path / "run")
@@ -154,6 +157,7 @@ def test_killed_while_the_change_is_written(finished: Finished, tmp_path: Path, 
     assert changes(out) == [(12, "training.max_steps", 12, 13)]
 
 
+@pytest.mark.slow
 def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     epochs: dict[str, Any] = {**CONSTANT, "max_steps": None, "sample_tokens": 0}
     out = train(tiny_recipe(tmp_path, max_epochs=1, **epochs), tmp_path / "run", quiet=True)
@@ -191,6 +195,7 @@ def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     assert load_model(out).card.step == 2
 
 
+@pytest.mark.slow
 def test_what_may_change_of_a_stopped_run(tmp_path: Path) -> None:
     out = stopped(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run")
     changed = {"validate_every": 5, "save_every": 2, "log_every": 4, "keep": 4, "patience": 50}

@@ -104,6 +104,7 @@ def words_and_tags(folder: Path) -> dict[str, Any]:
     return {"data": {"source": str(folder / "tags.jsonl"), "over": "tokens"}}
 
 
+@pytest.mark.slow
 def test_words_are_labelled_as_well(tmp_path: Path) -> None:
     changes = words_and_tags(tmp_path)
     out = train(tiny_labels_recipe(tmp_path, changes, max_steps=60, validate_every=30), tmp_path / "run", quiet=True)
@@ -113,6 +114,7 @@ def test_words_are_labelled_as_well(tmp_path: Path) -> None:
     assert "labels" in (out / "samples" / "step-000060.txt").read_text()
 
 
+@pytest.mark.slow
 def test_easy_labels_are_learnt(tmp_path: Path) -> None:
     """The label is the word that stands twice, wherever."""
     chance, lines = random.Random(0), list[str]()

@@ -66,6 +66,7 @@ def ranks(store: Any) -> Iterator[Ranks]:
         yield ranks
 
 
+@pytest.mark.slow
 def test_nobody_is_lost_who_is_alive_or_has_left(ranks: Ranks) -> None:
     ranks.assert_quiet()
     ranks.stop(0, LEFT)
@@ -134,6 +135,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["suspend", "kill"])
 def test_a_store_that_is_gone_is_a_host_that_is(end: str) -> None:
     """Its process is stopped, as one is behind a cut cable: reading in it never returns. Or killed."""

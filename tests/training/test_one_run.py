@@ -100,6 +100,7 @@ def test_validation_on_some_of_the_windows(tmp_path: Path) -> None:
     assert figures(out)["val/loss"][-1][1] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, steps = tmp_path / "run", 0
 
@@ -154,6 +155,7 @@ def test_every_precision_learns(tmp_path: Path, finished: Callable[[str], Path],
     assert load_model(out / "last").model.embedding.weight.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_muon_learns_in_bf16_as_it_does_in_fp32(tmp_path: Path) -> None:
     muon = {"kind": "muon", "lr": 0.05, "adam_lr": 0.01}
     whole, half = (

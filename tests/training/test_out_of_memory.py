@@ -43,6 +43,7 @@ def test_a_run_that_halves_at_its_first_step_is_one_of_small_micro_batches(
     ]
 
 
+@pytest.mark.slow
 def test_a_bucket_of_pairs_goes_through_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undropped = {side: {"dropout": UNDROPPED} for side in ("encoder", "decoder")}
     settings: dict[str, Any] = {"micro_batch_tokens": None, "batch_tokens": 128, "best_by": "loss", "max_steps": 4}
@@ -60,6 +61,7 @@ def test_a_bucket_of_pairs_goes_through_in_parts(tmp_path: Path, monkeypatch: py
     assert weights(out) != weights(expected)  # or nothing was cut
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_the_smaller_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +86,7 @@ def test_it_goes_on_with_the_smaller_size(
     assert figures(expected)["tokens"] == figures(out)["tokens"]
 
 
+@pytest.mark.slow
 def test_where_the_end_is_to_be_exact_nothing_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_rows(lambda step: 2 if step > 4 else 8, monkeypatch.setattr)
     message = (

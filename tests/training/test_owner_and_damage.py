@@ -54,6 +54,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
 
 
+@pytest.mark.slow
 def test_without_any_checkpoint_there_are_choices(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> No
     assert all(torch.equal(by_hand[name], trained[name]) for name in trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [

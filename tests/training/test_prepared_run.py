@@ -90,6 +90,7 @@ def test_a_killed_run_is_the_one_that_was_not(folders: Path, tmp_path: Path, cas
     assert_same_run(tmp_path / "whole", out)
 
 
+@pytest.mark.slow
 def test_a_url_is_read_as_the_folder_is(folders: Path, tmp_path: Path) -> None:
     train(recipe_of("groups", folders), tmp_path / "near", quiet=True)
     train(recipe_of("url", folders), tmp_path / "far", quiet=True)

@@ -161,6 +161,7 @@ def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_bleu_is_drawn_beside_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[list[float], list[float]]] = []
     plot = matplotlib.axes.Axes.plot

@@ -53,6 +53,7 @@ def test_steps_and_tokens_are_those_of_the_run(length: dict[str, Any], ramp: flo
     assert plan.flops_per_step == plan.tokens_per_step * plan.flops_per_token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
 def test_every_family_has_a_plan_that_json_can_hold(family: str, tmp_path: Path) -> None:
     recipe, devices = TINY[family](tmp_path), 3 if family == "pairs" else 2
@@ -96,6 +97,7 @@ def test_of_a_masked_model_the_masked_places_alone_are_scored(tmp_path: Path) ->
     assert training_flops(task_of(recipe, progress=False).recipe).per_token * tokens == pytest.approx(counted, rel=0.01)
 
 
+@pytest.mark.slow
 def test_time_and_cost_follow_from_flops_and_peak(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
     plan = planned(recipe, cluster=Cluster(FAST, 4, 2), mfu=0.25, price=8.0)
@@ -119,6 +121,7 @@ def test_hours_become_steps_by_the_speed(tmp_path: Path) -> None:
     assert plan.time.seconds <= 3600 * 1e-9 < plan.time.seconds + plan.time.seconds_per_step
 
 
+@pytest.mark.slow
 def test_a_run_lends_its_speed(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
     run = train(recipe, tmp_path / "run", quiet=True)
@@ -148,6 +151,7 @@ def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert plan.memory[0].fits
 
 
+@pytest.mark.slow
 def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, batch_size=256, micro_batch_size=1)
     sized = task_of(recipe, progress=False).recipe
@@ -172,6 +176,7 @@ def test_of_what_grows_evenly_exactly_the_largest_is_found(base: int, each: int,
     assert found == (fits if fits >= 1 else None)
 
 
+@pytest.mark.slow
 def test_a_translator_is_planned_by_tokens(tmp_path: Path) -> None:
     plan = planned(tiny_pairs_recipe(tmp_path))
     assert (plan.unit, plan.rows) == ("token pair", "tokens a side")
@@ -179,6 +184,7 @@ def test_a_translator_is_planned_by_tokens(tmp_path: Path) -> None:
     assert plan.tokens == 12 * 192
 
 
+@pytest.mark.slow
 def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
     run = train(tiny_recipe(tmp_path, max_steps=3), tmp_path / "run", quiet=True)
     own = tmp_path / "own.yaml"
@@ -199,6 +205,7 @@ def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
         planned(tiny_recipe(tmp_path), cluster=Cluster(GPU("48 GiB", 48 * GIB, None), 1), mfu=0.3)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_models_size_is_allocated(tmp_path: Path) -> None:
     """A model of 3 TB is planned like another."""
     stack = {"d_model": 65_536, "n_heads": 64, "n_layers": 16}

@@ -143,6 +143,7 @@ def test_the_peak_of_both_passes_is_what_the_profiler_sees(family: str, checkpoi
     assert memory.activations + memory.workspace == pytest.approx(max(forward_peak, held + backward_peak), rel=WITHIN)
 
 
+@pytest.mark.slow
 def test_what_is_kept_grows_with_the_rows_and_not_with_checkpointing(tmp_path: Path) -> None:
     recipe = task_of(recipe_of("text", tmp_path, dropout=0.1), progress=False).recipe
 

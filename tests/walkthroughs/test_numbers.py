@@ -244,6 +244,7 @@ def test_the_rate_is_the_papers() -> None:
         assert ours == pytest.approx(512**-0.5 * min(n**-0.5, n * 4000**-1.5))
 
 
+@pytest.mark.slow
 def test_the_base_model_has_around_65_million_parameters() -> None:
     spec = load_recipe("grokking").model
     one = {"tie_embeddings": True, "share_embeddings": True, "logit_bias": False}

@@ -162,6 +162,7 @@ def test_the_real_counters_count() -> None:
     assert others.share() >= 0.0
 
 
+@pytest.mark.slow
 def test_what_a_process_of_ours_takes_is_ours() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:

@@ -184,6 +184,7 @@ def png_size(path: Path) -> tuple[int, int]:
     return struct.unpack(">II", head[16:24])
 
 
+@pytest.mark.slow
 def test_a_run_writes_json_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     arguments = ["loading", "--scale", "tiny", "--rounds", "2", "--seconds", "0.001", "--no-memory", "--out", str(out)]
@@ -217,6 +218,7 @@ def test_a_run_writes_json_a_table_and_a_picture(tmp_path: Path, capsys: pytest.
     assert height > 200
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
     contenders = [plain("mine", "ours"), plain("theirs", "readme"), plain("tuned", "peer"), plain("floor", "limit")]
     result = measured(of(*contenders), tiny(tmp_path), say=silent)

@@ -203,6 +203,7 @@ def test_lines_and_pools_of_a_command_are_bounded(monkeypatch: pytest.MonkeyPatc
     assert [len(take_pool(lines, 5, str)) for _ in range(4)] == [3, 3, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_million_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 100_000 + b'{"text": "a"}\n' * 100_000)

@@ -242,6 +242,7 @@ def test_a_folder_and_a_cache_that_can_only_be_read(
     assert outcome.stdout == expected.stdout
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_backwards(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     own = prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
     expected, place = own.answer("finished", "train"), own.lay_out(tmp_path / "place", "stopped")

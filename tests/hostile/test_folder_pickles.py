@@ -184,6 +184,7 @@ def test_no_pickle_is_run(form: str, copied: Callable[[str], Path], tmp_path: Pa
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_packed_archives_shared_numbers_and_tar(copied: Callable[[str], Path]) -> None:
     folder = copied("bert pickled")
     path = folder / "pytorch_model.bin"

@@ -244,6 +244,7 @@ def test_tables_of_sentencepiece_are_taken(rule: str, tmp_path: Path) -> None:
     assert bool(read_pieces(path).table) == (rule != "identity")
 
 
+@pytest.mark.slow
 def test_a_table_of_characters_leads_nowhere_else(capfd: pytest.CaptureFixture[str]) -> None:
     """What is taken here, the library takes without a panic; whole tables are taken."""
     whole = small_table({"a": b"xyz", "b": "\u00fc".encode(), "!": b""})

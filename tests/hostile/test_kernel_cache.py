@@ -78,6 +78,7 @@ def test_they_are_private_whatever_the_umask(tmp_path: Path) -> None:
     assert file_in(tmp_path / "cache").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["empty", "cut to a page", "last byte", "a byte in the middle", "other bytes"])
 def test_what_is_not_whole_is_compiled_anew(cache: Path, damage: str) -> None:
     path = file_in(cache)

@@ -156,6 +156,7 @@ def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Pa
     assert not mixed, f"weights with several steps: {mixed}"
 
 
+@pytest.mark.slow
 def test_of_two_on_one_folder_one_is_refused(own: Prepared, tmp_path: Path) -> None:
     expected, place, ended = own.answer("finished", "train"), tmp_path / "place", tmp_path / "ended"
     wrong: list[str] = []

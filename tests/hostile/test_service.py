@@ -94,6 +94,7 @@ def fields(path: str) -> list[str]:
     return sorted(REQUESTS[path].model_fields)  # type: ignore[index]
 
 
+@pytest.mark.slow
 @settings(max_examples=100 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(GOOD)), st.randoms(use_true_random=False))
 def test_odd_values_of_known_fields(asking: TestClient, path: str, rng: random.Random) -> None:
@@ -103,6 +104,7 @@ def test_odd_values_of_known_fields(asking: TestClient, path: str, rng: random.R
     check(asking.post(path, content=json.dumps(body), headers={"Content-Type": JSON}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", GOOD)
 def test_each_number_in_each_field(asking: TestClient, path: str) -> None:
     """Also where a second field turns the first one on."""

@@ -88,6 +88,7 @@ def test_a_request_that_is_cut_at_any_byte(address: str) -> None:
         count_inputs(taken=1)
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None:
     """Beside others, whose answers stay what they are."""
     with ThreadPoolExecutor(2) as pool:
@@ -100,6 +101,7 @@ def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None
         assert [text(other.result()) for other in others] == [expected] * 8
 
 
+@pytest.mark.slow
 def test_a_head_that_comes_slowly(address: str) -> None:
     with RawConnection(address) as slow, RawConnection(address) as silent, RawConnection(address) as between:
         text(between.send(GOOD).answer())
@@ -313,6 +315,7 @@ def crowd(address: str, size: int) -> Iterator[list[RawConnection]]:
             connection.socket.close()
 
 
+@pytest.mark.slow
 def test_many_at_once(models: ModelRegistry, address: str, expected: str) -> None:
     """More than the queue takes: each is answered rightly, or told to come again."""
     with crowd(address, 100 * SCALE) as connections:

@@ -104,6 +104,7 @@ def write_wheel(folder: Path, code: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_wheel_that_was_changed_is_refused(tmp_path: Path) -> None:
     [flags] = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     lock, index = tmp_path / "requirements.lock", tmp_path / "index"

@@ -151,6 +151,7 @@ def telling(*folders: Path, besides: tuple[str, ...] = ()) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["language", "continued", "translator", "classifier"])
 def test_a_run(name: str, request: pytest.FixtureRequest) -> None:
     run: Path = request.getfixturevalue(name)

@@ -80,6 +80,7 @@ def test_labels_and_scores_of_their_own(runs: Mapping[str, Path]) -> None:
     assert page.cell("Labels") == "bee, cat, cow, duck, mouse"
 
 
+@pytest.mark.slow
 def test_each_task_has_its_own_scores(runs: Mapping[str, Path]) -> None:
     numbers = read_page(tercet.report(runs["numbers"]))
     assert numbers.cell("Labels") == "a number"
@@ -126,6 +127,7 @@ def test_data_that_is_gone_or_changed_is_not_counted(runs: Mapping[str, Path], t
         text.write_text(before)
 
 
+@pytest.mark.slow
 def test_fine_tuned_models_say_from_what(runs: Mapping[str, Path], tmp_path: Path) -> None:
     from tiny_runs import tiny_recipe
 

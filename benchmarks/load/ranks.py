@@ -6,8 +6,10 @@ Each measurement is a run of its own: a GPT of 6 layers of 384 on rows of 256 ch
 micro-batches of 4. Each rank has one thread. The runs take turns; a figure is the median over rounds of the median over
 a run's steps, without the first ones. Bytes are those of the loopback device, all ranks', a step; what the launcher and
 the first exchange of weights send is taken away by a run of half as many steps. Theory, for N weights of 4 bytes and R
-ranks: ddp 2 (R - 1) 4 N a step; fsdp for each micro-batch of a rank two gathers and a reduce-scatter, 3 (R - 1) 4 N;
-tp 4 sums of hidden states a block, 2 (R - 1) 4 for each of their numbers, or 2 (R - 1) 2 in bf16.
+ranks: ddp 2 (R - 1) 4 N a step; fsdp (R - 1) 4 N for each gather and each reduce-scatter: in a micro-batch of a rank
+one of each, and one more gather of all blocks but the last; with `exact` a reduce-scatter a step; where it is kept
+(reshard_after_forward=false), one of each a step. tp 4 sums of hidden states a block, 2 (R - 1) 4 for each of their
+numbers, or 2 (R - 1) 2 in bf16.
 """
 
 import argparse
@@ -21,8 +23,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics
+from tercet.models import blocks_of
 
 RUNS: dict[str, tuple[int, dict[str, Any]]] = {
     "single": (1, {"strategy": "single"}),
@@ -31,6 +36,8 @@ RUNS: dict[str, tuple[int, dict[str, Any]]] = {
     "ddp on 2, exact": (2, {"strategy": "ddp", "exact": True}),
     "fsdp on 2": (2, {"strategy": "fsdp"}),
     "fsdp on 2, exact": (2, {"strategy": "fsdp", "exact": True}),
+    "fsdp on 2, kept": (2, {"strategy": "fsdp", "reshard_after_forward": False}),
+    "fsdp on 2, kept, exact": (2, {"strategy": "fsdp", "reshard_after_forward": False, "exact": True}),
     "tp on 2": (2, {"strategy": "tp"}),
 }
 SHAPE: dict[str, Any] = {
@@ -79,6 +86,10 @@ def tokens_per_second(run: Path) -> float:
     return statistics.median(y for step, y in read_metrics(run / "metrics.csv")["tokens_per_second"] if step > FIRST)
 
 
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12)
@@ -87,7 +98,7 @@ def main() -> None:
     args = parser.parse_args()
     speeds: dict[str, list[float]] = {name: [] for name in RUNS}
     sent: dict[str, int] = {}
-    parameters = 0
+    parameters = blocks = 0
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):
             for name, (ranks, training) in RUNS.items():
@@ -98,7 +109,10 @@ def main() -> None:
                 if name not in sent:
                     half = train(Path(folder) / f"{name} half", ranks, training, args.steps // 2)[1]
                     sent[name] = round((whole - half) / (args.steps - args.steps // 2))
-                    parameters = sum(p.numel() for p in load_model(run / "last").model.parameters())
+                    model = load_model(run / "last").model
+                    parameters = count(model)
+                    *others, _ = blocks_of(model)
+                    blocks = sum(map(count, others))
                 print(name, f"{speeds[name][-1]:,.0f} tokens/s", file=sys.stderr, flush=True)
     one = statistics.median(speeds["single"])
     print(f"{parameters:,} weights, {args.precision}; {args.rounds} rounds of {args.steps} steps\n")
@@ -108,8 +122,10 @@ def main() -> None:
         speed = statistics.median(speeds[name])
         plain = statistics.median(speeds[name.removesuffix(", exact")])
         passes = 16 // 4 // ranks if training["strategy"] == "fsdp" else 0
-        gathers, scatters = 2 * passes, 1 if "exact" in training else passes
-        in_theory = (gathers + scatters if passes else 2) * (ranks - 1) * 4 * parameters
+        kept = "reshard_after_forward" in training
+        gathered = parameters if kept else passes * (parameters + blocks)
+        reduced = (1 if kept or "exact" in training else passes) * parameters
+        in_theory = (gathered + reduced if passes else 2 * parameters) * (ranks - 1) * 4
         if training["strategy"] == "tp":
             numbers = 4 * math.prod(SHAPE[key] for key in HIDDEN_STATES)
             in_theory = 2 * (ranks - 1) * (4 if args.precision == "fp32" else 2) * numbers

@@ -18,6 +18,7 @@ MACHINES: dict[str, dict[str, Any]] = {
     "one rank": {"devices": 1, "strategy": "single"},
     "ddp on 2": {"devices": 2, "strategy": "ddp"},
     "fsdp on 2": {"devices": 2, "strategy": "fsdp"},
+    "fsdp on 2, kept": {"devices": 2, "strategy": "fsdp", "reshard_after_forward": False},
     "ddp on 4": {"devices": 4, "strategy": "ddp"},
     "fsdp on 4": {"devices": 4, "strategy": "fsdp"},
 }
@@ -29,12 +30,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+CHANGES: dict[str, dict[str, Any]] = {"text": {"model": {"stack": {"n_layers": 2}}}}  # of the recipe's parts
+
+
 def start(
     folder: Path, family: str, machine: str, out: Path, *, changes: dict[str, Any] | None = None, **settings: Any
 ) -> "subprocess.Popen[str]":
-    """Begin the family's run in `out`, or go on with it, on this machine; `changes` are those of the recipe's parts."""
+    """Begin the family's run in `out`, or go on with it, on this machine; `changes` are in place of CHANGES."""
     settings = {"exact": True, **FAMILIES[family], **(MACHINES | NOT_EXACT)[machine], **settings}
-    recipe = TINY[family](folder, changes, **settings)
+    recipe = TINY[family](folder, changes or CHANGES.get(family), **settings)
     path = folder / f"{machine}.yaml"
     path.write_text(write_yaml(recipe))
     ranks = recipe.training.devices

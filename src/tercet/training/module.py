@@ -21,6 +21,7 @@ from tercet.training.optimizers import base_rates, set_rates
 from tercet.training.out_of_memory import MicroBatchHalving, free_unused_memory, is_out_of_memory
 from tercet.training.reduction import Reduction, reduction_of
 from tercet.training.schedules import rate_factor
+from tercet.training.specs import TrainingSpec
 from tercet.training.tasks.task import Task
 
 
@@ -56,7 +57,7 @@ class TrainingModule(pl.LightningModule):
 
             parallelize(self.model, mesh["tensor_parallel"])
         else:
-            _shard(self.model, mesh["data_parallel"], offload=self.spec.cpu_offload)
+            _shard(self.model, mesh["data_parallel"], self.spec)
 
     def configure_optimizers(self) -> Optimizer:
         optimizer = self.spec.optimizer.build(self.model)
@@ -192,13 +193,15 @@ def _moving_average(model: AnyModel, decay: float) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=update).requires_grad_(False)
 
 
-def _shard(model: AnyModel, mesh: Any, *, offload: bool) -> None:
+def _shard(model: AnyModel, mesh: Any, spec: TrainingSpec) -> None:
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 
-    policy = CPUOffloadPolicy(pin_memory=torch.accelerator.is_available()) if offload else OffloadPolicy()
-    for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, offload_policy=policy)
-    fully_shard(model, mesh=mesh, offload_policy=policy)
+    policy = CPUOffloadPolicy(pin_memory=torch.accelerator.is_available()) if spec.cpu_offload else OffloadPolicy()
+    *blocks, last = blocks_of(model)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=spec.reshard_after_forward)
+    for kept in (last, model):  # with these the backward pass begins
+        fully_shard(kept, mesh=mesh, offload_policy=policy, reshard_after_forward=False)
     for method in (
         "encode",
         "hidden",

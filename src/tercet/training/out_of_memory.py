@@ -75,6 +75,7 @@ def remedies(recipe: Recipe) -> str:
     settings = [
         *([] if spec.activation_checkpointing else ["training.activation_checkpointing=true"]),
         *([] if spec.is_sharded else ["training.strategy=fsdp on several devices"]),
+        *([] if spec.reshard_after_forward else ["training.reshard_after_forward=true"]),
         *(["training.cpu_offload=true"] if spec.strategy == "fsdp" and not spec.cpu_offload else []),
     ]
     go_on = f"set {' or '.join(settings)}, and the run goes on; or " if settings else ""

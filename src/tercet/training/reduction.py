@@ -47,20 +47,21 @@ class Reduction(Protocol):
 
 def reduction_of(model: AnyModel, wrapped: nn.Module, spec: TrainingSpec) -> Reduction:
     """What the settings ask for; `wrapped` is what the strategy made of the module that holds the model."""
-    if not spec.exact:
-        return MeanReduction(wrapped, spec.data_parallel_size)
-    return ShardedExactReduction(model) if spec.is_sharded else ExactReduction(wrapped, spec.world_size)
+    if spec.is_sharded and spec.strategy == "fsdp":
+        sharded = ShardedExactReduction if spec.exact else ShardedMeanReduction
+        return sharded(model, keeps=not spec.reshard_after_forward)
+    return ExactReduction(wrapped, spec.world_size) if spec.exact else MeanReduction(wrapped, spec.data_parallel_size)
 
 
 class MeanReduction:
-    """PyTorch's: a strategy takes the mean of the ranks' gradients, which times their number is the sum again."""
+    """PyTorch's: a strategy takes the mean of the ranks' gradients, which times their number is the sum again. Whole
+    gradients are exchanged once a step."""
 
     def __init__(self, wrapped: nn.Module, world: int) -> None:
         self.wrapped, self.world = wrapped, world
         self.scale = float(world)
 
     def micro_batch(self, loss: Tensor, place: int, of: int) -> AbstractContextManager[None]:
-        # Whole gradients are exchanged once a step; sharded ones after each pass, or a rank would hold all of them.
         waits = isinstance(self.wrapped, DistributedDataParallel) and place < of - 1
         return cast(DistributedDataParallel, self.wrapped).no_sync() if waits else nullcontext()
 
@@ -69,6 +70,25 @@ class MeanReduction:
         if self.world > 1:
             dist.all_reduce(total)
         return total
+
+
+class ShardedMeanReduction(MeanReduction):
+    """The same of models that FSDP2 has cut up: gradients are exchanged after each pass, or a rank would hold all of
+    them, unless it `keeps` them and the gathered weights to the end of a step."""
+
+    def __init__(self, model: AnyModel, *, keeps: bool) -> None:
+        super().__init__(model, dist.get_world_size())
+        self.root, self.keeps = cast(FSDPModule, model), keeps
+        if dist.get_backend() == "gloo":  # whose own reduce-scatter sends all sums to all ranks, twice as many bytes
+            self.scale = 1.0
+            for module in (model, *blocks_of(model)):
+                _replace_reduce_scatter(module, _ReduceScatterInOrder())
+
+    def micro_batch(self, loss: Tensor, place: int, of: int) -> AbstractContextManager[None]:
+        if self.keeps:
+            self.root.set_reshard_after_backward(place == of - 1)
+            self.root.set_requires_gradient_sync(place == of - 1)
+        return nullcontext()
 
 
 class ExactReduction:
@@ -102,23 +122,25 @@ class ExactReduction:
 
 
 class ShardedExactReduction:
-    """For models that FSDP2 has cut up: a branch's sum is of whole gradients, which are cut up at the end of a step."""
+    """For models that FSDP2 has cut up: a branch's sum is of whole gradients, which are cut up at the end of a step, as
+    are gathered weights where a rank `keeps` them."""
 
     scale = 1.0
 
-    def __init__(self, model: AnyModel) -> None:
-        self.root = cast(FSDPModule, model)
+    def __init__(self, model: AnyModel, *, keeps: bool) -> None:
+        self.root, self.keeps = cast(FSDPModule, model), keeps
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.scatters = [_OrderedReduceScatter() for _ in (model, *blocks_of(model))]
+        self.scatters = [_TreeReduceScatter() for _ in (model, *blocks_of(model))]
         for module, scatter in zip((model, *blocks_of(model)), self.scatters, strict=True):
-            cast(FSDPModule, module).set_custom_reduce_scatter(cast(Any, scatter))
-            cast(FSDPModule, module).set_gradient_divide_factor(1.0)
+            _replace_reduce_scatter(module, scatter)
 
     @contextmanager
     def micro_batch(self, loss: Tensor, place: int, of: int) -> Generator[None]:
         if place == 0:
             for scatter in self.scatters:
                 scatter.tree = Tree(of)
+        if self.keeps:
+            self.root.set_reshard_after_backward(place == of - 1)
 
         # What is not in a block may be called several times, such as the two sides' embedding, and FSDP would exchange
         # its gradient after each. Here it waits until all of it is there: this callback comes before FSDP's own, for
@@ -171,13 +193,27 @@ def _join(left: list[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
     return left
 
 
-class _OrderedReduceScatter:
-    """FSDP2's exchange of one block's gradients: nothing before a step's last micro-batch, and then of their sum."""
-
-    tree: Tree
+class _ReduceScatterInOrder:
+    """FSDP2's exchange of one block's gradients: their sum, and not the mean."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        reduce_scatter_in_order(output_tensor, input_tensor, group)
+
+
+class _TreeReduceScatter(_ReduceScatterInOrder):
+    """Nothing before a step's last micro-batch, and then the sum of all of them."""
+
+    tree: Tree
 
     def __call__(
         self,
@@ -192,6 +228,11 @@ class _OrderedReduceScatter:
             output_tensor.zero_()  # a gradient that is thrown away
         else:
             reduce_scatter_in_order(output_tensor, total[0], group)
+
+
+def _replace_reduce_scatter(module: nn.Module, scatter: _ReduceScatterInOrder) -> None:
+    cast(FSDPModule, module).set_custom_reduce_scatter(cast(Any, scatter))
+    cast(FSDPModule, module).set_gradient_divide_factor(1.0)
 
 
 def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessGroup | None = None) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 # Of `training`, beside its length.
 KEYS = ("validate_every", "save_every", "log_every", "keep", "patience", "activation_checkpointing")
-MACHINES = ("devices", "nodes", "strategy", "rank_timeout", "cpu_offload")  # of `training`: each start says them anew
+# Of `training`: each start says them anew.
+MACHINES = ("devices", "nodes", "strategy", "rank_timeout", "reshard_after_forward", "cpu_offload")
 MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS, *MACHINES))
 
 

@@ -44,6 +44,9 @@ class TrainingSpec:
             several devices. They may change in a run.
         rank_timeout: seconds without a sign of life after which one of several processes counts as lost, and the
             others end.
+        reshard_after_forward: with fsdp, let go of a block's weights once it is worked out, and gather them anew in the
+            backward pass and for each micro-batch. false keeps them, and whole gradients, to the end of a step: they
+            are exchanged once, as with ddp, and only what is kept between steps is in pieces.
         cpu_offload: with fsdp on GPUs, keep each device's piece of the weights, their gradients and the optimizer's
             state in the host's memory, where the optimizer takes its step.
         exact: end with the same weights to the last bit whatever `devices`, `nodes` and `strategy` are and become:
@@ -74,6 +77,7 @@ class TrainingSpec:
     nodes: Machines = 1
     strategy: Literal["auto", "single", "ddp", "fsdp", "tp"] = "auto"
     rank_timeout: Annotated[float, Interval(ge=5, le=86_400)] = 40.0
+    reshard_after_forward: bool = True
     cpu_offload: bool = False
     exact: bool = False
 
@@ -92,6 +96,10 @@ class TrainingSpec:
             raise ValueError(f"strategy=tp is for the devices of one node, and there are {self.nodes} nodes; set fsdp")
         if self.strategy == "tp" and self.exact:
             raise ValueError("exact: with tp each device has a part of every sum; set strategy to fsdp or ddp")
+        if not self.reshard_after_forward and self.strategy != "fsdp":
+            raise ValueError(
+                "reshard_after_forward=false keeps what fsdp gathers; set strategy to fsdp, or leave it out"
+            )
         if self.cpu_offload and self.strategy != "fsdp":
             raise ValueError("cpu_offload moves the pieces that fsdp makes; set strategy to fsdp, or leave it out")
         if self.cpu_offload and self.exact:

@@ -81,6 +81,8 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
         # What is in no block is gathered for the whole step; of blocks one that is worked on, and the next; and there
         # are whole gradients of the one and of what is in none.
         communication = 2 * step.outside_blocks + 3 * step.largest_block
+        if not recipe.training.reshard_after_forward:
+            communication = step.weights + step.gradients
     host = 0
     if recipe.training.cpu_offload and strategy == "fsdp":
         host, weights, gradients, optimizer = weights + gradients + optimizer, 0, 0, 0
@@ -103,8 +105,9 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
 
 def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, share: int, passes: int) -> int:
     """Bytes that each device sends in a step, and receives as many, by algorithms in a ring: whole gradients are summed
-    up once a step. With fsdp weights are gathered for each pass, and each rank gets its share of the sum after each
-    micro-batch, with `exact` once a step. With tp hidden states are summed up, and gradients of them.
+    up once a step. With fsdp blocks but for the last are gathered for each pass, all else for each micro-batch, after
+    which each rank gets its share of the sum, with `exact` once a step; without `reshard_after_forward` all of this is
+    done once a step. With tp hidden states are summed up, and gradients of them.
 
     Args:
         step: of the whole model.
@@ -118,8 +121,10 @@ def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, shar
         case "ddp":
             sent = 2 * step.gradients
         case "fsdp":
-            sums = 1 if recipe.training.exact else passes
-            sent = passes * 2 * FLOAT32 * step.parameters + sums * step.gradients
+            once = not recipe.training.reshard_after_forward
+            twice = 0 if once else FLOAT32 * step.parameters - step.outside_blocks - step.largest_block
+            gathers, sums = 1 if once else passes, 1 if once or recipe.training.exact else passes
+            sent = gathers * (FLOAT32 * step.parameters + twice) + sums * step.gradients
         case "tp":
             sent = 2 * (FLOAT32 if precision == "fp32" else FLOAT32 // 2) * _summed_up(recipe, share)
     return sent * (world - 1) // world

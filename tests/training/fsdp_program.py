@@ -1,0 +1,37 @@
+"""The program that each rank of `test_reshard_after_forward.py` runs: train the folder's recipe, and note the bytes
+that a step's passes have sent to other ranks, as in a ring."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tercet.training import load_recipe, train
+from tercet.training.module import TrainingModule
+
+if __name__ == "__main__":
+    folder, sent, steps = Path(sys.argv[1]), 0, list[int]()
+    gather, exchange, work_out = dist.all_gather_single, dist.all_to_all_single, TrainingModule._pass  # type: ignore[reportPrivateUsage]
+
+    def counted_gather(output: torch.Tensor, own: torch.Tensor, **options: Any) -> Any:
+        global sent
+        sent += own.nbytes * (dist.get_world_size() - 1)
+        return gather(output, own, **options)
+
+    def counted_exchange(output: torch.Tensor, own: torch.Tensor, **options: Any) -> Any:
+        global sent
+        sent += own.nbytes * (dist.get_world_size() - 1) // dist.get_world_size()
+        return exchange(output, own, **options)
+
+    def counted_pass(module: TrainingModule, batches: list[Any], step: int) -> None:
+        before = sent
+        work_out(module, batches, step)
+        steps.append(sent - before)
+
+    dist.all_gather_single, dist.all_to_all_single = counted_gather, counted_exchange
+    TrainingModule._pass = counted_pass  # type: ignore[reportPrivateUsage]
+    train(load_recipe(str(folder / "recipe.yaml")), folder / "run", quiet=True)
+    torch.save({"sent": steps}, folder / f"{os.environ['RANK']}.pt")

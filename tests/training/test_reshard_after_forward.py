@@ -1,0 +1,87 @@
+"""Whether fsdp lets go of what it has gathered: the same training, and less or more to send."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from machines import run_ranks, start
+from tiny_runs import ADAMW, UNDROPPED, tiny_recipe
+
+from tercet.checkpoint import load_model
+from tercet.config import UserError
+from tercet.settings_yaml import write_yaml
+from tercet.training.planning.ranks import communicated_bytes, estimate_rank
+from tercet.training.planning.step_memory import measure_step
+from tercet.training.recipe import Recipe
+from tercet.training.tasks.task import task_of
+
+RANKS = Path(__file__).with_name("fsdp_program.py")
+THREE_LAYERS = {"model": {"stack": {"n_layers": 3, "dropout": UNDROPPED}}}
+
+
+def sharded(folder: Path, **settings: Any) -> Recipe:
+    settings = {"devices": 2, "strategy": "fsdp", "ema": None, "optimizer": ADAMW, **settings}
+    return tiny_recipe(folder, THREE_LAYERS, **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"strategy": "ddp", "devices": 2}, {"strategy": "tp", "devices": 2}])
+def test_it_is_for_fsdp(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="reshard_after_forward=false keeps what fsdp gathers; set strategy to fsdp"):
+        tiny_recipe(tmp_path, reshard_after_forward=False, ema=None, **settings)
+
+
+def test_what_is_kept_takes_the_memory_of_ddp_but_for_the_optimizer(tmp_path: Path) -> None:
+    recipe = task_of(sharded(tmp_path, reshard_after_forward=False), progress=False).recipe
+    step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
+    rank = estimate_rank(recipe, step, checkpointing=False, room=None)
+    assert rank.communication == step.weights + step.gradients
+    assert rank.weights == -(-step.weights // 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reshard_after_forward": True},
+        {"reshard_after_forward": False},
+        *(
+            pytest.param({"reshard_after_forward": keep, "exact": True}, marks=pytest.mark.exhaustive)
+            for keep in (True, False)
+        ),
+    ],
+    ids=str,
+)
+def test_a_plan_says_what_is_sent(settings: dict[str, Any], tmp_path: Path) -> None:
+    """A rank's gathers and reduce-scatters, within what pads a matrix whose rows two ranks cannot share equally, and
+    the few numbers of a loss."""
+    recipe = task_of(sharded(tmp_path, max_steps=2, **settings), progress=False).recipe
+    (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+    step = measure_step(recipe, micro=4, device="cpu", precision="fp32", checkpointing=False)
+    planned = communicated_bytes(recipe, step, "fp32", share=8, passes=2)
+    for rank in run_ranks(RANKS, tmp_path, 2, timeout=120):
+        assert len(rank["sent"]) == 2
+        for sent in rank["sent"]:
+            assert planned <= sent < 1.02 * planned
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_without_and_go_on_with_it(tmp_path: Path) -> None:
+    """Within rounding, which AdamW makes large where a gradient is nearly zero; with `exact` to the last bit, in
+    `test_exact_ranks.py`."""
+
+    def run(out: str, **settings: Any) -> None:
+        settings = {"exact": False, "optimizer": ADAMW, "schedule": "constant", **settings}
+        process = start(tmp_path, "text", "fsdp on 2", tmp_path / out, changes=THREE_LAYERS, **settings)
+        _, error = process.communicate(timeout=150)
+        assert process.returncode == 0, error[-3000:]
+
+    run("whole")
+    run("kept", reshard_after_forward=False)
+    run("later", max_steps=8)
+    run("later", reshard_after_forward=False)
+    for folder in ("best", "last"):
+        whole, *others = (load_model(tmp_path / out / folder).model.state_dict() for out in ("whole", "kept", "later"))
+        for other in others:
+            for name in whole:
+                torch.testing.assert_close(other[name], whole[name], atol=1e-3, rtol=0)

@@ -31,6 +31,7 @@ def train(
     from_weights: bool = False,
     exact: bool = False,
     page: bool = False,
+    report: bool = False,
     quiet: bool = False,
 ) -> Run:
     """Train as the recipe says, as `tercet train` does.
@@ -51,6 +52,7 @@ def train(
         from_weights: go on from the last model's weights, where every checkpoint of the run is lost.
         exact: go on only where the end is an unbroken run's to the last bit.
         page: show it on a page meanwhile, whose address is printed on stderr; see `watch`.
+        report: write its report, report.html in its folder, when it ends.
 
     Raises:
         UserError: where recipe, data or settings do not fit, or another process trains there.
@@ -58,6 +60,8 @@ def train(
     from tercet.dashboard import page_beside
     from tercet.training import train as run_recipe
     from tercet.training.changed_recipe import choose_folder, find_run, recipe_with
+    from tercet.training.launch import as_launched
+    from tercet.training.machine import rank
 
     changes, recipe = _nest_changes(set), str(recipe)
     paths = _as_text(
@@ -72,7 +76,10 @@ def train(
             made, folder, own=own, more=more, until=until, quiet=quiet, restart=restart, from_weights=from_weights,
             exact=exact,
         )  # fmt: skip
-    return load(trained)
+    run = load(trained)
+    if report and not rank(as_launched(made).training):
+        run.report()
+    return run
 
 
 def plan(

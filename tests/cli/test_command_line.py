@@ -20,7 +20,7 @@ from tercet.config import UserError
 FLAGS = {
     "train": [
         "--data", "--source", "--target", "--validation-source", "--validation-target", "--encoding", "--out", "--set",
-        "--more", "--until", "--print-config", "--page", "--quiet",
+        "--more", "--until", "--print-config", "--page", "--report", "--quiet",
     ],
     "plan": [
         "--gpus", "--mfu", "--measured", "--here", "--price", "--data", "--source", "--target", "--pretrained", "--set",

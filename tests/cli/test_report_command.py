@@ -1,5 +1,6 @@
 """`tercet report` from the shell: what is printed where, and what is refused."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,21 @@ def test_the_path_of_the_page_is_printed(run: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "page.html").write_text("old")
     assert main(["report", str(run), "--out", str(tmp_path / "page.html"), "--evaluate"]) == 0
     assert "bigram" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_training_writes_it_when_it_ends(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").mkdir()
+    shutil.copytree(run, tmp_path / "runs/mine")
+    written = tmp_path / "runs/mine/report.html"
+    written.unlink(missing_ok=True)
+    assert main(["train", str(written.parent), "--until", "6", "--report", "--quiet"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1:3] == [f"Its report is {written}.", "Next:"]
+    assert "Finished after 6 steps" in written.read_text()
+    written.unlink()
+    tercet.train(written.parent, report=True, quiet=True)
+    assert "Finished after 6 steps" in written.read_text()
 
 
 @pytest.mark.parametrize(

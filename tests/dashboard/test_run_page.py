@@ -11,6 +11,7 @@ import pytest
 from made_runs import HOSTILE, make_run, write_metrics
 from starlette.testclient import TestClient
 
+from tercet.dashboard import page_beside
 from tercet.dashboard.answers import RunAnswers
 from tercet.dashboard.server import application, dashboard_files
 
@@ -62,6 +63,37 @@ def test_the_page_beside_a_training_ends_with_it(tmp_path: Path) -> None:
         assert process.stderr.readline().startswith("tercet: watch it at http://127.0.0.1:")
         process.stdin.close()  # as when whoever started it is killed
         assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("places", "pages"),
+    [
+        ({}, 1),
+        ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "0"}, 1),
+        ({"RANK": "4", "LOCAL_RANK": "0"}, 0),
+        ({"SLURM_PROCID": "1"}, 0),
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0"}, 0),  # as Lightning starts those of --devices
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, 0),
+    ],
+    ids=str,
+)
+def test_of_several_processes_one_shows_the_page(
+    places: dict[str, str], pages: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, place in places.items():
+        monkeypatch.setenv(name, place)
+    started = list[list[str]]()
+
+    def start(command: list[str], **options: Any) -> None:
+        started.append(command)
+        raise OSError("not in a test")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with page_beside(tmp_path):
+        pass
+    assert len(started) == pages
 
 
 @slow

@@ -1,6 +1,7 @@
 """The commands of docs/stories.md, as they stand there, from a wheel in an empty environment; each for a few steps."""
 
 import json
+import os
 import random
 import re
 import shlex
@@ -39,12 +40,14 @@ def runner(installed: Path, folder: Path, fewer: Callable[[list[str]], tuple[str
     """Runs a line of the page; a training gets the settings of `fewer` besides."""
 
     def run(line: str) -> str:
+        line, _, given = line.partition(" < ")
         name, *arguments = shlex.split(line)
         if name == "pip":
             return python(installed, "-m", name, *arguments, folder=folder, **LOCKED)
         assert name == "tercet"
         more = fewer(arguments) if arguments[0] == "train" and "--more" not in arguments else ()
-        return tercet(installed, *arguments, *(w for x in more for w in ("--set", x)), folder=folder)
+        stdin = folder / given if given else Path(os.devnull)
+        return tercet(installed, *arguments, *(w for x in more for w in ("--set", x)), folder=folder, stdin=stdin)
 
     return run
 
@@ -201,6 +204,7 @@ def test_conversations_and_the_client_of_openai(installed: Path, tmp_path: Path)
         for question, answer in talks
     )
     (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "questions.txt").write_text("Is there tea?\nIs there milk?\n")
     (*before, serve), [code] = section("Conversations")
     run = runner(installed, tmp_path, lambda words: (*FEW, "task.sample_conversations=1"))
     assert "already satisfied: openai" in run(before[0])

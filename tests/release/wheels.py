@@ -42,7 +42,7 @@ def install(wheel: Path, environment: Path) -> Path:
     return environment
 
 
-def tercet(installed: Path, *arguments: str, folder: Path, **variables: str) -> str:
+def tercet(installed: Path, *arguments: str, folder: Path, stdin: Path = Path(os.devnull), **variables: str) -> str:
     """In an environment of its own, where no compiler is found."""
     environment = {
         "PATH": str(installed / "bin"),
@@ -53,7 +53,10 @@ def tercet(installed: Path, *arguments: str, folder: Path, **variables: str) -> 
         **variables,
     }
     command = [installed / "bin" / "tercet", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    with stdin.open() as given:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdin=given, capture_output=True, text=True, check=False
+        )
     assert done.returncode == 0, done.stderr
     assert "compiled kernels" not in done.stderr  # neither made here nor missed
     return done.stdout

@@ -25,6 +25,7 @@ def test_a_report_opens_in_both_colours_and_on_a_phone(browser: Any, runs: Mappi
             no_sideways(one)
             assert one.page.evaluate(PALE) == []
             assert one.page.evaluate(NAMELESS) == []
+            one.assert_accessible()
             image = "(all) => all.every((one) => one.complete && one.naturalWidth > 0)"
             assert one.page.locator("img").evaluate_all(image)
             one.assert_well()

@@ -75,6 +75,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--exact", action="store_true", help="go on only where the end is an unbroken run's to the last bit"
     )
     parser.add_argument("--page", action="store_true", help="show it on a page meanwhile, as `tercet watch` does")
+    parser.add_argument("--report", action="store_true", help="write its report when it ends, as `tercet report` does")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
@@ -113,8 +114,14 @@ def run(args: argparse.Namespace) -> int:
     if not rank(as_launched(recipe).training):
         if not args.quiet:
             show_losses(folder)
-        print(summary(folder))
+        print(summary(folder, report=_report(folder) if args.report else None))
     return 0
+
+
+def _report(folder: Path) -> Path:
+    from tercet.reports.write import report
+
+    return report(folder)
 
 
 def show_losses(folder: Path) -> None:
@@ -133,8 +140,8 @@ def _unit(recipe: Mapping[str, Any]) -> str:
     return "nats per " + UNIT.get(recipe["task"]["kind"], "token")
 
 
-def summary(folder: Path) -> str:
-    """Where the run is, which models it has kept, how good the best one is, and what to do with it."""
+def summary(folder: Path, *, report: Path | None = None) -> str:
+    """Where the run and its report are, which models it has kept, how good the best one is, and what to do with it."""
     from tercet.checkpoint import read_card
 
     card = read_card(folder)
@@ -159,4 +166,5 @@ def summary(folder: Path) -> str:
         models = f"{which} {words}, at step {card.step:,}{', the last' if last == card.step else f'; {models}'}"
     name = quote_path(folder)
     lines = (f"  {line}" for line in next_steps(folder, card.recipe))
-    return "\n".join([f"The run is in {name}; {models}.", "Next:", *lines])
+    said = [f"The run is in {name}; {models}."] + ([] if report is None else [f"Its report is {quote_path(report)}."])
+    return "\n".join([*said, "Next:", *lines])

@@ -46,8 +46,9 @@ def page_beside(folder: Path) -> Generator[None]:
 
 
 def _is_first_process() -> bool:
-    """Of those that torchrun or srun has started, one shows the page."""
-    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))) == 0
+    """Of those that torchrun, srun or the training itself has started, one shows the page: the first is so by all
+    names."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

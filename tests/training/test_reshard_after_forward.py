@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from machines import run_ranks, start
-from tiny_runs import ADAMW, UNDROPPED, tiny_recipe
+from machines import finish, run_ranks, start
+from tiny_runs import ADAMW, UNDROPPED, figures, tiny_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -66,15 +66,28 @@ def test_a_plan_says_what_is_sent(settings: dict[str, Any], tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_two_ranks_train_as_without_and_go_on_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_three_ranks_take_the_steps_of_one(keep: bool, tmp_path: Path) -> None:
+    """Sums over ranks that are no power of two, which `exact` never has."""
+    runs = {"one rank": {}, "fsdp on 2": {"devices": 3, "reshard_after_forward": keep}}
+    for machine, more in runs.items():
+        settings = {"exact": False, "optimizer": ADAMW, "batch_size": 12, "ema": None, **more}
+        finish(start(tmp_path, "text", machine, tmp_path / machine, changes=THREE_LAYERS, **settings))
+    one, three = (figures(tmp_path / machine) for machine in runs)
+    for name in ("train/loss", "val/loss", "grad_norm"):
+        assert dict(three[name]) == pytest.approx(dict(one[name]), rel=1e-3), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
+def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Path) -> None:
     """Within rounding, which AdamW makes large where a gradient is nearly zero; with `exact` to the last bit, in
     `test_exact_ranks.py`."""
 
     def run(out: str, **settings: Any) -> None:
         settings = {"exact": False, "optimizer": ADAMW, "schedule": "constant", **settings}
-        process = start(tmp_path, "text", "fsdp on 2", tmp_path / out, changes=THREE_LAYERS, **settings)
-        _, error = process.communicate(timeout=150)
-        assert process.returncode == 0, error[-3000:]
+        changes = THREE_LAYERS if family == "text" else None
+        finish(start(tmp_path, family, "fsdp on 2", tmp_path / out, changes=changes, **settings))
 
     run("whole")
     run("kept", reshard_after_forward=False)

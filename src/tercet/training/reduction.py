@@ -270,9 +270,10 @@ def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
 
 
 def _sum_rows(branches: Tensor) -> Tensor:
-    """(R, ...) to (...): neighbours in pairs, and pairs in pairs."""
-    while len(branches) > 1:
-        branches = branches[0::2] + branches[1::2]
+    """(R, ...) to (...): neighbours in pairs, and pairs in pairs; one that is left over waits for the next round."""
+    while (n := len(branches)) > 1:
+        pairs = branches[0 : n - 1 : 2] + branches[1::2]
+        branches = torch.cat([pairs, branches[n - 1 :]]) if n % 2 else pairs
     return branches[0]
 
 

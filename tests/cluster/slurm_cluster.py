@@ -83,6 +83,10 @@ class SlurmCluster:
         words = self("scontrol", "show", "job", number).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
+    def steps(self) -> list[psutil.Process]:
+        """What SLURM runs and watches jobs with."""
+        return [process for process in psutil.process_iter(["name"]) if process.info["name"] == "slurmstepd"]
+
     def wait(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while not condition():

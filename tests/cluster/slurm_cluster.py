@@ -83,10 +83,6 @@ class SlurmCluster:
         words = self("scontrol", "show", "job", number).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def steps(self) -> list[psutil.Process]:
-        """What SLURM runs and watches jobs with."""
-        return [process for process in psutil.process_iter(["name"]) if process.info["name"] == "slurmstepd"]
-
     def wait(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while not condition():
@@ -97,12 +93,14 @@ class SlurmCluster:
     def nodes_are(self, state: str) -> bool:
         return self("sinfo", "-h", "-N", "-p", "normal", "-o", "%T", check=False).split() == [state] * len(NODES)
 
-    def processes(self) -> list[psutil.Process]:
-        """Daemons, steps and tasks that were started under these settings, whoever their parents are by now."""
+    def processes(self, *names: str) -> list[psutil.Process]:
+        """Daemons, steps and tasks that were started under these settings, whoever their parents are by now: those of
+        these names, or all."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.environ().get("SLURM_CONF") == str(self.settings):
+                named = not names or process.name() in names
+                if named and process.environ().get("SLURM_CONF") == str(self.settings):
                     found.append(process)
         return found
 
@@ -110,8 +108,7 @@ class SlurmCluster:
         """The addresses at which SLURM can be reached: its daemons and its commands, not what they have started."""
         return {
             connection.laddr.ip
-            for process in self.processes()
-            if process.name() in (*DAEMONS, "slurmstepd", "srun")
+            for process in self.processes(*DAEMONS, "slurmstepd", "srun")
             for connection in process.net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         }

@@ -49,7 +49,7 @@ def reduction_of(model: AnyModel, wrapped: nn.Module, spec: TrainingSpec) -> Red
     """What the settings ask for; `wrapped` is what the strategy made of the module that holds the model."""
     if spec.is_sharded and spec.strategy == "fsdp":
         sharded = ShardedExactReduction if spec.exact else ShardedMeanReduction
-        return sharded(model, keeps=not spec.reshard_after_forward)
+        return sharded(model, reshard=spec.reshard_after_forward)
     return ExactReduction(wrapped, spec.world_size) if spec.exact else MeanReduction(wrapped, spec.data_parallel_size)
 
 
@@ -74,18 +74,17 @@ class MeanReduction:
 
 class ShardedMeanReduction(MeanReduction):
     """The same of models that FSDP2 has cut up: gradients are exchanged after each pass, or a rank would hold all of
-    them, unless it `keeps` them and the gathered weights to the end of a step."""
+    them. Without `reshard` it does, and has the gathered weights, to the end of a step."""
 
-    def __init__(self, model: AnyModel, *, keeps: bool) -> None:
+    def __init__(self, model: AnyModel, *, reshard: bool) -> None:
         super().__init__(model, dist.get_world_size())
-        self.root, self.keeps = cast(FSDPModule, model), keeps
+        self.root, self.reshard = cast(FSDPModule, model), reshard
         if dist.get_backend() == "gloo":  # whose own reduce-scatter sends all sums to all ranks, twice as many bytes
             self.scale = 1.0
-            for module in (model, *blocks_of(model)):
-                _replace_reduce_scatter(module, _ReduceScatterInOrder())
+            _replace_reduce_scatters(model)
 
     def micro_batch(self, loss: Tensor, place: int, of: int) -> AbstractContextManager[None]:
-        if self.keeps:
+        if not self.reshard:
             self.root.set_reshard_after_backward(place == of - 1)
             self.root.set_requires_gradient_sync(place == of - 1)
         return nullcontext()
@@ -123,23 +122,21 @@ class ExactReduction:
 
 class ShardedExactReduction:
     """For models that FSDP2 has cut up: a branch's sum is of whole gradients, which are cut up at the end of a step, as
-    are gathered weights where a rank `keeps` them."""
+    are gathered weights without `reshard`."""
 
     scale = 1.0
 
-    def __init__(self, model: AnyModel, *, keeps: bool) -> None:
-        self.root, self.keeps = cast(FSDPModule, model), keeps
+    def __init__(self, model: AnyModel, *, reshard: bool) -> None:
+        self.root, self.reshard = cast(FSDPModule, model), reshard
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.scatters = [_TreeReduceScatter() for _ in (model, *blocks_of(model))]
-        for module, scatter in zip((model, *blocks_of(model)), self.scatters, strict=True):
-            _replace_reduce_scatter(module, scatter)
+        self.scatters = _replace_reduce_scatters(model)
 
     @contextmanager
     def micro_batch(self, loss: Tensor, place: int, of: int) -> Generator[None]:
         if place == 0:
             for scatter in self.scatters:
                 scatter.tree = Tree(of)
-        if self.keeps:
+        if not self.reshard:
             self.root.set_reshard_after_backward(place == of - 1)
 
         # What is not in a block may be called several times, such as the two sides' embedding, and FSDP would exchange
@@ -194,7 +191,10 @@ def _join(left: list[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _ReduceScatterInOrder:
-    """FSDP2's exchange of one block's gradients: their sum, and not the mean."""
+    """FSDP2's exchange of one block's gradients: their sum, and not the mean. With a tree it is nothing before a step's
+    last micro-batch, and then the sum of all of them."""
+
+    tree: Tree | None = None
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -207,32 +207,21 @@ class _ReduceScatterInOrder:
         op: Any,
         async_op: bool = False,
     ) -> None:
-        reduce_scatter_in_order(output_tensor, input_tensor, group)
-
-
-class _TreeReduceScatter(_ReduceScatterInOrder):
-    """Nothing before a step's last micro-batch, and then the sum of all of them."""
-
-    tree: Tree
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> None:
-        total = self.tree.add([input_tensor])
+        total = [input_tensor] if self.tree is None else self.tree.add([input_tensor])
         if total is None:
             output_tensor.zero_()  # a gradient that is thrown away
         else:
             reduce_scatter_in_order(output_tensor, total[0], group)
 
 
-def _replace_reduce_scatter(module: nn.Module, scatter: _ReduceScatterInOrder) -> None:
-    cast(FSDPModule, module).set_custom_reduce_scatter(cast(Any, scatter))
-    cast(FSDPModule, module).set_gradient_divide_factor(1.0)
+def _replace_reduce_scatters(model: AnyModel) -> list[_ReduceScatterInOrder]:
+    """What now exchanges the gradients of each block, and of what is in none."""
+    modules = (model, *blocks_of(model))
+    scatters = [_ReduceScatterInOrder() for _ in modules]
+    for module, scatter in zip(modules, scatters, strict=True):
+        cast(FSDPModule, module).set_custom_reduce_scatter(cast(Any, scatter))
+        cast(FSDPModule, module).set_gradient_divide_factor(1.0)
+    return scatters
 
 
 def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessGroup | None = None) -> None:

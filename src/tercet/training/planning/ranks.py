@@ -77,12 +77,12 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, room
     communication = 0
     if strategy == "ddp":
         communication = step.gradients  # the buckets that are reduced are copies
-    if strategy == "fsdp":
+    if strategy == "fsdp" and recipe.training.reshard_after_forward:
         # What is in no block is gathered for the whole step; of blocks one that is worked on, and the next; and there
         # are whole gradients of the one and of what is in none.
         communication = 2 * step.outside_blocks + 3 * step.largest_block
-        if not recipe.training.reshard_after_forward:
-            communication = step.weights + step.gradients
+    elif strategy == "fsdp":
+        communication = step.weights + step.gradients
     host = 0
     if recipe.training.cpu_offload and strategy == "fsdp":
         host, weights, gradients, optimizer = weights + gradients + optimizer, 0, 0, 0
@@ -120,11 +120,12 @@ def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, shar
             sent = 0
         case "ddp":
             sent = 2 * step.gradients
+        case "fsdp" if recipe.training.reshard_after_forward:
+            weights, sums = FLOAT32 * step.parameters, 1 if recipe.training.exact else passes
+            again = weights - step.outside_blocks - step.largest_block
+            sent = passes * (weights + again) + sums * step.gradients
         case "fsdp":
-            once = not recipe.training.reshard_after_forward
-            twice = 0 if once else FLOAT32 * step.parameters - step.outside_blocks - step.largest_block
-            gathers, sums = 1 if once else passes, 1 if once or recipe.training.exact else passes
-            sent = gathers * (FLOAT32 * step.parameters + twice) + sums * step.gradients
+            sent = FLOAT32 * step.parameters + step.gradients
         case "tp":
             sent = 2 * (FLOAT32 if precision == "fp32" else FLOAT32 // 2) * _summed_up(recipe, share)
     return sent * (world - 1) // world

@@ -11,6 +11,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 import tercet
 from tercet.checkpoint import Card, save_model
@@ -23,6 +25,7 @@ from tercet.tokens import Tokenizer, WordPiece
 TEXTS = ["the cat sat on the mat", "a dog ran", "the cats and the dogs", "a dog ran", "mats", "the dog sat\non a mat"]
 QUERIES = ["a dog ran", "the cat"]
 MAX_LEN = 24
+NUMERALS = st.sampled_from(["007", "+5", "1_000", "\uff11\uff12"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,6 +112,32 @@ def test_the_nearest_are_the_same_wherever_they_are_looked_for(
         assert [*map(first_numbers, run.search(QUERIES, texts, top=4).numbers)] == [*map(first_numbers, order)]
         assert first_numbers(run.search(QUERIES[1], texts, top=4).numbers) == first_numbers(order[1])
     assert run.search(QUERIES, []).numbers.shape == (2, 0)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ids=st.lists(st.one_of(st.integers(), st.text(max_size=9), NUMERALS, st.booleans()), min_size=1, max_size=3))
+@example(ids=[2**53 + 1, 2**63])
+@example(ids=[2**64, -1])
+@example(ids=["007", 7])
+@example(ids=["a\0"])
+@example(ids=["\ud800"])
+@example(ids=[True])
+def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
+    ids: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("ids.jsonl").write_text("".join(json.dumps({"id": id, "text": "mats"}) + "\n" for id in ids))
+    stored = [id for id in ids if isinstance(id, str)]
+    if any(id.endswith("\0") or any("\ud800" <= x <= "\udfff" for x in id) for id in stored):
+        _, err = said(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys, code=2)
+        assert err.count("\n") == 1
+        return
+    said(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys)
+    lines, _ = said(["search", "bert", "mats", "--vectors", "ids.npz", "--json"], capsys)
+    rows = sorted(json.loads(lines[0])["neighbours"], key=lambda row: row["index"])
+    if any(isinstance(id, bool) for id in ids):  # which is no id
+        assert not any("id" in row for row in rows)
+    else:
+        assert [str(row["id"]) for row in rows] == [str(id) for id in ids]
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:

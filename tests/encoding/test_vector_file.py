@@ -1,6 +1,7 @@
 """Files of vectors: what is written comes back, mapped; what is broken or another's is refused in one line."""
 
 import io
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ from tercet.encoding import read_vectors, write_vectors
 from tercet.encoding import vector_file as module
 
 PROBE = np.array([0.6, 0.8, 0], np.float32)
+IDS = st.one_of(
+    st.integers(),
+    st.sampled_from([2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1]),
+    st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: not text.endswith("\0")),
+    st.sampled_from(["007", "+5", "1_000", "\uff11\uff12", "-0", " 7", "1e3", "nan"]),
+)
 VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
@@ -36,6 +43,31 @@ def test_what_is_written_comes_back(tmp_path: Path, ids: list[Any], wanted: list
     named = [{} if wanted is None else {"id": id} for id in wanted or texts]
     assert [found.row(n) for n in range(4)] == [{**id, "text": text} for id, text in zip(named, texts, strict=True)]
     found.check_model(PROBE * 3 + np.float32(1e-4))
+
+
+@given(ids=st.lists(IDS, min_size=1, max_size=4))
+def test_ids_round_trip_unchanged_and_never_as_a_pickle(ids: list[str | int]) -> None:
+    """Integers stay integers if all are and fit 64 bits, otherwise every id is its own text."""
+    file = io.BytesIO()
+    write_vectors(file, VECTORS[: len(ids)], texts=["x"] * len(ids), ids=ids, probe=PROBE)
+    with np.load(io.BytesIO(file.getvalue()), allow_pickle=False) as arrays:
+        assert arrays["ids"].dtype.kind in "iuU"
+    with tempfile.NamedTemporaryFile(suffix=".npz") as stored:
+        Path(stored.name).write_bytes(file.getvalue())
+        read = read_vectors(Path(stored.name))
+        found = [read.row(number)["id"] for number in range(len(ids))]
+    integers = all(isinstance(id, int) for id in ids) and any(
+        low <= min(map(int, ids)) and max(map(int, ids)) < high for low, high in ((-(2**63), 2**63), (0, 2**64))
+    )
+    assert found == (ids if integers else [str(id) for id in ids])
+
+
+@pytest.mark.parametrize("item", ["a\0", "\0"])
+def test_a_text_that_an_array_would_cut_is_rejected(item: str) -> None:
+    with pytest.raises(UserError, match=r"^the id of text 3 ends in a NUL character.*; remove it, or write a \.jsonl"):
+        module.check_storable(item, "the id of text 3")
+    for kept in ("", "\0a", 7, None):
+        module.check_storable(kept, "the id")
 
 
 def test_long_texts_leave_their_ids_or_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,10 +132,13 @@ def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
 def _write_npz(file: BinaryIO, pools: Iterator[_Pool], probe: "np.ndarray") -> None:
     import numpy as np
 
-    from tercet.encoding.vector_file import has_room, write_vectors
+    from tercet.encoding.vector_file import check_storable, has_room, write_vectors
 
     vectors, texts = [np.zeros((0, len(probe)), np.float32)], list[Text]()
     for pool in pools:
+        for number, text in enumerate(pool.texts, len(texts) + 1):
+            check_storable(text.text, f"text {number:,}")
+            check_storable(text.id, f"the id of text {number:,}")
         vectors.append(pool.vectors)
         texts += pool.texts
     every, ids = [text.text for text in texts], [text.id for text in texts]

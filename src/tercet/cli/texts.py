@@ -122,15 +122,19 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
 
 
 def _objects(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
-    from tercet.data.files import get_text, parse_object
+    from tercet.data.files import check_unicode, get_text, parse_object
 
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         location = f"{name} line {number}"
         row = parse_object(line, location, [field])
-        known = row.get("id")
-        yield Text(get_text(row, field, location, "--text-field"), known if isinstance(known, str | int) else None)
+        id = row.get("id")
+        if isinstance(id, bool) or not isinstance(id, str | int):
+            id = None
+        elif isinstance(id, str):
+            check_unicode(id, location, "id")
+        yield Text(get_text(row, field, location, "--text-field"), id)
 
 
 def tell_cut(cut: int, max_len: int, *, what: str = "text") -> None:

@@ -201,8 +201,8 @@ def _write(folder: Path, split: _ConversationSplit, tokenizer: Tokenizer, chat: 
                     next((place for place, answer in enumerate(answers) if answer and place), len(ids))
                 )
                 bar.advance(task, conversation.n_bytes)
-        np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64))
-        np.save(folder / f"{part}_first_answers.npy", np.array(first_answers, dtype=np.int64))
+        np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64), allow_pickle=False)
+        np.save(folder / f"{part}_first_answers.npy", np.array(first_answers, dtype=np.int64), allow_pickle=False)
     tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
     write_meta(folder, {"tokenizer": tokenizer_meta, "skipped": split.skipped})
 
@@ -211,6 +211,6 @@ def _load(folder: Path, part: Side, tokenizer: Tokenizer) -> Conversations:
     return Conversations(
         ids=memory_map(folder / f"{part}_ids.bin", id_dtype(tokenizer)),
         answers=memory_map(folder / f"{part}_answers.bin", np.dtype(np.bool_)),
-        starts=np.load(folder / f"{part}_starts.npy"),
-        first_answers=np.load(folder / f"{part}_first_answers.npy"),
+        starts=np.load(folder / f"{part}_starts.npy", allow_pickle=False),
+        first_answers=np.load(folder / f"{part}_first_answers.npy", allow_pickle=False),
     )

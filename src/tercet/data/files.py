@@ -150,11 +150,20 @@ def get_text(values: dict[str, object], field: str, location: str, setting: str)
     text = values[field]
     if not isinstance(text, str):
         raise UserError(f"{location}: the field {field!r} is not text; set {setting} to one that is")
+    check_unicode(text, location)
+    return text
+
+
+def check_unicode(text: str, location: str, what: str = "text") -> None:
+    """Check that a text can be written as UTF-8.
+
+    Raises:
+        UserError: If it has half of a surrogate pair, which JSON can spell.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{location}: the text has half a surrogate pair (\\ud800...); remove it") from None
-    return text
+        raise UserError(f"{location}: the {what} has half a surrogate pair (\\ud800...); remove it") from None
 
 
 def check_field(values: dict[str, object], field: str, location: str, setting: str) -> None:

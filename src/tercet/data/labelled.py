@@ -335,9 +335,9 @@ def _write(folder: Path, split: _LabelSplit, tokenizer: Tokenizer, bar: Progress
                     ends.append(written)
                     label_ends.append(label_ends[-1] + len(example.labels))
                 bar.advance(task, sum(len(example.text.encode()) for example in examples))
-        np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64))
+        np.save(folder / f"{part}_starts.npy", np.array(ends, dtype=np.int64), allow_pickle=False)
         if split.spec.problem_type == "multi_label_classification":
-            np.save(folder / f"{part}_label_starts.npy", np.array(label_ends, dtype=np.int64))
+            np.save(folder / f"{part}_label_starts.npy", np.array(label_ends, dtype=np.int64), allow_pickle=False)
     tokenizer_meta = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
     write_meta(
         folder,
@@ -377,7 +377,7 @@ def _load(folder: Path, *, spec: LabelsSpec, content: str, tokenizer: Tokenizer)
         labels, label_starts = map_labels(folder, side, spec.problem_type)
         return Labelled(
             ids=memory_map(folder / f"{side}_ids.bin", id_dtype(tokenizer)),
-            starts=np.load(folder / f"{side}_starts.npy"),
+            starts=np.load(folder / f"{side}_starts.npy", allow_pickle=False),
             labels=labels,
             names=names,
             over=spec.over,

@@ -81,7 +81,9 @@ def merge_shards(
     merge = _Merge(out, settings)
     files, shards = dict[str, FileHash](), list[Part]()
     held_out_part = merge.copy(VALIDATION, held_out, files)
-    counts = np.sum([np.load(counts_path(settings.folder, record.name)) for record in records], axis=0)
+    counts = np.sum(
+        [np.load(counts_path(settings.folder, record.name), allow_pickle=False) for record in records], axis=0
+    )
     if isinstance(validation, Tail):
         counts = counts - merge.count_ids(held_out_part)
     for number, piece in enumerate(train):
@@ -156,7 +158,7 @@ class _Merge:
         """One file of several pieces, or of a part of a shard."""
         part_starts, position, documents, n_bytes = list[np.ndarray](), 0, 0, 0
         for piece in pieces:
-            starts = np.load(starts_path(self._work, piece.record.name, piece.side))
+            starts = np.load(starts_path(self._work, piece.record.name, piece.side), allow_pickle=False)
             inside = starts[(starts > piece.start) & (starts < piece.end)] - piece.start
             part_starts.append(np.append(0, inside) + position)  # a document that is cut starts on both sides
             position += piece.tokens

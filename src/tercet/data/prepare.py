@@ -130,8 +130,8 @@ def _write(
             (starts, held_starts), moved = split_documents(folder, starts, dtype, fraction, name=spec.source)
             held_bytes = int(sizes[moved].sum())
             text_bytes -= held_bytes
-    np.save(folder / "train_documents.npy", starts)
-    np.save(folder / "validation_documents.npy", held_starts)
+    np.save(folder / "train_documents.npy", starts, allow_pickle=False)
+    np.save(folder / "validation_documents.npy", held_starts, allow_pickle=False)
     meta = {
         "source": spec.source,
         "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash},
@@ -157,8 +157,8 @@ def _load(folder: Path, *, name: str, content: str, tokenizer: Tokenizer) -> Cor
         tokenizer=tokenizer,
         train=np.memmap(folder / "train.bin", meta["dtype"], mode="r"),
         validation=np.memmap(folder / "validation.bin", meta["dtype"], mode="r"),
-        train_documents=np.load(folder / "train_documents.npy"),
-        validation_documents=np.load(folder / "validation_documents.npy"),
+        train_documents=np.load(folder / "train_documents.npy", allow_pickle=False),
+        validation_documents=np.load(folder / "validation_documents.npy", allow_pickle=False),
         train_bytes=meta["train_bytes"],
         validation_bytes=meta["validation_bytes"],
     )

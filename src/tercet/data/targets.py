@@ -33,7 +33,7 @@ def map_labels(folder: Path, part: str, problem_type: ProblemType) -> tuple[np.n
     """The labels of a part, and where each text's start, where it may have several."""
     starts = folder / f"{part}_label_starts.npy"
     labels = memory_map(folder / f"{part}_labels.bin", np.dtype(label_dtype(problem_type)))
-    return labels, np.load(starts) if problem_type == "multi_label_classification" else None
+    return labels, np.load(starts, allow_pickle=False) if problem_type == "multi_label_classification" else None
 
 
 def label_indicators(labels: np.ndarray, starts: np.ndarray, numbers: np.ndarray, n_labels: int) -> np.ndarray:

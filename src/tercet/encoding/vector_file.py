@@ -1,8 +1,8 @@
-"""Vectors and the texts that they are of in one `.npz` file, as `numpy.savez` writes it.
+"""Vectors and the texts that they are of in one `.npz` file, as `numpy.savez` writes it, but never with a pickle.
 
 vectors  (N, D) float32
 texts    (N,) the texts, where an array of them is not too large: each is as wide as the longest
-ids      (N,) of the texts where all have one, and numbers from 0 where there are no texts
+ids      (N,) of the texts if all have one: integers if all ids are and fit 64 bits, else text; without texts 0, 1, ...
 probe    (D,) float32, the vector of the empty text: by it a model knows its own vectors
 
 An array in such a file stands there as it is in memory, so that it is mapped and never read whole.
@@ -14,11 +14,12 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from tercet.config import UserError
+from tercet.messages import shorten
 from tercet.reading.npy import read_array_header
 from tercet.reading.text_files import open_regular_file
 
@@ -81,15 +82,51 @@ def write_vectors(
     ids: Sequence[str | int | None],
     probe: np.ndarray,
 ) -> None:
-    """Write such a file; of `ids` all are None that are not known."""
-    arrays: dict[str, Any] = {"vectors": vectors, "probe": probe}
+    """Write such a file.
+
+    Args:
+        file: Open for writing in binary mode.
+        vectors: (N, D) float32.
+        texts: N texts that `check_storable` accepts.
+        ids: N ids that `check_storable` accepts. None means that a text has no id.
+        probe: (D,) vector of the empty text.
+    """
+    arrays: dict[str, np.ndarray] = {"vectors": vectors, "probe": probe}
     if has_room(texts):
         arrays["texts"] = np.array(texts, dtype=np.str_)
-    if texts and None not in ids:
-        arrays["ids"] = np.array(ids if all(isinstance(id, int) for id in ids) else list(map(str, ids)))
+    known = [id for id in ids if id is not None]
+    if texts and len(known) == len(texts):
+        arrays["ids"] = _ids_array(known)
     elif "texts" not in arrays:
         arrays["ids"] = np.arange(len(texts))
-    np.savez(file, **arrays)
+    with zipfile.ZipFile(file, "w") as archive:  # np.savez cannot forbid pickles in every NumPy 2
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def check_storable(item: str | int | None, name: str) -> None:
+    """Check that an array keeps a text or an id as it is.
+
+    Raises:
+        UserError: If it ends in NUL, which NumPy pads texts with.
+    """
+    if isinstance(item, str) and item.endswith("\0"):
+        raise UserError(
+            f"{name} ends in a NUL character, which a .npz file does not keep: {shorten(ascii(item), 80)}; remove it, "
+            "or write a .jsonl file"
+        )
+
+
+def _ids_array(ids: Sequence[str | int]) -> np.ndarray:
+    """Return integers only if every id is one and all fit int64 or uint64: NumPy would round or pickle the others."""
+    numbers = [id for id in ids if isinstance(id, int) and not isinstance(id, bool)]
+    if len(numbers) == len(ids):
+        for dtype in (np.int64, np.uint64):
+            limits = np.iinfo(dtype)
+            if limits.min <= min(numbers) and max(numbers) <= limits.max:
+                return np.array(numbers, dtype)
+    return np.array([str(id) for id in ids], np.str_)
 
 
 def has_room(texts: Sequence[str]) -> bool:

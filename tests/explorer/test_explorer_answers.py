@@ -9,7 +9,8 @@ import pytest
 import torch
 from explored import BERTS, EVERY, GPTS, OTHER, SCRIPT, TEXT, TOKENIZER, TRANSLATORS, asked, numbers, trained
 
-from tercet.config import UserError, to_plain
+from tercet.config import UserError, parse, to_plain
+from tercet.data import TextSpec, prepare
 from tercet.explorer import Answers, Query, opening_query
 from tercet.explorer.queries import OverviewQuery, parse_query, query_to_plain
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
@@ -239,7 +240,10 @@ def test_a_run_opens_with_a_line_that_it_has_not_learnt(tmp_path: Any, monkeypat
         "source": str(tmp_path / "text.txt"),
         "validation": {"kind": "held_out", "source": str(tmp_path / "held.txt")},
     }
-    assert opening_query(replace(trained(GPT), card=Card(recipe={"data": data}))).text == "cafe hide"
+    card = Card(recipe={"data": data}, data_hash=prepare(parse(TextSpec, data), tokenizer=TOKENIZER).hash)
+    assert opening_query(replace(trained(GPT), card=card)).text == "cafe hide"
+    for data_hash in ("", "0" * 64):  # not the file that the model was trained on, but another of its name
+        assert opening_query(replace(trained(GPT), card=replace(card, data_hash=data_hash))).text != "cafe hide"
 
 
 def big(length: int) -> Answers:

@@ -137,7 +137,11 @@ def without_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe, or a part of it, with `./name` in the place of every path that names a folder."""
 
     def replaced(key: str, value: Any) -> Any:
-        return without_folders(value) if isinstance(value, Mapping) else _last_part(value) if key in PATHS else value
+        if isinstance(value, Mapping):
+            return without_folders(value)
+        if isinstance(value, list | tuple):  # the sources of a mixture
+            return [replaced(key, item) for item in value]
+        return _last_part(value) if key in PATHS else value
 
     return {key: replaced(key, value) for key, value in recipe.items()}
 
@@ -147,6 +151,9 @@ def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:
     for key, value in recipe.items():
         if isinstance(value, Mapping):
             yield from _paths(value)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                yield from _paths({key: item})
         elif key in PATHS and _last_part(value) != value:
             yield value
 

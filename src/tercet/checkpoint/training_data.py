@@ -1,7 +1,19 @@
-"""The data that a model was trained on, opened again where it is still on this machine."""
+"""Open the data that a model was trained on again, if it is still on this machine.
+
+A model may come from anybody, so the paths in its card, and in its recipe, are not trusted. A file is hashed
+and compared with the card's `data_hash` before any of its text is used: only who already had the file can name its
+hash. A URL is never fetched.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 from tercet.checkpoint.trained import Trained
+from tercet.config import UserError
 from tercet.data import (
+    DATASETS,
+    LABEL_DATASETS,
+    PAIR_DATASETS,
     ConversationCorpus,
     ConversationsSpec,
     Corpus,
@@ -15,30 +27,86 @@ from tercet.data import (
     prepare_labelled,
     prepare_pairs,
 )
+from tercet.data.cache import ChangedData
 from tercet.data.downloads import offline
+from tercet.data.files import find_path
+from tercet.data.find_prepared import is_url
 
 TrainingData = Corpus | ParallelCorpus | LabelledCorpus | ConversationCorpus
+DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
-def open_training_data(trained: Trained) -> TrainingData | None:
-    """Both parts, in the model's tokens; None where its card does not say what it was trained on.
+def open_training_data(trained: Trained, *, download: bool = False) -> TrainingData | None:
+    """Open both parts of the training data, tokenized by the model's tokenizer.
+
+    Args:
+        download: If True, download a named dataset that is not on this machine.
+
+    Returns:
+        The data, or None if the card does not say what the model was trained on.
 
     Raises:
-        UserError: where the data is gone, would have to be downloaded, or can no longer be read.
+        UserError: If the data is missing, is not what the model was trained on, or cannot be read.
     """
-    tokenizer = trained.tokenizer
-    with offline():
-        match trained.task:
-            case "translation":
-                pairs = trained.trained_on(PairsSpec)
-                source = trained.source_tokenizer
-                return pairs and prepare_pairs(pairs, tokenizer=tokenizer, source_tokenizer=source)
-            case "labels":
-                texts = trained.trained_on(LabelsSpec)
-                return texts and prepare_labelled(texts, tokenizer=tokenizer)
-            case "chat":
-                chats = trained.trained_on(ConversationsSpec)
-                return chats and prepare_conversations(chats, tokenizer=tokenizer, template=trained.chat_template)
-            case _:
-                text = trained.trained_on(TextSpec)
-                return text and prepare(text, tokenizer=tokenizer)
+    spec = find_training_data(trained)
+    if spec is None:
+        return None
+    tokenizer, expected = trained.tokenizer, trained.card.data_hash
+    try:
+        with nullcontext() if download else offline():
+            match spec:
+                case PairsSpec():
+                    source = trained.source_tokenizer
+                    return prepare_pairs(spec, tokenizer=tokenizer, source_tokenizer=source, expected_hash=expected)
+                case LabelsSpec():
+                    return prepare_labelled(spec, tokenizer=tokenizer, expected_hash=expected)
+                case ConversationsSpec():
+                    template = trained.chat_template
+                    return prepare_conversations(spec, tokenizer=tokenizer, template=template, expected_hash=expected)
+                case TextSpec():
+                    return prepare(spec, tokenizer=tokenizer, expected_hash=expected)
+    except ChangedData:
+        raise UserError(
+            f"{spec.source} has changed since the training, and may hold what was trained on; {_remedy(trained)}"
+        ) from None
+
+
+def find_training_data(trained: Trained) -> DataSpec | None:
+    """Return the settings of the training data after checking that it may be opened.
+
+    Raises:
+        UserError: If the card has no hash to compare the data with, or the data is missing or behind a URL.
+    """
+    match trained.task:
+        case "translation":
+            spec = trained.trained_on(PairsSpec)
+        case "labels":
+            spec = trained.trained_on(LabelsSpec)
+        case "chat":
+            spec = trained.trained_on(ConversationsSpec)
+        case _:
+            spec = trained.trained_on(TextSpec)
+    if spec is None:
+        return None
+    for path in _paths(spec):
+        if is_url(path) or not find_path(path).exists():
+            raise UserError(f"{trained.folder} was trained on {path}, which is not here; {_remedy(trained)}")
+    if not trained.card.data_hash:
+        raise UserError(
+            f"{trained.folder} has no data_hash in its card.json to compare {spec.source} with; {_remedy(trained)}"
+        )
+    return spec
+
+
+def _paths(spec: DataSpec) -> Iterator[str]:
+    """Yield every path or URL that is read with `spec`; named datasets have none."""
+    names = {*DATASETS, *PAIR_DATASETS, *LABEL_DATASETS}
+    for part in (spec, spec.validation, *getattr(spec, "mixture", ())):
+        for key in ("source", "target"):
+            source = getattr(part, key, None)
+            if source is not None and source not in names:
+                yield source
+
+
+def _remedy(trained: Trained) -> str:
+    return "give --source and --target" if trained.task == "translation" else "give --data"

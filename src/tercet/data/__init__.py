@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tercet.data.labelled import Labelled as Labelled
     from tercet.data.labelled import LabelledCorpus as LabelledCorpus
     from tercet.data.labelled import LabelRows as LabelRows
-    from tercet.data.labelled import encode_words as encode_words
     from tercet.data.labelled import examples_of as examples_of
     from tercet.data.labelled import labelled_rows as labelled_rows
     from tercet.data.labelled import prepare_labelled as prepare_labelled
@@ -62,5 +61,6 @@ if TYPE_CHECKING:
     from tercet.data.summary import look as look
     from tercet.data.token_fit import TokenFit as TokenFit
     from tercet.data.token_fit import measure_tokens as measure_tokens
+    from tercet.data.word_pieces import encode_words as encode_words
 else:
     export_lazily(__name__)

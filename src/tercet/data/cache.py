@@ -44,6 +44,20 @@ class TextSource(Protocol):
     def size(self) -> int | None: ...
 
 
+class ChangedData(UserError):
+    """The data does not have the expected hash."""
+
+
+def check_hash(name: str, content: str, expected: str | None) -> None:
+    """Compare the hash of the data `name` with the expected one, if there is one.
+
+    Raises:
+        ChangedData: If the hashes differ.
+    """
+    if expected is not None and content != expected:
+        raise ChangedData(f"{name} does not have the expected hash; pass the data that was hashed")
+
+
 class Snapshot:
     """A source as it was when it was hashed.
 

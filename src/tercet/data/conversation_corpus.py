@@ -18,6 +18,7 @@ from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import (
     FORMAT,
+    check_hash,
     create_atomically,
     digest,
     id_dtype,
@@ -90,15 +91,23 @@ class ConversationCorpus:
 
 
 def prepare_conversations(
-    spec: ConversationsSpec, *, tokenizer: Tokenizer | None = None, template: str | None = None, progress: bool = False
+    spec: ConversationsSpec,
+    *,
+    tokenizer: Tokenizer | None = None,
+    template: str | None = None,
+    expected_hash: str | None = None,
+    progress: bool = False,
 ) -> ConversationCorpus:
     """The corpus that `spec` describes, from the cache where it is there.
 
     Args:
         tokenizer, template: take the place of the spec's, as those of a pretrained model do.
+        expected_hash: Hash that the data must have. Given a `tokenizer`, it is compared before any text is tokenized,
+            printed or cached.
         progress: show a bar on stderr, where that is a terminal.
 
     Raises:
+        ChangedData: If the data does not have the expected hash.
         UserError: where conversations cannot be read, rendered, tokenised or divided, or the cache cannot be written.
     """
     if template is None and spec.chat_template is not None:
@@ -109,6 +118,7 @@ def prepare_conversations(
         is_plain = template is None
         template = plain_template(tokenizer) if template is None else template
         content = digest(split.content_hash, template)
+        check_hash(spec.source, content, expected_hash)
         folder = cache_dir() / "conversations" / digest(FORMAT, content, tokenizer.hash, sys.byteorder)[:32]
         if not is_complete(folder):
             chat = ChatTemplate(template, tokenizer)

@@ -21,6 +21,7 @@ from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import (
     FORMAT,
+    check_hash,
     chunk_items,
     create_atomically,
     digest,
@@ -37,6 +38,7 @@ from tercet.data.labels import Example, LabelSource, Over, no_text_error, read_e
 from tercet.data.specs import HeldOutLabels, LabelsSpec
 from tercet.data.targets import IGNORED, TargetScale, label_dtype, label_indicators, map_labels
 from tercet.data.text_split import TextSplit, check_special_tokens
+from tercet.data.word_pieces import encode_words
 from tercet.spec import ProblemType
 from tercet.tokens import BPE, Characters, Fields, KMers, PlainIds, Tokenizer, Unigram, Words
 
@@ -116,18 +118,27 @@ class LabelRows:
     targets: np.ndarray
 
 
-def prepare_labelled(spec: LabelsSpec, *, tokenizer: Tokenizer | None = None, progress: bool = False) -> LabelledCorpus:
+def prepare_labelled(
+    spec: LabelsSpec,
+    *,
+    tokenizer: Tokenizer | None = None,
+    expected_hash: str | None = None,
+    progress: bool = False,
+) -> LabelledCorpus:
     """The corpus that `spec` describes, from the cache where it is there.
 
     Args:
         tokenizer: takes the place of the spec's, as that of a pretrained model does.
+        expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
         progress: show a bar on stderr, where that is a terminal.
 
     Raises:
+        ChangedData: If the data does not have the expected hash.
         UserError: where texts cannot be read, tokenised or divided, a label is missing in training, the tokenizer lacks
             bos or eos, or the cache cannot be written.
     """
     split = _LabelSplit(spec)
+    check_hash(spec.source, split.content_hash, expected_hash)
     with report_disk_errors():
         tokenizer = tokenizer or split.learn_tokenizer()
         check_special_tokens(tokenizer, "tokenizer", "labelled texts", ("bos", "eos"))
@@ -172,34 +183,6 @@ def labelled_rows(labelled: Labelled, numbers: np.ndarray, *, max_len: int, bos:
     targets = np.full(mask.shape, IGNORED, dtype=np.int64)
     targets[inside] = labelled.labels[in_ids]
     return LabelRows(tokens=tokens, mask=mask, targets=targets)
-
-
-def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The ids (M,) of each list of words, as of a text with a space between them, and each word's first piece (W,).
-
-    The piece is a position in the ids: that of the word's first token with more in it than a space; -1 for a word of
-    which the tokenizer leaves nothing. Words are cut one by one, so that no token ever belongs to two.
-    """
-    spaced = [
-        [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]
-        for words in sentences
-    ]
-    distinct = list(dict.fromkeys(word for words in spaced for word in words))
-    pieces = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
-    begins = {word: _find_first_piece(tokenizer, ids) for word, ids in pieces.items()}
-    encoded = list[tuple[np.ndarray, np.ndarray]]()
-    for words in spaced:
-        ends = np.cumsum([0, *(len(pieces[word]) for word in words)])
-        firsts = np.array([begins[word] for word in words], dtype=np.int64)
-        ids = np.concatenate([np.empty(0, np.uint32), *(pieces[word] for word in words)])
-        encoded.append((ids, np.where(firsts < 0, -1, ends[:-1] + firsts)))
-    return encoded
-
-
-def _find_first_piece(tokenizer: Tokenizer, ids: np.ndarray) -> int:
-    if not len(ids):
-        return -1
-    return next((position for position, piece in enumerate(tokenizer.tokens(ids)) if piece.strip()), 0)
 
 
 class _LabelSplit(TextSplit[LabelSource, Example]):

@@ -18,6 +18,7 @@ from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import (
     FORMAT,
+    check_hash,
     chunk_items,
     create_atomically,
     digest,
@@ -91,6 +92,7 @@ def prepare_pairs(
     *,
     tokenizer: Tokenizer | None = None,
     source_tokenizer: Tokenizer | None = None,
+    expected_hash: str | None = None,
     progress: bool = False,
 ) -> ParallelCorpus:
     """The corpus that `spec` describes, from the cache where it is there.
@@ -98,13 +100,16 @@ def prepare_pairs(
     Args:
         tokenizer, source_tokenizer: take the places of the spec's, as when a trained model meets new text. One
             `tokenizer` alone is for both sides where the spec has no `source_tokenizer`.
+        expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
         progress: show a bar on stderr, where that is a terminal.
 
     Raises:
+        ChangedData: If the data does not have the expected hash.
         UserError: where pairs cannot be read, tokenised or divided, a tokenizer lacks pad, bos or eos, or the cache
             cannot be written.
     """
     split = _PairSplit(spec)
+    check_hash(spec.source, split.content_hash, expected_hash)
     with report_disk_errors():
         joint = spec.source_tokenizer is None and source_tokenizer is None
         target = tokenizer or split.learn_tokenizer(spec.tokenizer, ("source", "target") if joint else ("target",))

@@ -15,6 +15,7 @@ from tercet.data.cache import (
     CHUNK_CHARACTERS,
     FORMAT,
     Snapshot,
+    check_hash,
     create_atomically,
     digest,
     id_dtype,
@@ -35,18 +36,26 @@ from tercet.data.splitting import split_documents, split_tail
 from tercet.tokens import PlainIds, Tokenizer, TokenizerSpec
 
 
-def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: bool = False) -> Corpus:
+def prepare(
+    spec: TextSpec,
+    *,
+    tokenizer: Tokenizer | None = None,
+    expected_hash: str | None = None,
+    progress: bool = False,
+) -> Corpus:
     """The corpus that `spec` describes, from the cache where it is there.
 
     Args:
         tokenizer: takes the place of `spec.tokenizer`, as when a trained model meets new text.
+        expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
         progress: show a bar on stderr, where that is a terminal.
 
     Raises:
+        ChangedData: If the data does not have the expected hash.
         UserError: where text cannot be read, tokenised or divided, or the cache cannot be written.
     """
     if is_prepared(spec):
-        return prepared_corpus(spec, tokenizer=tokenizer)
+        return prepared_corpus(spec, tokenizer=tokenizer, expected_hash=expected_hash)
     source, held_out = find_text(spec), None
     if isinstance(spec.validation, HeldOut):
         held_out = find_text(spec, spec.validation.source)
@@ -54,6 +63,7 @@ def prepare(spec: TextSpec, *, tokenizer: Tokenizer | None = None, progress: boo
     snapshots = [Snapshot(some) for some in sources]
     hashes = [snapshot.hash for snapshot in snapshots]
     content = hashes[0] if len(hashes) == 1 else digest(*hashes)
+    check_hash(spec.source, content, expected_hash)
     settings = [spec.encoding, spec.text_field, *_later_settings(spec)]
     with report_disk_errors():
         tokenizer = tokenizer or load_or_train_tokenizer(

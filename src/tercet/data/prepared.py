@@ -6,7 +6,7 @@ import numpy as np
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
-from tercet.data.cache import create_atomically, digest, is_complete, report_disk_errors
+from tercet.data.cache import check_hash, create_atomically, digest, is_complete, report_disk_errors
 from tercet.data.corpus import Corpus
 from tercet.data.find_prepared import is_url
 from tercet.data.remote_tokens import RemoteTokenFolder
@@ -46,25 +46,28 @@ def check_prepared(spec: TextSpec) -> None:
         folder.check()
 
 
-def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None) -> Corpus:
+def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expected_hash: str | None = None) -> Corpus:
     """The corpus of the folders, whose tokenizer and validation part are theirs.
 
     Args:
         tokenizer: of a model that training goes on from, which must be the same.
+        expected_hash: Hash that the folders must have.
 
     Raises:
+        ChangedData: If the folders do not have the expected hash.
         UserError: where a file is missing or damaged, or tokenizers differ.
     """
     folders = open_folders(spec)
-    own = folders[0].tokenizer()
-    for folder in folders:
-        folder.check()
-        check_tokenizer(folder, folder.tokenizer(), tokenizer or own)
     first, weights = folders[0], [1.0]
     content = first.contents.hash
     if len(folders) > 1:
         weights = [1 - sum(each.weight for each in spec.mixture), *(each.weight for each in spec.mixture)]
         content = digest([folder.contents.hash for folder in folders], weights)
+    check_hash(spec.source, content, expected_hash)
+    own = first.tokenizer()
+    for folder in folders:
+        folder.check()
+        check_tokenizer(folder, folder.tokenizer(), tokenizer or own)
     return Corpus(
         name=spec.source,
         hash=content,

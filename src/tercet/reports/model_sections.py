@@ -97,18 +97,19 @@ def data_section(subject: ReportSubject) -> Section:
 
 
 def count_data(subject: ReportSubject) -> tuple[dict[str, str], str]:
-    """The sizes of both parts, where the data is still on this machine and is what was trained on; else why not."""
+    """Return the sizes of both parts if the data is on this machine, and a note if they are not known.
+
+    The report is given to others: the note does not tell whether a file of the card's name exists here.
+    """
     trained = subject.trained
     if trained is None:
         return {}, "The sizes of its parts are not known before a model is saved."
     try:
         data = open_training_data(trained)
     except (UserError, OSError):
-        return {}, "The sizes of its parts are not recorded, and the data is gone or can no longer be read."
+        return {}, "The sizes of its parts are not recorded, and the data is gone, or has changed since the training."
     if data is None:
         return {}, ""
-    if trained.card.data_hash and data.hash != trained.card.data_hash:
-        return {}, "The sizes of its parts are not recorded, and the data has changed since the training."
     return dict(zip(("Training part", "Validation part"), _describe_parts(data), strict=True)), ""
 
 

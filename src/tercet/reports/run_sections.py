@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tercet.checkpoint import read_spec
 from tercet.checkpoint.metrics import training_time
+from tercet.checkpoint.run_record import PRETRAINED_COPY
 from tercet.config import UserError
 from tercet.inspect.model_table_view import format_count
 from tercet.messages import one_line
@@ -14,7 +15,7 @@ from tercet.plots.loss_curve import loss_lines
 from tercet.plots.svg_chart import BLUE, RED, ChartLine, chart_lines, svg_chart
 from tercet.reports.markup import Markup, Section, element, facts_list, folded, join, missing
 from tercet.reports.measures import MEASURES
-from tercet.reports.subject import ReportSubject
+from tercet.reports.subject import ReportSubject, strip_folder
 from tercet.training.checkpoints import Checkpoints
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.run_plan_view import format_duration
@@ -87,7 +88,7 @@ def samples_section(subject: ReportSubject) -> Section:
         try:
             text = run.sample(step)
         except UserError as error:
-            text = f"({error})"
+            text = f"({strip_folder(str(error), run.folder)})"
         cut = text[:SAMPLE_CHARACTERS]
         after = f"\n[{len(text) - len(cut):,} more characters]" if len(cut) < len(text) else ""
         written = element("pre", cut, after, class_="sample", dir="auto", lang="")
@@ -138,6 +139,8 @@ def cost_section(subject: ReportSubject) -> Section:
 
 def _flops(subject: ReportSubject, tokens: int | None, seconds: float) -> dict[str, str]:
     """Of the tokens that were read, by the model's formula; nothing where the recipe or the model are not to be had."""
+    if subject.recipe.get("pretrained") and not (subject.folder / PRETRAINED_COPY).exists():
+        return {}  # parsing the recipe would open the model at the path that it names
     with suppress(UserError, OSError):
         if tokens:
             recipe = replace(read_recipe(subject.folder), model=read_spec(subject.folder))

@@ -82,7 +82,7 @@ def open_subject(path: Path, trained: Trained | None = None) -> ReportSubject:
         try:
             return something(*arguments)
         except UserError as error:
-            warnings.append(_without_path(str(error), folder))
+            warnings.append(strip_folder(str(error), folder))
             return None
 
     read(run.metrics.refresh)
@@ -105,8 +105,8 @@ def _model_places(path: Path, folder: Path) -> tuple[Path, ...]:
     return (path, folder / "best", folder / "last")
 
 
-def _without_path(text: str, folder: Path) -> str:
-    """A message with names within the run's folder in the place of paths of this machine."""
+def strip_folder(text: str, folder: Path) -> str:
+    """Return a message with the paths of files in the run's folder relative to it: a report is given to others."""
     return text.replace(f"{folder}/", "").replace(str(folder), folder.resolve().name)
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import LanguageModel
+from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError, parse
 from tercet.data import ConversationCorpus, Conversations, ConversationsSpec, prepare_conversations
 from tercet.evaluate.conversations import AnswerScores, score_conversations
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, check_present, check_unchanged, digest
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,13 @@ class ChatEvaluation(Evaluation[Conversations]):
             fields = trained_on.fields if trained_on else {}
             settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
             held_out = {"validation": {"kind": "held_out", "source": str(data)}}
-            return self._prepare(parse(ConversationsSpec, {**settings, **held_out})).validation
-        if trained_on is None:
+            spec = parse(ConversationsSpec, {**settings, **held_out})
+            return prepare_conversations(spec, tokenizer=trained.tokenizer, template=trained.chat_template).validation
+        corpus = open_training_data(trained, download=True)
+        if corpus is None:
             raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
-        check_present(trained, trained_on, "--data")
-        corpus = self._prepare(trained_on)
-        check_unchanged(trained, trained_on.source, corpus.hash, "--data")
+        assert isinstance(corpus, ConversationCorpus)
         return corpus.validation
-
-    def _prepare(self, spec: ConversationsSpec) -> ConversationCorpus:
-        return prepare_conversations(spec, tokenizer=self.trained.tokenizer, template=self.trained.chat_template)
 
     def load_held_out(self) -> Conversations:
         return self.load()

@@ -10,19 +10,9 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from tercet.checkpoint import Trained
+from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError, parse, to_plain
-from tercet.data import (
-    DATASETS,
-    LABEL_DATASETS,
-    PAIR_DATASETS,
-    ConversationsSpec,
-    Corpus,
-    HeldOut,
-    LabelsSpec,
-    PairsSpec,
-    TextSpec,
-    prepare,
-)
+from tercet.data import Corpus, HeldOut, TextSpec, prepare
 from tercet.data.id_files import IdDtype
 from tercet.data.line_documents import DocumentUnit
 from tercet.evaluate.conversations import AnswerScores
@@ -136,11 +126,10 @@ class TextEvaluation(Evaluation[Corpus]):
             settings["encoding"] = encoding or "utf-8"
             spec = parse(TextSpec, {"source": str(data), **settings, "validation": to_plain(HeldOut(source=str(data)))})
             return prepare(spec, tokenizer=trained.tokenizer)
-        if trained_on is None:
+        corpus = open_training_data(trained, download=True)
+        if corpus is None:
             raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
-        check_present(trained, trained_on, "--data")
-        corpus = prepare(trained_on, tokenizer=trained.tokenizer)
-        check_unchanged(trained, trained_on.source, corpus.hash, "--data")
+        assert isinstance(corpus, Corpus)
         return corpus
 
     def load_held_out(self) -> Corpus:
@@ -164,21 +153,6 @@ class TextEvaluation(Evaluation[Corpus]):
         """Whether each document stood alone in training."""
         trained_on = self.trained.trained_on(TextSpec)
         return trained_on is not None and trained_on.has_document_mask
-
-
-def check_present(trained: Trained, spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec, flags: str) -> None:
-    """Raises UserError where the training's files are not here: a model that has left its run knows their names."""
-    named = {*DATASETS, *PAIR_DATASETS, *LABEL_DATASETS}
-    given = [getattr(part, key, None) for part in (spec, spec.validation) for key in ("source", "target")]
-    for source in given:
-        if source is not None and source not in named and not Path(source).expanduser().exists():
-            raise UserError(f"{trained.folder} was trained on {source}, which is not here; give {flags}")
-
-
-def check_unchanged(trained: Trained, source: str, content: str, flags: str) -> None:
-    """Raises UserError where the hash of what was read now is not that of the training."""
-    if trained.card.data_hash and content != trained.card.data_hash:
-        raise UserError(f"{source} has changed since the training, and may hold what was trained on; give {flags}")
 
 
 def digest(*parts: str) -> str:

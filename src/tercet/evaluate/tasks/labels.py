@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import Encoder
+from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError, parse
-from tercet.data import Labelled, LabelsSpec, prepare_labelled
+from tercet.data import Labelled, LabelledCorpus, LabelsSpec, prepare_labelled
 from tercet.evaluate.labels import LabelScores, score_labels
 from tercet.evaluate.multi_label import MultiLabelScores, score_multi_label
 from tercet.evaluate.regression import RegressionScores, score_regression
@@ -14,8 +15,6 @@ from tercet.evaluate.tasks.evaluation import (
     Evaluation,
     HeldOutScores,
     Kind,
-    check_present,
-    check_unchanged,
     digest,
 )
 from tercet.models import EncoderOnly
@@ -49,11 +48,10 @@ class LabelsEvaluation(Evaluation[Labelled]):
             settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
             spec = parse(LabelsSpec, {**settings, "validation": {"kind": "held_out", "source": str(data)}})
             return prepare_labelled(spec, tokenizer=trained.tokenizer).validation
-        if trained_on is None:
+        corpus = open_training_data(trained, download=True)
+        if corpus is None:
             raise UserError(f"{trained.folder} does not say what it was trained on; give --data")
-        check_present(trained, trained_on, "--data")
-        corpus = prepare_labelled(trained_on, tokenizer=trained.tokenizer)
-        check_unchanged(trained, trained_on.source, corpus.hash, "--data")
+        assert isinstance(corpus, LabelledCorpus)
         return corpus.validation
 
     def load_held_out(self) -> Labelled:

@@ -8,12 +8,13 @@ from typing import Any
 from rich.progress import track
 
 from tercet.checkpoint import Translator
+from tercet.checkpoint.training_data import find_training_data, open_training_data
 from tercet.config import UserError, parse
-from tercet.data import PAIR_DATASETS, PairFiles, PairsSpec, pairs_of, prepare_pairs
+from tercet.data import PAIR_DATASETS, PairFiles, PairsSpec, ParallelCorpus, pairs_of
 from tercet.data.pair_datasets import languages
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, check_present, check_unchanged, digest
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, digest
 from tercet.evaluate.translation import TranslationScores, perplexity, score_translations
 from tercet.generation import Beam, translate_stream
 
@@ -64,15 +65,15 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             UserError: where the pairs are not there, or no longer what the model was trained on.
         """
         trained = self.trained
-        trained_on = trained.trained_on(PairsSpec)
         if target is not None and source is None:
             raise UserError(f"--target {target} needs its source: give --source as well")
         if source is None:
-            if trained_on is None:
+            spec = find_training_data(trained)
+            if spec is None:
                 raise UserError(f"{trained.folder} does not say what it was trained on; give --source and --target")
-            spec = trained_on
-            check_present(trained, spec, "--source and --target")
+            assert isinstance(spec, PairsSpec)
         else:
+            trained_on = trained.trained_on(PairsSpec)
             keys = ("source_language", "target_language")
             known = {} if trained_on is None else {name: getattr(trained_on, name) for name in keys}
             files = {"source": str(source), "target": None if target is None else str(target)}
@@ -92,8 +93,8 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         elif source is not None or (part or ("test" if named else "validation")) == "test":
             pairs = tuple(pairs_of(spec, part or "test"))
         else:
-            corpus = prepare_pairs(spec, tokenizer=trained.tokenizer, source_tokenizer=trained.source_tokenizer)
-            check_unchanged(trained, spec.source, corpus.hash, "--source and --target")
+            corpus = open_training_data(trained, download=True)
+            assert isinstance(corpus, ParallelCorpus)
             pairs = corpus.validation_texts
         if not pairs:
             raise UserError(f"{spec.source} has no pair to score; give a file with some")

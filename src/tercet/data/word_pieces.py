@@ -1,0 +1,35 @@
+"""Words to ids, each word by itself, so that a label of a word stands at its first piece."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tercet.tokens import Tokenizer
+
+
+def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ids (M,) of each list of words, as of a text with a space between them, and each word's first piece (W,).
+
+    The piece is a position in the ids: that of the word's first token with more in it than a space; -1 for a word of
+    which the tokenizer leaves nothing. Words are cut one by one, so that no token ever belongs to two.
+    """
+    spaced = [
+        [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]
+        for words in sentences
+    ]
+    distinct = list(dict.fromkeys(word for words in spaced for word in words))
+    pieces = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
+    begins = {word: _find_first_piece(tokenizer, ids) for word, ids in pieces.items()}
+    encoded = list[tuple[np.ndarray, np.ndarray]]()
+    for words in spaced:
+        ends = np.cumsum([0, *(len(pieces[word]) for word in words)])
+        firsts = np.array([begins[word] for word in words], dtype=np.int64)
+        ids = np.concatenate([np.empty(0, np.uint32), *(pieces[word] for word in words)])
+        encoded.append((ids, np.where(firsts < 0, -1, ends[:-1] + firsts)))
+    return encoded
+
+
+def _find_first_piece(tokenizer: Tokenizer, ids: np.ndarray) -> int:
+    if not len(ids):
+        return -1
+    return next((position for position, piece in enumerate(tokenizer.tokens(ids)) if piece.strip()), 0)

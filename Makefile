@@ -13,7 +13,7 @@ export WANDB_MODE := offline
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517
 
-.PHONY: setup demo test test-fast test-exhaustive hostile sanitize check lint format docs release lock bench bench-quick clean
+.PHONY: setup demo test test-fast test-exhaustive hostile faults sanitize check lint format docs release lock bench bench-quick clean
 
 setup: .venv/.stamp
 
@@ -54,6 +54,10 @@ hostile: setup
 	rm -f build/hostile.jsonl
 	TERCET_HOSTILE=$(HOSTILE) TERCET_HOSTILE_REPORT=$(CURDIR)/build/hostile.jsonl $(PYTEST) -o timeout=14400 tests/hostile; \
 		status=$$?; $(BIN)/python tests/hostile/report.py build/hostile.jsonl; exit $$status
+
+# Faults planted one at a time in a copy of the source, each of which a test must catch; docs/planted-faults.md
+faults: setup
+	$(BIN)/python tests/planted/plant.py
 
 # The C++ kernels under sanitizers, by two compilers, for other CPUs, and on so many cases from Python;
 # docs/kernels-proven.md. On Debian: apt-get install clang libomp-dev qemu-user g++-aarch64-linux-gnu

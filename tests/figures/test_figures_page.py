@@ -5,7 +5,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from planted_faults import FAULTS, Fault
 
 from tercet.checkpoint.metrics import COLUMNS
 from tercet.encoding import Neighbours
@@ -79,11 +78,3 @@ def test_every_test_is_there() -> None:
     assert len(tests) > 8
     assert [name for name in sorted(tests) if not (ROOT / "tests" / name).is_file()] == []
     assert all(re.search(r"`\w+/test_\w+\.py`", row[3]) for section in SECTIONS for row in rows_of(section))
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
-def test_planted_faults_still_have_their_place(fault: Fault) -> None:
-    """Noticing all of them takes long: `python tests/figures/planted_faults.py` does it."""
-    text = (ROOT / "src" / "tercet" / fault.file).read_text(encoding="utf-8")
-    assert text.count(fault.right) == 1
-    assert (ROOT / "tests" / fault.tests.split(" ")[0]).is_file()

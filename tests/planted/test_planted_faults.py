@@ -1,0 +1,67 @@
+"""The lists of planted faults fit the source. Planting them all takes up to an hour: `make faults`."""
+
+from pathlib import Path
+
+import pytest
+from candidate_tests import changed_lines
+from fault_list import ROOT, SOURCE, read_faults
+
+FAULTS = read_faults()
+
+
+def test_every_fault_has_one_place_and_its_tests_exist() -> None:
+    texts = {fault.file: (SOURCE / fault.file).read_text(encoding="utf-8") for fault in FAULTS}
+    assert [fault.what for fault in FAULTS if texts[fault.file].count(fault.right) != 1] == []
+    assert [fault.what for fault in FAULTS if fault.right == fault.wrong] == []
+    named = {fault.tests.split(" ")[0] for fault in FAULTS if fault.tests}
+    assert [file for file in sorted(named) if not (ROOT / "tests" / file).is_file()] == []
+
+
+def test_every_fault_has_a_name_of_its_own() -> None:
+    names = [fault.what for fault in FAULTS]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_a_fault_that_coverage_cannot_trace_names_its_tests() -> None:
+    assert [fault.what for fault in FAULTS if Path(fault.file).suffix != ".py" and not fault.tests] == []
+
+
+def test_planting_changes_one_place(tmp_path: Path) -> None:
+    fault = FAULTS[0]
+    target = tmp_path / fault.file
+    target.parent.mkdir(parents=True)
+    right = (SOURCE / fault.file).read_text(encoding="utf-8")
+    target.write_text(right, encoding="utf-8")
+    fault.plant(tmp_path)
+    assert target.read_text(encoding="utf-8") == right.replace(fault.right, fault.wrong) != right
+    with pytest.raises(ValueError, match="occurs 0 times"):
+        fault.plant(tmp_path)
+
+
+SOURCE_TEXT = """\
+LIMIT = 3
+
+def cut(
+    rows,
+    limit=LIMIT,
+):
+    if limit > (
+        2
+    ):
+        rows = rows[:limit]
+    return rows
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "lines"),
+    [
+        (1, 1, {1}),
+        (5, 5, set(range(3, 12))),  # a default: whoever calls the function
+        (8, 8, {7, 8, 9}),  # the header of a compound statement, not its body
+        (10, 10, {10}),
+        (10, 11, {10, 11}),
+    ],
+)
+def test_changed_lines_are_those_of_the_changed_statements(first: int, last: int, lines: set[int]) -> None:
+    assert changed_lines(SOURCE_TEXT, first, last) == lines

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from adapted_models import BERT, MODELS, randomized
 from torch import Tensor
 
 from tercet.checkpoint import Card, convert, load_model, read_spec, save_model
 from tercet.checkpoint.adapter import read_adapter
 from tercet.config import UserError, parse
-from tercet.models import AnyModel, EncoderDecoder, EncoderOnly, build
+from tercet.models import EncoderDecoder, EncoderOnly, build
 from tercet.models.specs import SPECS
 from tercet.nn.lora import add_lora, lora_layers
 from tercet.nn.specs import LoRA
@@ -28,32 +29,6 @@ pytestmark = [
 ]
 
 B, T, S = 2, 5, 7
-GPT2: dict[str, Any] = {
-    "family": "decoder-only", "max_len": 11,
-    "stack": {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_ff": 34, "activation": "gelu_tanh"},
-}  # fmt: skip
-LLAMA: dict[str, Any] = {
-    "family": "decoder-only", "max_len": 11, "tie_embeddings": False,
-    "stack": {"d_model": 24, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "d_ff": 34, "position": "rotary",
-              "norm": "rms", "norm_bias": False, "activation": "silu", "gated": True, "bias": False},
-}  # fmt: skip
-QWEN3 = {**LLAMA, "stack": {**LLAMA["stack"], "qk_norm": True, "d_head": 6, "norm_eps": 1e-6}}
-POST = {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_ff": 34, "placement": "post"}
-BERT: dict[str, Any] = {
-    "family": "encoder-only", "max_len": 11, "n_segments": 2, "embedding_norm": True, "pooler": True,
-    "masked_head": None, "classifier": {"labels": ["a", "b", "c"], "pooling": "pooler"}, "stack": POST,
-}  # fmt: skip
-MARIAN: dict[str, Any] = {
-    "family": "encoder-decoder", "max_len": 11, "scale_embedding": True, "logit_bias": True,
-    "encoder": {**POST, "position": "sinusoidal", "activation": "relu"},
-    "decoder": {**POST, "position": "sinusoidal", "activation": "relu"},
-}  # fmt: skip
-RELATIVE = {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_head": 6, "d_ff": 34, "position": "relative_bias",
-            "norm": "rms", "norm_bias": False, "bias": False, "activation": "gelu_tanh", "gated": True}  # fmt: skip
-T5: dict[str, Any] = {
-    "family": "encoder-decoder", "max_len": 11, "scale_embedding": True, "encoder": RELATIVE, "decoder": RELATIVE,
-}  # fmt: skip
-MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN, "t5": T5}
 THEIR_TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"], "qwen3": ["q_proj", "k_proj"],
     "bert": ["query", "output.dense"], "marian": ["q_proj", "k_proj", "out_proj", "fc1", "fc2"],
@@ -65,19 +40,11 @@ def words() -> Tokenizer:
     return Tokenizer.train(Words(min_count=1, pad=True, bos=True, eos=True), [" ".join("abcdefghijklm")])
 
 
-def random_(model: AnyModel, seed: int) -> AnyModel:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return model
-
-
 def run_of(name: str, folder: Path, targets: tuple[str, ...] = ("all",)) -> Path:
     """What a run with an adapter leaves: `pretrained/`, and beside it `best/`."""
     tokenizer = words()
     plain = {**MODELS[name], "vocab_size": tokenizer.vocab_size}
-    model = random_(build(parse(SPECS[plain["family"]], plain), seed=1), 2)
+    model = randomized(build(parse(SPECS[plain["family"]], plain), seed=1), 2)
     save_model(folder / "pretrained", model, tokenizer, Card(name="base"))
     add_lora(model, LoRA(rank=3, alpha=5.0, targets=targets))
     for layer in lora_layers(model).values():

@@ -1,0 +1,109 @@
+"""Configs whose keys change what a model of `transformers` computes: each variant is the same model here."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from families_of_others import FAMILIES, VOCABULARY
+from folders_of_others import shaken
+from torch import Tensor
+
+from tercet.checkpoint.foreign.llama import from_llama
+from tercet.checkpoint.foreign.roberta import from_roberta
+
+WINDOW, CONTEXT = 5, 31
+LAYERS = ["full_attention", "sliding_attention", "full_attention"]
+
+
+def decoder(name: str, **change: Any) -> Any:
+    """A random model of three layers in `transformers`; equal weights for equal sizes."""
+    settings = FAMILIES[name].settings(random.Random(0)) | {"num_hidden_layers": 3, "layer_types": None, **change}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**settings)
+    config._attn_implementation = "eager"
+    return shaken(getattr(transformers, f"{name}ForCausalLM")(config), 0)
+
+
+def opened(theirs: Any, change: dict[str, Any] | None = None) -> Any:
+    return from_llama({**theirs.config.to_dict(), **(change or {})}, theirs.state_dict())
+
+
+def tokens(length: int) -> Tensor:
+    return torch.randint(2, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def logits(model: Any, length: int) -> Tensor:
+    found = model(tokens(length))
+    return found if isinstance(found, Tensor) else found.logits
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("Mistral", {"sliding_window": WINDOW}),
+        ("Mistral", {"sliding_window": None}),
+        ("Mistral", {"sliding_window": CONTEXT - 1}),
+        ("Mistral", {"sliding_window": CONTEXT + 1}),
+        *(
+            (name, {"use_sliding_window": True, "sliding_window": WINDOW, **layers})
+            for name in ("Qwen2", "Qwen3")
+            for layers in (
+                {"layer_types": LAYERS},
+                {"layer_types": ["full_attention"] * 3, "max_window_layers": 0},
+                {"max_window_layers": 2},  # the last layer
+                {"max_window_layers": 3},
+            )
+        ),
+        ("Qwen2", {"use_sliding_window": False, "sliding_window": WINDOW, "max_window_layers": 0}),
+    ],
+)
+def test_context_ends_at_first_position_that_a_window_changes(name: str, change: dict[str, Any]) -> None:
+    theirs = decoder(name, **change)
+    full = opened(theirs, {"sliding_window": None, "use_sliding_window": False})
+    changed = ((logits(full, CONTEXT) - logits(theirs, CONTEXT)).abs().amax((0, 2)) > 1e-3).nonzero()
+    expected = int(changed[0]) if len(changed) else full.max_len
+    for older in [{}] if "layer_types" in change else [{}, {"layer_types": None}]:  # written by older versions
+        ours = opened(theirs, older)
+        assert ours.max_len == expected
+        assert (logits(ours, expected) - logits(theirs, expected)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma"])
+def test_base_of_rotation_is_read_in_every_place(name: str) -> None:
+    theirs = decoder(name, sliding_window=None, rope_parameters={"rope_type": "default", "rope_theta": 7.0})
+    expected = logits(theirs, CONTEXT)
+    for places in (
+        {"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}},
+        {"rope_theta": 7.0},
+        {"rope_theta": 7.0, "rope_scaling": None},
+        {"rope_theta": 7.0, "rope_parameters": {"rope_type": "default"}},
+        {"rope_theta": 7.0, "rope_scaling": {"type": "default"}},
+        {"rope_theta": 500.0, "rope_parameters": {"rope_theta": 7.0}},
+    ):
+        ours = opened(theirs, {"rope_theta": None, "rope_parameters": None, **places})
+        assert (logits(ours, CONTEXT) - expected).abs().max() < 1e-4, places
+
+
+@pytest.mark.parametrize("name", ["Roberta", "XLMRoberta", "Camembert"])
+@torch.no_grad()
+def test_positions_begin_after_the_padding_id(name: str) -> None:
+    """A table has one row more for each id up to the padding's; a row of a batch is padded."""
+    length, n_padding = 6, 2
+    for pad_id in (0, 1, 4):
+        settings = FAMILIES["RoBERTa"].settings(random.Random(0)) | {"pad_token_id": pad_id}
+        torch.manual_seed(0)
+        theirs = shaken(getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**settings)), 0)
+        config = theirs.config.to_dict()
+        if pad_id == 1:
+            del config["pad_token_id"]  # the default of these families
+        ours = from_roberta(config, theirs.state_dict())
+        assert ours.max_len == settings["max_position_embeddings"] - pad_id - 1
+        ids = torch.randint(5, VOCABULARY, (2, length))
+        real = torch.ones(2, length, dtype=torch.bool)
+        ids[1, -n_padding:], real[1, -n_padding:] = pad_id, False
+        expected = theirs(input_ids=ids, attention_mask=real.long()).last_hidden_state[real]
+        found = ours.hidden(ids, token_mask=real, segments=torch.zeros_like(ids))[real]
+        assert (found - expected).abs().max() < 1e-4, pad_id

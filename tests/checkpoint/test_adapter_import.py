@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from adapted_models import DISTILBERT, GEMMA, MODELS, UMT5, randomized
+from torch import nn
 
 from tercet.checkpoint.adapter import Adapter, LowRank, merge_adapter
 from tercet.checkpoint.foreign.peft_folder import _export_adapter, import_adapter
@@ -16,6 +17,7 @@ from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.transformers_folder import to_transformers
 from tercet.config import parse
 from tercet.models import SPECS, build
+from tercet.nn import Linear
 
 NOT_ADAPTED = ("embed", "wte", "wpe", "shared", "lm_head", "relative_attention_bias", "classifier", "pooler")
 
@@ -60,3 +62,11 @@ def test_parts_of_one_matrix_keep_their_rank_and_scale() -> None:
     assert name == "transformer.h.1.attn.c_attn"
     expected = torch.cat([parts["query"].product(), torch.zeros(20, 20), parts["value"].product()])
     assert torch.allclose(low.product(), expected, atol=1e-5)
+
+
+def test_merged_in_bfloat16_the_sum_is_rounded_once() -> None:
+    model = nn.Sequential(Linear(7, 11).bfloat16())
+    weight, a, b = model[0].weight.detach().double(), torch.randn(3, 7).bfloat16(), torch.randn(11, 3).bfloat16()
+    adapter = Adapter(base="", layers={"0": LowRank(A=a, B=b, scaling=2.0)}, full_weights={})
+    merge_adapter(model, adapter, Path("adapter"))
+    assert torch.equal(model[0].weight, (weight + 2.0 * b.double() @ a.double()).bfloat16())

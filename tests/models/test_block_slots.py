@@ -15,7 +15,7 @@ from torch import nn
 from tercet.config import UserError, parse, to_plain
 from tercet.inspect.model_table import model_table
 from tercet.models import Biases, BranchDropout, DecoderOnlySpec, Dropout, StackSpec, model_spec
-from tercet.nn import Block, FeedForward, Learned, Residual
+from tercet.nn import Block, FeedForward, Learned, RelativeBias, Residual
 
 SLOTS: dict[str, dict[str, Any]] = {
     "biases apart": {"bias": Biases(qkv=False, out=True, feedforward=False)},
@@ -91,6 +91,14 @@ def test_in_a_decoder_that_reads_all_three_stand_side_by_side() -> None:
     h = block.self_residual.before(x)
     wanted = x + block.self_attention(h, causal=True) + block.cross_attention(h, memory) + block.feedforward(h)
     torch.testing.assert_close(block(x, causal=True, memory=memory), wanted)
+
+
+def test_each_layer_adds_its_own_table_of_relative_positions() -> None:
+    made = model(position=RelativeBias(n_buckets=8, max_distance=11, per_layer=True))
+    made(torch.randint(V, (1, 5))).square().sum().backward()
+    gradients = [table.weight.grad for table in made.stack.position.tables]
+    assert len(gradients) == made.spec.stack.n_layers
+    assert all(gradient is not None and gradient.any() for gradient in gradients)
 
 
 def test_the_norm_by_deviation_is_its_formula() -> None:

@@ -8,6 +8,7 @@ from small import MAX_LEN, POSITIONS, STACK, V, encoder, padded
 from torch import Tensor
 
 import tercet.nn.attention as attention
+from pairwise import parametrize_pairs
 from tercet.config import parse, to_plain
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, MaskedHead, build
 from tercet.nn import NoPosition, pool
@@ -37,18 +38,18 @@ def answers(model: EncoderOnly, tokens: Tensor, token_mask: Tensor | None = None
     ]
 
 
-@pytest.fixture(params=["fused", "by hand"], autouse=True)
-def attend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "by hand":
-        monkeypatch.setattr(attention, "attend", attention.attend_by_hand)
-
-
-@pytest.mark.parametrize("length", [MAX_LEN, MAX_LEN - 1])
-@pytest.mark.parametrize("side", ["left", "right", "scattered"])
-@pytest.mark.parametrize("placement", ["pre", "post"])
-@pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
+@parametrize_pairs(
+    position=PLACED,
+    placement=("pre", "post"),
+    side=("left", "right", "scattered"),
+    length=(MAX_LEN, MAX_LEN - 1),
+    form=("attend", "attend_by_hand"),
+)
 @torch.no_grad()
-def test_a_text_is_the_same_alone_and_in_a_padded_batch(position, placement, side: str, length: int) -> None:
+def test_a_text_is_the_same_alone_and_in_a_padded_batch(
+    position, placement, side: str, length: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "attend", getattr(attention, form))
     model = encoder(spec=ALL_HEADS, position=position, placement=placement)
     sequences = [torch.randint(V, (min(length, own),)) for own in LENGTHS]
     tokens, token_mask = padded(sequences, side, length)
@@ -151,6 +152,13 @@ def test_classifiers_over_texts_and_tokens() -> None:
         assert model.classify(hidden, token_mask).shape == shape
         torch.testing.assert_close(model.classify(hidden, token_mask), model.classifier(x))
     assert model.classify(hidden.bfloat16().float()).dtype == torch.float32
+
+
+@torch.no_grad()
+def test_the_pooler_reads_the_first_real_token() -> None:
+    hidden, token_mask = torch.randn(2, 5, 24), torch.tensor([[False] * 2 + [True] * 3, [True] * 5])
+    model = encoder(spec={"pooler": True})
+    torch.testing.assert_close(model.pooled(hidden, token_mask), model.pooler(hidden[[0, 1], [2, 0]]))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ def test_it_begins_as_the_model_was_and_only_the_two_matrices_learn() -> None:
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     add_lora(model, LoRA(rank=R, targets=("query", "feedforward.down")), seed=5)
     assert torch.equal(model(ids), before)
+    for layer in lora_layers(model).values():  # A begins as PyTorch's linear layers do
+        assert 0.8 < float(layer.lora_A.detach().abs().max()) * layer.in_features**0.5 <= 1
     model(ids).sum().backward()
     learnt = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert {name for name, p in model.named_parameters() if p.grad is not None} == set(learnt)
@@ -62,6 +64,12 @@ def test_merged_it_is_the_same_model(dtype: torch.dtype) -> None:
     assert (model.unembedding.weight is model.embedding.weight) == tied
     bound = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 0.2, "atol": 0.5}
     torch.testing.assert_close(model(ids), adapted, **bound)
+
+
+def test_merged_in_bfloat16_the_sum_is_rounded_once() -> None:
+    layer = random_(LoRALinear(Linear(K, N).bfloat16(), LoRA(rank=R, alpha=6.0)))
+    exact = layer.weight.double() + 6.0 / R * layer.lora_B.double() @ layer.lora_A.double()
+    assert torch.equal(layer.merge().weight, exact.bfloat16())
 
 
 def test_the_seed_draws_a_alone() -> None:

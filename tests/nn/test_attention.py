@@ -162,6 +162,15 @@ def test_each_step_is_noted_and_what_is_given_back_goes_on() -> None:
     assert torch.equal(out, 2 * attend_by_hand(q, k, v, causal=True))
 
 
+def test_softmax_of_bfloat16_scores_has_the_gradient_of_float32() -> None:
+    scores = (3 * torch.randn(B, H, T, S)).bfloat16().requires_grad_()
+    slopes = torch.rand(B, H, T, S).bfloat16()
+    (gradient,) = torch.autograd.grad((attention_weights(scores) * slopes).sum(), scores)
+    exact = scores.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad((exact.softmax(-1) * slopes).sum(), exact)
+    torch.testing.assert_close(gradient.double(), expected, rtol=2**-8, atol=1e-5)
+
+
 def test_weights_sum_to_one() -> None:
     q, k, _ = tensors(2, S)
     weights = attention_weights(attention_scores(q, k), mask=padding_mask(T, S))
@@ -172,7 +181,8 @@ def test_weights_sum_to_one() -> None:
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
 def test_dropout_keeps_the_mean(form) -> None:
     q, k, v = tensors(2, S)
-    mean = torch.stack([form(q, k, v, dropout=0.3) for _ in range(2000)]).mean(0)
+    many = form(*(x.repeat(2000, 1, 1, 1) for x in (q, k, v)), dropout=0.3)
+    mean = many.unflatten(0, (2000, B)).mean(0)
     torch.testing.assert_close(mean, form(q, k, v), atol=0.12, rtol=0)
     assert not torch.equal(form(q, k, v, dropout=0.3), form(q, k, v))
 
@@ -270,6 +280,20 @@ def test_qk_norm_makes_scores_blind_to_the_inputs_size() -> None:
             for s in (1.0, 9.0)
         ]
         assert torch.allclose(*weights, atol=1e-4) is normed
+
+
+def test_qk_norm_is_an_rms_norm_of_each_head_with_an_epsilon_of_1e_6(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, x = Attention(24, 4, qk_norm=True), 3e-3 * torch.randn(B, T, 24)
+    noted = list[Tensor]()
+    monkeypatch.setattr(attention, "attend", lambda q, k, v, **options: noted.extend((q, k)) or q)
+    norms = (attention.query_norm, attention.key_norm)
+    for norm in norms:
+        nn.init.normal_(norm.weight)
+    attention(x)
+    for given, linear, norm in zip(noted, (attention.query, attention.key), norms, strict=True):
+        heads = linear(x).unflatten(-1, (4, 6)).transpose(1, 2)
+        expected = heads * (heads.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.weight
+        torch.testing.assert_close(given, expected)
 
 
 def test_dropout_acts_in_training_only() -> None:

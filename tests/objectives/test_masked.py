@@ -1,5 +1,6 @@
 """The masked loss is cross-entropy at the hidden places, whatever is padded, packed or empty."""
 
+import itertools
 import subprocess
 import sys
 import weakref
@@ -17,7 +18,15 @@ from tercet.config import UserError
 from tercet.data import PackedRows, PaddedRows
 from tercet.data.rows import TokenRows
 from tercet.models import EncoderOnly, model_spec
-from tercet.objectives import IGNORED, MaskedBatch, Masking, collate_masked, likelihood, masked_loss
+from tercet.objectives import (
+    IGNORED,
+    MaskedBatch,
+    Masking,
+    collate_masked,
+    concatenate_masked,
+    likelihood,
+    masked_loss,
+)
 from tercet.tokens import BPE, Tokenizer, WordPiece
 
 SAMPLE = "the cat sat on the mat and the dog lay by the door while unaffable birds were singing in the garden " * 9
@@ -187,7 +196,9 @@ def test_small_batches_are_one_big_batch(tokenizer: Tokenizer) -> None:
         collate_masked(rows_of(tokenizer, numbers), tokenizer, masking=masking, generator=generator)
         for numbers in ([0, 1, 2], [3], [4, 5])
     ]
-    assert torch.equal(torch.cat([batch.inputs for batch in small]), big.inputs)
+    joined = concatenate_masked(small)
+    assert all(torch.equal(one, other) for one, other in zip(joined, big, strict=True) if one is not None)
+    assert joined.token_mask is big.token_mask is None
     whole, parts = gradients(one, [big]), gradients(one, small)
     assert float((whole - parts).norm() / whole.norm()) <= 1e-6
 
@@ -195,8 +206,8 @@ def test_small_batches_are_one_big_batch(tokenizer: Tokenizer) -> None:
 def test_rows_are_texts_and_nothing_special_is_hidden(tokenizer: Tokenizer) -> None:
     rows = rows_of(tokenizer, list(range(6)))
     special = set(tokenizer.special_ids)
-    for unit in ("tokens", "words", "spans"):
-        masking = Masking(rate=0.9, unit=unit)
+    for unit, drawn in itertools.product(("tokens", "words", "spans"), (0.1, 1.0)):
+        masking = Masking(rate=0.9, unit=unit, masked=0.9 - 0.9 * drawn, random=drawn)
         batch = collate_masked(rows, tokenizer, masking=masking, generator=np.random.default_rng(0))
         assert (batch.inputs[:, 0] == tokenizer.bos_id).all()
         assert (batch.inputs[:, -1] == tokenizer.eos_id).all()
@@ -208,7 +219,7 @@ def test_rows_are_texts_and_nothing_special_is_hidden(tokenizer: Tokenizer) -> N
         changed = batch.inputs != torch.from_numpy(rows.tokens)
         changed[:, [0, -1]] = False
         new = set(batch.inputs[changed].tolist())
-        assert new & special == {tokenizer.mask_id}
+        assert new & special == ({tokenizer.mask_id} if drawn < 1 else set())
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -224,6 +235,14 @@ def test_padded_rows_keep_their_padding_and_begin_and_end_as_texts(tokenizer: To
         assert text[0] == tokenizer.bos_id
         assert text[-1] == tokenizer.eos_id or len(text) == 1
         assert (row[~real] == 0).all()
+
+
+def test_a_single_real_token_becomes_bos(tokenizer: Tokenizer) -> None:
+    mask = np.array([[False, False, True], [True, True, False], [False, False, False]])
+    rows = TokenRows(tokens=np.full((3, 3), 7), mask=mask)
+    batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.0), generator=np.random.default_rng(0))
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    assert batch.inputs.tolist() == [[7, 7, bos], [bos, eos, 7], [7, 7, 7]]
 
 
 def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
@@ -272,8 +291,8 @@ def test_a_tokenizer_without_what_is_needed_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["masked", "causal"])
-def test_a_training_step_is_one_graph_and_stays_one(kind: str) -> None:
+def test_a_training_step_is_one_graph_and_stays_one() -> None:
+    """Of a masked and of a causal language model."""
     script = Path(__file__).with_name("traced_training.py")
-    done = subprocess.run([sys.executable, script, kind], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

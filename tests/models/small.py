@@ -1,10 +1,8 @@
 """Small models of every kind, with odd sizes, and weights large enough for every part to matter."""
 
 from dataclasses import replace
-from itertools import product
 from typing import Any, TypeVar
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -75,26 +73,3 @@ def padded(sequences: list[Tensor], side: str, length: int) -> tuple[Tensor, Ten
         tokens[row, place] = sequence
         token_mask[row, place] = True
     return tokens, token_mask
-
-
-GRID = [
-    {"position": position, "n_kv_heads": groups, "placement": placement}
-    for position, groups, placement in product(POSITIONS, GROUPS.values(), PLACEMENTS)
-]
-
-
-def name(point: dict[str, Any]) -> str:
-    heads = next(heads for heads, groups in GROUPS.items() if groups == point["n_kv_heads"])
-    return f"{point['position'].kind}-{heads}-{point['placement']}"
-
-
-def _on_the_square(point: dict[str, Any]) -> bool:
-    sizes = list(GROUPS.values())
-    rows = POSITIONS.index(point["position"]), PLACEMENTS.index(point["placement"])
-    return sizes[sum(rows) % len(sizes)] == point["n_kv_heads"]
-
-
-# A third of the grid, a Latin square, has every pair of variants. A translator is slow to check: the rest waits.
-SQUARE = [
-    pytest.param(point, id=name(point), marks=() if _on_the_square(point) else pytest.mark.slow) for point in GRID
-]

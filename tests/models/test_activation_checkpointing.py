@@ -68,6 +68,7 @@ def test_a_block_is_run_twice_in_training_alone(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # its compiler's own
 def test_compiled_blocks_are_worked_out_once_more_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # graphs, but no machine code
     plain, _ = learn(model, again=False)
     torch.manual_seed(3)
     made = model(dropout=Dropout()).train()

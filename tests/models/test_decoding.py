@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from small import GRID, MAX_LEN, POSITIONS, V, generate_greedily, model, name
+from grid import GRID
+from small import MAX_LEN, POSITIONS, V, generate_greedily, model
 
 from tercet.models import DecoderOnly
 from tercet.nn import StackCache
@@ -17,7 +18,7 @@ def empty_cache(decoder: DecoderOnly, *, batch: int, capacity: int) -> StackCach
     )
 
 
-@pytest.mark.parametrize("point", GRID, ids=name)
+@pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
 def test_start_and_steps_are_the_full_pass(point) -> None:
     """Prompts of 3, 1 and 7 tokens in one batch, each row followed up to the last column."""
@@ -33,7 +34,7 @@ def test_start_and_steps_are_the_full_pass(point) -> None:
     assert cache.lengths.tolist() == [9, 7, MAX_LEN]
 
 
-@pytest.mark.parametrize("point", GRID, ids=name)
+@pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
 def test_reading_in_chunks_is_reading_at_once(point) -> None:
     decoder, tokens = model(**point), torch.randint(V, (2, MAX_LEN))

@@ -168,16 +168,11 @@ def llama_pair(number: int) -> Pair:
     return Pair(ours, theirs, llama_names(theirs, lambda parameter: parameter)).copy()
 
 
-FAST = 5  # of each, so many are tried at every turn
-
-
-def case(make, names, n: int):
-    marks = [pytest.mark.slow] if n >= FAST else []
-    return pytest.param(make, names, n, id=f"{names.__name__.removesuffix('_names')}-{n}", marks=marks)
-
-
-CASES = [case(gpt2_pair, gpt2_names, n) for n in range(20)]
-CASES += [case(llama_pair, llama_names, n) for n in range(len(LLAMAS))]
+CASES = [
+    pytest.param(gpt2_pair, gpt2_names, n, id=f"gpt2-{n}", marks=pytest.mark.exhaustive if n >= 5 else ())
+    for n in range(20)
+]
+CASES += [pytest.param(llama_pair, llama_names, n, id=f"llama-{n}") for n in range(len(LLAMAS))]
 
 
 @pytest.mark.parametrize(("make", "names", "number"), CASES)

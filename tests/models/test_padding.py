@@ -4,12 +4,12 @@ import pytest
 import torch
 from small import GROUPS, MAX_LEN, POSITIONS, V, model, padded
 
+from pairwise import parametrize_pairs
+
 LENGTHS = (MAX_LEN, 1, 5, 8)
 
 
-@pytest.mark.parametrize("side", ["left", "right", "scattered"])
-@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
-@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+@parametrize_pairs(position=POSITIONS, groups=tuple(GROUPS.values()), side=("left", "right", "scattered"))
 @torch.no_grad()
 def test_padded_rows_are_the_rows_alone(position, groups: int, side: str) -> None:
     decoder = model(position=position, n_kv_heads=groups)

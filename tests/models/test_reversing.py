@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive  # `training/test_learning.py` holds that a translator learns to reverse
+@pytest.mark.parametrize("seed", [0, 1])
 def test_reverse_is_learnt_and_read_along_the_other_diagonal(seed: int) -> None:
     command = [sys.executable, Path(__file__).with_name("reversing.py"), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -13,13 +13,13 @@ def exhaustive(*kinds: str) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["rotary", *exhaustive("learned", "alibi"), "relative_bias"])
+@pytest.mark.parametrize("kind", ["rotary", *exhaustive("learned", "alibi", "relative_bias")])
 def test_each_pass_is_one_graph_and_stays_one(kind: str) -> None:
     run("traced.py", kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["learned", "rotary"])
+@pytest.mark.parametrize("kind", ["learned", *exhaustive("rotary")])
 def test_so_it_is_for_an_encoder_whose_masked_rows_alone_are_scored(kind: str) -> None:
     run("traced_encoder.py", kind)
 

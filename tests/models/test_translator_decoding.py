@@ -5,8 +5,9 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch
+from grid import GRID
 from hypothesis import given, settings
-from small import MAX_LEN, POSITIONS, SQUARE, V, model, padded, translator
+from small import MAX_LEN, POSITIONS, V, model, padded, translator
 from torch import Tensor
 
 from tercet.models import AnyModel, EncoderDecoder
@@ -21,7 +22,7 @@ def sources(side: str = "scattered") -> tuple[Tensor, Tensor]:
     return padded([torch.randint(V, (length,)) for length in (8, S, 2)], side, S)
 
 
-@pytest.mark.parametrize("point", SQUARE)
+@pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
 def test_start_and_steps_are_the_full_pass(point) -> None:
     """Beginnings of 3, 1 and 5 tokens in one batch, each row followed up to the last column."""

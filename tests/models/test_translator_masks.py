@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from small import MAX_LEN, POSITIONS, SQUARE, V, padded, translator
+from small import GROUPS, MAX_LEN, PLACEMENTS, POSITIONS, V, padded, translator
 from torch import Tensor
 
+from pairwise import parametrize_pairs
 from tercet.models import EncoderDecoder
+from tercet.nn.specs import Placement
 
 S, T = 11, 7
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -51,16 +53,6 @@ def check_sight(model: EncoderDecoder) -> None:
         assert (model.hidden(target, only) != before).any(-1).all()
 
 
-@pytest.mark.parametrize("point", SQUARE)
-def test_the_future_is_not_seen_and_the_whole_source_is(point) -> None:
-    check_sight(translator(**point))
-
-
-@pytest.mark.parametrize("part", OTHER_PARTS, ids=str)
-def test_nor_with_the_other_parts(part) -> None:
-    check_sight(translator(spec=OTHER_SPEC, **part))
-
-
 @torch.no_grad()
 def test_a_mask_of_ones_is_no_mask() -> None:
     model = translator()
@@ -85,16 +77,6 @@ def check_padded_rows(model: EncoderDecoder) -> None:
             torch.testing.assert_close(logits[row, target_token_mask[row]], expected, **CLOSE)
 
 
-@pytest.mark.parametrize("point", SQUARE)
-def test_padded_pairs_are_the_pairs_alone(point) -> None:
-    check_padded_rows(translator(**point))
-
-
-@pytest.mark.parametrize("part", OTHER_PARTS, ids=str)
-def test_also_with_the_other_parts(part) -> None:
-    check_padded_rows(translator(spec=OTHER_SPEC, **part))
-
-
 @torch.no_grad()
 def check_an_empty_source(model: EncoderDecoder) -> None:
     source, target = torch.randint(V, (3, S)), torch.randint(V, (3, T))
@@ -114,9 +96,22 @@ def check_an_empty_source(model: EncoderDecoder) -> None:
     torch.testing.assert_close(model.step(target[:, 3], cache), logits[:, 3], **CLOSE)
 
 
-@pytest.mark.parametrize("point", SQUARE)
-def test_a_source_of_padding_alone_says_nothing_and_troubles_no_one(point) -> None:
-    check_an_empty_source(translator(**point))
+@parametrize_pairs(
+    check=(check_sight, check_padded_rows, check_an_empty_source),
+    position=POSITIONS,
+    n_kv_heads=tuple(GROUPS.values()),
+    placement=PLACEMENTS,
+)
+def test_the_whole_source_is_seen_and_no_future_and_no_padding(
+    check, position, n_kv_heads: int, placement: Placement
+) -> None:
+    check(translator(position=position, n_kv_heads=n_kv_heads, placement=placement))
+
+
+@pytest.mark.parametrize("check", [check_sight, check_padded_rows])
+@pytest.mark.parametrize("part", OTHER_PARTS, ids=str)
+def test_so_it_is_with_the_other_parts(check, part) -> None:
+    check(translator(spec=OTHER_SPEC, **part))
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)

@@ -16,8 +16,8 @@ import torch  # noqa: E402
 
 torch.set_num_threads(1)  # the tensors are tiny: more threads only wait for each other
 
-# How long an example takes depends on what else the machine is doing.
-hypothesis.settings.register_profile("tercet", deadline=None)
+# No deadline: how long an example takes depends on what else the machine is doing.
+hypothesis.settings.register_profile("tercet", deadline=None, max_examples=30)
 hypothesis.settings.load_profile("tercet")
 
 # A shell's background jobs ignore Ctrl-C, and so would the programs that tests start and interrupt.

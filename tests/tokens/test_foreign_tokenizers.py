@@ -88,7 +88,7 @@ def streamed(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 class TestAllInOne:
     @given(line=texts | st.sampled_from([TEXT, " the cat", "the  cat\n", "日本 🙂", ""]))
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    @settings(suppress_health_check=[HealthCheck.differing_executors])
     def test_a_text_is_cut_and_joined_as_the_library_does(self, kind: str, line: str) -> None:
         ours, library = pair(kind)
         library.encode_special_tokens = True  # what a document spells out is text
@@ -247,7 +247,7 @@ class TestPieces:
         assert source.vocab_size == target.vocab_size == len(IDS)
 
     @given(line=st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=4).map(" ".join))
-    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_no_way_to_cut_scores_better(self, tmp_path: Path, line: str) -> None:
         _, source = self.sides(tmp_path)
         ids = source.encode(line)
@@ -316,7 +316,7 @@ class TestPieces:
         assert "\n" not in str(told.value)
 
     @given(data=st.data())
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_a_damaged_file_is_read_or_refused(self, data: st.DataObject, tmp_path: Path) -> None:
         whole = bytearray(spm(SOURCE, table=b"\x04\0\0\0abcdef"))
         for _ in range(data.draw(st.integers(0, 3))):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
@@ -146,7 +146,6 @@ def test_stream_waits_for_a_whole_character() -> None:
 
 
 @given(text=TEXTS)
-@settings(max_examples=50)
 def test_the_library_alone_gives_the_same(text: str) -> None:
     for tokenizer in [*LOSSLESS, *AFTER_A_SPACE, MADE["words"], MADE["unigram"]]:
         library = tokenizers.Tokenizer.from_str(tokenizer.to_json())

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
@@ -84,7 +84,6 @@ def test_left_to_itself_the_library_learns_another_each_time() -> None:
 
 
 @given(texts=st.lists(st.text(st.sampled_from("ab é'# \n\x00\x1c\x85\u20281٣!<>[]🙂中"), max_size=20), max_size=5))
-@settings(max_examples=60)
 def test_words_are_counted_as_the_library_counts_them(texts: list[str]) -> None:
     """Each character in its place is in the vocabulary, nothing else is, and so nothing that was seen is unknown."""
     made = Tokenizer.train(WordPiece(), texts)
@@ -219,7 +218,6 @@ def test_mini_lm_ids_are_those_of_transformers(tmp_path: Path) -> None:
     oracle = transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=True)
 
     @given(text=TEXTS | st.text(st.sampled_from("The weather's lovely, today. naïve 中é\n"), max_size=60))
-    @settings(max_examples=100, deadline=None)
     def same(text: str) -> None:
         assert [101, *real.encode(text), 102] == oracle(text)["input_ids"]
         if "[" not in text:

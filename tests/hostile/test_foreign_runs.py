@@ -1,14 +1,21 @@
 """Foreign models and runs whose cards and links point at files of this machine."""
 
+import argparse
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from attack import attack
 from hurt_folders import BYTES, llama
+from made_runs import make_run
 
+import tercet
 from tercet.checkpoint import Card, save_model
-from tercet.cli.main import main
+from tercet.cli.main import VERBS, main, make_parser
+from tercet.config import UserError
+from tercet.storage import lock_folder
 
 SECRET = "the key of my house is under the mat\n" * 40
 PLACES = (
@@ -65,3 +72,129 @@ def test_foreign_model_is_not_scored_on_a_file_with_another_hash(verb: str, home
     assert "~/secret.txt has changed since the training" in outcome.stderr
     assert outcome.stderr.endswith("; give --data\n")
     assert not (tmp_path / "cache" / "corpora").exists()
+
+
+# A command of each verb that takes a run; "{out}" is a path that is free, "{text}" a file of texts.
+COMMANDS = {
+    "train": "train {run} --more 3",
+    "watch": "watch {run} --port 0",
+    "report": "report {run} --out {out}.html",
+    "plan": "plan {run}",
+    "generate": "generate {run} --prompt the",
+    "chat": "chat {run}",
+    "translate": "translate {run} --input {text}",
+    "fill": "fill {run} the",
+    "embed": "embed {run} the --output {out}.npz",
+    "search": "search {run} the --input {text}",
+    "classify": "classify {run} the",
+    "evaluate": "evaluate {run}",
+    "score": "score {run} --source {text} --target {text}",
+    "compare": "compare {run} {run}/best --out {out}",
+    "inspect": "inspect {run}",
+    "explore": "explore {run} --export {out}.html",
+    "serve": "serve {run} --port 0",
+    "plot": "plot {run} loss",
+    "draw": "draw model {run} --out {out}.svg",
+    "convert": "convert {run} {out} --to hf",
+    "verify": "verify {run}",
+    "doctor": "doctor {run}",
+}
+LINKS = (  # as many kinds of places as a run has
+    "last", "best/card.json", "pretrained", "checkpoints", "checkpoints/step-000060/state.ckpt", "samples",
+    "samples/step-000060.txt", "plots/loss.png", "recipe.yaml", "run.json", "metrics.csv", "tensorboard", "wandb",
+    ".lock", ".owner.json",
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(home: Path, tmp_path: Path) -> Path:
+    """A finished run of 60 steps."""
+    folder = make_run(tmp_path / "theirs", steps=60, finished=True, pid=None)
+    save_model(folder / "best", llama(), BYTES, Card(name="theirs"))
+    return folder
+
+
+def _link(place: Path, target: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(target)
+
+
+def _contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_every_verb_that_takes_a_run_is_attacked() -> None:
+    def takes_run(verb: str) -> bool:
+        parsers = [make_parser([verb])[1].choices[verb]]
+        for parser in parsers:
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    parsers += action.choices.values()
+                elif not action.option_strings and "RUN" in str(action.metavar).split("|"):
+                    return True
+        return False
+
+    assert {verb for verb in VERBS if takes_run(verb)} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_run_with_a_link_out_of_it_is_refused_by_every_verb(
+    verb: str,
+    run: Path,
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for server in ("tercet.serve.server.serve", "tercet.web.page_server.serve_page"):  # would not return
+        monkeypatch.setattr(server, lambda *arguments, **settings: pytest.fail("it is served"))
+    (home / "secret.txt").write_text(SECRET)
+    _link(run / "samples" / "step-000060.txt", home / "secret.txt")
+    assert main(COMMANDS[verb].format(run=run, out=tmp_path / "out", text=home / "secret.txt").split()) == 2
+    told = capsys.readouterr().err
+    assert f"{run / 'samples' / 'step-000060.txt'} is a link out of its folder; put a copy of its target" in told
+    assert len(told.splitlines()) == 1
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("place", LINKS)
+def test_link_out_of_a_run_is_refused_wherever_it_is(
+    place: str, run: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "secret.txt").write_text(SECRET)
+    (home / "step-000060.txt").write_text(SECRET)
+    is_file = "." in place
+    _link(run / place, home / "secret.txt" if is_file else home)
+    contents = _contents(home)
+    for verb in ("train", "report", "generate"):
+        assert main(COMMANDS[verb].format(run=run, out=tmp_path / "out", text=home / "secret.txt").split()) == 2
+        assert f"{run / place} is a link out of its folder" in capsys.readouterr().err
+    assert _contents(home) == contents
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_link_of_a_lock_file_is_not_opened(home: Path, tmp_path: Path) -> None:
+    (home / "secret.txt").write_text(SECRET)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".lock").symlink_to(home / "secret.txt")
+    with pytest.raises(UserError, match="is a link out of its folder"), lock_folder(tmp_path / "new"):
+        pass
+    assert (home / "secret.txt").read_text() == SECRET
+
+
+def test_pipe_in_a_run_is_refused(run: Path) -> None:
+    os.mkfifo(run / "samples" / "step-000061.txt")
+    with pytest.raises(UserError, match=r"step-000061\.txt is no regular file; remove it"):
+        tercet.report(run)
+
+
+def test_links_within_a_run_and_to_a_run_are_followed(run: Path, home: Path, tmp_path: Path) -> None:
+    (run / "samples" / "step-000061.txt").symlink_to("step-000060.txt")
+    (run / "wandb" / "logs").mkdir(parents=True)
+    (run / "wandb" / "latest").symlink_to("logs")
+    (run / "wandb" / "logs" / "debug.log").symlink_to(home)  # as wandb makes one
+    (home / "runs").symlink_to(tmp_path)
+    assert "After step 61" in tercet.report(home / "runs" / "theirs").read_text()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tercet.checkpoint.run_record import PRETRAINED_COPY, check_run_links
 from tercet.config import UserError, suggest
 from tercet.reading.files import check_links
 from tercet.tokens.forms import FORMS
@@ -11,6 +12,7 @@ ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # in their place
 NEEDED = ("config.json", "model.safetensors", "tokenizer.json")
 INSTEAD = {"model.safetensors": [*((name,) for name in WEIGHTS), ADAPTER], "tokenizer.json": FORMS}  # of others
 GGUF = ".gguf"
+MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run
 
 
 def find_model(path: Path) -> Path:
@@ -29,7 +31,7 @@ def find_model(path: Path) -> Path:
     whole = [folder for folder in folders if not _missing(folder)]
     begun = [folder for folder in folders if len(_missing(folder)) < len(NEEDED)]
     if whole and whole[0] in (path, *begun[:1]):  # the last does not take the place of a broken best in silence
-        check_links(whole[0])
+        _check_links(whole[0], path)
         return whole[0]
     if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
         if len(files) == 1:
@@ -40,6 +42,15 @@ def find_model(path: Path) -> Path:
         names = " and ".join(_missing(begun[0]))
         raise UserError(f"no whole model in {begun[0]}: {names} missing; copy the whole folder, or train again")
     raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
+
+
+def _check_links(model: Path, path: Path) -> None:
+    """Check the links of the folder of a model that `path` means, and of the run that it belongs to."""
+    check_links(model)
+    if model != path:
+        check_links(path)
+    if model.name in MODELS:
+        check_run_links(model.parent)
 
 
 def _missing(folder: Path) -> list[str]:

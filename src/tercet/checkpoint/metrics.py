@@ -9,7 +9,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from tercet.checkpoint.run_record import read_record
+from tercet.checkpoint.run_record import check_run_links, read_record
 from tercet.config import UserError
 
 Columns = dict[str, list[tuple[int, float]]]
@@ -50,8 +50,14 @@ def read_metrics(path: Path) -> Columns:
 
 
 def find_metrics(folder: Path) -> Path | None:
-    """The metrics.csv of a run, given its folder or that of its best or last model; None where there is none."""
+    """The metrics.csv of a run, given its folder or that of its best or last model; None where there is none.
+
+    Raises:
+        UserError: As `check_run_links`.
+    """
     places = [folder, folder.parent] if folder.name in ("best", "last") else [folder]
+    for place in places:
+        check_run_links(place)
     return next((place / METRICS for place in places if (place / METRICS).is_file()), None)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from tercet.config import UserError
+from tercet.reading.files import check_links
 from tercet.storage import FileHash, Manifest, read_sealed_json, write_sealed_json
 
 RECORD = "run.json"
@@ -121,15 +122,26 @@ class RunRecord:
         self.files.check(out, [name], grown=name == GROWING and not self.finished, said_by=RECORD)
 
 
+def check_run_links(folder: Path) -> None:
+    """Check the links of everything below a folder that holds a run, before it is read or written.
+
+    Raises:
+        UserError: As `check_links`.
+    """
+    if any(os.path.lexists(folder / name) for name in (RECORD, RECIPE, GROWING)):
+        check_links(folder, nested=True)
+
+
 def read_record(out: Path) -> RunRecord | None:
     """What the run in `out` noted of itself; None where it noted nothing.
 
     Raises:
-        UserError: where that is damaged.
+        UserError: where that is damaged, or as `check_run_links`.
     """
     path = out / RECORD
     if not os.path.lexists(path):
         return None
+    check_links(out, nested=True)
     plain: dict[str, Any] = read_sealed_json(path, since="files")
     files = Manifest.parse(plain.pop("files", {}), str(path))
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tercet.checkpoint.run_record import RECORD, read_record
+from tercet.checkpoint.run_record import RECORD, check_run_links, read_record
 from tercet.config import UserError
 from tercet.notebook import Summary
 from tercet.storage import MANIFEST, Manifest, read_manifest
@@ -29,11 +29,12 @@ def verify(path: Path | str) -> Verification:
     """Look at every file of which a hash is kept: in a run its own files, its models and its checkpoints.
 
     Raises:
-        UserError: where there is no such folder, or no hash in it.
+        UserError: where there is no such folder, or no hash in it, or a link leads out of the run.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"no such folder: {path}")
+    check_run_links(path)
     damaged: list[str] = []
     manifests: list[Manifest] = []
 

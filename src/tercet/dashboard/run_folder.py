@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tercet.checkpoint.metrics import METRICS
-from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
+from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, check_run_links, read_record
 from tercet.config import UserError
 from tercet.dashboard.metrics_tail import MetricsTail
 from tercet.limits import RECIPE_CHARACTERS, SAMPLE_BYTES, YAML_BYTES
@@ -54,6 +54,8 @@ class RunFolder:
     """A run's folder, read again and again; what has not changed is not read again."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises UserError as `check_run_links`."""
+        check_run_links(folder)
         self.folder = folder
         self.metrics = MetricsTail(folder / METRICS)
         self._cache: dict[str, tuple[tuple[int, int], Any]] = {}

@@ -36,8 +36,8 @@ def watch(
     from tercet.dashboard.server import application
     from tercet.web.page_server import open_page, serve_page
 
-    listening, address = open_page(port)
     answers = RunAnswers(folders)
+    listening, address = open_page(port)
     answers.read_ahead()
     print(address, flush=True)
     serve_page(application(answers), listening, address, browse=open)

@@ -1,11 +1,14 @@
-"""Whole files of a model folder: regular ones, bounded in bytes, and no links out of the folder."""
+"""Whole files of a model or a run: regular ones, bounded in bytes, and no links out of its folder."""
 
 import os
 import stat
 from pathlib import Path
 
 from tercet.config import UserError
+from tercet.limits import FOLDER_ENTRIES
 from tercet.messages import shorten
+
+WANDB = "wandb"  # has links to its own logs elsewhere
 
 
 def check_regular_file(path: Path, most: int | None = None) -> None:
@@ -48,26 +51,54 @@ def open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def check_links(folder: Path) -> None:
-    """Symbolic links in a model folder stay inside it, or are those of a Hugging Face cache.
+def check_links(folder: Path, *, nested: bool = False) -> None:
+    """Refuse symbolic links out of a folder of a model or a run, and pipes, sockets and devices in it.
 
-    A folder may have come with its links, as from a repository: one to another place would give whoever made it a
-    file of this machine to be read, and to be published by a conversion.
+    A folder may have come with its links. One to another place would give whoever made it a file of this machine to be
+    read and published, or to be overwritten. Links within the folder are allowed, and those of a snapshot in a Hugging
+    Face cache. The folder itself may be reached through links.
+
+    Args:
+        nested: If True, check everything below the folder, but for folders of wandb, which Tercet does not read.
 
     Raises:
-        UserError: for a link that leads elsewhere.
+        UserError: If there is such a file, or the folder cannot be read.
     """
     inside = [folder.resolve()]
     if folder.parent.name == "snapshots":  # of a cache: files are links to ../../blobs, which all revisions share
         inside.append(folder.resolve().parent.parent / "blobs")
+    folders, n_entries = [os.fspath(folder)], 0
     try:
-        links = [entry.path for entry in os.scandir(folder) if entry.is_symlink()]
-        for path in links:
-            target = Path(path).resolve()
-            if not any(target.is_relative_to(place) for place in inside):
-                raise UserError(f"{path} is a link out of its folder; put a copy of the file in its place")
+        while folders:
+            for entry in _scan(folders.pop()):
+                n_entries += 1
+                if n_entries > FOLDER_ENTRIES:
+                    raise UserError(
+                        f"{folder} has more than {FOLDER_ENTRIES:,} files; remove those that are not a run's"
+                    )
+                if entry.is_symlink():
+                    target = Path(entry.path).resolve()
+                    if not any(target.is_relative_to(place) for place in inside):
+                        raise UserError(
+                            f"{entry.path} is a link out of its folder; put a copy of its target in its place, or "
+                            "remove it"
+                        )
+                elif entry.is_dir():
+                    if nested and entry.name != WANDB:
+                        folders.append(entry.path)
+                elif not entry.is_file() and os.path.lexists(entry.path):  # else it was removed meanwhile
+                    raise UserError(f"{entry.path} is no regular file; remove it")
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise _refusal(folder, error) from None
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder; none if it does not exist, as a training may replace it meanwhile."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
 
 
 def _check_status(path: Path, status: os.stat_result, most: int | None) -> None:

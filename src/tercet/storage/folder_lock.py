@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tercet.config import UserError
+from tercet.reading.files import check_links
 from tercet.storage.atomic import refusal, write_atomically
 
 LOCK, OWNER = ".lock", ".owner.json"
@@ -27,10 +28,11 @@ def lock_folder(folder: Path) -> Generator[None]:
 
     Raises:
         FolderInUse: with the owner's machine and process.
-        UserError: where nothing can be written there.
+        UserError: where nothing can be written there, or a link leads out of the folder.
     """
     from filelock import FileLock, Timeout  # once there is something to own
 
+    check_links(folder)  # a lock file is opened for writing
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()

@@ -2,6 +2,7 @@
 
     python benchmarks/load/hashing.py             # loading a model of 85 million weights, and one of 0.2
     python benchmarks/load/hashing.py --run       # and the recipe shakespeare-quick, saved every 20 steps
+    python benchmarks/load/hashing.py --tokens FOLDER     # only the shards of a prepared folder, opened twice
 
 Each figure is the time within `FileHash.of` beside the time of the whole, in one process; loading is the median of ten,
 with the file in the page cache, where hashing weighs most.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import Card, load_model, save_model
+from tercet.data.prepared import open_folder
 from tercet.models import build
 from tercet.models.presets import model_spec
 from tercet.storage import manifest
@@ -61,10 +63,29 @@ def loading(clock: Clock, width: int, layers: int, folder: Path) -> dict[str, An
     return {"parameters": n_parameters, "seconds": whole, "hashing": hashing, "share": hashing / whole}
 
 
+def opening_shards(folder: str) -> dict[str, Any]:
+    """What opening all shards costs, the first time (they are hashed, and their ids compared) and the second."""
+    contents = open_folder(folder).contents
+    size = sum(contents.files.files[part.ids_file].size for part in contents.shards)
+    figures: dict[str, Any] = {"shards": len(contents.shards), "megabytes": size / 1e6}
+    for name in ("first", "second"):
+        tokens = open_folder(folder)
+        tokens.tokenizer()
+        wall, processor = time.perf_counter(), time.process_time()
+        for part in contents.shards:
+            tokens.ids(part)
+        figures[name] = {"seconds": time.perf_counter() - wall, "processor": time.process_time() - processor}
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--tokens", metavar="FOLDER")
     args = parser.parse_args()
+    if args.tokens is not None:
+        print(json.dumps(opening_shards(args.tokens)))
+        return
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         for width, layers in ((768, 12), (96, 2)):

@@ -216,6 +216,24 @@ def test_a_shard_that_is_there_is_not_made_again(texts: Path, tmp_path: Path, mo
     assert {path.stat().st_ino for path in out.iterdir()} & inodes  # renamed, not written anew
 
 
+@pytest.mark.parametrize("kind", ["validation.bin", "validation.documents.npy", "counts.npy"])
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_damage_between_two_parts_is_named_and_written_again(
+    texts: Path, tmp_path: Path, reference: dict[str, bytes], kind: str, is_missing: bool
+) -> None:
+    out, settings = tmp_path / "tokens", {"shard_tokens": 512, "workers": 1}
+    prepare_tokens(spec_of(texts), out, part=(1, 2), **settings)
+    path = max((out / ".parts").glob(f"*.{kind}"), key=lambda path: path.stat().st_size)
+    data = path.read_bytes()
+    path.write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
+    if is_missing:
+        path.unlink()
+    with pytest.raises(UserError, match=rf"{path.name} is damaged; give the same command again"):
+        prepare_tokens(spec_of(texts), out, part=(2, 2), **settings)
+    assert prepare_tokens(spec_of(texts), out, part=(1, 2), **settings).contents is not None
+    assert bytes_of(out) == reference
+
+
 def test_patterns_and_several_sources(texts: Path, tmp_path: Path) -> None:
     spec = TextSpec(source="of no use", tokenizer=Characters())
     whole(spec, tmp_path / "tokens", sources=[f"{texts}/[1-3].txt", f"{texts}/deep/*.jsonl"])

@@ -1,7 +1,12 @@
 """A prepared folder behind a URL: what comes is what was prepared, and no more of it is kept than is read."""
 
 import json
-from collections.abc import Iterator
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from tercet.data.token_folder import TokenFolder
 from tercet.tokens import Characters
 
 LENGTH, URL = 8, "memory://bucket/tokens"
+ALWAYS = -1  # every moment
 
 
 @pytest.fixture
@@ -26,6 +32,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of many shards, which lies at `URL` too."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote_tokens, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     lines = [json.dumps({"text": f"{n} times {m} is {n * m}. " * (n % 5 + 1)}) for n in range(20) for m in range(20)]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     out = tmp_path / "tokens"
@@ -50,7 +57,13 @@ def rows_of(folder: TokenFolder) -> ShardedRows:
 
 
 def kept(folder: RemoteTokenFolder) -> list[Path]:
-    return sorted(folder.path("validation.bin").parent.glob("train-*.bin"))
+    return sorted(folder._folder.glob("train-*.bin"))
+
+
+def mapped(folder: RemoteTokenFolder) -> set[str]:
+    """The shards that take space on the disk because they are mapped, with or without a name."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[4] for line in maps if f"{folder._folder}/" in line and "train-" in line}
 
 
 def test_rows_are_those_of_the_folder(tokens: Path) -> None:
@@ -84,13 +97,15 @@ def test_no_more_than_two_groups_are_kept(tokens: Path) -> None:
     rows = rows_of(folder)
     assert rows.layout is not None
     assert len(folder.contents.shards) > 6
+    kept_shards, mapped_shards = set[int](), set[int]()
     for position in range(0, len(rows), 4):
         rows.fetch_ahead(position, 1)
         numbers, _ = rows.layout.rows(np.arange(position, min(position + 4, len(rows))), 1)
         rows.batch(numbers)
-        folder._ahead.join() if folder._ahead.ident else None
-        assert len(kept(folder)) <= 4
-    assert len(kept(folder)) == 4
+        folder.wait()
+        kept_shards.add(len(kept(folder)))
+        mapped_shards.add(len(mapped(folder)))
+    assert max(kept_shards) == max(mapped_shards) == 4
 
 
 def test_the_next_group_comes_meanwhile(tokens: Path) -> None:
@@ -100,12 +115,140 @@ def test_the_next_group_comes_meanwhile(tokens: Path) -> None:
     assert rows.layout is not None
     rows.batch(rows.layout.rows(np.arange(4), 1)[0])
     rows.fetch_ahead(3, 1)
-    folder._ahead.join()
+    folder.wait()
     names = {path.name for path in kept(folder)}
     fsspec.filesystem("memory").store.clear()  # from here on nothing can be fetched
     following = rows.layout.following(3, 1)
     assert {f"train-{shard:05d}.bin" for shard in following} <= names
-    assert folder.path(f"train-{following[0]:05d}.bin").exists()
+    assert len(folder.ids(folder.contents.shards[following[0]]))
+
+
+# Several readers of one cache
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Call `work` in a forked process, whose exit code is 0 if it returns."""
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def remove_shards(cache: Path) -> None:
+    """What another reader does that needs none of these shards."""
+    for path in [*cache.rglob("train-*"), *cache.rglob(".train-*.lock")]:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path, is_cached: bool) -> None:
+    """Before each open, rename, removal and map of a reader in turn, and before all of them, the names are removed."""
+    cache, positions = tmp_path / "cache", range(0, 280, 40)
+    expected = rows_of(open_folder(str(tokens), group=1))
+    count, moment = 0, -1
+
+    def meet(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count, moment
+        if event == "mmap.__new__" or (event in ("open", "os.rename", "os.remove") and "train-" in str(arguments[0])):
+            count += 1
+            if moment in (count, ALWAYS):
+                before, moment = moment, 0  # the removals are not met
+                remove_shards(cache)
+                moment = before
+
+    def read_with_removals(at: int) -> None:
+        nonlocal count, moment
+        if not is_cached:
+            remove_shards(cache)
+        folder = open_folder(URL, group=1)
+        rows = rows_of(folder)
+        assert rows.layout is not None
+        count, moment = 0, at
+        for position in positions:
+            numbers, _ = rows.layout.rows(np.arange(position, position + 40), 1)
+            rows.fetch_ahead(position, 1)
+            folder.wait()
+            assert rows.batch(numbers).tokens.tolist() == expected.batch(numbers).tokens.tolist()
+
+    def work() -> None:
+        sys.addaudithook(meet)  # for ever, so in a child
+        read_with_removals(0)
+        n_moments = count
+        assert n_moments > 20
+        for at in (ALWAYS, *range(1, n_moments + 1)):
+            read_with_removals(at)
+
+    in_child(work)
+
+
+def test_a_reader_in_another_process_takes_no_shard_away(tokens: Path) -> None:
+    folder = open_folder(URL, group=1)
+    parts = folder.contents.shards
+    data = [(tokens / part.ids_file).read_bytes() for part in parts]
+    held = [folder.ids(part) for part in parts[:2]]
+
+    def read_others() -> None:
+        other = open_folder(URL, group=1)
+        assert [other.ids(part).tobytes() for part in parts] == data
+
+    in_child(read_others)
+    assert not (folder._folder / parts[0].ids_file).exists()
+    assert [ids.tobytes() for ids in held] == data[:2]
+    assert [folder.ids(part).tobytes() for part in parts] == data
+
+
+def test_two_threads_of_readers_read_what_the_folder_holds(tokens: Path) -> None:
+    near = rows_of(open_folder(str(tokens), group=1))
+    assert near.layout is not None
+    found = dict[int, list[Any]]()
+
+    def read(seed: int) -> None:
+        rows = rows_of(open_folder(URL, group=1))
+        for position in range(0, len(rows) - 20, 20):
+            rows.fetch_ahead(position, seed)
+            numbers, _ = rows.layout.rows(np.arange(position, position + 20), seed)
+            found.setdefault(seed, []).append((numbers, rows.batch(numbers).tokens))
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in (1, 2, 3):
+        assert len(found[seed]) == (len(near) - 1) // 20
+        for numbers, batch in found[seed]:
+            assert batch.tolist() == near.batch(numbers).tokens.tolist()
+
+
+def test_two_readers_that_need_one_shard_fetch_it_once(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [open_folder(URL, group=1) for _ in range(2)]
+    for folder in folders:
+        folder.tokenizer()
+    plain, opened, release = MemoryFileSystem.open, list[str](), threading.Event()
+
+    def slow(self: Any, path: str, *arguments: Any, **settings: Any) -> Any:
+        opened.append(path)
+        if len(opened) == 1:
+            release.wait(10)
+        return plain(self, path, *arguments, **settings)
+
+    monkeypatch.setattr(MemoryFileSystem, "open", slow)
+    threads = [threading.Thread(target=folder.ids, args=(folder.contents.shards[0],)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    while not opened:
+        time.sleep(0.001)
+    time.sleep(0.05)  # in which the other one would have opened it, too
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 1
 
 
 class Failing:
@@ -134,7 +277,7 @@ def test_what_fails_is_tried_again(
     folder = open_folder(URL)
     failing = Failing([TimeoutError("too slow"), "another byte", ConnectionResetError("gone")])
     monkeypatch.setattr(MemoryFileSystem, "open", lambda self, *args, **settings: failing(self, *args, **settings))
-    assert folder.path("train-00000.bin").read_bytes() == (tokens / "train-00000.bin").read_bytes()
+    assert folder.ids(folder.contents.shards[0]).tobytes() == (tokens / "train-00000.bin").read_bytes()
     assert not failing.faults
     err = capsys.readouterr().err
     assert err.count("trying again") == 3
@@ -146,15 +289,18 @@ def test_what_never_comes_is_one_line(tokens: Path, monkeypatch: pytest.MonkeyPa
     failing = Failing([TimeoutError("too slow")] * 9)
     monkeypatch.setattr(MemoryFileSystem, "open", lambda self, *args, **settings: failing(self, *args, **settings))
     with pytest.raises(UserError, match=r"cannot fetch memory://bucket/tokens/train-00000.bin: too slow; see that it"):
-        folder.path("train-00000.bin")
+        folder.ids(folder.contents.shards[0])
     assert len(failing.faults) == 4
 
 
-def test_a_file_in_the_cache_that_was_changed_comes_again(tokens: Path) -> None:
-    path = open_folder(URL).path("train-00000.bin")
-    data = path.read_bytes()
-    path.write_bytes(data[:7] + b"\0" + data[8:])
-    assert open_folder(URL).path("train-00000.bin").read_bytes() == data
+def test_a_file_in_the_cache_that_was_changed_comes_again(tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = open_folder(URL)
+    data = folder.ids(folder.contents.shards[0]).tobytes()
+    path = folder._folder / "train-00000.bin"
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    again = open_folder(URL)
+    assert again.ids(again.contents.shards[0]).tobytes() == path.read_bytes() == data
+    assert "train-00000.bin is damaged; it is fetched again" in capsys.readouterr().err
 
 
 def test_a_missing_or_short_shard_is_said_before_training(tokens: Path) -> None:

@@ -129,7 +129,7 @@ def describe_folder(source: str) -> int:
     print(f"validation  {contents.validation.tokens:,} tokens")
     print(f"tokenizer   {tokenizer.kind} of {tokenizer.vocab_size:,}")
     print("begins with")
-    first = opened.ids(contents.shards[0])[:200]
-    for line in [line for line in tokenizer.decode(first.tolist()).splitlines() if line.strip()][:3]:
+    first = [number for part in contents.shards[:1] for number in opened.ids(part)[:200].tolist()]
+    for line in [line for line in tokenizer.decode(first).splitlines() if line.strip()][:3]:
         print(f"  {line[:100]}{'...' if len(line) > 100 else ''}")
     return 0

@@ -47,12 +47,21 @@ class ShardGroups:
         shards = np.random.default_rng([seed, epoch, 2]).permutation(len(self.sizes))
         return [shards[first : first + self.group] for first in range(0, len(shards), self.group)]
 
+    def current(self, position: int, seed: int) -> np.ndarray:
+        """The shards of the group of a position."""
+        epoch, group = self._group_at(position, seed)
+        return self.groups(seed, epoch)[group]
+
     def following(self, position: int, seed: int) -> np.ndarray:
         """The shards of the group after the one of a position."""
-        epoch, index = divmod(position, self.n_rows)
-        group = int(np.searchsorted(self._group_ends(seed, epoch), index, side="right")) + 1
+        epoch, group = self._group_at(position, seed)
         groups = self.groups(seed, epoch)
-        return groups[group] if group < len(groups) else self.groups(seed, epoch + 1)[0]
+        return groups[group + 1] if group + 1 < len(groups) else self.groups(seed, epoch + 1)[0]
+
+    def _group_at(self, position: int, seed: int) -> tuple[int, int]:
+        """The epoch of a position, and the number of its group."""
+        epoch, index = divmod(position, self.n_rows)
+        return epoch, int(np.searchsorted(self._group_ends(seed, epoch), index, side="right"))
 
     def _group_ends(self, seed: int, epoch: int) -> np.ndarray:
         return _group_ends(self, seed, epoch)

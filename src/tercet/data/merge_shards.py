@@ -21,6 +21,7 @@ from tercet.data.shard_writer import (
     counts_path,
     ids_path,
     read_records,
+    record_path,
     starts_path,
 )
 from tercet.data.specs import Documents, HeldOut, Tail
@@ -81,9 +82,7 @@ def merge_shards(
     merge = _Merge(out, settings)
     files, shards = dict[str, FileHash](), list[Part]()
     held_out_part = merge.copy(VALIDATION, held_out, files)
-    counts = np.sum(
-        [np.load(counts_path(settings.folder, record.name), allow_pickle=False) for record in records], axis=0
-    )
+    counts = np.sum([merge.read_counts(record) for record in records], axis=0)
     if isinstance(validation, Tail):
         counts = counts - merge.count_ids(held_out_part)
     for number, piece in enumerate(train):
@@ -136,7 +135,7 @@ class _Merge:
         self._out, self._settings, self._work = out, settings, settings.folder
 
     def move(self, name: str, piece: _Piece, files: dict[str, FileHash]) -> Part:
-        """Give a whole shard its last name."""
+        """Give a whole shard its last name, and the hash that its writer found, which readers compare it with."""
         record = piece.record.parts[piece.side]
         part = Part(
             name=name, tokens=record.tokens, documents=record.documents, starts=record.starts, bytes=record.bytes
@@ -158,7 +157,11 @@ class _Merge:
         """One file of several pieces, or of a part of a shard."""
         part_starts, position, documents, n_bytes = list[np.ndarray](), 0, 0, 0
         for piece in pieces:
-            starts = np.load(starts_path(self._work, piece.record.name, piece.side), allow_pickle=False)
+            written = piece.record.parts[piece.side]
+            self._check(piece.record, ids_path(self._work, piece.record.name, piece.side), written.ids_hash)
+            path = starts_path(self._work, piece.record.name, piece.side)
+            self._check(piece.record, path, written.starts_hash)
+            starts = np.load(path, allow_pickle=False)
             inside = starts[(starts > piece.start) & (starts < piece.end)] - piece.start
             part_starts.append(np.append(0, inside) + position)  # a document that is cut starts on both sides
             position += piece.tokens
@@ -173,6 +176,22 @@ class _Merge:
         for file in (part.ids_file, part.documents_file):
             files[file] = FileHash.of(self._out / file)
         return part
+
+    def read_counts(self, record: ShardRecord) -> np.ndarray:
+        """(V,) of the training side of a shard."""
+        path = counts_path(self._work, record.name)
+        self._check(record, path, record.counts_hash)
+        return np.load(path, allow_pickle=False)
+
+    def _check(self, record: ShardRecord, path: Path, expected: FileHash) -> None:
+        """Compare a file with what was written, before bytes of it get a hash of their own."""
+        try:
+            is_whole = FileHash.of(path) == expected
+        except OSError:
+            is_whole = False
+        if not is_whole:
+            record_path(self._work, record.name).unlink(missing_ok=True)
+            raise DamagedFile(f"{path} is damaged; give the same command again, which writes it again")
 
     def count_ids(self, part: Part) -> np.ndarray:
         """(V,) of a part that is written."""

@@ -6,7 +6,14 @@ import numpy as np
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
-from tercet.data.cache import check_hash, create_atomically, digest, is_complete, report_disk_errors
+from tercet.data.cache import (
+    check_hash,
+    create_atomically,
+    digest,
+    is_complete,
+    memory_map,
+    report_disk_errors,
+)
 from tercet.data.corpus import Corpus
 from tercet.data.find_prepared import is_url
 from tercet.data.remote_tokens import RemoteTokenFolder
@@ -16,11 +23,12 @@ from tercet.data.token_folder import (
     TokenFolder,
     check_tokenizer,
     find_token_folder,
-    map_array,
     read_contents,
 )
 from tercet.storage import MANIFEST
 from tercet.tokens import Tokenizer
+
+AT_ONCE = 1 << 22  # ids copied together
 
 
 def is_prepared(spec: TextSpec) -> bool:
@@ -103,18 +111,23 @@ def open_folder(source: str, *, group: int | None = None) -> TokenFolder:
 
 
 def _validation_ids(folders: Sequence[TokenFolder]) -> np.ndarray:
-    """The validation parts of all folders, mapped; those of several are put into one file first."""
-    if len(folders) == 1:
-        return folders[0].ids(folders[0].contents.validation)
-    dtype = folders[0].contents.dtype
-    key = digest("validation", [folder.contents.hash for folder in folders])
+    """The validation parts of all folders, mapped; those of several are put into one file first.
+
+    The key is made of the manifests, so the file is made of ids that were compared with them.
+    """
+    parts = [folder.ids(folder.contents.validation) for folder in folders]
+    if len(parts) == 1:
+        return parts[0]
+    dtype = np.result_type(*parts)
+    key = digest("verified validation", [folder.contents.hash for folder in folders])
     place, file = cache_dir() / "corpora" / key[:32], f"{VALIDATION}.bin"
     with report_disk_errors():
         if not is_complete(place):
             with create_atomically(place) as new, (new / file).open("wb") as joined:
-                for folder in folders:
-                    joined.write(folder.ids(folder.contents.validation).data)
-    return map_array(place / file, dtype, sum(folder.contents.validation.tokens for folder in folders))
+                for ids in parts:
+                    for start in range(0, len(ids), AT_ONCE):
+                        joined.write(ids[start : start + AT_ONCE].astype(dtype).data)
+    return memory_map(place / file, dtype)
 
 
 def _validation_documents(folders: Sequence[TokenFolder]) -> np.ndarray:

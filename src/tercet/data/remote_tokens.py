@@ -4,25 +4,22 @@ What comes is compared with the manifest's hash before it has its name, and no m
 group that is read and the one after it, which comes meanwhile, in a thread.
 """
 
+import os
 import shutil
 import sys
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from os import environ
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import xxhash
-
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import digest
 from tercet.data.token_folder import REMEDY, TokenFolder, read_contents
 from tercet.limits import MOST_SETTINGS_BYTES
-from tercet.storage import MANIFEST, DamagedFile, FileHash, report_write_errors, write_atomically
+from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
 
 GROUP = 8  # shards that are shuffled together, unless `data.shard_group` says otherwise
 ATTEMPTS = 5
@@ -42,44 +39,47 @@ class _FetchError(Exception):
 
 
 class RemoteTokenFolder(TokenFolder):
-    """A prepared folder elsewhere, with some of its files in the cache."""
+    """A prepared folder elsewhere, with some of its files in the cache.
+
+    Other threads and processes may read the same URL, and remove files from the cache at any time. So a file is opened
+    as it is written, and what is handed out is its content. A lock for each file serves economy alone: of several
+    readers, one fetches it.
+    """
 
     def __init__(self, url: str, *, group: int | None) -> None:
         """Raises:
-        UserError: where there is no such folder, or it cannot be reached.
+        UserError: If there is no such folder, or it cannot be reached.
         """
-        self._files, self._root = _open_file_system(url)
+        self._files, self._root, self._is_local = _open_file_system(url)
         self._url = url.rstrip("/")
         cache = cache_dir() / "tokens" / digest(self._url)[:32]
         with report_write_errors(cache):
             cache.mkdir(parents=True, exist_ok=True)
         data = self._retry(MANIFEST, self._read_manifest)
+        _remove_folder(cache / MANIFEST)
         write_atomically(cache / MANIFEST, data)
         try:
             contents = read_contents(cache / MANIFEST)
         except DamagedFile:
-            contents = None
+            raise DamagedFile(f"{self._url}/{MANIFEST} is damaged; {REMEDY}") from None
         if contents is None:
             raise UserError(f"{self._url} holds no tokens that `tercet data prepare` has made; give another source")
-        super().__init__(url, cache / contents.hash[:32], contents, group=group or GROUP)
+        group = group or GROUP
+        super().__init__(url, cache / contents.hash[:32], contents, group=group, max_open=2 * group)
         with report_write_errors(self._folder):
             self._folder.mkdir(exist_ok=True)
-        self.most_open = 2 * (self.group or GROUP)
-        self._shards = {part.ids_file: part for part in contents.shards}
-        self._at_hand = OrderedDict[str, None]()  # files; that which was used last at the end
-        self._fetching, self._ahead = threading.Lock(), threading.Thread()
-        self._remove_others(cache)
+        self._found = self._remove_others(cache)
 
     def check(self) -> None:
-        """Whether every file is there in its size, where the file system can list them.
+        """Check that every file is there and has its size, if the file system can list them.
 
         Raises:
-            UserError: for the first that is not.
+            UserError: If a file is missing or has another size; the first one is named.
         """
         try:
             listed = self._files.ls(self._root, detail=True)
             sizes = {str(entry["name"]).rpartition("/")[2]: entry["size"] for entry in listed}
-        except Exception:  # not every server lists its files; what is missing is said when it is fetched
+        except Exception:  # not every server lists its files; a missing one is reported when it is fetched
             return
         for name, expected in self.contents.files.files.items():
             if name not in sizes:
@@ -87,65 +87,87 @@ class RemoteTokenFolder(TokenFolder):
             if sizes[name] not in (None, expected.size):
                 raise UserError(f"{self._url}/{name} has {sizes[name]:,} bytes, not {expected.size:,}; {REMEDY}")
 
-    def path(self, file: str) -> Path:
-        """Where a file lies, once it has come.
+    def open_ahead(self, shards: Sequence[int]) -> None:
+        super().open_ahead(shards)
+        needed = {self.contents.shards[number].name for number in shards}
+        for name in self._found:  # by an earlier process
+            if name not in needed:
+                self._close_shard(name)
+        self._found = []
+
+    def _location(self, file: str) -> str:
+        return f"{self._url}/{file}"
+
+    def _read(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
+        """Call `take` with the open file, which is fetched if it is missing or damaged, and return its result.
 
         Raises:
-            UserError: where it does not.
+            UserError: If the file cannot be fetched, or as `take`.
         """
+        with lock_file(self._lock_of(file)):
+            taken = self._take_cached(file, take)
+            return self._retry(file, lambda: self._fetch(file, take)) if taken is None else taken
+
+    def _take_cached(self, file: str, take: Callable[[BinaryIO], Result]) -> Result | None:
         path = self._folder / file
-        if file not in self._at_hand or not path.exists():
-            with self._fetching:  # perhaps by the thread, which then has what is needed sooner than another request
-                if file not in self._at_hand or not path.exists():
-                    self._fetch(file)
-        return path
+        if not os.path.lexists(path):
+            return None
+        try:
+            return super()._read(file, take)
+        except DamagedFile:
+            print(f"tercet: {path} is damaged; it is fetched again", file=sys.stderr, flush=True)
+            _remove_folder(path)
+        return None
 
-    def fetch_ahead(self, shards: Sequence[int]) -> None:
-        files = [self.contents.shards[number].ids_file for number in shards]
-        wanted = [file for file in files if file not in self._at_hand]
-        if wanted and not self._ahead.is_alive():
-            self._ahead = threading.Thread(target=self._fetch_all, args=(wanted,), daemon=True)
-            self._ahead.start()
+    def _fetch(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
+        """Write a file to the cache; `take` meets it before it has a name that others could remove."""
+        results = list[Result]()
 
-    def _fetch_all(self, files: Sequence[str]) -> None:
-        with suppress(UserError):  # who needs the file tries again, and says it
-            for file in files:
-                self.path(file)
+        def write(new: BinaryIO) -> None:
+            self._copy(file, new)
+            new.flush()
+            with open(new.name, "rb") as opened:
+                try:
+                    results.append(take(opened))
+                except DamagedFile:
+                    raise _FetchError(f"it is not what {MANIFEST} says") from None
 
-    def _fetch(self, file: str) -> None:
-        """Have a file at hand, and let go of the shards that came longest ago."""
-        path, expected = self._folder / file, self.contents.files.files[file]
-        if not (path.is_file() and FileHash.of(path) == expected):
-            self._retry(file, lambda: write_atomically(path, lambda new: self._copy(file, new, expected)))
-        self._at_hand[file] = None
-        kept = [name for name in self._at_hand if name in self._shards]
-        for name in kept[: max(0, len(kept) - (self.most_open or len(kept)))]:
-            for old in (name, self._shards[name].documents_file):
-                self._at_hand.pop(old, None)
-                (self._folder / old).unlink(missing_ok=True)
+        write_atomically(self._folder / file, write)
+        return results[0]
 
-    def _copy(self, file: str, new: BinaryIO, expected: FileHash) -> None:
-        found, size = xxhash.xxh3_128(), 0
-        for block in self._read(file):
-            found.update(block)
+    def _copy(self, file: str, new: BinaryIO) -> None:
+        size = 0
+        for block in self._fetch_blocks(file):
             size += len(block)
-            if size > expected.size:
-                break
+            if size > self.contents.files.files[file].size:
+                raise _FetchError(f"it is longer than {MANIFEST} says")
             new.write(block)
-        if FileHash(size, found.hexdigest()) != expected:
-            raise _FetchError(f"it is not what {MANIFEST} says")
+
+    def _close_shard(self, name: str) -> None:
+        """Remove a shard's files from the cache; who has one of them open keeps its content."""
+        part = self._shards[name]
+        for file in (part.ids_file, part.documents_file):
+            for path in (self._folder / file, self._lock_of(file)):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+
+    def _lock_of(self, file: str) -> Path:
+        return self._folder / f".{file}.lock"
 
     def _read_manifest(self) -> bytes:
         data = b""
-        for block in self._read(MANIFEST):
+        for block in self._fetch_blocks(MANIFEST):
             data += block
             if len(data) > MOST_SETTINGS_BYTES:
                 raise _FetchError(f"it has more than {MOST_SETTINGS_BYTES:,} bytes", is_final=True)
         return data
 
-    def _read(self, file: str) -> Iterator[bytes]:
+    def _fetch_blocks(self, file: str) -> Iterator[bytes]:
+        path = f"{self._root}/{file}"
+        if self._is_local and os.path.lexists(path) and not os.path.isfile(path):  # a pipe would be waited for
+            raise _FetchError("it is no regular file", is_final=True)
         try:
-            with self._files.open(f"{self._root}/{file}", "rb") as source:
+            with self._files.open(path, "rb") as source:
                 while block := source.read(BLOCK):
                     yield block
         except Exception as error:  # each file system has exceptions of its own
@@ -173,18 +195,25 @@ class RemoteTokenFolder(TokenFolder):
                 wait *= 2
         raise AssertionError("unreachable")
 
-    def _remove_others(self, cache: Path) -> None:
-        """What earlier contents of the URL, or a larger group of shards, have left."""
+    def _remove_others(self, cache: Path) -> list[str]:
+        """Remove what earlier contents of the URL have left, and shards beyond `max_open`; return the other shards."""
         for other in cache.iterdir():
             if other.is_dir() and other != self._folder:
                 shutil.rmtree(other, ignore_errors=True)
-        lying = sorted(name for name in self._shards if (self._folder / name).exists())
-        for name in lying[self.most_open :]:
-            (self._folder / name).unlink(missing_ok=True)
+        found = sorted(name for name, part in self._shards.items() if (self._folder / part.ids_file).exists())
+        for name in found[self.max_open :]:
+            self._close_shard(name)
+        return found[: self.max_open]
 
 
-def _open_file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it.
+def _remove_folder(path: Path) -> None:
+    """Remove a folder in the place of a file: a rename replaces everything else."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _open_file_system(url: str) -> tuple[Any, str, bool]:
+    """The file system of a URL, the path in it, and whether that is a path of this machine.
 
     Raises:
         UserError: where it cannot be opened, or downloads are switched off.
@@ -194,7 +223,7 @@ def _open_file_system(url: str) -> tuple[Any, str]:
         raise UserError(f"{url} is a chain of file systems; give the URL of a folder alone")
     if scheme not in ON_THIS_MACHINE and environ.get("TERCET_OFFLINE", "0") not in ("", "0"):
         raise UserError(f"{url} is not on this machine, and TERCET_OFFLINE is set; unset it, or copy the folder here")
-    import fsspec  # comes with PyTorch; a tenth of a second
+    import fsspec.implementations.local  # comes with PyTorch; a tenth of a second
 
     try:
         files, root = fsspec.core.url_to_fs(url)
@@ -202,4 +231,4 @@ def _open_file_system(url: str) -> tuple[Any, str]:
         raise UserError(f"{url}: {error}; install that package beside Tercet") from None
     except Exception as error:
         raise UserError(f"cannot open {url}: {error or type(error).__name__}; correct it") from None
-    return files, root.rstrip("/")
+    return files, root.rstrip("/"), isinstance(files, fsspec.implementations.local.LocalFileSystem)

@@ -7,7 +7,7 @@ one begins, whoever writes it.
 
 import io
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -58,10 +58,11 @@ class PartRecord:
 
 
 class ShardRecord(NamedTuple):
-    """What was written of a shard, and where the next begins."""
+    """What was written of a shard, with the hash of its file of counts, and where the next begins."""
 
     name: str
     parts: dict[Side, PartRecord]
+    counts_hash: FileHash
     end: ReadPosition
 
 
@@ -115,7 +116,7 @@ def read_records(folder: Path, unit: int) -> list[ShardRecord]:
         try:
             data = read_sealed_json(path)
             parts: dict[Side, PartRecord] = {side: _parse_part(data[side]) for side in SIDES}
-            records.append(ShardRecord(name, parts, ReadPosition(**data["end"])))
+            records.append(ShardRecord(name, parts, FileHash(*data["counts_hash"]), ReadPosition(**data["end"])))
         except (DamagedFile, KeyError, TypeError):
             return records  # written anew
 
@@ -214,12 +215,14 @@ def _write_shard(
             "starts": len(writer.starts),
             "bytes": writer.n_bytes,
             "ids_hash": [sink.size, sink.hash.hexdigest()],
-            "starts_hash": [len(starts), xxhash.xxh3_128_hexdigest(starts)],
+            "starts_hash": astuple(FileHash.of_bytes(starts)),
         }
-    write_atomically(counts_path(folder, name), array_bytes(sinks["train"].counts))
+    counts = array_bytes(sinks["train"].counts)
+    write_atomically(counts_path(folder, name), counts)
     if stamps(unit) != before:
         raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; begin anew")
-    write_sealed_json(record_path(folder, name), {**parts, "end": asdict(end)})
+    record = {**parts, "counts_hash": astuple(FileHash.of_bytes(counts)), "end": asdict(end)}
+    write_sealed_json(record_path(folder, name), record)
     return end
 
 

@@ -84,13 +84,18 @@ class ShardedRows:
 
     def count_real(self, width: int) -> np.ndarray:
         """As that of `PaddedRows`, of all shards."""
-        rows = (self._rows(shard) for shard in range(len(self._parts)))
+        rows = (self._rows_without_ids(part, self._folder.documents(part)) for part in self._parts)
         return np.concatenate([each.count_real(width) for each in rows if isinstance(each, PaddedRows)])
 
     def fetch_ahead(self, position: int, seed: int) -> None:
-        """Have at hand what the rows behind a position of the line of epochs will be read from."""
-        if self.layout is not None:
-            self._folder.fetch_ahead([self._numbers[shard] for shard in self.layout.following(position, seed).tolist()])
+        """Open the shards that the rows from a position of the line of epochs on are read from, in a thread."""
+        if self.layout is None:
+            self._folder.open_ahead(self._numbers)
+            return
+        shards = [*self.layout.current(position, seed).tolist(), *self.layout.following(position, seed).tolist()]
+        for shard in set(self._open) - set(shards):
+            del self._open[shard]  # its map keeps a removed file on the disk
+        self._folder.open_ahead([self._numbers[shard] for shard in shards])
 
     def _rows(self, shard: int) -> PackedRows | PaddedRows:
         if shard not in self._open:
@@ -99,8 +104,7 @@ class ShardedRows:
             documents = self._folder.documents(part) if self._has_documents else np.empty(0, np.int64)
             self._open[shard] = self._make(ids, documents), ids
         self._open.move_to_end(shard)
-        most = self._folder.most_open
-        while most is not None and len(self._open) > most:
+        while len(self._open) > self._folder.max_open:
             self._open.popitem(last=False)
         return self._open[shard][0]
 
@@ -109,8 +113,11 @@ class ShardedRows:
         documents = self._folder.documents(part)
         if not (np.diff(documents, append=part.tokens) > 1).any():
             return 0
-        placeholder = np.broadcast_to(np.zeros((), self._folder.contents.dtype), part.tokens)
-        return len(self._make(placeholder, documents))
+        return len(self._rows_without_ids(part, documents))
+
+    def _rows_without_ids(self, part: Part, documents: np.ndarray) -> PackedRows | PaddedRows:
+        """The rows of a shard that need not be open: of their ids only the number counts."""
+        return self._make(np.broadcast_to(np.zeros((), self._folder.contents.dtype), part.tokens), documents)
 
 
 class MixedRows:

@@ -3,6 +3,7 @@
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from tercet.config import UserError
 from tercet.limits import FOLDER_ENTRIES
@@ -29,13 +30,29 @@ def read_regular_file(path: Path, most: int) -> bytes:
     Raises:
         UserError: as `check_regular_file`.
     """
+    with open_whole_file(path, most) as file:
+        try:
+            return file.read(os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise _refusal(path, error) from None
+
+
+def open_whole_file(path: Path, most: int | None = None) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises:
+        UserError: as `check_regular_file`.
+    """
     try:
-        with open(path, "rb", opener=open_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            _check_status(path, status, most)
-            return file.read(status.st_size)
+        file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  # the caller closes it
     except (OSError, ValueError) as error:
         raise _refusal(path, error) from None
+    try:
+        _check_status(path, os.fstat(file.fileno()), most)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def read_text_file(path: Path, most: int) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tercet.storage.atomic import report_write_errors as report_write_errors
     from tercet.storage.atomic import write_atomically as write_atomically
     from tercet.storage.folder_lock import FolderInUse as FolderInUse
+    from tercet.storage.folder_lock import lock_file as lock_file
     from tercet.storage.folder_lock import lock_folder as lock_folder
     from tercet.storage.manifest import MANIFEST as MANIFEST
     from tercet.storage.manifest import FileHash as FileHash

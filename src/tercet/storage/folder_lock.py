@@ -13,6 +13,7 @@ from tercet.reading.files import check_links
 from tercet.storage.atomic import refusal, write_atomically
 
 LOCK, OWNER = ".lock", ".owner.json"
+LONGEST_WAIT = 300.0  # seconds for the work of another owner, such as fetching a file
 
 
 class FolderInUse(UserError):
@@ -49,6 +50,30 @@ def lock_folder(folder: Path) -> Generator[None]:
     finally:
         with suppress(OSError):
             (folder / OWNER).unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def lock_file(path: Path) -> Generator[None]:
+    """Wait for a lock file, and own it, for work that another thread or process should not do at the same time.
+
+    The wait is bounded: an owner on a file system without flock may have died with the lock. So this saves work, and
+    nothing may depend on it.
+
+    Raises:
+        UserError: If nothing can be written there.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=LONGEST_WAIT, poll_interval=0.01)
+    try:
+        with suppress(Timeout):
+            lock.acquire()
+    except OSError as error:
+        raise refusal(path, error) from None
+    try:
+        yield
+    finally:
         lock.release()
 
 

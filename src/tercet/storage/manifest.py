@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import xxhash
 
@@ -37,13 +37,31 @@ class FileHash:
     @staticmethod
     def of(path: Path, size: int | None = None) -> "FileHash":
         """Of the whole file, or of its first `size` bytes."""
-        digest, left = xxhash.xxh3_128(), os.stat(path).st_size if size is None else size
-        done = 0
         with path.open("rb") as file:
-            while block := file.read(min(BLOCK, left - done)):
-                digest.update(block)
-                done += len(block)
+            return FileHash.of_file(file, size)
+
+    @staticmethod
+    def of_file(
+        file: BinaryIO, size: int | None = None, *, visit: Callable[[bytes], object] = lambda block: None
+    ) -> "FileHash":
+        """Hash an open file from its current position.
+
+        Args:
+            file: File opened in binary mode, which stays open.
+            size: Number of bytes to hash; by default the size of the file.
+            visit: Function called with each block of `BLOCK` bytes (the last one may be shorter).
+        """
+        digest, left = xxhash.xxh3_128(), os.fstat(file.fileno()).st_size if size is None else size
+        done = 0
+        while block := file.read(min(BLOCK, left - done)):
+            digest.update(block)
+            visit(block)
+            done += len(block)
         return FileHash(done, digest.hexdigest())
+
+    @staticmethod
+    def of_bytes(data: bytes) -> "FileHash":
+        return FileHash(len(data), xxhash.xxh3_128_hexdigest(data))
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ def layout_of(rows: TrainingRows) -> Layout | None:
 
 
 def fetch_ahead(rows: TrainingRows, plan: Plan, step: int) -> None:
-    """Have the shards at hand that come after those of a step."""
+    """Open the shards that a step and those after it read, in a thread."""
     if isinstance(rows, ShardedRows | MixedRows):
-        rows.fetch_ahead(plan.rows_before(step + 1) - 1, plan.seed)
+        rows.fetch_ahead(plan.rows_before(step), plan.seed)
 
 
 def _rows(

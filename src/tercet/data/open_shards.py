@@ -1,0 +1,91 @@
+"""The shards of a prepared folder that are open: mapped, verified, and bounded in number.
+
+A shard is handed out as a map of an open file, never as a name: the system keeps the bytes of an open file until its
+last user closes it, so another reader may remove the name at any time. A thread opens the shards that will be needed
+next, so that a training step does not wait for them to be fetched or hashed.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from tercet.config import UserError
+
+
+class OpenShards:
+    """The ids of the open shards, by the names of the shards."""
+
+    def __init__(self, open_ids: Callable[[str], np.ndarray], close: Callable[[str], object], *, max_open: int) -> None:
+        """Args:
+        open_ids: Function that opens the shard of a name and returns its ids (N,).
+        close: Function called with the name of each shard that is no longer kept.
+        max_open: Maximum number of shards kept open.
+        """
+        self._open_ids, self._close, self._max_open = open_ids, close, max_open
+        self._ids = OrderedDict[str, np.ndarray]()  # the most recently used shard last
+        self._needed: dict[str, None] = {}  # the shards of the last `keep`, in their order
+        self._opening = dict[str, threading.Lock]()
+        self._lock, self._thread, self._is_opening_ahead = threading.Lock(), threading.Thread(), False
+
+    def ids(self, name: str) -> np.ndarray:
+        """Return the ids (N,) of a shard, which is opened if it is not open yet.
+
+        Raises:
+            UserError: If the shard cannot be opened.
+        """
+        with self._lock:
+            opening = self._opening.setdefault(name, threading.Lock())
+        with opening:  # two threads never fetch or hash one shard at the same time
+            ids = self._ids.get(name)
+            if ids is None:
+                ids = self._open_ids(name)
+            with self._lock:
+                self._ids[name] = ids
+                self._ids.move_to_end(name)
+                self._close_excess()
+        return ids
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Close all shards but the named ones, and open those of them that are not open yet, in a thread."""
+        with self._lock:
+            if list(names) == list(self._needed):
+                return
+            self._needed = dict.fromkeys(names)
+            for name in [name for name in self._ids if name not in self._needed]:
+                self._remove(name)
+            if not self._is_opening_ahead and any(name not in self._ids for name in names):
+                self._is_opening_ahead = True
+                self._thread = threading.Thread(target=self._open_ahead, daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the thread has opened the shards of the last `keep`."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _open_ahead(self) -> None:
+        done: dict[str, None] = {}
+        while True:
+            with self._lock:
+                needed = self._needed
+                if needed is done:
+                    self._is_opening_ahead = False
+                    return
+            for name in needed:
+                if name in self._needed and name not in self._ids:
+                    with suppress(UserError):  # raised again, in the reader's thread, when the shard is read
+                        self.ids(name)
+            done = needed
+
+    def _close_excess(self) -> None:
+        """Close the least recently used shards beyond `max_open`, first those that are not needed."""
+        if (excess := len(self._ids) - self._max_open) > 0:
+            for name in sorted(self._ids, key=lambda name: name in self._needed)[:excess]:  # keeps the order of use
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        del self._ids[name]
+        self._close(name)

@@ -1,0 +1,191 @@
+"""What is read of a prepared folder was compared with its hash: a shard once, when it is opened first."""
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tercet.config import UserError
+from tercet.data import Documents, PackedRows, TextSpec, prepare, prepare_tokens, token_folder
+from tercet.data.open_shards import OpenShards
+from tercet.data.prepared import open_folder
+from tercet.data.rows import PaddedRows
+from tercet.data.sharded_rows import ShardedRows
+from tercet.data.specs import MixtureSource
+from tercet.data.token_folder import TokenFolder
+from tercet.storage import FileHash
+from tercet.tokens import Characters, Tokenizer
+
+LENGTH = 8
+
+
+@pytest.fixture(scope="module")
+def two_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared folders `one` and `two` of one tokenizer, with shards of some 400 ids."""
+    top = tmp_path_factory.mktemp("prepared")
+    tokenizer = Tokenizer.train(Characters(), ["0123456789 timesplus."])
+    for name in ("one", "two"):
+        lines = [json.dumps({"text": f"{n} {'plus' if name == 'one' else 'times'} {n}."}) for n in range(150)]
+        (top / f"{name}.jsonl").write_text("\n".join(lines))
+        spec = TextSpec(source=str(top / f"{name}.jsonl"), validation=Documents(fraction=0.3))
+        prepare_tokens(spec, top / name, tokenizer=tokenizer, shard_tokens=400, workers=1)
+    return top
+
+
+@pytest.fixture
+def folders(two_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(two_folders, tmp_path / "top")
+    return tmp_path / "top"
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Each file of ids that is hashed, by its name, and the thread that did it."""
+    found, of_file = list[tuple[str, str]](), FileHash.of_file
+
+    def note(file, *arguments, **settings):
+        found.append((Path(file.name).name, threading.current_thread().name))
+        return of_file(file, *arguments, **settings)
+
+    monkeypatch.setattr(FileHash, "of_file", note)
+    monkeypatch.setattr(token_folder, "RECENT", 0)
+    monkeypatch.setattr(token_folder, "_verified", set())
+    return found
+
+
+def rows_of(folder: TokenFolder) -> ShardedRows:
+    def make(ids: np.ndarray, starts: np.ndarray) -> PackedRows:
+        return PackedRows(ids, starts, length=LENGTH)
+
+    return ShardedRows(folder, make, length=LENGTH, has_documents=False, packed=True)
+
+
+def names(hashed: list[tuple[str, str]]) -> list[str]:
+    return sorted(name for name, _ in hashed)
+
+
+def test_a_shard_is_hashed_once_when_its_first_row_is_read(folders: Path, hashed: list[tuple[str, str]]) -> None:
+    corpus = prepare(TextSpec(source=str(folders / "one")))
+    assert names(hashed) == ["validation.bin"]  # a start reads no shard
+    rows = rows_of(corpus.folders[0])
+    rows.batch(np.array([0]))
+    assert names(hashed) == ["train-00000.bin", "validation.bin"]
+    for _ in range(2):
+        again = rows_of(prepare(TextSpec(source=str(folders / "one"))).folders[0])
+        again.batch(np.arange(len(again)))
+    shards = [part.ids_file for part in corpus.folders[0].contents.shards]
+    assert len(shards) > 3
+    assert names(hashed) == sorted([*shards, "validation.bin"])
+    path = folders / "one" / "train-00000.bin"
+    os.utime(path, ns=(1, 1))  # perhaps it was written to
+    rows_of(open_folder(str(folders / "one"))).batch(np.array([0]))
+    assert names(hashed).count(path.name) == 2
+
+
+def test_padded_rows_are_counted_without_opening_a_shard(folders: Path, hashed: list[tuple[str, str]]) -> None:
+    rows = ShardedRows(
+        open_folder(str(folders / "one")),
+        lambda ids, starts: PaddedRows(ids, starts, length=LENGTH, side="right"),
+        length=LENGTH,
+        has_documents=True,
+        packed=False,
+    )
+    counted = rows.count_real(LENGTH + 1)
+    assert not hashed
+    assert rows.batch(np.arange(len(rows))).mask.sum(1).tolist() == counted.tolist()
+
+
+@pytest.mark.parametrize("group", [None, 1])
+def test_the_next_shards_are_hashed_by_a_thread(
+    folders: Path, hashed: list[tuple[str, str]], group: int | None
+) -> None:
+    folder = open_folder(str(folders / "one"), group=group)
+    rows = rows_of(folder)
+    rows.fetch_ahead(0, 1)
+    folder.wait()
+    shards = range(len(folder.contents.shards))
+    expected = shards if group is None else [*rows.layout.current(0, 1), *rows.layout.following(0, 1)]
+    assert names(hashed) == sorted(f"train-{shard:05d}.bin" for shard in expected)
+    before = len(hashed)
+    rows.batch(np.arange(len(rows)) if group is None else rows.layout.rows(np.arange(4), 1)[0])
+    assert len(hashed) == before
+    assert threading.current_thread().name not in {thread for _, thread in hashed}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not say what is mapped")
+def test_no_more_shards_are_open_than_allowed(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = open_folder(str(folders / "one")).contents.shards
+    monkeypatch.setitem(TokenFolder.__init__.__kwdefaults__, "max_open", 2)
+    folder = open_folder(str(folders / "one"))
+    everything = np.asarray(folder.all_ids())
+    assert Path("/proc/self/maps").read_text().count(f"{folders}/one/train-") == 2
+    files = [folders / "one" / part.ids_file for part in shards]
+    assert everything.tobytes() == b"".join(path.read_bytes() for path in files)
+
+
+def test_shards_that_are_needed_next_are_closed_last() -> None:
+    closed = list[str]()
+    shards = OpenShards(lambda name: np.zeros(1, np.uint16), closed.append, max_open=2)
+    shards.keep(["a", "b"])
+    shards.wait()
+    shards.ids("c")
+    assert closed == ["c"]
+    shards.keep(["b", "d"])
+    shards.wait()
+    assert closed == ["c", "a"]
+
+
+def test_a_damaged_shard_is_named_by_the_step_that_reads_it(folders: Path) -> None:
+    path = folders / "one" / "train-00001.bin"
+    ids = np.fromfile(path, np.uint16)
+    ids[::3] = 5
+    ids.tofile(path)
+    folder = prepare(TextSpec(source=str(folders / "one"))).folders[0]
+    rows = rows_of(folder)
+    rows.fetch_ahead(0, 1)
+    folder.wait()  # the thread has met the damage; who reads is told
+    rows.batch(np.array([0]))
+    with pytest.raises(UserError, match=r"train-00001\.bin is damaged: its hash is not that in manifest\.json; copy"):
+        rows.batch(np.arange(len(rows)))
+
+
+def test_a_damaged_validation_part_is_rejected_and_forgotten_once_it_is_repaired(folders: Path) -> None:
+    mixture = (MixtureSource(source=str(folders / "two"), weight=0.5),)
+    specs = [TextSpec(source=str(folders / "two")), TextSpec(source=str(folders / "one"), mixture=mixture)]
+    path = folders / "two" / "validation.bin"
+    data = path.read_bytes()
+    ids = np.frombuffer(data, np.uint16).copy()
+    ids[::3] = 5
+    path.write_bytes(ids.tobytes())
+    for spec in specs:
+        with pytest.raises(UserError, match=r"two/validation\.bin is damaged"):
+            prepare(spec)
+    path.write_bytes(data)
+    alone, mixed = (prepare(spec).validation.tobytes() for spec in specs)
+    assert alone == data
+    assert mixed == (folders / "one" / "validation.bin").read_bytes() + data
+
+
+def test_folders_of_narrow_and_wide_ids_have_one_validation_part(folders: Path) -> None:
+    """As of a foreign program that writes 32 bits where 16 are enough."""
+    from dataclasses import replace
+
+    from tercet.storage import Manifest, write_sealed_json
+
+    folder = folders / "two"
+    contents, files = open_folder(str(folder)).contents, {}
+    for path in folder.glob("*.bin"):
+        np.fromfile(path, np.uint16).astype(np.uint32).tofile(path)
+    for path in sorted(folder.iterdir()):
+        if path.name != "manifest.json":
+            files[path.name] = FileHash.of(path)
+    wide = replace(contents, dtype=np.dtype("<u4"), files=Manifest(files))
+    write_sealed_json(folder / "manifest.json", wide.to_plain())
+    parts = [prepare(TextSpec(source=str(folders / name))).validation.tolist() for name in ("one", "two")]
+    mixture = (MixtureSource(source=str(folder), weight=0.5),)
+    assert prepare(TextSpec(source=str(folders / "one"), mixture=mixture)).validation.tolist() == parts[0] + parts[1]

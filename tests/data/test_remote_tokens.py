@@ -98,9 +98,9 @@ def test_no_more_than_two_groups_are_kept(tokens: Path) -> None:
     assert rows.layout is not None
     assert len(folder.contents.shards) > 6
     kept_shards, mapped_shards = set[int](), set[int]()
-    for position in range(0, len(rows), 4):
+    for position in range(0, len(rows), 20):
         rows.fetch_ahead(position, 1)
-        numbers, _ = rows.layout.rows(np.arange(position, min(position + 4, len(rows))), 1)
+        numbers, _ = rows.layout.rows(np.arange(position, min(position + 20, len(rows))), 1)
         rows.batch(numbers)
         folder.wait()
         kept_shards.add(len(kept(folder)))

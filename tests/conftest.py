@@ -14,7 +14,9 @@ jaxtyping.install_import_hook(["tercet.nn", "tercet.models"], "beartype.beartype
 
 import torch  # noqa: E402
 
-torch.set_num_threads(1)  # the tensors are tiny: more threads only wait for each other
+# One thread: the tensors are tiny, and more threads only wait for each other. `make test` runs some tests with several,
+# so that nothing holds on one thread alone.
+torch.set_num_threads(int(os.environ.get("TERCET_TEST_THREADS", "1")))
 
 # No deadline: how long an example takes depends on what else the machine is doing.
 hypothesis.settings.register_profile("tercet", deadline=None, max_examples=30)

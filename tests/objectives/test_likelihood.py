@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tercet.kernel import cross_entropy, library, training_linear
+from tercet.kernel import cross_entropy, library, thread_independent, training_linear
 from tercet.kernel.build import multiplies_bfloat16
 from tercet.models import DecoderOnlySpec, StackSpec
 from tercet.models.vocabulary import Unembedding
@@ -17,9 +17,9 @@ from tercet.objectives.likelihood import negative_log_likelihood
 D, V = 7, 11
 
 
-def unembedding(*, softcap: float | None = None, pad_to: int = 1, bias: bool = False) -> Unembedding:
+def unembedding(*, softcap: float | None = None, pad_to: int = 1, bias: bool = False, width: int = D) -> Unembedding:
     spec = DecoderOnlySpec(
-        vocab_size=V, logit_softcap=softcap, pad_vocab_to=pad_to, stack=StackSpec(d_model=D, n_layers=1, n_heads=1)
+        vocab_size=V, logit_softcap=softcap, pad_vocab_to=pad_to, stack=StackSpec(d_model=width, n_layers=1, n_heads=1)
     )
     return Unembedding(spec, spec.stack, bias=bias)
 
@@ -75,6 +75,27 @@ def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | Non
     assert len(grads[0]) == 2 + bias
     for mine, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("bias", [False, True])
+def test_kernels_take_every_lot_if_threads_must_not_matter(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(likelihood.AT_ONCE, "cpu", 1)
+    monkeypatch.setattr(likelihood, "ROWS", 20)
+    monkeypatch.setattr(training_linear, "WORTH", 1)
+    product = Mock(wraps=likelihood.linear_forward)
+    monkeypatch.setattr(likelihood, "linear_forward", product)
+    head, hidden, targets = unembedding(bias=bias, width=16), torch.randn(60, 16), torch.randint(0, V, (60,))
+    hidden.requires_grad_()
+    negative_log_likelihood(hidden, head, targets).total.backward()
+    assert not product.called  # several lots are PyTorch's
+    plain = [hidden.grad, *(p.grad for p in head.parameters())]
+    hidden.grad = None
+    head.zero_grad()
+    with thread_independent():
+        negative_log_likelihood(hidden, head, targets).total.backward()
+    assert product.call_count == 3
+    torch.testing.assert_close([hidden.grad, *(p.grad for p in head.parameters())], plain)
 
 
 def test_label_smoothing_is_that_of_torch_and_its_plain_part_has_none() -> None:

@@ -58,7 +58,7 @@ class RunRecord:
     """Attributes:
     data, tokenizer: their hashes.
     precision, matmul, compile: what `auto` came to.
-    threads: with how many it computes on each device; None where any number will do.
+    threads: Number of threads of each process, as of the last start; None in a run of an earlier version.
     micro_batches: where that is not as the recipe has it, how much a device holds at once, each with the step, counted
         from 0, from which on: what `auto` came to, and the halves of it that memory asked for. Rows; of a translator
         tokens a side.

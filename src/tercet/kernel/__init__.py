@@ -17,6 +17,9 @@ from tercet.kernel.dispatch import activation as activation
 from tercet.kernel.dispatch import attention as attention
 from tercet.kernel.dispatch import linear as linear
 from tercet.kernel.operators import refuse_second_derivative as refuse_second_derivative
+from tercet.kernel.threads import is_thread_independent as is_thread_independent
+from tercet.kernel.threads import kernel_threads as kernel_threads
+from tercet.kernel.threads import thread_independent as thread_independent
 from tercet.kernel.top_tokens import supports_scores as supports_scores
 from tercet.kernel.top_tokens import top_tokens as top_tokens
 from tercet.kernel.training_linear import linear_backward as linear_backward

@@ -10,6 +10,7 @@ from torch import Tensor
 from tercet.kernel.build import kernel_of, kernels
 from tercet.kernel.checked import Contract
 from tercet.kernel.operators import differentiable, operator
+from tercet.kernel.threads import kernel_threads
 from tercet.kernel.tuned import pays
 
 WORTH = 1 << 18  # numbers from which it is worth having the kernel compiled
@@ -82,5 +83,5 @@ def _call(x: Tensor, grad_output: Tensor | None, name: str) -> Tensor:
     if name not in numbers:
         raise ValueError(f"there is no activation {name!r}; there are {', '.join(numbers)}")
     y = torch.empty_like(x)
-    kernel_of("activate", x.dtype)(x, grad_output, y, x.numel(), numbers[name], torch.get_num_threads())
+    kernel_of("activate", x.dtype)(x, grad_output, y, x.numel(), numbers[name], kernel_threads())
     return y

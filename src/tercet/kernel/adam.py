@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tercet.kernel.build import kernels, library
 from tercet.kernel.checked import describe, is_plain, is_transforming
+from tercet.kernel.threads import kernel_threads
 
 WORTH = 1 << 17  # numbers from which it is worth having the kernels compiled
 ONE = torch.Size(())
@@ -40,9 +41,7 @@ def gradient_norm(tensors: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all numbers of all tensors, (), float32; ask `supports_gradients` before."""
     _check("gradient_norm", tensors, [x.shape for x in tensors])
     norm = ctypes.c_double()
-    kernels().gradient_norm(
-        _addresses(tensors), _counts(tensors), len(tensors), ctypes.byref(norm), torch.get_num_threads()
-    )
+    kernels().gradient_norm(_addresses(tensors), _counts(tensors), len(tensors), ctypes.byref(norm), kernel_threads())
     return torch.tensor(norm.value, dtype=torch.float32)
 
 
@@ -78,7 +77,7 @@ def adam_(
     floats = struct.pack(f"{5 * len(settings)}f", *chain.from_iterable(settings))
     overlaps = ctypes.c_int64()
     kernels().adam(
-        tensors, _counts(parameters), len(parameters), floats, scale, ctypes.byref(overlaps), torch.get_num_threads()
+        tensors, _counts(parameters), len(parameters), floats, scale, ctypes.byref(overlaps), kernel_threads()
     )
     if overlaps.value:
         raise ValueError("adam: parameters and moments overlap in memory, with each other or with gradients")

@@ -10,6 +10,7 @@ from torch import Tensor
 from tercet.kernel.build import kernel_of, supports_numbers
 from tercet.kernel.checked import Contract
 from tercet.kernel.operators import operator
+from tercet.kernel.threads import kernel_threads
 
 WORTH = 1 << 15  # scores from which it is worth having the kernel compiled
 SCORES = "float32|bfloat16[N V%1] rows"
@@ -65,7 +66,7 @@ def _forward(
     wrong = ctypes.c_int64(-1)
     kernel_of("cross_entropy", scores.dtype)(
         scores, rows, vocabulary, scores.stride(0), targets, smoothing, softcap or 0.0, learns, totals, plains,
-        ctypes.byref(wrong), torch.get_num_threads(),
+        ctypes.byref(wrong), kernel_threads(),
     )  # fmt: skip
     if wrong.value >= 0:
         raise IndexError(

@@ -11,6 +11,7 @@ from tercet.kernel.build import kernels, library, mask_strides
 from tercet.kernel.checked import Contract
 from tercet.kernel.fused_step import kv_table
 from tercet.kernel.operators import operator
+from tercet.kernel.threads import kernel_threads
 
 FEW = 8  # queries of a row up to which it is the faster way
 TABLES = {"k": "float32[B G S K] rows", "v": "float32[B G S K] rows"}
@@ -61,5 +62,5 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     batch, queries, heads, groups, keys, d_head = (sizes[axis] for axis in "BTHGSK")
     y = torch.empty_like(q)
     integers = (batch * queries, heads, groups, d_head, queries, keys, *mask_strides(mask))
-    kernels().decode_attention(q, kv_table(k, v), mask, y, integers, torch.get_num_threads())
+    kernels().decode_attention(q, kv_table(k, v), mask, y, integers, kernel_threads())
     return y

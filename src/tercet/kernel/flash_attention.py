@@ -13,6 +13,7 @@ from torch import Tensor
 from tercet.kernel.build import constant_when_compiled, kernel_of, mask_strides
 from tercet.kernel.checked import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
+from tercet.kernel.threads import is_thread_independent, kernel_threads
 from tercet.kernel.tuned import pays, product_dtype
 
 WORTH = 1 << 17  # scores from which it is worth having the kernel compiled
@@ -44,7 +45,7 @@ def supports_flash_attention(
     return (
         not torch.compiler.is_exporting()
         and batch * heads * queries * k.shape[2] >= WORTH
-        and batch * k.shape[1] >= _threads()
+        and (batch * k.shape[1] >= _threads() or is_thread_independent())
         and (q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled("cpu"))
         and not (causal and (mask is not None or queries != k.shape[2]))
         and INPUT.fits(q, k, v, mask)
@@ -136,4 +137,4 @@ def _call(
         raise ValueError(f"{name}: causal is for no mask and as many queries as keys, not T={queries} and S={keys}")
     integers = (batch, heads, groups, queries, keys, d_head, int(causal), *mask_strides(mask))
     addresses = [number for x in tensors for number in (x.data_ptr(), *x.stride())]
-    kernel_of(name, tensors[0].dtype)(addresses, mask, logsumexp, integers, torch.get_num_threads())
+    kernel_of(name, tensors[0].dtype)(addresses, mask, logsumexp, integers, kernel_threads())

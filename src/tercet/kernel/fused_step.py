@@ -15,6 +15,7 @@ from tercet.kernel.activations import activation_numbers
 from tercet.kernel.build import kernels
 from tercet.kernel.checked import Contract, is_plain
 from tercet.kernel.signatures import pack_integers
+from tercet.kernel.threads import kernel_threads
 
 # As `fused_step.h` counts them.
 NORM, LINEAR, ADD, MULTIPLY, ROTATE, WRITE_KV, SELF_ATTEND, CROSS_ATTEND = range(8)
@@ -139,7 +140,7 @@ class Program:
         tokens = rows * each
         shape = rows, each, -1  # one rotation may serve all rows
         columns = columns.contiguous()
-        threads = torch.get_num_threads() if tokens * self.weights >= WORTH_SHARING else 1
+        threads = kernel_threads() if tokens * self.weights >= WORTH_SHARING else 1
         cosines, sines = (None, None) if rotation is None else (table.expand(shape).contiguous() for table in rotation)
         source_mask = None if source_mask is None else source_mask.contiguous()
         sizes = TOKENS.sizes(x, columns, cosines, sines, source_mask)

@@ -12,6 +12,7 @@ from torch import Tensor
 from tercet.kernel.build import kernels, library
 from tercet.kernel.checked import Contract, count_rows
 from tercet.kernel.operators import operator
+from tercet.kernel.threads import kernel_threads
 
 FEW = 16  # rows up to which weights are read but once
 LARGE = 1 << 18  # weights from which it pays for few rows
@@ -60,6 +61,6 @@ def _forward(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | Non
     out_features, in_features = sizes["N"], sizes["K"]
     y = _fake(x, weight, scale, bias)
     getattr(kernels(), NAMES[weight.dtype])(
-        x, weight, scale, bias, y, x.numel() // in_features, in_features, out_features, torch.get_num_threads()
+        x, weight, scale, bias, y, x.numel() // in_features, in_features, out_features, kernel_threads()
     )
     return y

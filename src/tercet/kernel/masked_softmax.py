@@ -10,6 +10,7 @@ from torch import Tensor
 from tercet.kernel.build import kernel_of, mask_strides, supports_numbers
 from tercet.kernel.checked import Contract, Sizes
 from tercet.kernel.operators import differentiable, operator
+from tercet.kernel.threads import kernel_threads
 
 WORTH = 1 << 20  # scores from which it is worth having the kernel compiled
 SCORES = "float32|bfloat16[B H T S]"
@@ -92,4 +93,4 @@ def _integers(sizes: Sizes, mask: Tensor | None, causal: bool) -> tuple[int, ...
 
 
 def _call(name: str, first: Tensor, second: Tensor, third: Tensor | None, *, sizes: tuple[int, ...]) -> None:
-    kernel_of(name, first.dtype)(first, second, third, sizes, torch.get_num_threads())
+    kernel_of(name, first.dtype)(first, second, third, sizes, kernel_threads())

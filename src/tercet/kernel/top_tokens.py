@@ -6,6 +6,7 @@ from torch import Tensor
 from tercet.kernel.build import kernels, library
 from tercet.kernel.checked import Contract
 from tercet.kernel.operators import operator
+from tercet.kernel.threads import kernel_threads
 
 SCORES = "float32[R V%1] rows"
 INPUT = Contract("top_tokens", scores=SCORES)
@@ -63,6 +64,6 @@ def _forward(
     values, parents, tokens = results = _fake(scores, totals, count, never, end, early)
     kernels().top_tokens(
         scores, totals, sentences, hypotheses, sizes["V"], scores.stride(0), count, never, sizes["I"], end, early,
-        values, parents, tokens, torch.get_num_threads(),
+        values, parents, tokens, kernel_threads(),
     )  # fmt: skip
     return results

@@ -16,6 +16,7 @@ from torch import Tensor
 from tercet.kernel.build import kernel_of
 from tercet.kernel.checked import Contract, count_rows
 from tercet.kernel.operators import differentiable, operator
+from tercet.kernel.threads import kernel_threads
 from tercet.kernel.tuned import pays, product_dtype
 
 WORTH = 1 << 20  # multiplications from which it is worth having the kernel compiled
@@ -74,7 +75,7 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     out_features, in_features = sizes["N"], sizes["K"]
     y = _fake(x, weight, bias)
     kernel_of("linear_forward", x.dtype)(
-        x, weight, bias, y, x.numel() // in_features, in_features, out_features, torch.get_num_threads()
+        x, weight, bias, y, x.numel() // in_features, in_features, out_features, kernel_threads()
     )
     return y
 
@@ -105,7 +106,7 @@ def linear_backward(
         return gradients[0], gradients[1].zero_(), gradients[2].zero_()
     kernel_of("linear_backward", x.dtype)(
         grad_output.contiguous(), x, weight, *gradients, x.numel() // in_features, in_features, out_features,
-        torch.get_num_threads(),
+        kernel_threads(),
     )  # fmt: skip
     return gradients
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from tercet.kernel.build import build_id, choose_kernels, constant_when_compiled, has_kernels, multiplies_bfloat16
 from tercet.kernel.levels import cpu_vendor
 from tercet.kernel.measurement_cache import MeasurementCache
+from tercet.kernel.threads import is_thread_independent
 
 
 class WorkRange(NamedTuple):
@@ -28,7 +29,7 @@ class WorkRange(NamedTuple):
 ALWAYS, NEVER = WorkRange(0, math.inf), WorkRange(math.inf, math.inf)
 KERNELS, DTYPES = ("flash_attention", "activate", "linear"), ("float32", "bfloat16")
 TUNED = tuple(f"{kernel} {dtype}" for dtype in DTYPES for kernel in KERNELS)
-NOTHING = dict.fromkeys(TUNED, NEVER)
+NOTHING, EVERYTHING = dict.fromkeys(TUNED, NEVER), dict.fromkeys(TUNED, ALWAYS)
 # Attention and activations in float32, these in bfloat16 too; and where the CPU multiplies bfloat16, all that is in it.
 FLOAT32 = NOTHING | dict.fromkeys(("flash_attention float32", "activate float32", "activate bfloat16"), ALWAYS)
 BFLOAT16 = {name: ALWAYS if name.endswith("bfloat16") else NEVER for name in TUNED}
@@ -54,7 +55,7 @@ def pays(kernel: str, dtype: torch.dtype, work: int) -> bool:
     if dtype == torch.bfloat16:  # an activation is worked out in float32 even so
         possible = has_kernels() if kernel == "activate" else multiplies_bfloat16()
     else:
-        possible = dtype == torch.float32
+        possible = dtype == torch.float32 and has_kernels()
     least, most = work_range(kernel, str(dtype).removeprefix("torch.")) if possible else NEVER
     return least <= work <= most
 
@@ -94,12 +95,19 @@ def _describe(least: float, most: float) -> str:
 
 
 def kernel_table() -> dict[str, WorkRange]:
-    """The table that holds here: the one that was measured on this machine, else the packaged one."""
+    """Return the table in force: the one measured on this machine, else the packaged one.
+
+    If results must not depend on the number of threads, kernels take all work: the alternative runs on one thread.
+    """
+    if is_thread_independent():
+        return EVERYTHING
     return autotuned() or TABLES.get(tuning_key(), BFLOAT16)  # of other levels nothing is known in float32
 
 
 def kernel_table_id() -> str:
     """Which table that is: where it comes from, and a hash of it."""
+    if is_thread_independent():
+        return "every kernel"
     text = describe_table(kernel_table())
     return f"{'packaged' if autotuned() is None else 'autotuned'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tercet.kernel import (
     cross_entropy_,
+    is_thread_independent,
     linear_backward,
     linear_forward,
     refuse_second_derivative,
@@ -70,16 +71,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         n_rows = max(ROWS * 4 // dtype.itemsize, AT_ONCE.get(hidden.device.type, 1 << 24) // len(weight))
         few = bias is None and len(hidden) <= n_rows and len(hidden) * weight.numel() <= FEW
-        few = few and supports_training_linear(hidden, weight, padded=True)
+        by_kernel = (few or is_thread_independent()) and supports_training_linear(hidden, weight, padded=True)
         hidden = hidden.to(dtype).contiguous()
-        weight = weight if few else weight.to(dtype)
+        weight = weight if by_kernel else weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
         d_hidden, d_weight, d_bias = torch.empty_like(hidden), None, None
         _, weight_learns, bias_learns = ctx.needs_input_grad[:3]  # a frozen unembedding's gradient is a third of it all
         total = plain = torch.zeros((), device=hidden.device)
         for start in range(0, len(hidden), n_rows):
             rows = slice(start, start + n_rows)
-            scores = linear_forward(hidden, weight, None) if few else F.linear(hidden[rows], weight, bias)
+            if by_kernel:  # whose scores are zeros up to a width of whole sixteens
+                scores = linear_forward(hidden[rows], weight, None)
+                if bias is not None:
+                    scores[:, : len(weight)] += bias
+            else:
+                scores = F.linear(hidden[rows], weight, bias)
             real = scores[:, :vocab_size]
             work = cross_entropy_ if supports_logits(real) else _cross_entropy_
             totals, plains = work(real, targets[rows], smoothing=smoothing, softcap=softcap, learns=learns)
@@ -87,13 +93,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if learns:
                 gradient = scores  # which it has become
                 gradient[:, vocab_size:] = 0
-                if few:
-                    d_hidden, d_weight, _ = linear_backward(gradient, hidden, weight, (True, weight_learns, False))
+                if by_kernel:
+                    needs = (True, weight_learns, False)
+                    d_hidden[rows], part, _ = linear_backward(gradient, hidden[rows], weight, needs)
+                    d_weight = part if d_weight is None else d_weight.add_(part)
                 else:
                     torch.mm(gradient, weight, out=d_hidden[rows])
                     d_weight = _add_product(d_weight, gradient, hidden[rows]) if weight_learns else None
                 if bias_learns:
-                    so_far = gradient.sum(0, dtype=torch.float32)
+                    so_far = gradient[:, : len(weight)].sum(0, dtype=torch.float32)
                     d_bias = so_far if d_bias is None else d_bias.add_(so_far)
         if learns and not len(hidden):
             d_weight, d_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tercet.kernel import build_id, kernel_table_id
+from tercet.kernel import build_id, is_thread_independent, kernel_table_id
 
 # Each of these makes a library take other instructions, or add up in another order.
 VARIABLES = (
@@ -34,7 +34,7 @@ def describe_arithmetic(
         "torch": str(torch.__version__),
         "device": device,
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": str(torch.get_num_threads()),
+        "threads": "any" if is_thread_independent() else str(torch.get_num_threads()),
         "kernels": build_id() or "none",
         "kernel_table": kernel_table_id(),
         "precision": precision,

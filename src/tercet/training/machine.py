@@ -82,6 +82,8 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[str, st
     spec, steps = task.recipe.training, task.plan.steps
     if spec.compile != "auto":
         return spec.compile, "as asked"
+    if spec.exact:
+        return "never", "exact, and whether compiling pays depends on the machine"
     if not task.static:
         return "never", "the shapes change from step to step"
     batches = task.batches(0, 0, spec.data_parallel_size)

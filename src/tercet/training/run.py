@@ -5,7 +5,7 @@ Lightning is.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -126,6 +126,7 @@ def train(
         start = find_start(out, checkpoints, from_weights=from_weights, longer=longer)
         if primary and start.weights is not None and before is None:
             (out / RECORD).unlink(missing_ok=True)  # a damaged one; what it said is settled anew
+        stack.enter_context(_threads(recipe))
         task, model, old = _build(recipe, out, quiet)
         if primary and not begun:
             _make_folder(out)
@@ -154,6 +155,12 @@ def train(
         choices = "--more STEPS goes on, another --out trains again, --restart begins anew"
         log(f"{out} is already finished: {describe_end(record, now.training)}; {choices}", quiet)
     return out
+
+
+def _threads(recipe: Recipe) -> AbstractContextManager[None]:
+    from tercet.training.threads import process_threads  # with torch, of which nothing above has need
+
+    return process_threads(recipe.training)
 
 
 def _build(recipe: Recipe, out: Path, quiet: bool) -> "tuple[Task, AnyModel, Trained | None]":
@@ -198,9 +205,8 @@ def _train(
     quiet: bool,
 ) -> None:
     """Train from `start` on; `changes` are those of the record that are not written down yet."""
-    import torch
-
     from tercet.checkpoint.metrics import read_metrics
+    from tercet.kernel import kernel_threads
     from tercet.plots import NothingToDraw, plot_loss, save
     from tercet.training.arithmetic import describe_arithmetic
     from tercet.training.auto_arithmetic import matmul_precision
@@ -211,8 +217,6 @@ def _train(
 
     recipe, primary, compiled = task.recipe, _is_primary(task.recipe), record.compile == "always"
     spec = recipe.training
-    if record.threads is not None:
-        torch.set_num_threads(record.threads)
     arithmetic = describe_arithmetic(
         accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=compiled,
         ranks=1 if spec.exact else spec.world_size, micro=record.micro_batch,
@@ -228,7 +232,7 @@ def _train(
             record = replace(record, finished=False)
             record.write(out)
         restore_metrics(out, start)
-        record = record.saved_at(out, start.step)
+        record = replace(record, threads=kernel_threads()).saved_at(out, start.step)
         record.write(out)
 
     def save_record(step: int) -> None:
@@ -283,8 +287,6 @@ def _settle(
     out: Path, task: "Task", model: "AnyModel", old: "Trained | None", quiet: bool, arithmetic: Mapping[str, Any] | None
 ) -> RunRecord:
     """What `auto` came to and which data it was: settled once, when a run begins, and kept through every resumption."""
-    import torch
-
     from tercet.training.auto_arithmetic import choose_arithmetic, matmul_precision
     from tercet.training.find_micro_batch import describe_micro_batch, find_micro_batch
     from tercet.training.machine import choose_compile, speed, wait_for_file
@@ -324,7 +326,7 @@ def _settle(
         save_copy(old, out)
     record = RunRecord(
         data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compiled,
-        threads=torch.get_num_threads() if spec.exact else None, micro_batches=micro_batches, steps=task.plan.steps,
+        micro_batches=micro_batches, steps=task.plan.steps,
     ).saved_at(out, 0)  # fmt: skip
     record.write(out)
     return record

@@ -49,8 +49,8 @@ class TrainingSpec:
             are exchanged once, as with ddp, and only what is kept between steps is in pieces.
         cpu_offload: with fsdp on GPUs, keep each device's piece of the weights, their gradients and the optimizer's
             state in the host's memory, where the optimizer takes its step.
-        exact: end with the same weights to the last bit whatever `devices`, `nodes` and `strategy` are and become:
-            micro-batches' gradients are added up in one order. Slower.
+        exact: end with the same weights to the last bit whatever `devices`, `nodes`, `strategy` and, on a CPU, the
+            number of threads are and become: micro-batches' gradients are added up in one order. Slower.
     """
 
     max_steps: Steps | None = None

@@ -12,6 +12,8 @@ from tercet.encoding import embed, encode_texts, pseudo_logprobs, pseudo_scores
 from tercet.models import EncoderOnly
 from tercet.tokens import BPE, Tokenizer
 
+pytestmark = pytest.mark.threads
+
 
 @pytest.fixture(scope="module")
 def own() -> Tokenizer:

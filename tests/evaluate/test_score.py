@@ -14,6 +14,8 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.nn import Rotary
 from tercet.objectives import logprobs
 
+pytestmark = pytest.mark.threads
+
 SPEC = DecoderOnlySpec(
     vocab_size=13,
     max_len=5,

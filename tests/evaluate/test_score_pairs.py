@@ -13,6 +13,8 @@ from tercet.models import EncoderDecoder
 from tercet.objectives import logprobs
 from tercet.tokens import Characters, Tokenizer
 
+pytestmark = pytest.mark.threads
+
 DRAWS = np.random.default_rng(5)
 
 

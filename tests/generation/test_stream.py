@@ -10,6 +10,8 @@ from toy_decoder import Rule, ToyDecoder, ToyTranslator, random_rule, random_sou
 
 from tercet.generation import Column, Sampling, Token, distribution, draw, stream, window_start
 
+pytestmark = pytest.mark.threads
+
 VOCAB, CONTEXT = 11, 7
 RULE = random_rule(VOCAB, CONTEXT)
 

@@ -11,6 +11,8 @@ from toy_decoder import ToyTranslator, random_source_rule
 from tercet.config import UserError
 from tercet.generation import Beam, Ensemble, Sampling, Translation, translate, translate_stream
 
+pytestmark = pytest.mark.threads
+
 TOKENIZER = ByteTokenizer((b" the", b"\xf0\x9f", b"\x99\x82", "né".encode()), bos=True)
 MAX_LEN = 24
 RULE = random_source_rule(TOKENIZER.vocab_size, MAX_LEN, seed=1, scale=1.5)

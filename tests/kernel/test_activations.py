@@ -12,7 +12,7 @@ from tercet.kernel import activations, library
 from tercet.kernel.activations import activate, supports_activation
 from tercet.nn.feedforward import ACTIVATIONS
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler here")]
 SMOOTH = ["gelu", "gelu_tanh", "silu"]
 in_both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 

@@ -14,7 +14,7 @@ from tercet.kernel.build import supports_numbers
 from tercet.kernel.masked_softmax import WORTH, masked_softmax
 from tercet.nn import attend
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
+pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler here")]
 
 
 @pytest.fixture(autouse=True, scope="module")

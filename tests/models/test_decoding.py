@@ -8,6 +8,8 @@ from small import MAX_LEN, POSITIONS, V, generate_greedily, model
 from tercet.models import DecoderOnly
 from tercet.nn import StackCache
 
+pytestmark = pytest.mark.threads
+
 CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 
 

@@ -6,6 +6,8 @@ from small import GROUPS, MAX_LEN, POSITIONS, V, model, padded
 
 from pairwise import parametrize_pairs
 
+pytestmark = pytest.mark.threads
+
 LENGTHS = (MAX_LEN, 1, 5, 8)
 
 

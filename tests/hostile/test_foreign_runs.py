@@ -176,6 +176,24 @@ def test_link_out_of_a_run_is_refused_wherever_it_is(
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize(("verb", "place"), [("plot", "metrics.csv"), ("train", "recipe.yaml"), ("report", "samples")])
+def test_link_out_of_a_run_without_a_record_is_refused(
+    verb: str, place: str, run: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "run.json").unlink()
+    (home / place).mkdir() if place == "samples" else (run / place).rename(home / place)
+    _link(run / place, home / place)
+    assert main(COMMANDS[verb].format(run=run, out=home / "out").split()) == 2
+    assert f"{run / place} is a link out of its folder" in capsys.readouterr().err
+
+
+def test_link_to_a_model_in_a_folder_without_a_run_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "best").symlink_to(run / "best")
+    with pytest.raises(UserError, match="best is a link out of its folder"):
+        tercet.load(tmp_path / "other")
+
+
 def test_link_of_a_lock_file_is_not_opened(home: Path, tmp_path: Path) -> None:
     (home / "secret.txt").write_text(SECRET)
     (tmp_path / "new").mkdir()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.checkpoint.run_record import RECIPE, RECORD
+from tercet.checkpoint.run_record import RECIPE, RECORD, check_run_links
 from tercet.config import Plain, UserError, merge, to_plain
 from tercet.storage import DamagedFile
 from tercet.training.recipe_files import REQUIRED, change_settings, read_settings, recipe_names
@@ -106,7 +106,7 @@ def find_run(name: str) -> Path | None:
     """The run's folder that a name means; None where it is a recipe's, or data.
 
     Raises:
-        UserError: where the folder of that name holds no run.
+        UserError: where the folder of that name holds no run, or a link leads out of it.
     """
     folder = Path(name)
     if name.endswith((".yaml", ".yml")) or not folder.is_dir() or name in recipe_names() or is_data(name):
@@ -118,6 +118,7 @@ def find_run(name: str) -> Path | None:
         )
     if not (folder / RECIPE).exists():
         raise UserError(f"{folder / RECIPE} is missing; put it back, or give a recipe and --out {name} --restart")
+    check_run_links(folder)
     return folder
 
 

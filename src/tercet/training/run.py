@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tercet.checkpoint.run_record import RECIPE, RECORD, Change, RunRecord, check_run_links, read_record
+from tercet.checkpoint.run_record import RECIPE, RECORD, Change, RunRecord, read_record
 from tercet.config import UserError, to_plain
 from tercet.data.find_sources import check_sources
 from tercet.memory import keep_memory
@@ -106,7 +106,6 @@ def train(
     quiet = quiet or not _is_primary(recipe)
     _check_together({"--from-weights": from_weights, "--restart": restart, "--exact": exact, "--more": more is not None,
                      "--until": until is not None})  # fmt: skip
-    check_run_links(out)
     before, now = None, recipe
     find = partial(find_recipes, out, recipe, own=own, more=more, until=until, from_weights=from_weights)
     if not restart:

@@ -7,7 +7,7 @@ from small_encoders import TEXTS, encoder, tokenizer
 
 from tercet.config import UserError
 from tercet.data import encode_words
-from tercet.encoding import classify, tag
+from tercet.encoding import classify, classify_multi_label, regress, tag
 from tercet.models import Classifier, EncoderOnly
 from tercet.tokens import Tokenizer
 
@@ -37,6 +37,23 @@ def test_texts_have_the_heads_own_probabilities(texts: EncoderOnly, own: Tokeniz
         assert list(one.scores.values()) == sorted(one.scores.values(), reverse=True)
         assert one.probability == next(iter(one.scores.values()))
         np.testing.assert_allclose([one.scores[label] for label in LABELS], p, atol=1e-5)
+
+
+@torch.no_grad()
+def test_numbers_and_sets_of_labels_come_from_the_heads_own_logits(own: Tokenizer) -> None:
+    head = Classifier(labels=("stars",), problem_type="regression", target_mean=1e4, target_std=20.0)
+    numbers = encoder(own.vocab_size, classifier=head)
+    sets = encoder(own.vocab_size, classifier=Classifier(labels=LABELS, problem_type="multi_label_classification"))
+    values, found = regress(numbers, own, TEXTS), classify_multi_label(sets, own, TEXTS, threshold=0.7)
+    for text, value, one in zip(TEXTS, values, found, strict=True):
+        row = torch.tensor([[own.bos_id, *own.encode(text), own.eos_id]])
+        assert value.value == pytest.approx(1e4 + 20.0 * numbers.classify(numbers.hidden(row))[0, 0].item(), abs=1e-2)
+        p = sets.classify(sets.hidden(row))[0].sigmoid()
+        np.testing.assert_allclose([one.scores[label] for label in LABELS], p, atol=1e-5)
+        assert set(one.labels) == {
+            label for label, probability in zip(LABELS, p.tolist(), strict=True) if probability > 0.7
+        }
+    assert len({one.labels for one in found}) > 1
 
 
 def test_words_have_the_label_of_their_first_piece(words: EncoderOnly, own: Tokenizer) -> None:

@@ -337,12 +337,27 @@ def test_an_ended_hypothesis_comes_before_a_likelier_one_that_was_cut() -> None:
 
 
 def test_an_ended_hypothesis_leaves_the_beam_and_one_that_ends_below_it_is_forgotten() -> None:
-    """Size 2. The end is third at first, so it does not count; the first two go on."""
-    first, later = torch.tensor([3.0, 2.0, 1.0, -9.0]), torch.tensor([-9.0, -9.0, 9.0, -9.0])
+    """Size 2. The end is third at first, likelier than what is found later, and does not count."""
+    first, later = torch.tensor([0.2, 0.1, 0.0, -9.0]), torch.tensor([-9.0, -9.0, 9.0, 9.0])
     model = ToyDecoder(lambda tokens: first if len(tokens) == 1 else later, MAX_LEN)
-    hypotheses = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=5)[0]
-    assert [one.ids for one in hypotheses] == [(0, EOS), (1, EOS)]
-    assert model.calls == [("start", 1), ("step", 2)]
+    beam = Beam(size=2, n_best=2, length_penalty="none")
+    hypotheses = beam_search(model, [[1]], beam, eos_id=EOS, max_new_tokens=5)[0]
+    assert [one.ids for one in hypotheses] == [(0, EOS), (0, 3, EOS)]
+    assert model.calls == [("start", 1), ("step", 2), ("step", 2)]
+
+
+def test_several_hypotheses_end_at_once_and_the_beam_stays_full() -> None:
+    """Two of three end in the second step. The best continuation of either is third and fifth, and must live on."""
+    table = torch.full((9, 9), -60.0)
+    table[1, [3, 4, 5]] = torch.tensor([0.0, -0.1, -0.2])
+    table[3, [EOS, 6]] = torch.tensor([0.0, -3.0])
+    table[4, [EOS, 8]] = torch.tensor([0.0, -4.0])
+    table[5, 7] = 0.0
+    table[[6, 7], 0] = 0.0  # these never end
+    table[8, EOS] = 0.0
+    model = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
+    found = beam_search(model, [[1]], Beam(size=3, n_best=3), eos_id=EOS, max_new_tokens=3)[0]
+    assert [one.ids for one in found] == [(3, EOS), (4, EOS), (4, 8, EOS)]
 
 
 def test_done_sentences_leave_in_whole_groups() -> None:
@@ -391,7 +406,12 @@ def test_the_context_is_filled_to_its_end_and_no_further() -> None:
     assert [len(one.ids) for (one,) in found] == [MAX_LEN, 2, 1]
 
 
-def test_what_is_forbidden_is_never_written_and_probabilities_stay_the_models() -> None:
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_what_is_forbidden_is_never_written_and_probabilities_stay_the_models(
+    has_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_kernel:
+        monkeypatch.setattr(beam_module, "supports_scores", lambda scores: False)
     model = ToyTranslator(RULE, 30, 7)
     beam = Beam(size=5, n_best=5)
     limits = {"eos_id": EOS, "max_new_tokens": 12}

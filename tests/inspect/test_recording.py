@@ -121,6 +121,12 @@ def test_edits_and_an_encoder_without_words(tmp_path: Path) -> None:
     assert mute.activations["stack.final_norm"].shape == (1, 5, 24)
 
 
+def test_an_edited_translator_reads_the_given_target(tmp_path: Path) -> None:
+    edit = Edit(name="decoder.blocks.0.self_attention.heads", heads=(2,))
+    before, after = read_with_edits(trained(tmp_path / "both", "both"), "ab", target="cab", edits=[edit])
+    assert after.target_ids == before.target_ids == (TOKENIZER.bos_id, *TOKENIZER.encode("cab"))
+
+
 @pytest.mark.slow
 def test_the_lens_table_ends_with_what_the_model_says(tmp_path: Path) -> None:
     for family in ("gpt", "bert", "both"):

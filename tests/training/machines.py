@@ -41,13 +41,11 @@ def start(
     recipe = TINY[family](folder, changes or CHANGES.get(family), **settings)
     path = folder / f"{machine}.yaml"
     path.write_text(write_yaml(recipe))
-    ranks, environment = recipe.training.devices, {**os.environ, "OMP_NUM_THREADS": "1"}
-    if recipe.training.exact:  # on one rank then with as many threads as there are cores, and on several with one
-        del environment["OMP_NUM_THREADS"]
+    ranks = recipe.training.devices
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     return subprocess.Popen(
         [sys.executable, *launcher, str(PROGRAM), str(path), str(out)],
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

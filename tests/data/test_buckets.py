@@ -78,6 +78,12 @@ def test_a_bucket_is_a_function_of_seed_epoch_and_number() -> None:
     for bucket, epoch in asked:
         anew = Buckets(data, tokens=200, max_len=61, seed=3)  # as after a resume: nothing was asked before
         np.testing.assert_array_equal(once.numbers(bucket, epoch), anew.numbers(bucket, epoch))
+    orders = {
+        tuple(Buckets(data, tokens=200, max_len=61, seed=seed).numbers(7, epoch).tolist())
+        for seed in range(3)
+        for epoch in range(3)
+    }
+    assert len(orders) == 9
     with pytest.raises(IndexError, match="bucket 99999 of"):
         once.numbers(99999, 0)
 

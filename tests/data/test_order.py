@@ -28,14 +28,15 @@ def test_the_permutation_does_not_know_the_batch_size() -> None:
 
 
 def test_seeds_and_epochs_differ() -> None:
-    first, second = (Order(50, 50, 1).rows(epoch)[0].tolist() for epoch in (0, 1))
-    assert first != second != Order(50, 50, 2).rows(1)[0].tolist()
+    orders = {tuple(Order(50, 50, seed).rows(epoch)[0].tolist()) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
 
 
 def test_shifts_fill_their_range() -> None:
     shifts = {Order(7, 3, 5).shift(epoch, 5) for epoch in range(100)}
     assert shifts == set(range(5))
     assert Order(7, 3, 5).shift(4, 64) == Order(9, 2, 5).shift(4, 64)
+    assert len({Order(7, 3, seed).shift(epoch, 1 << 40) for seed in range(4) for epoch in range(4)}) == 16
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from tercet.evaluate.held_out import HeldOutScores, text_pieces
 from tercet.evaluate.leaderboard import Leaderboard, RunResult, SeedSpread, leaderboard
 from tercet.evaluate.leaderboard_table import leaderboard_csv, leaderboard_dict, leaderboard_table
+from tercet.evaluate.tasks.evaluation import digest
 
 
 def result(name: str, nats: float | None, seed: int = 1, trained: int = 640, **given: Any) -> RunResult:
@@ -159,6 +160,16 @@ def test_pieces_are_whole_words_that_fit(text: str, count: int, most: int) -> No
     for piece in pieces:
         assert 0 < len(piece.encode()) <= most
         assert set(piece.split()) <= set(text.split())
+
+
+def test_pieces_are_measured_in_bytes() -> None:
+    pieces = text_pieces("ä öü ßäö " * 30, 3, most=9)
+    assert len(pieces) == 3
+    assert all(len(piece.encode()) <= 9 for piece in pieces)
+
+
+def test_the_hash_of_documents_includes_their_borders() -> None:
+    assert digest("ab", "c") == digest("ab", "c") != digest("a", "bc")
 
 
 def test_pieces_come_from_all_over_the_text() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 from tercet.config import UserError
 from tercet.data import Corpus
 from tercet.data.rows import Blocks
-from tercet.evaluate import MaskedScores, pseudo_perplexity, score_masked
+from tercet.evaluate import MaskedScores, masked, pseudo_perplexity, score_masked
+from tercet.evaluate.masked import masked_windows
 from tercet.models import EncoderOnly, model_spec
-from tercet.objectives import IGNORED, Masking, collate_masked
+from tercet.objectives import IGNORED, MaskedBatch, Masking, collate_masked
 from tercet.tokens import BPE, Tokenizer, WordPiece
 
 SAMPLE = "the cat sat on the mat and the dog lay by the door while unaffable birds were singing in the garden " * 9
@@ -108,8 +110,19 @@ def test_equal_twice_in_any_batch_and_nothing_is_disturbed(
     assert abs(one.mask_rate - 0.15) < 0.05
 
 
-def test_a_part_of_the_text_is_spread_over_all_of_it(model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus) -> None:
+def test_a_part_of_the_text_is_spread_over_all_of_it(
+    model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[int]()
+
+    def record_windows(blocks: Blocks, numbers: np.ndarray, *args: Any, **settings: Any) -> MaskedBatch:
+        read.extend(numbers.tolist())
+        return masked_windows(blocks, numbers, *args, **settings)
+
+    monkeypatch.setattr(masked, "masked_windows", record_windows)
     some = score_masked(model, tokenizer, corpus, rate=1.0, tokens=5 * T)
+    last = -(-len(corpus.validation) // T) - 1
+    assert read == [last * window // 4 for window in range(5)]
     assert some.tokens < 5 * T
     assert some.mask_rate == 1
     assert score_masked(model, tokenizer, corpus, rate=1.0, tokens=10**9).tokens > 4 * some.tokens

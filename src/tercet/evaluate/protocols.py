@@ -3,8 +3,8 @@
     detokenised  nothing: the text as people read it, cased; sacrebleu cuts it into words by its rule 13a
     lc-tok       lower-cased, punctuation normalised, cut by Moses: `lc.norm.tok`, as Multi30k's papers have it
 
-The second gives higher numbers for the same translations. The order matters: normalised before lower-casing, the German
-reference of test_2016_flickr has a word less than the 12,103 of the literature.
+The second gives higher numbers for the same translations. The order matters: if a text is tokenized before it is
+lower-cased, the German reference of test_2016_flickr has one word fewer than the 12,103 of the literature.
 """
 
 from collections.abc import Callable, Sequence

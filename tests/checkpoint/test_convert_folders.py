@@ -16,6 +16,7 @@ from tercet.checkpoint.foreign import transformers_folder
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn import ALiBi, Sinusoidal
+from tercet.storage import lock_folder
 from tercet.tokens import Tokenizer
 
 STACK = StackSpec(d_model=8, n_layers=1, n_heads=2, d_ff=13)
@@ -108,6 +109,36 @@ def test_a_folder_with_something_in_it_is_written_over_only_by_force(force: bool
     convert(source, taken, "hf", force=True)
     assert everything(taken) == {**everything(convert(source, tmp_path / "new", "hf")), "notes.txt": b"old"}
     assert load_model(taken)
+
+
+def test_a_conversion_leaves_subfolders_and_open_files_alone(tmp_path: Path) -> None:
+    source, taken = ours(tmp_path / "ours"), ours(tmp_path / "taken")
+    for name in ("logs", "card"):
+        (taken / name).mkdir()
+    path = taken / "logs" / "train.log"
+    with path.open("a") as log:
+        inodes = {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "card", path)}
+        convert(source, taken, "hf", force=True)
+        log.write("a line\n")
+    assert path.read_text() == "a line\n"
+    assert {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "card", path)} == inodes
+    assert not (taken / "card.json").exists()
+    assert load_model(taken)
+
+
+@pytest.mark.parametrize("dst", ["run", "run/last"])
+def test_a_run_that_trains_is_not_written_to(dst: str, tmp_path: Path) -> None:
+    source, run = ours(tmp_path / "ours"), tmp_path / "run"
+    ours(run / "last")
+    (run / "run.json").write_text("")
+    with lock_folder(run):
+        before = everything(run)
+        with pytest.raises(UserError, match=rf"run is in use by process {os.getpid()} .*choose another folder"):
+            convert(source, tmp_path / dst, force=True)
+        assert everything(run) == before
+        assert load_model(convert(source, run / "exported"))  # which no training writes
+    assert load_model(convert(source, tmp_path / dst, force=True))
+    assert (run / "run.json").exists()
 
 
 def test_an_empty_folder_is_free_and_deep_ones_are_made(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """A folder is the old one or the new one, each file is known by its hash, and one process owns it."""
 
+import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -59,11 +61,170 @@ def test_a_folder_takes_the_place_of_another(
     if not can_exchange:
         monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
     write(tmp_path / "deep" / "a", one="1", two="2")
-    with replace_folder(tmp_path / "deep" / "a", keep=lambda name: name == "two") as new:
+    with replace_folder(tmp_path / "deep" / "a", keep=lambda entry: entry.name == "two") as new:
         (new / "one").write_text("new")
         assert contents(tmp_path / "deep" / "a") == {"one": "1", "two": "2"}  # until all is written
     assert contents(tmp_path / "deep" / "a") == {"one": "new", "two": "2"}
     assert os.listdir(tmp_path / "deep") == ["a"]
+
+
+def is_users(entry: Path) -> bool:
+    return entry.name in ("notes.txt", "logs")
+
+
+def lay_out_with_others(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return inode and bytes of what is the user's beside one file that will be replaced, and one that will go."""
+    write(folder, one="1", old="2")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "a.log").write_text("first\n")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "one").chmod(0o640)
+    folder.chmod(0o710)
+    return others_of(folder)
+
+
+def others_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    paths = [folder / "logs", folder / "logs" / "a.log", folder / "notes.txt"]
+    return {path.name: (path.stat().st_ino, b"" if path.is_dir() else path.read_bytes()) for path in paths}
+
+
+def write_new(folder: Path) -> None:
+    with write_folder(folder, keep=is_users) as new:
+        (new / "one").write_text("new")
+        (new / "three").write_text("new")
+
+
+def is_new(folder: Path) -> bool:
+    names = {path.name for path in folder.iterdir()}
+    return names == {"one", "three", "manifest.json", "logs", "notes.txt"} and (folder / "one").read_text() == "new"
+
+
+def test_files_of_others_stay_where_they_are(tmp_path: Path) -> None:
+    """An open log loses no line, and folder and files keep their owner and mode."""
+    folder = tmp_path / "a"
+    before, inode = lay_out_with_others(folder), folder.stat().st_ino
+    if os.geteuid() == 0:
+        for path in (folder, folder / "one"):
+            os.chown(path, 1234, 4321)
+    with (folder / "logs" / "a.log").open("a") as log:
+        write_new(folder)
+        log.write("second\n")
+    assert is_new(folder)
+    manifest_of(folder).check(folder)
+    assert (folder / "logs" / "a.log").read_text() == "first\nsecond\n"
+    assert {name: inode for name, (inode, _) in others_of(folder).items()} == {
+        name: inode for name, (inode, _) in before.items()
+    }
+    assert folder.stat().st_ino == inode
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "one")] == [0o710, 0o640]
+    if os.geteuid() == 0:
+        assert {(path.stat().st_uid, path.stat().st_gid) for path in (folder, folder / "one")} == {(1234, 4321)}
+
+
+def test_a_folder_that_changes_places_keeps_its_owner_and_mode(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    write(folder, one="1")
+    (folder / "one").chmod(0o600)
+    folder.chmod(0o710)
+    if os.geteuid() == 0:
+        os.chown(folder, 1234, 4321)
+    inode = folder.stat().st_ino
+    write(folder, one="2")
+    assert folder.stat().st_ino != inode
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "one")] == [0o710, 0o600]
+    if os.geteuid() == 0:
+        assert (folder.stat().st_uid, folder.stat().st_gid) == (1234, 4321)
+
+
+def test_a_folder_of_the_name_of_a_new_file_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    before = lay_out_with_others(folder)
+    with pytest.raises(IsADirectoryError), write_folder(folder, keep=is_users) as new:
+        (new / "logs").write_text("mine")
+    assert others_of(folder) == before
+    assert (folder / "one").read_text() == "1"
+
+
+def end_at_move(n: int, folder: Path, end: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call `end` in place of the n-th move out of or into a folder."""
+    rename, moves = os.replace, 0
+
+    def replace(source: Path, target: Path) -> None:
+        nonlocal moves
+        moves += folder in (Path(source).parent, Path(target).parent)
+        if moves == n:
+            moves += 1
+            end()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+
+
+MOVES = 6  # the manifest out and in, two files out, two files in
+
+
+@pytest.mark.parametrize("n", range(1, MOVES + 1))
+def test_an_error_between_two_files_leaves_all_as_it_was(
+    n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a"
+    before = lay_out_with_others(folder)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "broken")
+
+    end_at_move(n, folder, fail, monkeypatch)
+    with pytest.raises(OSError, match="broken"):
+        write_new(folder)
+    assert others_of(folder) == before
+    assert [(folder / name).read_text() for name in ("one", "old")] == ["1", "2"]
+    assert not (folder / "three").exists()
+    manifest_of(folder).check(folder)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("n", range(1, MOVES + 2))
+def test_a_kill_between_two_files_leaves_others_alone_and_is_noticed(
+    n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old files are whole, or readers notice that some are missing, until all the new ones are there."""
+    folder = tmp_path / "a"
+    before = lay_out_with_others(folder)
+    if not (pid := os.fork()):
+        end_at_move(n, folder, lambda: os.kill(os.getpid(), signal.SIGKILL), monkeypatch)
+        write_new(folder)
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert ended == (-signal.SIGKILL if n <= MOVES else 0)
+    if n <= 2:
+        assert [(folder / name).read_text() for name in ("one", "old")] == ["1", "2"]
+    elif n <= MOVES:
+        with pytest.raises(DamagedFile, match=r"is missing|is damaged"):
+            manifest_of(folder).check(folder)
+    assert others_of(folder) == before
+    write_new(folder)
+    assert is_new(folder)
+    assert others_of(folder) == before
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_reader_waits_for_a_writer_of_single_files(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    lay_out_with_others(folder)
+    (folder / "one").rename(tmp_path / "one")  # as in the middle of a write
+    with pytest.raises(DamagedFile, match="one is missing"):
+        read_whole(folder, lambda manifest: manifest_of(folder).check(folder))
+    (tmp_path / f".a.{atomic._host()}-{os.getpid()}-7.new").mkdir()
+    tries: list[int] = []
+
+    def read(manifest: Manifest | None) -> None:
+        tries.append(1)
+        if len(tries) == 3:
+            (tmp_path / "one").rename(folder / "one")
+        manifest_of(folder).check(folder)
+
+    read_whole(folder, read)
+    assert len(tries) == 3
 
 
 def test_a_failure_leaves_all_as_it_was(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_whatever_is_not_restored_is_noticed(
     if fault is not None:
         state = resume_state(out)
         fault(state)
-        with write_folder(newest_checkpoint(out), keep=lambda name: name == "metrics.csv") as new:
+        with write_folder(newest_checkpoint(out), keep=lambda entry: entry.name == "metrics.csv") as new:
             torch.save(state, new / "state.ckpt")
     train(recipe_of("pairs", whole("pairs").parent), out, quiet=True)
     if fault is None:

@@ -5,6 +5,7 @@ appears as a whole, so that a conversion that fails leaves nothing.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from tercet.checkpoint.folder import load_model, replace_model_folder, save_trained
@@ -13,8 +14,13 @@ from tercet.checkpoint.foreign.gguf_folder import gguf_writer
 from tercet.checkpoint.foreign.onnx_folder import onnx_writer
 from tercet.checkpoint.foreign.peft_folder import peft_writer
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
+from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
 from tercet.checkpoint.trained import Trained
 from tercet.config import UserError, suggest
+from tercet.storage import lock_folder
+from tercet.storage.folder_lock import LOCK
+
+MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run that hold a model
 
 
 def convert(
@@ -27,18 +33,28 @@ def convert(
         dst: a folder that is not there yet, or is empty.
         to: "hf" for one that the `transformers` library opens, or another kind of `WRITERS`; ours by default.
         merge: of a model and what an adapter learnt beside it, write one model.
-        force: write into a folder that holds something; files that are no part of a model stay.
+        force: write into a folder that holds something. Files that are not part of a model, and subfolders, stay as
+            they are; the folder and the replaced files keep their owner and mode.
 
     Returns:
         dst.
 
     Raises:
-        UserError: where `src` is no model, `dst` is taken, or the model has no equal there.
+        UserError: If `src` is no model, `dst` is taken or belongs to a running training, or the model has no equal
+            there.
     """
     if to is not None and to not in WRITERS:
         raise UserError(f"--to {to} is unknown{suggest(to, WRITERS)}")
     dst = Path(dst)
     _check_free(dst, Path(src), force=force)
+    with ExitStack() as locks:
+        if (run := _find_run(dst)) is not None:
+            locks.enter_context(lock_folder(run))
+        _convert(src, dst, to, merge=merge)
+    return dst
+
+
+def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None:
     trained = load_model(src)
     if merge and trained.adapter is None:
         raise UserError(f"{src} has no adapter to merge: leave --merge out")
@@ -51,11 +67,10 @@ def convert(
         )
     if to is None:
         save_trained(trained, dst, readme=trained.readme())
-        return dst
+        return
     write = WRITERS[to](trained)
     with replace_model_folder(dst) as folder:
         write(folder)
-    return dst
 
 
 Writer = Callable[[Path], None]
@@ -66,6 +81,13 @@ WRITERS: dict[str, Callable[[Trained], Writer]] = {
     "onnx": onnx_writer,
     "peft": peft_writer,
 }
+
+
+def _find_run(dst: Path) -> Path | None:
+    """Return the run that a folder is, or whose model it is: a training may be writing there."""
+    dst = dst.resolve()
+    folders = (dst, dst.parent) if dst.name in MODELS else (dst,)
+    return next((folder for folder in folders if any((folder / name).is_file() for name in (RECORD, LOCK))), None)
 
 
 def _check_free(dst: Path, src: Path, *, force: bool) -> None:

@@ -136,13 +136,20 @@ def save_model(
 
 @contextmanager
 def replace_model_folder(folder: Path) -> Generator[Path]:
-    """A new folder to write a model to, of any kind, which takes the place of `folder` at the end, with a manifest.
+    """Write a model of any kind to a new folder, whose files take the place of those in `folder` at the end.
+
+    Files that are not part of a model, and all subfolders, are never moved or copied (`replace_folder`).
 
     Raises:
-        UserError: where the disk is full or refuses.
+        UserError: If the disk is full or refuses.
     """
-    with report_write_errors(folder), write_folder(folder, keep=lambda name: name not in PARTS) as new:
+    with report_write_errors(folder), write_folder(folder, keep=_is_foreign_entry) as new:
         yield new
+
+
+def _is_foreign_entry(path: Path) -> bool:
+    """Return whether an entry of a model folder is the user's: a model has no subfolders."""
+    return path.name not in PARTS or (path.is_dir() and not path.is_symlink())
 
 
 def save_trained(trained: Trained, folder: Path | str, *, readme: str | None = None) -> None:

@@ -12,8 +12,9 @@ import os
 import re
 import shutil
 import socket
+import stat
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -58,15 +59,27 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
 
 
 @contextmanager
-def replace_folder(path: Path, *, keep: Callable[[str], bool] = lambda name: False) -> Generator[Path]:
-    """A new folder to write to, which takes the place of `path` at the end; after an error all is as it was.
+def replace_folder(
+    path: Path, *, keep: Callable[[Path], bool] = lambda entry: False, first: str | None = None
+) -> Generator[Path]:
+    """Write a new folder, whose entries take the place of those in `path` at the end.
+
+    If nothing in `path` is to be kept, the two folders change places at once: a reader, and a process killed at any
+    moment, leave the old folder or the new one. What is kept never moves, so that another program's open file and its
+    path stay valid; then the other entries are moved one by one: out with the old `first`, in with the new one, out
+    with the other old ones, in with the other new ones. A process killed in between leaves a folder in which `first`,
+    which lists the others, shows that some are missing; writing again completes it.
+
+    The folder and each file that is replaced keep their owner and mode, as far as the user may set them. After an
+    error all is as it was.
 
     Args:
-        path: missing folders above it are made.
-        keep: by its name, whether something that lies directly in the old folder comes along.
+        path: Folder to write. Missing folders above it are made.
+        keep: Whether an entry of the old folder stays, by its path; a file makes way for a new one of its name.
+        first: Name of the new file by which readers notice that others are missing.
 
     Raises:
-        OSError: where the disk is full, or the file system refuses.
+        OSError: If the disk is full, the file system refuses, or a kept folder has the name of a new file.
     """
     path = path.resolve()
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -79,18 +92,20 @@ def replace_folder(path: Path, *, keep: Callable[[str], bool] = lambda name: Fal
         _remove_stale(path)
         new.mkdir()
         yield new
-        if path.is_dir():
-            for old in path.iterdir():
-                if keep(old.name) and not (new / old.name).exists():
-                    _copy(old, new / old.name)
         _sync_folder(new)
         if not path.is_dir():
             os.replace(new, path)
-        elif any(path.iterdir()):
-            exchange_folders(new, path)
-        else:  # nothing can be lost, and a shell that stands in it still does
-            for file in new.iterdir():
-                os.replace(file, path / file.name)
+        else:
+            old = list(path.iterdir())
+            for entry in old:
+                _copy_owner_and_mode(entry, new / entry.name)
+            # An empty folder has nothing to lose, and a shell that stands in it still does.
+            if old and not any(map(keep, old)) and _copy_owner_and_mode(path, new):
+                exchange_folders(new, path)
+                for entry in filter(keep, new.iterdir()):  # another program made it meanwhile
+                    os.replace(entry, path / entry.name)
+            else:
+                _replace_entries(new, path, [entry for entry in old if not keep(entry)], first)
         _sync_folder(path.parent)
         shutil.rmtree(new, ignore_errors=True)
     except BaseException:
@@ -99,6 +114,50 @@ def replace_folder(path: Path, *, keep: Callable[[str], bool] = lambda name: Fal
             for folder in missing:
                 folder.rmdir()
         raise
+
+
+def _replace_entries(new: Path, path: Path, old: list[Path], first: str | None) -> None:
+    """Move the entries of `new` into `path` and `old` ones out of it; after an error all is as it was."""
+    entries, aside = sorted(new.iterdir()), new / ".old"
+    old = sorted({*old, *(path / entry.name for entry in entries if os.path.lexists(path / entry.name))})
+    for entry in old:
+        if (new / entry.name).is_file() and entry.is_dir() and not entry.is_symlink():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(entry))
+    out = [(entry, aside / entry.name) for entry in old]
+    into = [(entry, path / entry.name) for entry in entries]
+    moves = [*out, *into]
+    moves.sort(key=lambda move: move[0].name != first)  # the others keep their order
+    aside.mkdir()
+    done: list[tuple[Path, Path]] = []
+    try:
+        for source, target in moves:
+            os.replace(source, target)
+            done.append((source, target))
+    except BaseException:
+        for source, target in reversed(done):
+            os.replace(target, source)
+        raise
+    _sync_folder(path)
+
+
+def _copy_owner_and_mode(old: Path, new: Path) -> bool:
+    """Give a new file or folder the owner and mode of the old one; return whether it has them.
+
+    An entry of another kind, or none, has nothing to take over.
+    """
+    try:
+        before, after = old.lstat(), new.lstat()
+    except FileNotFoundError:
+        return True
+    if stat.S_IFMT(before.st_mode) != stat.S_IFMT(after.st_mode) or stat.S_ISLNK(before.st_mode):
+        return True
+    try:
+        if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
+            os.chown(new, before.st_uid, before.st_gid)
+        new.chmod(stat.S_IMODE(before.st_mode))
+    except OSError:
+        return False
+    return True
 
 
 def exchange_folders(one: Path, other: Path) -> None:
@@ -146,11 +205,25 @@ def _host() -> str:
     return re.sub(r"[^\w]", "_", socket.gethostname())[:40]
 
 
-def _remove_stale(path: Path) -> None:
-    """Remove what writers of `path` on this machine that are no longer alive have left."""
+def is_being_written(path: Path) -> bool:
+    """Return whether a process on this machine is about to replace `path`, or is doing so."""
+    with suppress(OSError):
+        return any(_alive(int(match[1])) for _, match in _temporary_names(path.resolve()))
+    return False
+
+
+def _temporary_names(path: Path) -> Iterator[tuple[Path, re.Match[str]]]:
+    """Yield what writers of `path` on this machine have beside it, each with the match of its process and suffix."""
     name = re.compile(rf"\.{re.escape(path.name)}\.{re.escape(_host())}-(\d+)-\d+\.new(\.old)?")
     for other in path.parent.iterdir():
-        if (match := name.fullmatch(other.name)) and not _alive(int(match[1])):
+        if match := name.fullmatch(other.name):
+            yield other, match
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what writers of `path` on this machine that are no longer alive have left."""
+    for other, match in _temporary_names(path):
+        if not _alive(int(match[1])):
             if match[2] and not path.exists():
                 os.replace(other, path)
             elif other.is_dir():
@@ -167,17 +240,6 @@ def _alive(pid: int) -> bool:
     except OSError:  # alive, and someone else's
         return True
     return True
-
-
-def _copy(old: Path, new: Path) -> None:
-    """As another name of the same file where that is possible; a link stays a link."""
-    if old.is_dir() and not old.is_symlink():
-        shutil.copytree(old, new, symlinks=True)
-        return
-    try:
-        os.link(old, new, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(old, new, follow_symlinks=False)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -39,7 +39,7 @@ def lock_folder(folder: Path) -> Generator[None]:
         lock.acquire()
     except Timeout:
         raise FolderInUse(
-            f"{folder} is in use by {_read_owner(folder)}; stop it first, or give another --out"
+            f"{folder} is in use by {_read_owner(folder)}; stop it first, or choose another folder"
         ) from None
     except OSError as error:
         raise refusal(folder / LOCK, error) from None

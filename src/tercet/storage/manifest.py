@@ -5,6 +5,7 @@ deceive.
 """
 
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from typing import Any, BinaryIO, TypeVar
 import xxhash
 
 from tercet.config import UserError
-from tercet.storage.atomic import replace_folder
+from tercet.storage.atomic import is_being_written, replace_folder
 from tercet.storage.sealed_json import DamagedFile, read_sealed_json, write_sealed_json
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 20
 ATTEMPTS = 20  # to read a folder that is exchanged again and again
+PAUSE = 0.05  # seconds for a writer to finish
 
 Result = TypeVar("Result")
 
@@ -135,18 +137,18 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 @contextmanager
-def write_folder(path: Path, *, keep: Callable[[str], bool] = lambda name: False) -> Generator[Path]:
+def write_folder(path: Path, *, keep: Callable[[Path], bool] = lambda entry: False) -> Generator[Path]:
     """As `replace_folder`, with a manifest of all that was written. Raises as that does."""
-    with replace_folder(path, keep=keep) as new:
+    with replace_folder(path, keep=keep, first=MANIFEST) as new:
         yield new
         write_sealed_json(new / MANIFEST, {"hash": "xxh3_128", "files": Manifest.of(new).to_plain()})
 
 
 def read_whole(folder: Path, read: Callable[[Manifest | None], Result]) -> Result:
-    """What `read` makes of a folder, all of it from one state: it is read again where another took its place meanwhile.
+    """Return what `read` makes of a folder, all of it from one state: it is read again if it was replaced meanwhile.
 
     Raises:
-        UserError: as `read` does, where the folder stayed the same.
+        UserError: As `read` does, if the folder stayed the same and is not just being written.
     """
     for _ in range(ATTEMPTS - 1):
         before = read_manifest(folder)
@@ -154,7 +156,9 @@ def read_whole(folder: Path, read: Callable[[Manifest | None], Result]) -> Resul
             result = read(before)
         except UserError:
             if read_manifest(folder) == before:
-                raise
+                if not is_being_written(folder):
+                    raise
+                time.sleep(PAUSE)  # its files may be replaced one by one
         else:
             if read_manifest(folder) == before:
                 return result

@@ -143,7 +143,7 @@ def _replace_entries(new: Path, path: Path, old: list[Path], first: str | None) 
 def _copy_owner_and_mode(old: Path, new: Path) -> bool:
     """Give a new file or folder the owner and mode of the old one; return whether it has them.
 
-    An entry of another kind, or none, has nothing to take over.
+    There is nothing to copy to an entry of another kind, or to one that does not exist.
     """
     try:
         before, after = old.lstat(), new.lstat()

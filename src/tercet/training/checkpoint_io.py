@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from lightning_fabric.plugins import TorchCheckpointIO
+from pytorch_lightning.__version__ import version
 
 from tercet.storage import report_write_errors, write_atomically, write_folder
-from tercet.training.checkpoints import ARITHMETIC, METRICS, RECIPE_HASH, STATE, Checkpoints
+from tercet.training.checkpoints import METRICS, STATE, Checkpoints
+from tercet.training.saved_state import ARITHMETIC, RECIPE_HASH, State, own_tensors, read_state
 from tercet.training.sharded_state import has_shards, load_full_checkpoint
 
 
@@ -32,9 +34,9 @@ class CheckpointFolderIO(TorchCheckpointIO):
             pass
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        checkpoint = super().load_checkpoint(path, map_location, weights_only)
-        folder = Path(path).parent
-        return load_full_checkpoint(folder, checkpoint) if has_shards(folder) else checkpoint
+        folder, state = Path(path).parent, read_state(Path(path))
+        state = load_full_checkpoint(folder, state) if has_shards(folder) else own_tensors(state)
+        return with_version(state)
 
     @contextmanager
     def write(self, checkpoint: dict[str, Any], path: Any) -> Generator[Path]:
@@ -49,3 +51,8 @@ class CheckpointFolderIO(TorchCheckpointIO):
             yield new
         self.checkpoints.damaged.pop(folder, None)  # it is whole again
         self.saved(checkpoint["global_step"])
+
+
+def with_version(state: State) -> dict[str, Any]:
+    """Return a state as Lightning reads it: as of this version, which has nothing to migrate."""
+    return {**state, "epoch": 0, "pytorch-lightning_version": version}

@@ -19,9 +19,9 @@ from tercet.checkpoint.metrics import METRICS as METRICS
 from tercet.checkpoint.run_record import RECIPE
 from tercet.config import UserError
 from tercet.storage import FileHash, read_manifest
+from tercet.training.saved_state import ARITHMETIC, RECIPE_HASH, read_state
 
 FOLDER, STATE = "checkpoints", "state.ckpt"
-ARITHMETIC, RECIPE_HASH = "arithmetic", "recipe_hash"  # beside what Lightning keeps
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,7 @@ def _read(folder: Path, step: int, recipe_hash: str) -> Checkpoint:
     if manifest is None or STATE not in manifest.files:
         raise UserError(f"{folder} is not whole")
     manifest.check(folder)
-    import torch
-
-    state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=True)
-    if (state["global_step"], state.get(RECIPE_HASH)) != (step, recipe_hash):
+    state = read_state(folder / STATE)
+    if (state["global_step"], state[RECIPE_HASH]) != (step, recipe_hash):
         raise UserError(f"{folder} holds the state of another run, or of another step")
     return Checkpoint(folder, step, tuple(state[ARITHMETIC]))

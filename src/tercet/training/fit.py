@@ -135,7 +135,7 @@ def fit(
         stack.enter_context(liveness)
         if not quiet:
             stack.enter_context(bar)
-        if start.weights is not None:  # Lightning counts steps by its optimizer's
+        if start.step:  # Lightning counts steps by its optimizer's
             trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = start.step
         state = None if start.checkpoint is None else start.checkpoint.state
         trainer.fit(module, datamodule=StepDataModule(task), ckpt_path=state, weights_only=True)

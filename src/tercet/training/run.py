@@ -32,6 +32,7 @@ from tercet.training.run_changes import (
 )
 from tercet.training.run_folder import (
     Start,
+    check_checkpoint,
     check_finished,
     find_recipes,
     find_record,
@@ -220,6 +221,8 @@ def _train(
         accelerator=accelerator(spec), precision=record.precision, matmul=record.matmul, compiled=compiled,
         ranks=1 if spec.exact else spec.world_size, micro=record.micro_batch,
     )  # fmt: skip
+    if start.checkpoint is not None:
+        check_checkpoint(start.checkpoint, model, recipe, fp16=record.precision == "fp16")
     if primary:
         length = explain_length(out, task, changes, exact=exact)
         report_changes(changes, quiet)

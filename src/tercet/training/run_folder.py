@@ -30,6 +30,7 @@ from tercet.training.run_changes import (
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Trained
+    from tercet.models import AnyModel
 MODELS = ("last", "best")  # the newest first
 OF_BEFORE = "resume.ckpt"  # where an earlier version kept its state, without hashes
 # The recipe last: after a kill in between, what is left is still known as a run.
@@ -184,6 +185,20 @@ def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, longe
         lost = "; ".join(checkpoints.damaged.values()) or f"no checkpoint is left in {out / FOLDER}"
         raise UserError(f"{out} has trained {record.saved:,} steps and has nothing to go on from: {lost}; {CHOICES}")
     return Start()
+
+
+def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, *, fp16: bool) -> None:
+    """Compare the checkpoint that a run resumes from with its model and optimizer, before anything is written.
+
+    Raises:
+        UserError: If it belongs to another model or is damaged.
+    """
+    from tercet.training.saved_state import check_state, read_state
+
+    try:
+        check_state(checkpoint.folder, read_state(checkpoint.state), model, recipe, fp16=fp16)
+    except UserError as error:
+        raise UserError(f"{error}; remove {checkpoint.folder} to resume from an earlier one, or: {CHOICES}") from None
 
 
 def _newest_model(out: Path) -> "Trained":

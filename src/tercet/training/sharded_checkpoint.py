@@ -29,7 +29,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
-from tercet.training.checkpoint_io import CheckpointFolderIO
+from tercet.training.checkpoint_io import CheckpointFolderIO, with_version
+from tercet.training.saved_state import read_state
 from tercet.training.sharded_state import (
     OPTIMIZER,
     WEIGHTS,
@@ -89,7 +90,8 @@ class ShardedStrategy(ModelParallelStrategy):
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Checkpoint:
         folder = Path(checkpoint_path).parent
         if not has_shards(folder):
-            return super().load_checkpoint(checkpoint_path, weights_only)
+            super().load_checkpoint(checkpoint_path, weights_only=True)  # fills the model and the optimizers
+            return with_version(read_state(Path(checkpoint_path)))
         weights = get_model_state_dict(cast(Any, self.model))
 
         def place(name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -98,7 +100,7 @@ class ShardedStrategy(ModelParallelStrategy):
             like = cast(Tensor, weights[name.removeprefix(OPTIMIZER).rpartition(".")[0]])
             return torch.empty_like(like, dtype=dtype) if like.shape == size else torch.empty(size, dtype=dtype)
 
-        rest = torch.load(checkpoint_path, weights_only=True)
+        rest = with_version(read_state(Path(checkpoint_path)))
         checkpoint = unflatten_checkpoint(load_sharded_tensors(folder, place), rest)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             set_optimizer_state_dict(cast(Any, self.model), optimizer, optim_state_dict=state)

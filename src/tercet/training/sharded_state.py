@@ -8,7 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from tercet.messages import shorten
+from tercet.reading.bounded_json import check_header
+from tercet.reading.files import check_regular_file
+
 Checkpoint = dict[str, Any]  # Lightning's
+MOST_SHARDS = 1 << 16  # a piece of each rank
 WEIGHTS, OPTIMIZER = "weights.", "optimizer."  # before the names of tensors
 
 
@@ -42,6 +47,50 @@ def load_full_checkpoint(folder: Path, rest: Checkpoint) -> Checkpoint:
     """A checkpoint that was saved in pieces, for a whole model."""
     tensors = load_sharded_tensors(folder, lambda name, size, dtype: torch.empty(size, dtype=dtype))
     return unflatten_checkpoint(tensors, rest)
+
+
+def read_shard_shapes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return shape and type of all tensors in the pieces of a checkpoint.
+
+    Raises:
+        ValueError: If a piece is not a whole safetensors file, or the pieces of a tensor do not cover it.
+    """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    paths = sorted(folder.glob("*.safetensors"))
+    if len(paths) > MOST_SHARDS:
+        raise ValueError(f"it has {len(paths):,} pieces, and {MOST_SHARDS:,} is the most")
+    for path in paths:
+        check_regular_file(path)
+        try:
+            check_header(path)
+        except ValueError as error:
+            raise ValueError(f"{path.name} is not a whole safetensors file ({shorten(error)})") from None
+    try:
+        saved = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except Exception as error:  # the reader raises whatever broken metadata leads to: KeyError, TypeError, ...
+        raise ValueError(f"its pieces cannot be read ({shorten(error)})") from None
+    shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    for name, tensor in cast("dict[str, Any]", saved).items():
+        boxes = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.chunks]
+        if not _cover(tuple(tensor.size), boxes):
+            raise ValueError(f"its pieces of {shorten(ascii(name), 80)} do not cover it")
+        shapes[name] = tensor.size, tensor.properties.dtype
+    return shapes
+
+
+def _cover(size: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    """Return whether boxes, each an offset and an extent, are a grid that covers a tensor exactly once."""
+    boxes = [box for box in boxes if 0 not in box[1]]
+    if any(len(offset) != len(size) for offset, _ in boxes):
+        return False
+    n_boxes = 1
+    for dim, length in enumerate(size):
+        intervals = sorted({(offset[dim], offset[dim] + extent[dim]) for offset, extent in boxes})
+        if [0, *(end for _, end in intervals)] != [*(start for start, _ in intervals), length]:
+            return False
+        n_boxes *= len(intervals)
+    return len(set(boxes)) == len(boxes) == n_boxes
 
 
 def load_sharded_tensors(folder: Path, place: Callable[[str, torch.Size, torch.dtype], Tensor]) -> dict[str, Tensor]:

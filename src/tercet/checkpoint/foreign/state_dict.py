@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tercet.checkpoint.find_model import WEIGHTS
 from tercet.checkpoint.foreign.config_keys import raise_config_errors
-from tercet.checkpoint.foreign.pickled_weights import read_pickled_weights
+from tercet.checkpoint.safe_pickle import read_pickled_weights
 from tercet.checkpoint.weights import first_names, own_tensors, read_tensors, shape_of
 from tercet.config import UserError
 from tercet.models import AnyModel, AnySpec, build_meta

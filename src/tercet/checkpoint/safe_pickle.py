@@ -1,0 +1,177 @@
+"""Read a file that `torch.save` wrote: inspect it first, so that no code runs and no claim is believed.
+
+torch's weights-only reader runs a few functions of its choice, `bytearray(2**40)` among them, unpacks compressed
+entries and maps a storage to as many bytes as the pickle claims, also beyond its entry. So before torch reads a file,
+its pickle may import only what rebuilds tensors, and each storage must fit the entry of the archive that holds it. One
+inspection serves weights that other programs saved and the states of runs.
+"""
+
+import pickletools
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
+
+import torch
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.limits import MOST_PICKLE_BYTES, MOST_SHARED, MOST_TENSORS
+from tercet.messages import shorten
+from tercet.reading.files import check_regular_file
+
+STORAGES = {
+    "torch BFloat16Storage": 2, "torch BoolStorage": 1, "torch ByteStorage": 1, "torch CharStorage": 1,
+    "torch DoubleStorage": 8, "torch FloatStorage": 4, "torch HalfStorage": 2, "torch IntStorage": 4,
+    "torch LongStorage": 8, "torch ShortStorage": 2,
+}  # bytes of a number  # fmt: skip
+GLOBALS = {
+    "collections OrderedDict",
+    "torch Size",
+    "torch._utils _rebuild_parameter",
+    "torch._utils _rebuild_tensor",
+    "torch._utils _rebuild_tensor_v2",
+    *STORAGES,
+}
+IMPORTS = ("GLOBAL", "INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")  # opcodes that bring something in
+OLD_PICKLES = 5  # one after the other in a file that is no archive, before the numbers
+PICKLE, DATA = "data.pkl", "data/"  # entries of an archive, below one folder
+
+
+def load_safely(path: Path, kind: str) -> Any:
+    """Return what `torch.save` wrote to a file, mapped if the file is an archive.
+
+    Args:
+        path: The file.
+        kind: What the file should be, for the error message.
+
+    Raises:
+        UserError: If the file is broken, or asks for anything but plain values and tensors.
+    """
+    check_regular_file(path)
+    try:
+        zipped = is_zipfile(path)
+        _check_archive(path) if zipped else _check_old(path)
+        # The oldest files are not archives, and are read whole.
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except UserError:
+        raise
+    except Exception as error:  # torch's reader raises whatever a broken pickle leads to: KeyError, IndexError, ...
+        raise UserError(f"{path} is not a whole file of {kind} ({shorten(error)}); copy it again") from None
+
+
+def read_pickled_weights(path: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a `pytorch_model.bin` by name.
+
+    Raises:
+        UserError: If the file is broken, or holds or claims more than weights by name.
+    """
+    state = load_safely(path, "weights")
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in cast("dict[Any, Any]", state).items()
+    ):
+        raise UserError(f"{path} holds more than weights by name; save the model's state_dict alone")
+    tensors = cast("dict[str, Tensor]", state)
+    _check_sizes(path, tensors)
+    return tensors
+
+
+def _check_archive(path: Path) -> None:
+    with ZipFile(path) as archive:
+        entries = archive.infolist()
+        if len(entries) > MOST_TENSORS:
+            raise ValueError(f"{len(entries)} entries, and {MOST_TENSORS} is the most")
+        if packed := [entry.filename for entry in entries if entry.compress_type != ZIP_STORED]:
+            raise BadZipFile(f"{shorten(repr(packed[0]), 50)} is compressed, which torch writes nothing")
+        # torch compares names without their case, and takes the first of two.
+        by_name = {entry.filename.lower(): entry for entry in entries}
+        if len(by_name) < len(entries):
+            raise BadZipFile("two entries have one name")
+        pickles = [entry for entry in entries if entry.filename.lower().endswith(".pkl")]
+        if len(pickles) != 1 or pickles[0].filename.rpartition("/")[2] != PICKLE:
+            raise BadZipFile(f"it should have one pickle, {PICKLE}")
+        folder = pickles[0].filename.removesuffix(PICKLE).lower()
+        sizes = {
+            name.removeprefix(folder + DATA): entry.file_size
+            for name, entry in by_name.items()
+            if name.startswith(folder + DATA)
+        }
+        if pickles[0].file_size > MOST_PICKLE_BYTES:
+            raise ValueError(f"a pickle of {pickles[0].file_size} bytes, and {MOST_PICKLE_BYTES} is the most")
+        with archive.open(pickles[0]) as file:
+            _check_opcodes(file, sizes)
+
+
+def _check_old(path: Path) -> None:
+    with path.open("rb") as file:
+        for _ in range(OLD_PICKLES):
+            _check_opcodes(file)
+
+
+def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> None:
+    """Read one pickle without running it.
+
+    Args:
+        file: Open at the beginning of the pickle.
+        sizes: Bytes of each storage's entry by key, if the storages are in an archive.
+    """
+    start = file.tell()
+    storage = _StorageReference()
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name in IMPORTS and argument not in GLOBALS:
+            raise ValueError(f"it asks for {shorten(repr(argument or opcode.name), 80)}, which no weights need")
+        if file.tell() - start > MOST_PICKLE_BYTES:
+            raise ValueError(f"a pickle of more than {MOST_PICKLE_BYTES} bytes without its numbers")
+        storage.push(opcode.name, argument)
+        if sizes is not None and opcode.name in ("PERSID", "BINPERSID"):
+            key, size = storage.read()
+            if size > sizes.get(key, -1):
+                raise ValueError(f"storage {shorten(repr(key), 50)} claims {size} bytes, more than its entry has")
+
+
+class _StorageReference:
+    """The last opcodes of a pickle, which name a storage if BINPERSID follows: as torch writes them, and no other way.
+
+    MARK  "storage"  class  key  location  numel  TUPLE     (each text and class may come from the memo)
+    """
+
+    def __init__(self) -> None:
+        self.memo: dict[int, Any] = {}
+        self.recent: deque[tuple[str, Any]] = deque(maxlen=8)
+
+    def push(self, name: str, argument: Any) -> None:
+        if name in ("BINPUT", "LONG_BINPUT"):
+            value = self.recent[-1][1] if self.recent else None
+            self.memo[argument] = value if isinstance(value, str) else None
+            return
+        if name in ("BINGET", "LONG_BINGET"):
+            argument = self.memo.get(argument)
+        self.recent.append((name, argument))
+
+    def read(self) -> tuple[str, int]:
+        """Return the key and the size in bytes of the storage that the next opcode refers to."""
+        match list(self.recent)[:-1]:
+            case [
+                ("MARK", _),
+                (_, "storage"),
+                (_, str(kind)),
+                (_, str(key)),
+                (_, str()),
+                (_, int(numel)),
+                ("TUPLE", _),
+            ] if kind in STORAGES and numel >= 0:
+                return key.lower(), numel * STORAGES[kind]
+            case _:
+                raise ValueError("it refers to a storage as torch does not")
+
+
+def _check_sizes(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """No tensor claims more numbers than it has, or few bytes could pose as many large ones."""
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or not tensor.numel():
+            raise UserError(f"{path}: {shorten(name, 80)} has no numbers; save the model's state_dict again")
+        if tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise UserError(f"{path}: {shorten(name, 80)} has fewer numbers than its shape; save the state_dict again")
+    if sum(tensor.nbytes for tensor in tensors.values()) > MOST_SHARED * path.stat().st_size:
+        raise UserError(f"{path}: its tensors share their numbers; save the model's state_dict again")

@@ -1,0 +1,374 @@
+"""A foreign run's `state.ckpt`, malformed in every part: the run is not resumed, in one line, or to its right end.
+
+The manifest agrees with each malformed file, because the maker of the run also wrote it.
+"""
+
+import json
+import os
+import pickle
+import re
+import shutil
+import struct
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from damage_runs import Prepared, prepare, read_answer
+from hurt_folders import safe_header, write_safe_header
+from refusal import refusal
+from safetensors.torch import save_file
+
+from tercet.checkpoint import read_spec
+from tercet.models import build
+from tercet.storage import MANIFEST, Manifest, write_sealed_json
+from tercet.training import read_recipe
+from tercet.training.checkpoints import STATE, Checkpoints
+from tercet.training.run_folder import check_checkpoint, find_start
+from tercet.training.sharded_state import flatten_checkpoint
+
+sys.path.append(str(Path(__file__).parent))
+
+NAME = "model.embedding.weight"  # weight, and 0 is its parameter
+State = dict[str, Any]
+
+
+class Planted:
+    """Unpickled, it makes a folder."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+def put(*keys: Any, value: Any) -> Callable[[State], None]:
+    """Return a function that sets one place of a state, or deletes it if `value` is an ellipsis."""
+
+    def change(state: State) -> None:
+        *path, last = keys
+        container: Any = state
+        for key in path:
+            container = container[key]
+        if value is ...:
+            del container[last]
+        else:
+            container[last] = value
+
+    return change
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+OPTIMIZER = ("optimizer_states", 0)
+MOMENTS = (*OPTIMIZER, "state", 0)
+VALIDATION = ("callbacks", "StepActions", "Validation")
+TINY = torch.zeros(1)
+
+# Each is noticed, in one line.
+CHANGES: dict[str, Callable[[State], None]] = {
+    **{f"no {key}": put(key, value=...) for key in ("global_step", "state_dict", "optimizer_states", "callbacks")},
+    **{f"no {key}": put(key, value=...) for key in ("arithmetic", "recipe_hash")},
+    **{f"step {value}": put("global_step", value=value) for value in (-1, 10**30, float("nan"), "6", True, None)},
+    "step of another moment": put("global_step", value=4),
+    "another recipe": put("recipe_hash", value="0" * 32),
+    **{f"weights are a {type(value).__name__}": put("state_dict", value=value) for value in ([], None, 5, "a", TINY)},
+    "a weight is a number": put("state_dict", NAME, value=5),
+    "a weight missing": put("state_dict", NAME, value=...),
+    "a weight more": put("state_dict", "model.other", value=TINY),
+    "a weight under a number": put("state_dict", 5, value=TINY),
+    "a weight of another shape": put("state_dict", NAME, value=TINY),
+    "a weight of another type": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].double())(state),
+    "a weight of integers": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].long())(state),
+    "tied weights that differ": put("state_dict", "model.unembedding.weight", value=torch.zeros(19, 16)),
+    "a weight not finite": lambda state: state["state_dict"][NAME].fill_(float("nan")),
+    "a weight on no device": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].to("meta"))(state),
+    "a sparse weight": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].to_sparse())(state),
+    "no optimizer": put("optimizer_states", value=[]),
+    "two optimizers": lambda state: state["optimizer_states"].append(state["optimizer_states"][0]),
+    "an optimizer is a list": put("optimizer_states", value=[[]]),
+    "the optimizer's state is a list": put(*OPTIMIZER, "state", value=[]),
+    "the optimizer has no state": put(*OPTIMIZER, "state", value=...),
+    "the optimizer remembers nothing": put(*OPTIMIZER, "state", value={}),
+    "the optimizer lacks a parameter": put(*MOMENTS, value=...),
+    "the optimizer has one more": put(*OPTIMIZER, "state", 10**6, value={"step": TINY[0]}),
+    "the optimizer's parameter is a tuple": put(*OPTIMIZER, "state", (0, 1), value={}),
+    "moments of SGD": put(*MOMENTS, value={"momentum_buffer": TINY}),
+    "moments are a number": put(*MOMENTS, value=5),
+    "a moment is a number": put(*MOMENTS, "exp_avg", value=0.5),
+    "a moment missing": put(*MOMENTS, "exp_avg_sq", value=...),
+    "a moment of another shape": put(*MOMENTS, "exp_avg", value=TINY),
+    "a moment of another type": lambda state: put(*MOMENTS, "exp_avg", value=state["state_dict"][NAME].half())(state),
+    "a square below zero": lambda state: state["optimizer_states"][0]["state"][0]["exp_avg_sq"].fill_(-1),
+    **{f"{value} steps": put(*MOMENTS, "step", value=torch.tensor(value)) for value in (-1.0, 1e9, float("nan"))},
+    "no groups": put(*OPTIMIZER, "param_groups", value=...),
+    "groups are a dict": put(*OPTIMIZER, "param_groups", value={}),
+    "a group less": put(*OPTIMIZER, "param_groups", 1, value=...),
+    "a group is a number": put(*OPTIMIZER, "param_groups", 0, value=5),
+    "parameters are tensors": put(*OPTIMIZER, "param_groups", 0, "params", value=[torch.ones(3)] * 8),
+    "betas are tensors": put(*OPTIMIZER, "param_groups", 0, "betas", value=(torch.ones(3), torch.ones(3))),
+    "other parameters": put(*OPTIMIZER, "param_groups", 0, "params", value=[0]),
+    "parameters are a number": put(*OPTIMIZER, "param_groups", 0, "params", value=5),
+    "other betas": put(*OPTIMIZER, "param_groups", 0, "betas", value=(0.5, 0.5)),
+    "betas missing": put(*OPTIMIZER, "param_groups", 0, "betas", value=...),
+    "an eps that is a tensor": put(*OPTIMIZER, "param_groups", 0, "eps", value=torch.ones(3)),
+    "amsgrad": put(*OPTIMIZER, "param_groups", 0, "amsgrad", value=True),
+    "a rate that is a text": put(*OPTIMIZER, "param_groups", 0, "lr", value="1"),
+    "callbacks are a list": put("callbacks", value=[]),
+    "no memory of validation": put(*VALIDATION, value=...),
+    **{f"best {value}": put(*VALIDATION, "best", value=value) for value in (float("nan"), "1", None, TINY)},
+    **{f"best step {value}": put(*VALIDATION, "best_step", value=value) for value in (-1, 10**9, 1.5)},
+    **{f"without better {value}": put(*VALIDATION, "without_better", value=value) for value in (-1, "1", ...)},
+    "arithmetic is empty": put("arithmetic", value=[]),
+    "arithmetic of lists": put("arithmetic", value=[["device", "cpu"]]),
+    "arithmetic without a device": put("arithmetic", value=[{}]),
+    "arithmetic with a line end": put("arithmetic", value=[{"device": "a\nb"}]),
+    "a scaler without a scale": put("MixedPrecision", value={}),
+    "a scaler of zero": put("MixedPrecision", value={"scale": 0.0}),
+    "planted": put("planted", value=Planted()),
+    "a planted weight": put("state_dict", NAME, value=Planted()),
+    "bytes without end": put("planted", value=pickle.loads(pickle.dumps(bytearray(3)))),
+}  # fmt: skip
+
+# Each is read as if it were not there: all of it follows from the step, or nothing asks for it.
+HARMLESS: dict[str, Callable[[State], Any]] = {
+    "as it was": lambda state: None,
+    "loops, a version and schedulers missing": lambda state: [
+        state.pop(key) for key in ("loops", "pytorch-lightning_version", "lr_schedulers", "epoch")
+    ],
+    "loops, a version and schedulers malformed": lambda state: state.update(
+        {"loops": {"fit_loop": -5}, "pytorch-lightning_version": [], "lr_schedulers": 5, "epoch": float("nan")}
+    ),
+    "keys more": lambda state: state.update({"a": nested(200), "hyper_parameters": {"x": [1]}, "StepDataModule": 5}),
+    "moments that share a storage": lambda state: share_moments(state),
+}
+
+
+def share_moments(state: State) -> None:
+    """Two moments of one storage: equal, as they were at a step that is undone."""
+    moments = state["optimizer_states"][0]["state"]
+    wide = torch.stack([moments[0]["exp_avg"], moments[0]["exp_avg_sq"]])
+    moments[0]["exp_avg"], moments[0]["exp_avg_sq"] = wide[0], wide[1]
+
+
+def rewrite_zip(path: Path, change: Callable[[str, bytes], bytes | None], *, packed: bool = False) -> None:
+    """Write each entry as `change` has it, or leave it out."""
+    with zipfile.ZipFile(path) as archive:
+        entries = [(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+        for name, data in entries:
+            if (new := change(name, data)) is not None:
+                archive.writestr(name, new)
+
+
+def add_entry(path: Path, name: str, data: bytes) -> None:
+    with (
+        warnings.catch_warnings(action="ignore"),
+        zipfile.ZipFile(path, "a") as archive,
+    ):  # of a second entry of one name
+        archive.writestr(name, data)
+
+
+def in_pickle(path: Path, change: Callable[[bytes], bytes]) -> None:
+    rewrite_zip(path, lambda name, data: change(data) if name.endswith("data.pkl") else data)
+
+
+def claim(path: Path, size: bytes) -> None:
+    """Let the first storage claim another number of numbers: a push of an integer before the end of its tuple."""
+    in_pickle(path, lambda data: re.sub(rb"M..t", lambda _: size + b"t", data, count=1, flags=re.DOTALL))
+
+
+EVIL = pickle.dumps(Planted(), protocol=2)
+# What is done to the file itself; each is noticed.
+FILES: dict[str, Callable[[Path], Any]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "without its directory": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "text": lambda path: path.write_text("a" * 1000),
+    "json": lambda path: path.write_text("{}"),
+    "a bare pickle": lambda path: path.write_bytes(EVIL),
+    "a bare pickle of a dict": lambda path: path.write_bytes(pickle.dumps({"global_step": 6}, protocol=2)),
+    "another zip": lambda path: zipfile.ZipFile(path, "w").close(),
+    "no pickle in it": lambda path: rewrite_zip(path, lambda name, data: None if name.endswith(".pkl") else data),
+    "compressed": lambda path: rewrite_zip(path, lambda _, data: data, packed=True),
+    "a bomb": lambda path: rewrite_zip(
+        path, lambda name, data: bytes(200 << 20) if name.endswith("/0") else data, packed=True
+    ),
+    "a storage missing": lambda path: rewrite_zip(path, lambda name, data: None if name.endswith("data/0") else data),
+    "a storage too short": lambda path: rewrite_zip(
+        path, lambda name, data: data[:8] if name.endswith("data/0") else data
+    ),
+    "a storage out of range": lambda path: claim(path, b"M\xff\xff"),
+    "a storage beyond the file": lambda path: claim(path, b"J\xff\xff\xff\x7f"),
+    "a storage below zero": lambda path: claim(path, b"J\xff\xff\xff\xff"),
+    "a second pickle": lambda path: add_entry(path, "archive/other.pkl", EVIL),
+    "a second pickle of one name": lambda path: add_entry(path, "archive/data.pkl", EVIL),
+    "a second pickle in capitals": lambda path: add_entry(path, "archive/DATA.PKL", EVIL),
+    "a pickle that runs": lambda path: in_pickle(path, lambda _: EVIL),
+    "a pickle cut short": lambda path: in_pickle(path, lambda data: data[: len(data) // 2]),
+    "no opcodes": lambda path: in_pickle(path, lambda _: b""),
+    "deep tuples": lambda path: in_pickle(path, lambda _: b")" + b"\x85" * 10**5 + b"."),
+    "a huge memo": lambda path: in_pickle(path, lambda _: b"\x80\x02Nr\xff\xff\xff\x7f0."),
+    "a huge text": lambda path: in_pickle(path, lambda _: b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b"."),
+    "a tensor alone": lambda path: torch.save(TINY, path),
+    "a list": lambda path: torch.save([1, 2], path),
+    "a long list": lambda path: torch.save([0] * 10**5, path),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
+
+
+@pytest.fixture(scope="module")
+def gate(prepared: Prepared) -> Callable[[Path], None]:
+    """Return a function that checks a run as `train` does before it writes anything."""
+    recipe = read_recipe(prepared.folder / "stopped" / "run")
+    spec = read_spec(prepared.folder / "stopped" / "run")
+    model = build(spec, seed=0)
+    recipe = replace(recipe, model=spec)
+
+    def find(run: Path) -> None:
+        start = find_start(run, Checkpoints(run, 1), from_weights=False)
+        assert start.checkpoint is not None
+        check_checkpoint(start.checkpoint, model, recipe, fp16=False)
+
+    return find
+
+
+def lay_out(prepared: Prepared, place: Path) -> Path:
+    """Return the only checkpoint of a stopped run."""
+    prepared.lay_out(place, "stopped")
+    *older, newest = sorted((place / "run" / "checkpoints").iterdir())
+    for folder in older:
+        shutil.rmtree(folder)
+    return newest
+
+
+def rewrite(folder: Path, change: Callable[[State], Any]) -> None:
+    state = torch.load(folder / STATE, weights_only=True)
+    change(state)
+    torch.save(state, folder / STATE)
+
+
+def as_pieces(folder: Path) -> None:
+    """Turn a checkpoint into one of two ranks: each has half of the rows of the embedding, the second all else."""
+    state = torch.load(folder / STATE, weights_only=True)
+    names = [name for name in state["state_dict"] if name != "model.unembedding.weight"]
+    [optimizer] = state["optimizer_states"]
+    optimizer["state"] = {names[number]: values for number, values in optimizer["state"].items()}
+    for group in optimizer["param_groups"]:
+        group["params"] = [names[number] for number in group["params"]]
+    tensors, rest = flatten_checkpoint(state)
+    torch.save(rest, folder / STATE)
+    halves = {name: x.chunk(2) for name, x in tensors.items() if name == EMBEDDING}
+    parts = [{name: x[0] for name, x in halves.items()}, {**tensors, **{name: x[1] for name, x in halves.items()}}]
+    for number, (part, start) in enumerate(zip(parts, (0, len(halves[EMBEDDING][0])), strict=True), start=1):
+        offsets = {
+            name: {"saved_offsets": [start if name in halves else 0, *[0] * x.dim()][: x.dim()]}
+            for name, x in part.items()
+        }
+        metadata = {"format": "pt", "DCP_SHARDING_INFO": json.dumps(offsets)}
+        save_file({name: x.clone() for name, x in part.items()}, piece(folder, number), metadata)
+
+
+def piece(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:05d}-model-00001-of-00001.safetensors"
+
+
+def in_header(change: Callable[[State, State], Any]) -> Callable[[Path], None]:
+    """Return a function that changes the header of the second piece and the offsets in it."""
+
+    def rewrite_header(folder: Path) -> None:
+        header, numbers = safe_header(piece(folder, 2))
+        offsets = json.loads(header["__metadata__"]["DCP_SHARDING_INFO"])
+        change(header, offsets)
+        if header["__metadata__"].get("DCP_SHARDING_INFO"):
+            header["__metadata__"]["DCP_SHARDING_INFO"] = json.dumps(offsets)
+        write_safe_header(piece(folder, 2), header, numbers)
+
+    return rewrite_header
+
+
+EMBEDDING, NORM = f"weights.{NAME}", "weights.model.stack.final_norm.weight"
+PIECES: dict[str, Callable[[Path], Any]] = {
+    "a piece missing": lambda folder: piece(folder, 1).unlink(),
+    "a piece twice": lambda folder: shutil.copy(piece(folder, 1), piece(folder, 3)),
+    "a piece cut short": lambda folder: piece(folder, 2).write_bytes(piece(folder, 2).read_bytes()[:-8]),
+    "a piece is text": lambda folder: piece(folder, 2).write_text("a" * 100),
+    "a piece is a folder": lambda folder: (piece(folder, 2).unlink(), piece(folder, 2).mkdir()),
+    "a header of 2^60 bytes": lambda folder: piece(folder, 2).write_bytes(struct.pack("<Q", 2**60) + b"{}"),
+    "no offsets": in_header(lambda header, _: header["__metadata__"].pop("DCP_SHARDING_INFO")),
+    "no offset of one": in_header(lambda _, offsets: offsets.pop(NORM)),
+    "offsets are a list": in_header(lambda _, offsets: offsets.update({NORM: []})),
+    "an offset below zero": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [-1]}})),
+    "an offset beyond the end": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [10**12]}})),
+    "an offset that is a text": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": ["a"]}})),
+    "offsets of other dimensions": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [0, 0]}})),
+    "pieces that overlap": in_header(lambda _, offsets: offsets.update({EMBEDDING: {"saved_offsets": [1, 0]}})),
+    "a tensor missing": in_header(lambda header, _: header.update(other=header.pop(NORM))),
+    "a tensor of another shape": in_header(lambda header, _: header[NORM].update(shape=[1, 16])),
+    "a tensor of another type": in_header(lambda header, _: header[NORM].update(dtype="I32")),
+    "groups by number": lambda folder: rewrite(folder, put(*OPTIMIZER, "param_groups", 0, "params", value=[0])),
+    "tensors in the state too": lambda folder: rewrite(folder, put("state_dict", NAME, value=torch.zeros(1))),
+}
+
+
+def seal(folder: Path) -> None:
+    write_sealed_json(folder / MANIFEST, {"hash": "xxh3_128", "files": Manifest.of(folder).to_plain()})
+
+
+@pytest.mark.parametrize("form", [*CHANGES, *FILES, *PIECES])
+def test_a_malformed_state_is_rejected_in_one_line(
+    prepared: Prepared, gate: Callable[[Path], None], tmp_path: Path, form: str
+) -> None:
+    folder = lay_out(prepared, tmp_path / "place")
+    if form in PIECES:
+        as_pieces(folder)
+        PIECES[form](folder)
+    elif form in CHANGES:
+        rewrite(folder, CHANGES[form])
+    else:
+        FILES[form](folder / STATE)
+    seal(folder)
+    error = refusal(lambda: gate(tmp_path / "place" / "run"))
+    assert error is not None
+    assert "checkpoints/step-000006" in str(error)
+    assert "--from-weights goes on from the weights of its last model, --restart" in str(error)
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    "form", ["no arithmetic", "a weight of another shape", "moments of SGD", "a storage too short", "a bomb"]
+)
+def test_the_command_rejects_a_malformed_state_before_it_writes(prepared: Prepared, tmp_path: Path, form: str) -> None:
+    folder = lay_out(prepared, tmp_path / "place")
+    rewrite(folder, CHANGES[form]) if form in CHANGES else FILES[form](folder / STATE)
+    seal(folder)
+    run = tmp_path / "place" / "run"
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    outcome = prepared.call(tmp_path / "place", "train")
+    assert outcome.refused_in_one_line(), outcome
+    assert outcome.stderr.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.parametrize("form", [*HARMLESS, "in pieces"])
+def test_what_follows_from_the_step_is_not_taken_from_the_state(prepared: Prepared, tmp_path: Path, form: str) -> None:
+    folder = lay_out(prepared, tmp_path / "place")
+    as_pieces(folder) if form == "in pieces" else rewrite(folder, HARMLESS[form])
+    seal(folder)
+    outcome = prepared.call(tmp_path / "place", "train")
+    assert outcome.code == 0, outcome.stderr
+    assert read_answer(tmp_path / "place", "train", outcome) == prepared.answer("stopped", "train")

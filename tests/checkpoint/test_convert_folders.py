@@ -113,15 +113,15 @@ def test_a_folder_with_something_in_it_is_written_over_only_by_force(force: bool
 
 def test_a_conversion_leaves_subfolders_and_open_files_alone(tmp_path: Path) -> None:
     source, taken = ours(tmp_path / "ours"), ours(tmp_path / "taken")
-    for name in ("logs", "card"):
+    for name in ("logs", "model.gguf"):  # the second is a name of a model's file
         (taken / name).mkdir()
     path = taken / "logs" / "train.log"
     with path.open("a") as log:
-        inodes = {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "card", path)}
+        inodes = {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "model.gguf", path)}
         convert(source, taken, "hf", force=True)
         log.write("a line\n")
     assert path.read_text() == "a line\n"
-    assert {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "card", path)} == inodes
+    assert {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "model.gguf", path)} == inodes
     assert not (taken / "card.json").exists()
     assert load_model(taken)
 

@@ -171,9 +171,10 @@ def speed(task: Task, model: AnyModel, *, precision: str, compiled: bool) -> Spe
         a_batch = min(_timed(lambda: task.validate_batch(trial, batch))[1] for _ in range(2))
     torch.compiler.reset()
     per_unit = len(task.batches(0, 0, world)) // plan.units  # micro-batches of a device in a unit
-    # What came first, compiled or found its kernels; of the rest the mean, for shapes may differ.
+    # What came first, compiled or found its kernels; of the rest the mean, for shapes may differ. Reading takes the
+    # median, because a step that opens a shard for the first time also hashes it.
     return Speed(
-        a_unit=statistics.fmean(reading) + per_unit * statistics.fmean(passes[FIRST:]),
+        a_unit=statistics.median(reading) + per_unit * statistics.fmean(passes[FIRST:]),
         a_step=statistics.fmean(updating[1:]),
         a_validation=a_batch * ceil(len(groups) / world),
     )

@@ -1,8 +1,8 @@
-"""What every test shares: shape annotations checked at each call, few threads, a fixed seed, the sample text."""
+"""What every test shares: checks of shape annotations, few threads, a fixed seed, the sample text."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -33,6 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
+
+
+# The folders whose tests check shape annotations. In the others the checks would take half of the time.
+SHAPES_CHECKED = ("kernel", "models", "nn", "objectives", "training")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    jaxtyping.config.update("jaxtyping_disable", item.path.parent.name not in SHAPES_CHECKED)
+    return (yield)
 
 
 @pytest.fixture(autouse=True)

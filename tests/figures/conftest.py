@@ -22,11 +22,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[None]:
-    """No pictures, and no checks of shape annotations, which take half of a run; others have both."""
+    """No pictures, and no checks of shape annotations in functions within functions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
         patch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         patch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)
         yield
 

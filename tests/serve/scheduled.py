@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jaxtyping
-import pytest
 from small_writer import TOKENIZER, request_for, writer
 
 from tercet.generation import Sampling
@@ -30,12 +28,6 @@ KINDS = {
 MODELS = {name: writer(**stack) for name, stack in KINDS.items()}
 MODEL = MODELS["rotary"]
 GREEDY = Sampling(max_new_tokens=6, temperature=0)
-
-
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At work annotations are not checked; here that would take nine tenths of the time. tests/models checks them."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 class Heard:

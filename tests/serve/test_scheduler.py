@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduled import GREEDY, KINDS, MODEL, MODELS, Heard, Held, asked, scheduler
-from scheduled import unchecked as unchecked
 from small_writer import MAX_LEN, TOKENIZER, alone, assert_is, request_for, writer
 
 from tercet.config import UserError

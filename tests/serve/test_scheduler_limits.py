@@ -6,7 +6,6 @@ import time
 
 import pytest
 from scheduled import GREEDY, MODEL, Heard, Held, asked, scheduler, until
-from scheduled import unchecked as unchecked
 from small_writer import TOKENIZER, alone, assert_is, request_for, writer
 
 from tercet.generation import Sampling

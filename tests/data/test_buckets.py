@@ -126,7 +126,7 @@ def test_millions_of_pairs_are_sorted_in_time() -> None:
     assert time.process_time() - start < 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tokens", [1024, 4096, 8192])
 def test_little_of_multi30k_is_padding(
     tokens: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -171,7 +171,7 @@ def test_code_of_a_small_library(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_code_of_this_python() -> None:
     lines = LabelsSpec(source="python-docstring-lines", problem_type="regression")
     code = LabelsSpec(source="python-docstring-code", problem_type="multi_label_classification")

@@ -212,7 +212,7 @@ def test_without_apt_or_network_the_remedy_is_told(
         find_documents("debian-descriptions")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_real_debian(kept: Path) -> None:
     if not shutil.which("apt-get") or not Path(debian.APT_HELPER).is_file():
         pytest.skip("there is no apt on this machine")

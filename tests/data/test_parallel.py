@@ -241,6 +241,7 @@ def test_running_text_has_no_space_put_before_it(tmp_path: Path) -> None:
         prepare(TextSpec(source=str(tmp_path / "a.txt"), tokenizer=BPE(vocab_size=260, prefix_space=True)))
 
 
+@pytest.mark.exhaustive
 def test_large_vocabularies_have_wider_ids(tmp_path: Path) -> None:
     alphabet = "".join(map(chr, range(0x10000, 0x10000 + (1 << 16))))
     last = alphabet[-1]

@@ -85,7 +85,7 @@ def test_a_beam_as_large_as_the_space_finds_the_best_of_all_sequences() -> None:
     assert mismatches(200) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("penalty", PENALTIES, ids=str)
 def test_a_beam_as_large_as_the_space_finds_the_best_by_each_penalty(penalty: tuple[Any, float]) -> None:
     assert mismatches(200, penalties=[penalty]) == 0

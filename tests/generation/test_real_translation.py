@@ -60,7 +60,11 @@ def without_cache(model: EncoderDecoder) -> ToyTranslator:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "size"),
-    [(Sinusoidal(), 1), (Sinusoidal(), 3), (Rotary(), 3)],
+    [
+        pytest.param(Sinusoidal(), 1, marks=pytest.mark.exhaustive),
+        pytest.param(Sinusoidal(), 3, marks=pytest.mark.exhaustive),
+        (Rotary(), 3),
+    ],
     ids=["greedy", "sinusoidal", "rotary"],
 )
 def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, size: int) -> None:
@@ -110,9 +114,9 @@ SHORT: Any = {"max_ratio": 0.5, "max_extra": 5}
 @pytest.mark.parametrize(
     "search",
     [
-        Beam(size=3, n_best=2, **SHORT),
-        Beam(size=1),
-        Beam(size=2, coverage=0.3, **SHORT),
+        pytest.param(Beam(size=3, n_best=2, **SHORT), marks=pytest.mark.exhaustive),
+        pytest.param(Beam(size=1), marks=pytest.mark.exhaustive),
+        Beam(size=2, n_best=2, coverage=0.3, **SHORT),
         Sampling(seed=5, max_new_tokens=9),
     ],
     ids=["beam", "greedy", "coverage", "sample"],

@@ -58,7 +58,11 @@ def shrunk(preset: str) -> AnySpec:
     return model_spec({"preset": preset, "vocab_size": 13, "max_len": 9, **sizes})
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+FEW = ("gpt2", "transformer-tiny", "modern-translator", "bert-original")  # the others are alike
+SAMPLED = [pytest.param(preset, marks=() if preset in FEW else pytest.mark.exhaustive) for preset in PRESETS]
+
+
+@pytest.mark.parametrize("preset", SAMPLED)
 def test_parameters_are_those_of_the_model(preset: str) -> None:
     table = model_table(PRESETS[preset])
     with FakeTensorMode():
@@ -76,21 +80,20 @@ def test_gpt2_has_as_many_as_published() -> None:
     assert table.memory.cache_per_token_bfloat16 == 2 * 12 * 768 * 2
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        SMALL,
-        replace(SMALL, pad_vocab_to=16, tie_embeddings=False),
-        replace(SMALL, stack=replace(SMALL.stack, n_kv_heads=None, gated=False, d_head=8, placement="sandwich")),
-        PAIRS,
-        replace(PAIRS, share_embeddings=False, source_vocab_size=29),
-        replace(ENCODER, stack=replace(WRITER, placement="post")),
-        *map(shrunk, PRESETS),
-    ],
-)
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [None, 5])
-def test_flops_are_those_that_pytorch_counts(spec: AnySpec, length: int | None) -> None:
+SPECS = {
+    "grouped": SMALL,
+    "padded": replace(SMALL, pad_vocab_to=16, tie_embeddings=False),
+    "sandwich": replace(
+        SMALL, stack=replace(SMALL.stack, n_kv_heads=None, gated=False, d_head=8, placement="sandwich")
+    ),
+    "pairs": PAIRS,
+    "two vocabularies": replace(PAIRS, share_embeddings=False, source_vocab_size=29),
+    "encoder": replace(ENCODER, stack=replace(WRITER, placement="post")),
+}
+LENGTHS = {"grouped": 5, "padded": 7, "sandwich": 5, "pairs": 5, "two vocabularies": 7, "encoder": 5}
+
+
+def check_flops(spec: AnySpec, length: int) -> None:
     table = model_table(spec, length=length)
     model = build(spec)
     tokens = torch.zeros(2, table.length, dtype=torch.long)
@@ -101,6 +104,18 @@ def test_flops_are_those_that_pytorch_counts(spec: AnySpec, length: int | None) 
     assert counter.get_total_flops() == table.flops_forward * tokens.numel()
     assert sum(row.flops for row in table.rows) == table.flops_forward
     assert table.flops_training == 3 * table.flops_forward
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_flops_are_those_that_pytorch_counts(name: str) -> None:
+    check_flops(SPECS[name], LENGTHS[name])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("length", [9, 5])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_flops_of_presets_are_those_that_pytorch_counts(preset: str, length: int) -> None:
+    check_flops(shrunk(preset), length)
 
 
 def test_a_model_and_its_spec_give_the_same_table() -> None:

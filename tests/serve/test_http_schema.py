@@ -16,7 +16,8 @@ SETTINGS = 'request-timeout = 100\n[checks.positive_data_acceptance]\nexpected-s
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(30, marks=pytest.mark.exhaustive)])
+def test_schemathesis_finds_nothing(examples: int, tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(SETTINGS)
     limits = Limits(slots=64, waiting=200, max_new_tokens=6, seconds=90)
     with (
@@ -24,7 +25,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         on_a_socket(models) as address,
     ):
         program = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", "settings.toml", "run"]
-        options = ["--max-examples", "10", "--no-color", "--seed", "1"]
+        options = ["--max-examples", str(examples), "--no-color", "--seed", "1"]
         done = subprocess.run(
             [*program, f"{address}/openapi.json", *options], cwd=tmp_path, capture_output=True, text=True, timeout=250
         )

@@ -214,7 +214,7 @@ def streams_across_the_signal(replica: Replica) -> list[dict[str, Any]]:
     return [entry for entry in streams if entry["time"] - entry["seconds"] < closing < entry["time"]]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_without_a_drain_requests_are_lost(tmp_path: Path) -> None:
     """What is counted above is no zero that nothing could change."""
     with replicas_behind_haproxy(tmp_path, ("--grace", "0")) as (address, replicas):

@@ -63,8 +63,10 @@ def held(gate: Gate, answers: Answers, **limits: Any) -> Iterator[Batcher[Any, A
     with batcher(gate, **limits) as made:
         made.submit("first", "k", answers.to("first"))
         assert gate.begun.wait(20)
-        yield made
-        gate.go.set()
+        try:
+            yield made
+        finally:
+            gate.go.set()
 
 
 def test_equal_settings_are_answered_together_in_the_order_of_the_line() -> None:

@@ -162,6 +162,16 @@ def test_many_at_once_get_what_they_get_alone_and_do_run_together() -> None:
             assert_is(one.wait(), alone(MODEL, prompt, sampling))
 
 
+def test_each_of_several_at_once_has_its_own_settings() -> None:
+    settings: list[dict[str, Any]] = [{}, {"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}, {"repetition_penalty": 2.0}]
+    drawn = [Sampling(max_new_tokens=9, temperature=1.5, seed=3, **one) for one in settings]
+    with scheduler() as made:
+        heard = [asked(made, "the cat", sampling) for sampling in drawn]
+        for one, sampling in zip(heard, drawn, strict=True):
+            assert_is(one.wait(), alone(MODEL, "the cat", sampling))
+    assert len({tuple(alone(MODEL, "the cat", sampling).ids) for sampling in drawn}) == len(drawn)
+
+
 def test_the_likeliest_tokens_are_the_models_own() -> None:
     sampling = Sampling(max_new_tokens=2 * MAX_LEN, temperature=2.0, top_k=9, repetition_penalty=1.5, seed=4)
     first, second = Heard(), Heard()

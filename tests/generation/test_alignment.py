@@ -157,6 +157,17 @@ def test_coverage_ranks_ended_and_cut_hypotheses_again(n_best: int) -> None:
     ]
 
 
+def test_coverage_lowers_the_scores_of_hypotheses_that_were_cut() -> None:
+    made, source = model(), SOURCES[0]  # longer than what is written, so that some of it is not attended to
+    limits = {"eos_id": EOS, "sources": [source], "max_new_tokens": 3, "min_new_tokens": 3}
+    found = beam_search(made, [[BOS]], Beam(size=3, n_best=3, alpha=0.5, coverage=0.7), **limits)[0]
+    assert [one.finish for one in found] == ["length"] * 3
+    assert [one.score for one in found] == pytest.approx(
+        [rank_by_hand(made, source, [BOS], one)[1] for one in found], abs=1e-4
+    )
+    assert all(penalty_by_hand(made, source, [BOS, *one.ids]) < -0.1 for one in found)
+
+
 def test_coverage_needs_cross_attention() -> None:
     toy = ToyTranslator(random_source_rule(V, 17), 17, V)
     with pytest.raises(ValueError, match="coverage needs a model with cross-attention, not ToyTranslator; set it to 0"):

@@ -50,9 +50,8 @@ def by_loop(model: DecoderOnly, ids: np.ndarray, stride: int, starts: np.ndarray
     return [losses[target] for target in range(1, len(ids))]
 
 
-@pytest.mark.parametrize("stride", [None, 1, 3, 5])
-@pytest.mark.parametrize("n_ids", [2, 4, 6, 7, 38])
-def test_equal_to_a_loop(stride: int | None, n_ids: int) -> None:
+@pytest.mark.parametrize(("n_ids", "stride"), [(2, None), (4, 3), (6, 1), (7, 5), (38, None), (38, 3)])
+def test_equal_to_a_loop(n_ids: int, stride: int | None) -> None:
     model, ids = model_of(), IDS[:n_ids]
     losses = by_loop(model, ids, stride or 5)
     scores = score(model, ids, n_bytes=19, special_ids=frozenset({2, 7}), stride=stride)

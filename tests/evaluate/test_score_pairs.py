@@ -53,13 +53,13 @@ def test_two_vocabularies() -> None:
         assert score.logprob == pytest.approx(by_formula(model, source, target, OTHER), abs=1e-4)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 7, 64])
-def test_batch_mates_change_nothing(batch_tokens: int) -> None:
+def test_batch_mates_change_nothing() -> None:
     model = small()
     whole = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
-    again = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS, batch_tokens=batch_tokens)]
+    for batch_tokens in (1, 64):
+        again = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS, batch_tokens=batch_tokens)]
+        assert again == pytest.approx(whole, abs=1e-4), batch_tokens
     backwards = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS[::-1])][::-1]
-    assert again == pytest.approx(whole, abs=1e-4)
     assert backwards == pytest.approx(whole, abs=1e-4)
 
 

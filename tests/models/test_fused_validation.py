@@ -75,6 +75,11 @@ def transposed(model: DecoderOnly, cache: Any) -> None:
     up.weight.data = up.weight.data.T
 
 
+def weights_moved(model: DecoderOnly, cache: Any) -> None:
+    up = model.stack.blocks[0].feedforward.up
+    up.weight.data = -up.weight.data  # the same parameter, other memory
+
+
 def eps_changed(model: DecoderOnly, cache: Any) -> None:
     model.stack.blocks[0].self_residual.before.eps = 3.0
 
@@ -109,8 +114,8 @@ def bias_dropped(model: DecoderOnly, cache: Any) -> None:
 
 CHANGES = [
     blocks_cut, final_norm_replaced, blocks_replaced, norm_replaced, forward_patched, projection_patched,
-    forward_of_the_class_patched, transposed, eps_changed, heads_changed, position_replaced, activation_replaced,
-    weights_in_fewer_bits, cache_of_other_memory, bias_dropped,
+    forward_of_the_class_patched, transposed, weights_moved, eps_changed, heads_changed, position_replaced,
+    activation_replaced, weights_in_fewer_bits, cache_of_other_memory, bias_dropped,
 ]  # fmt: skip
 
 

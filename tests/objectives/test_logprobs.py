@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,7 +28,6 @@ from tercet.objectives import (
     causal_loss,
     collate_causal,
     collate_pairs,
-    collate_windows,
     likeliest_tokens,
     logprobs,
     move_batch,
@@ -98,15 +96,6 @@ def test_the_scores_of_a_text_add_up_to_its_loss() -> None:
     scores, loss = causal_logprobs(DECODER, batch), causal_loss(DECODER, batch)
     assert len(scores) == int(loss.count) == 5 + 3 + 1
     torch.testing.assert_close(-scores.sum(), loss.total)
-
-
-def test_windows_score_the_targets_that_their_mask_marks() -> None:
-    tokens = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
-    mask = np.array([[False, False, True, True], [True, True, False, False]])
-    batch = collate_windows(TokenRows(tokens=tokens, mask=mask))
-    assert batch.inputs.tolist() == [[1, 2, 3], [5, 6, 7]]
-    assert batch.targets.tolist() == [[IGNORED, 3, 4], [6, IGNORED, IGNORED]]
-    assert batch.token_mask is None
 
 
 def test_the_scores_of_a_translation_add_up_to_its_loss() -> None:

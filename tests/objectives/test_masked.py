@@ -89,8 +89,8 @@ def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
 def test_the_sparse_head_is_the_dense_one(tokenizer: Tokenizer, rate: float, preset: str) -> None:
     one = model(tokenizer.vocab_size, preset=preset).double()
     batch = collate_masked(
-        rows_of(tokenizer, [0, 3, 5]), tokenizer, masking=Masking(rate=rate), generator=np.random.default_rng(1)
-    )
+        rows_of(tokenizer, [0, 1, 4]), tokenizer, masking=Masking(rate=rate), generator=np.random.default_rng(1)
+    )  # of which two hold several documents
     one.zero_grad()
     dense = dense_loss(one, batch)
     dense.backward()
@@ -243,6 +243,14 @@ def test_a_single_real_token_becomes_bos(tokenizer: Tokenizer) -> None:
     batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.0), generator=np.random.default_rng(0))
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     assert batch.inputs.tolist() == [[7, 7, bos], [bos, eos, 7], [7, 7, 7]]
+
+
+def test_padding_of_any_id_is_never_hidden(tokenizer: Tokenizer) -> None:
+    mask = np.arange(9) < np.array([[4], [9], [1]])
+    rows = TokenRows(tokens=np.full((3, 9), 7), mask=mask)
+    batch = collate_masked(rows, tokenizer, masking=Masking(rate=1.0), generator=np.random.default_rng(0))
+    assert (batch.targets != IGNORED).sum() == (4 - 2) + (9 - 2)
+    assert (batch.inputs[~torch.from_numpy(mask)] == 7).all()
 
 
 def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:

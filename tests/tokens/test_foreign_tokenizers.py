@@ -194,6 +194,8 @@ class TestWhoEnds:
         given = tokenizer.with_ids(eos_id=40)
         assert tokenizer.with_ids() is tokenizer
         assert (given.eos_id, tokenizer.eos_id) == (40, None)
+        both = given.with_ids(bos_id=41)
+        assert (both.bos_id, both.eos_id) == (41, 40)
         assert given.decode([40]) == "" != tokenizer.decode([40])
         assert Tokenizer.from_json(given.to_json()).decode([40]) == ""
         assert given.encode(TEXT) == tokenizer.encode(TEXT)

@@ -275,9 +275,9 @@ def test_half_characters_are_one_word() -> None:
     assert np.flatnonzero(made.word_starts(np.array(ids))).tolist() == [0, 2, 5]
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0), (2, 0, 4)])
-def test_no_ids_have_no_words(tokenizer: Tokenizer, shape: tuple[int, ...]) -> None:
-    assert tokenizer.word_starts(np.zeros(shape, dtype=np.uint16)).shape == shape
+def test_no_ids_have_no_words(tokenizer: Tokenizer) -> None:
+    for shape in ((0,), (0, 5), (3, 0), (2, 0, 4)):
+        assert tokenizer.word_starts(np.zeros(shape, dtype=np.uint16)).shape == shape
 
 
 def test_sentencepiece_marks_its_words() -> None:

@@ -118,6 +118,11 @@ def test_pieces_are_learnt_alike_each_time() -> None:
     assert found.stdout.strip() == made.hash, "another process hashes in another order"
 
 
+def test_a_pair_of_bytes_seen_once_is_not_merged() -> None:
+    assert Tokenizer.train(BPE(vocab_size=300), ["one two"]).vocab_size == 1 + 256
+    assert Tokenizer.train(BPE(vocab_size=300), ["one one"]).vocab_size > 1 + 256
+
+
 def test_more_characters_than_the_vocabulary_holds() -> None:
     with pytest.raises(
         UserError, match=r"more different characters than vocab_size=9 holds; set tokenizer\.vocab_size"

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from pairwise import parametrize_pairs
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from small import PLACEMENTS, POSITIONS, V, encoder, model, translator
 
@@ -32,9 +34,7 @@ def of(found: Attribution, name: str) -> Tensor:
     return found.values[found.names.index(name)]
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("family", [model, translator, encoder])
+@parametrize_pairs(family=[model, translator, encoder], norm=["layer", "rms"], placement=list(PLACEMENTS))
 def test_the_parts_sum_to_the_logit(family, norm: str, placement: str) -> None:
     number = PLACEMENTS.index(placement) + (norm == "rms")
     variant = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+from own_cache import fill_cache
 from small_runs import SMALL_RUNS
 
 from tercet import plots
@@ -15,7 +16,7 @@ from tercet.training import train
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERCET_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("TERCET_CACHE", fill_cache(tmp_path_factory.getbasetemp() / "cache"))
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 

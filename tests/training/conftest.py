@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+from own_cache import fill_cache
 from tiny_runs import TINY
 
 from tercet import plots
@@ -16,7 +17,7 @@ from tercet.training import train
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.getbasetemp() / "cache"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERCET_CACHE", str(folder))
+        patch.setenv("TERCET_CACHE", fill_cache(folder))
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield folder
 

@@ -68,6 +68,13 @@ def test_every_epoch_hides_other_tokens_and_a_step_always_the_same(tmp_path: Pat
     assert sum(one != other for one, other in twice) > 0.8 * len(twice)
 
 
+def test_each_step_and_each_block_of_its_rows_hides_other_places(tmp_path: Path) -> None:
+    task = task_for(tmp_path, batch_size=2 * BLOCK, micro_batch_size=None)
+    hidden = [[set(here) for _, here in rows_of(task.batches(step, 0, 1))] for step in range(2)]
+    blocks = [rows[first : first + BLOCK] for rows in hidden for first in (0, BLOCK)]
+    assert all(one != other for n, one in enumerate(blocks) for other in blocks[:n])
+
+
 def test_each_hidden_token_was_there_and_no_special_one_is_hidden(tmp_path: Path) -> None:
     task = task_for(tmp_path, masking={"masked": 0.0, "random": 0.0})  # all stay as they are
     special = task.corpus.tokenizer.special_ids

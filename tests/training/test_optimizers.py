@@ -28,6 +28,21 @@ def test_every_parameter_is_in_one_group(optimizer: OptimizerSpec, tied: bool) -
     assert len(held) == len(set(held))
 
 
+@pytest.mark.parametrize("optimizer", [Adam(), AdamW(), Muon()], ids=lambda spec: spec.kind)
+def test_frozen_parameters_are_in_no_group(optimizer: OptimizerSpec) -> None:
+    """Weight decay would move them, also without a gradient."""
+    model = small_model()
+    frozen = [
+        model.embedding.weight,
+        model.stack.blocks[0].feedforward.up.weight,
+        model.stack.blocks[1].feedforward.up.bias,
+    ]
+    for p in frozen:
+        p.requires_grad_(False)
+    held = {id(p) for group in optimizer.build(model).param_groups for p in group["params"]}
+    assert held == {id(p) for p in model.parameters()} - set(map(id, frozen))
+
+
 def test_vectors_do_not_decay() -> None:
     model = small_model()
     groups = AdamW(weight_decay=0.3).build(model).param_groups

@@ -1,0 +1,115 @@
+"""A step of `TrainingModule` without a trainer: its order, its average, and the seeds of its dropout."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import tiny_labels_recipe, tiny_recipe
+from torch import Tensor
+
+from tercet.models import build
+from tercet.nn.specs import LoRA
+from tercet.training.datamodule import StepDataModule
+from tercet.training.module import TrainingModule, step_seed
+from tercet.training.optimizers import base_rates
+from tercet.training.out_of_memory import MicroBatchHalving
+from tercet.training.recipe import Recipe
+from tercet.training.reduction import MeanReduction
+from tercet.training.tasks.task import task_of
+from tercet.training.trainable import set_trainable
+
+
+def module_of(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainingModule, torch.optim.Optimizer]:
+    task = task_of(recipe, progress=False)
+    halving = MicroBatchHalving(task, exact=False, save=lambda step, size: None)
+    module = TrainingModule(build(task.recipe.model), task, halving)
+    optimizer = recipe.training.optimizer.build(module.model)
+    module.base_rates, module.reduction = base_rates(optimizer), MeanReduction(module, 1)
+    monkeypatch.setattr(module, "optimizers", lambda: optimizer)
+    monkeypatch.setattr(module, "manual_backward", lambda loss: loss.backward())
+    return module, optimizer
+
+
+def embedding(model: Any) -> Tensor:
+    return model.embedding.weight.detach().clone()
+
+
+def test_the_average_is_taken_after_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first average is the first step's weights, and not those that the run began with."""
+    module, _ = module_of(tiny_recipe(tmp_path, ema=0.9, warmup_steps=0), monkeypatch)
+    assert torch.equal(embedding(module.eval_model), initial := embedding(module.model))
+    module.training_step(module.task.batches(0, 0, 1), 0)
+    assert not torch.equal(embedding(module.model), initial)
+    assert torch.equal(embedding(module.eval_model), embedding(module.model))
+    assert all(p.grad is None for p in module.parameters())
+    assert module.tokens_seen == module.task.tokens_before(1) > 0
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.999])
+def test_a_young_average_has_a_smaller_decay(decay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In step n, counted from 0, min(decay, (1 + n) / (10 + n)); the first average is the first weights."""
+    module, _ = module_of(tiny_recipe(tmp_path, ema=decay), monkeypatch)
+    assert module.average is not None
+    expected = 0.0
+    for n in range(20):
+        with torch.no_grad():
+            module.model.embedding.weight.fill_(float((n + 2) ** 2))
+        module.average.update_parameters(module.model)
+        early = min(decay, (1 + n) / (10 + n)) if n else 0.0
+        expected = early * expected + (1 - early) * (n + 2) ** 2
+        assert float(embedding(module.eval_model)[0, 0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_micro_batch_of_each_rank_draws_its_own_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of two ranks are numbered as those of one."""
+    module, _ = module_of(tiny_recipe(tmp_path, devices=2, strategy="ddp", micro_batch_size=4, seed=5), monkeypatch)
+    seeds, seed = list[int](), torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda number: seeds.append(number) or seed(number))
+    for rank in range(2):
+        monkeypatch.setattr(TrainingModule, "global_rank", rank)
+        module.training_step(module.task.batches(0, rank, 2), 0)
+    assert seeds == [step_seed(5, 0, micro_batch) for micro_batch in range(4)]
+
+
+def test_seeds_of_steps_do_not_meet() -> None:
+    places = [(seed, step, part) for seed in range(4) for step in range(20) for part in range(20)]
+    assert len({step_seed(*place) for place in places}) == len(places)
+    assert 0 <= step_seed(2**63 - 1, 2**40, 2**10) < 2**63
+
+
+@pytest.mark.parametrize(("limit", "scale"), [(None, 1.0), (0.5, None), (1e6, 1.0)])
+def test_gradients_are_clipped_to_the_limit_and_no_limit_is_none(
+    limit: float | None, scale: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(tmp_path, optimizer={"kind": "muon"}, clip_norm=limit)
+    module, optimizer = module_of(recipe, monkeypatch)
+    monkeypatch.setattr(TrainingModule, "trainer", type("Trainer", (), {"precision": "32-true"}))
+    gradients = [torch.randn_like(p) for p in module.model.parameters()]
+    norm = torch.cat([x.flatten() for x in gradients]).norm()
+    for p, gradient in zip(module.model.parameters(), gradients, strict=True):
+        p.grad = gradient.clone()
+    module.on_before_optimizer_step(optimizer)
+    torch.testing.assert_close(module.last_norm, norm)
+    for p, gradient in zip(module.model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad, gradient * (0.5 / norm if scale is None else scale), rtol=1e-4, atol=1e-8)
+
+
+def test_a_resumed_run_takes_the_batches_that_are_left(tmp_path: Path) -> None:
+    task = task_of(tiny_recipe(tmp_path), progress=False)
+    data: Any = StepDataModule(task)
+    data.trainer = SimpleNamespace(global_step=9, global_rank=0)
+    found = [[batch.inputs.tolist() for batch in batches] for batches in data.train_dataloader()]
+    assert found == [[batch.inputs.tolist() for batch in task.batches(step, 0, 1)] for step in (9, 10, 11)]
+
+
+def test_a_head_learns_beside_an_adapter_and_so_do_weights_that_the_pretrained_model_had_not(tmp_path: Path) -> None:
+    model = build(task_of(tiny_labels_recipe(tmp_path), progress=False).recipe.model)
+    recipe: Any = SimpleNamespace(adapter=LoRA(rank=2), freeze=(), training=SimpleNamespace(seed=1))
+    set_trainable(model, recipe, new=["embedding.weight"])
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert {"classifier.weight", "classifier.bias", "embedding.weight"} < learning
+    rest = learning - {"embedding.weight"}
+    assert all("lora" in name or name.startswith("classifier.") for name in rest)
+    assert any("lora" in name for name in rest)

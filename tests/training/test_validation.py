@@ -1,0 +1,55 @@
+"""Which of a run's models is the best, and when its patience is at an end, without training one."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tiny_runs import TINY
+
+from tercet.checkpoint import Card
+from tercet.training.step_actions import Validation
+from tercet.training.tasks.task import task_of
+
+
+def validated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, family: str, name: str, values: list[float], **settings: Any
+) -> tuple[Validation, list[bool], Any]:
+    """A validation after each step, what it says of each value, and its trainer."""
+    recipe = TINY[family](folder, validate_every=1, max_steps=100, **settings)
+    validation = Validation(task_of(recipe, progress=False))
+    trainer: Any = SimpleNamespace(global_step=0, should_stop=False)
+    module: Any = SimpleNamespace(total_steps=100)
+    improved = list[bool]()
+    for value in values:
+        if trainer.should_stop:
+            break
+        trainer.global_step += 1
+        monkeypatch.setattr(validation, "_validate", lambda *_, value=value: {name: value})
+        monkeypatch.setattr(validation, "_scores", lambda *_: {})
+        validation.after_step(trainer, module)
+        improved.append(validation.improved)
+    return validation, improved, trainer
+
+
+@pytest.mark.parametrize(
+    ("family", "best_by", "values"),
+    [("text", "loss", [3.0, 2.0, 2.0, 2.5, 1.0]), ("labels", "accuracy", [0.1, 0.4, 0.4, 0.2, 0.6])],
+)
+def test_the_best_is_the_first_with_the_least_loss_or_the_highest_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, best_by: str, values: list[float]
+) -> None:
+    validation, improved, _ = validated(tmp_path, monkeypatch, family, f"val/{best_by}", values)
+    assert improved == [True, True, False, False, True]
+    assert validation.state["best_step"] == 5
+    validation.take_best(Card(name="x", step=7, metrics={f"val/{best_by}": 2.0 if best_by == "loss" else 0.5}))
+    assert validation.state["best_step"] == 7
+    assert validation.state["best"] == (2.0 if best_by == "loss" else -0.5)
+
+
+def test_patience_is_the_number_of_validations_without_a_better_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [3.0, 2.0, 2.5, 1.0, 1.5, 1.2, 1.1, 0.1]
+    validation, improved, trainer = validated(tmp_path, monkeypatch, "text", "val/loss", values, patience=3)
+    assert (len(improved), trainer.should_stop, validation.state["best_step"]) == (7, True, 4)

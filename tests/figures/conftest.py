@@ -6,9 +6,9 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
-from own_cache import fill_cache
 from small_runs import SMALL_RUNS
 
+from own_cache import fill_cache
 from tercet import plots
 from tercet.training import train
 

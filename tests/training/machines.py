@@ -1,19 +1,23 @@
-"""A run on one rank or several, whole or sharded: each start is a command of its own, which may be killed."""
+"""A run on one rank or several, whole or sharded. Ranks are forks of this process, so that they import nothing."""
 
 import os
-import subprocess
+import runpy
+import signal
+import socket
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-from tiny_runs import MUON, TINY
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+from tiny_runs import MUON, TINY, child
 
-from tercet.settings_yaml import write_yaml
+from tercet.training import Recipe, train
 
-PROGRAM = Path(__file__).with_name("train_one.py")
 MACHINES: dict[str, dict[str, Any]] = {
     "one rank": {"devices": 1, "strategy": "single"},
     "ddp on 2": {"devices": 2, "strategy": "ddp"},
@@ -28,50 +32,111 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "masked": {"best_by": "loss"},
     "pairs": {"ema": None, "best_by": "loss", "validation_sentences": 0, "batch_tokens": 256},
 }
-
-
 CHANGES: dict[str, dict[str, Any]] = {"text": {"model": {"stack": {"n_layers": 2}}}}  # of the recipe's parts
+GRACE = 10  # seconds that other ranks have to end and to say why, after one has ended with an error
+Work = Callable[[], Any]
+
+
+@dataclass
+class Ranks:
+    """The processes of one run.
+
+    Attributes:
+        processes: Ids of those that have not ended.
+        stderr: File with the messages of all of them.
+    """
+
+    processes: list[int]
+    stderr: Path
+
+    def wait(self, timeout: float = 150) -> int:
+        """Wait until all ranks have ended. As a launcher does, kill the others after one has failed.
+
+        Returns:
+            0, or the exit code of the rank that failed first.
+        """
+        end, failed = time.monotonic() + timeout, 0
+        while self.processes:
+            for process in list(self.processes):
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    self.processes.remove(process)
+                    failed = failed or os.waitstatus_to_exitcode(status)
+            if failed:
+                end = min(end, time.monotonic() + (GRACE if failed > 0 else 0))
+            if time.monotonic() > end:
+                self.kill()
+            time.sleep(0.01)
+        assert failed or time.monotonic() < end, f"no end within {timeout} s"
+        return failed
+
+    def finish(self) -> None:
+        """Wait until all ranks have ended without an error."""
+        assert self.wait() == 0, self.stderr.read_text()[-4000:]
+
+    def kill(self) -> None:
+        """Kill all ranks at once, as a power failure does."""
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for process in self.processes:
+            os.waitpid(process, 0)
+        self.processes = []
+
+
+def start_ranks(world: int, work: Work, stderr: Path) -> Ranks:
+    """Call a function in `world` processes with the environment of torchrun, or in one process without it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def start(rank: int) -> None:
+        sys.stderr = stderr.open("a", buffering=1)
+        os.dup2(sys.stderr.fileno(), 2)
+        # Threads of this process are not in its forks, which would wait for them.
+        os.environ["OMP_NUM_THREADS"] = "1"
+        torch.set_num_threads(1)
+        if world > 1:
+            environment = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": world,
+                           "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}  # fmt: skip
+            os.environ |= {name: str(value) for name, value in environment.items()}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "forks"}
+            rank_zero_only.rank = rank  # which Lightning reads from the environment when it is imported
+        work()
+
+    return Ranks([child(lambda rank=rank: start(rank)) for rank in range(world)], stderr)
+
+
+def start_run(recipe: Recipe, out: Path, *, prepare: Work | None = None) -> Ranks:
+    """Train the recipe in as many processes as it has devices, or resume the run in `out`.
+
+    Args:
+        prepare: Called in each rank before it trains.
+    """
+
+    def work() -> None:
+        if prepare is not None:
+            prepare()
+        train(recipe, out, quiet=True)
+
+    return start_ranks(recipe.training.world_size, work, out.with_name(f"{out.name}.stderr"))
 
 
 def start(
-    folder: Path, family: str, machine: str, out: Path, *, changes: dict[str, Any] | None = None, **settings: Any
-) -> "subprocess.Popen[str]":
-    """Begin the family's run in `out`, or go on with it, on this machine; `changes` are in place of CHANGES."""
+    folder: Path, family: str, machine: str, out: Path, *, changes: dict[str, Any] | None = None,
+    prepare: Work | None = None, **settings: Any,
+) -> Ranks:  # fmt: skip
+    """Begin or resume the family's run in `out` on this machine; `changes` replace CHANGES."""
     settings = {"exact": True, **FAMILIES[family], **(MACHINES | NOT_EXACT)[machine], **settings}
-    recipe = TINY[family](folder, changes or CHANGES.get(family), **settings)
-    path = folder / f"{machine}.yaml"
-    path.write_text(write_yaml(recipe))
-    ranks = recipe.training.devices
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    return subprocess.Popen(
-        [sys.executable, *launcher, str(PROGRAM), str(path), str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_run(TINY[family](folder, changes or CHANGES.get(family), **settings), out, prepare=prepare)
 
 
-def run_ranks(program: Path, folder: Path, world: int, *, timeout: float) -> list[dict[str, Any]]:
-    """What each of `world` ranks of a program has written into `folder`, which it is told."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    done = subprocess.run(
-        [*command, str(program), str(folder)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
-        text=True, timeout=timeout, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+def run_ranks(program: Path, folder: Path, world: int) -> list[dict[str, Any]]:
+    """Run a program on `world` ranks, and return what each has written into `folder`, its argument."""
+
+    def work() -> None:
+        sys.argv = [str(program), str(folder)]
+        runpy.run_path(str(program), run_name="__main__")
+
+    start_ranks(world, work, folder / "stderr").finish()
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]
-
-
-def kill(started: "subprocess.Popen[str]") -> None:
-    """All its processes at once, as when the power goes."""
-    torchrun = psutil.Process(started.pid)
-    for process in (*torchrun.children(recursive=True), torchrun):  # whose ranks are no process group with it
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    started.communicate()
-
-
-def finish(started: "subprocess.Popen[str]") -> None:
-    _, errors = started.communicate(timeout=150)
-    assert started.returncode == 0, errors[:2000] + "\n...\n" + errors[-2000:]

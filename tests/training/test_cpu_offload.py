@@ -50,18 +50,13 @@ def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Pat
     changes = None if model is None else {"model": model}
 
     def run(out: str, **settings: Any) -> None:
-        process = start(
-            tmp_path, family, "fsdp on 2", tmp_path / out, changes=changes, exact=False, schedule="constant", **settings
-        )
-        _, error = process.communicate(timeout=150)
-        assert process.returncode == 0, error[-3000:]
+        settings = {"exact": False, "schedule": "constant", **settings}
+        start(tmp_path, family, "fsdp on 2", tmp_path / out, changes=changes, **settings).finish()
 
     run("kept")
-    run("moved", cpu_offload=True)
     run("later", max_steps=8)
     run("later", cpu_offload=True)
-    kept, moved, later = (load_model(tmp_path / out / "last").model.state_dict() for out in ("kept", "moved", "later"))
+    kept, later = (load_model(tmp_path / out / "last").model.state_dict() for out in ("kept", "later"))
     assert TINY[family](tmp_path).training.max_steps == 12
     for name in kept:
-        torch.testing.assert_close(moved[name], kept[name], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(later[name], kept[name], atol=1e-6, rtol=1e-5)

@@ -2,13 +2,13 @@
 
 import json
 import random
-import subprocess
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import MACHINES, finish, kill, start
-from tiny_runs import figures, tiny_pairs_recipe, tiny_recipe, weights
+from machines import FAMILIES, MACHINES, start
+from tiny_runs import dies_at_rename, figures, tiny_pairs_recipe, tiny_recipe, weights
 
 from tercet.config import UserError
 from tercet.training import read_recipe, train
@@ -29,43 +29,40 @@ def assert_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "machines"),
     [
-        ("text", tuple(MACHINES)),
+        ("text", ("one rank", "ddp on 2", "fsdp on 2, kept", "fsdp on 4")),
         ("pairs", ("one rank", "fsdp on 2")),
-        *(pytest.param(family, tuple(MACHINES), marks=pytest.mark.exhaustive) for family in ("pairs", "masked")),
+        *(pytest.param(family, tuple(MACHINES), marks=pytest.mark.exhaustive) for family in FAMILIES),
     ],
-    ids=["text", "pairs on two", "pairs", "masked"],
+    ids=["text on some", "pairs on two", *FAMILIES],
 )
 def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str, machines: tuple[str, ...]) -> None:
     for machine in machines:
-        finish(start(tmp_path, family, machine, tmp_path / machine))
+        start(tmp_path, family, machine, tmp_path / machine).finish()
         assert_same(tmp_path / "one rank", tmp_path / machine)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", ["text", *(pytest.param(family, marks=pytest.mark.exhaustive) for family in ("pairs", "masked"))]
+    ("family", "attempts"),
+    [("text", 2), *(pytest.param(family, 8, marks=pytest.mark.exhaustive) for family in FAMILIES)],
 )
-def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, family: str) -> None:
-    finish(start(tmp_path, family, "one rank", tmp_path / "whole", save_every=1))
+def test_a_run_that_is_killed_and_moved_ends_as_if_it_was_not(tmp_path: Path, family: str, attempts: int) -> None:
+    start(tmp_path, family, "one rank", tmp_path / "whole", save_every=2).finish()
     chance, out = random.Random(family), tmp_path / "moved"
-    machines, deaths = [*MACHINES], 0
-    for _ in range(6):
-        started = start(tmp_path, family, chance.choice(machines), out, save_every=1)
-        try:
-            started.communicate(timeout=chance.uniform(6, 16))
-            assert started.returncode == 0
-        except subprocess.TimeoutExpired:
-            kill(started)
-            deaths += 1
-    finish(start(tmp_path, family, chance.choice(machines), out, save_every=1))
-    assert deaths > 0
+    machines, ends = [*MACHINES], list[int]()
+    for _ in range(attempts):
+        dies = dies_at_rename(chance.randint(4, 16), after=chance.random() < 0.5)
+        ends.append(start(tmp_path, family, chance.choice(machines), out, prepare=dies, save_every=2).wait())
+    start(tmp_path, family, chance.choice(machines), out, save_every=2).finish()
+    assert set(ends) <= {0, -signal.SIGKILL}
+    assert -signal.SIGKILL in ends
     assert_same(tmp_path / "whole", out)
 
 
 @pytest.mark.exhaustive
 def test_without_it_the_last_bits_are_others(tmp_path: Path) -> None:
     for machine in ("one rank", "ddp on 4"):
-        finish(start(tmp_path, "text", machine, tmp_path / machine, exact=False))
+        start(tmp_path, "text", machine, tmp_path / machine, exact=False).finish()
     assert weights(tmp_path / "one rank") != weights(tmp_path / "ddp on 4")
 
 

@@ -9,23 +9,22 @@ from typing import Any
 
 import pytest
 import torch
+from machines import Ranks, start_run
 from small_memory import hold_rows
 from tiny_runs import TINY, UNDROPPED, figures, newest_checkpoint, weights
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.run_record import read_record
 from tercet.config import UserError
-from tercet.settings_yaml import write_yaml
 from tercet.storage import write_sealed_json
 from tercet.training import train
 from tercet.training.out_of_memory import OutOfMemory, is_out_of_memory
 
-PROGRAM = Path(__file__).with_name("train_one.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM)]
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["text", "masked", "labels", "chat"])
+@pytest.mark.parametrize(
+    "family", ["text", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("masked", "labels", "chat"))]
+)
 def test_a_run_that_halves_at_its_first_step_is_one_of_small_micro_batches(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,20 +144,15 @@ def test_several_ranks_end_and_go_on_with_half(tmp_path: Path, strategy: str) ->
     settings = {"devices": 2, "strategy": strategy, "micro_batch_size": 8, "max_steps": 4}
     changes = {"model": {"stack": {"dropout": UNDROPPED}}}
     recipe = TINY["text"](tmp_path, changes, **settings)
-    (path := tmp_path / "two.yaml").write_text(write_yaml(recipe))
 
-    def run() -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*TORCHRUN, str(path), str(tmp_path / "run"), "4"], env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, timeout=150, check=False,
-        )  # fmt: skip
+    def run() -> Ranks:
+        return start_run(recipe, tmp_path / "run", prepare=lambda: hold_rows(lambda step: 4))
 
-    ended = run()
-    assert ended.returncode
+    assert (ended := run()).wait() == 1
     assert "step 1 is out of memory with 8 rows at once; when it is started again, the run goes on with 4 rows" in (
-        ended.stderr
+        ended.stderr.read_text()
     )
-    assert run().returncode == 0
+    run().finish()
     record = read_record(tmp_path / "run")
     assert record is not None
     assert (record.finished, record.micro_batches) == (True, ((0, 4),))
@@ -195,7 +189,7 @@ train(recipe, folder / "run")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may have, as Linux does it")
 def test_a_process_that_may_have_little_memory_trains(tmp_path: Path) -> None:
     done = subprocess.run(

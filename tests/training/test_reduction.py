@@ -80,6 +80,6 @@ def test_the_norm_is_the_norm(shapes: list[tuple[int, ...]], size: float, seed: 
 @pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_ranks_add_up_in_the_order_of_the_tree(world: int, tmp_path: Path) -> None:
     """Sums, reduce-scatters and the norm of pieces, over gloo, beside one process's."""
-    for result in run_ranks(RANKS, tmp_path, world, timeout=120):
+    for result in run_ranks(RANKS, tmp_path, world):
         for name, (got, wanted) in result.items():
             assert torch.equal(got, wanted), name

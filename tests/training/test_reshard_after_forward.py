@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from machines import finish, run_ranks, start
+from machines import run_ranks, start
 from tiny_runs import ADAMW, UNDROPPED, figures, tiny_recipe
 
 from tercet.checkpoint import load_model
@@ -59,7 +59,7 @@ def test_a_plan_says_what_is_sent(settings: dict[str, Any], tmp_path: Path) -> N
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
     step = measure_step(recipe, micro=4, device="cpu", precision="fp32", checkpointing=False)
     planned = communicated_bytes(recipe, step, "fp32", share=8, passes=2)
-    for rank in run_ranks(RANKS, tmp_path, 2, timeout=120):
+    for rank in run_ranks(RANKS, tmp_path, 2):
         assert len(rank["sent"]) == 2
         for sent in rank["sent"]:
             assert planned <= sent < 1.02 * planned
@@ -72,14 +72,14 @@ def test_three_ranks_take_the_steps_of_one(keep: bool, tmp_path: Path) -> None:
     runs = {"one rank": {}, "fsdp on 2": {"devices": 3, "reshard_after_forward": keep}}
     for machine, more in runs.items():
         settings = {"exact": False, "optimizer": ADAMW, "batch_size": 12, "ema": None, **more}
-        finish(start(tmp_path, "text", machine, tmp_path / machine, changes=THREE_LAYERS, **settings))
+        start(tmp_path, "text", machine, tmp_path / machine, changes=THREE_LAYERS, **settings).finish()
     one, three = (figures(tmp_path / machine) for machine in runs)
     for name in ("train/loss", "val/loss", "grad_norm"):
         assert dict(three[name]) == pytest.approx(dict(one[name]), rel=1e-3), name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["text", "pairs"])
 def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Path) -> None:
     """Within rounding, which AdamW makes large where a gradient is nearly zero; with `exact` to the last bit, in
     `test_exact_ranks.py`."""
@@ -87,7 +87,7 @@ def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Pat
     def run(out: str, **settings: Any) -> None:
         settings = {"exact": False, "optimizer": ADAMW, "schedule": "constant", **settings}
         changes = THREE_LAYERS if family == "text" else None
-        finish(start(tmp_path, family, "fsdp on 2", tmp_path / out, changes=changes, **settings))
+        start(tmp_path, family, "fsdp on 2", tmp_path / out, changes=changes, **settings).finish()
 
     run("whole")
     run("kept", reshard_after_forward=False)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from tiny_runs import tiny_recipe, weights
 
 TIMEOUT = 5.0  # of ranks, for the tests whose subject is not that it is long enough
-LONG: dict[str, Any] = {"max_steps": 400, "save_every": 20, "validate_every": 100, "log_every": 50}
+LONG: dict[str, Any] = {"max_steps": 160, "save_every": 20, "validate_every": 80, "log_every": 40}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -205,6 +205,7 @@ time.time_ns = lambda: now_ns() + {0} * 10**9
 """
 
 
+@pytest.mark.exhaustive
 def test_slow_cables_pauses_and_clocks_change_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """100 ms there and back, every hundredth packet lost, rank 1 stopped for 20 s, its clock a day ahead: with the
     timeout that is the default."""

@@ -86,11 +86,11 @@ def test_merged_it_is_a_model_like_any_other(whole: Finished, tmp_path: Path, fa
         convert(tmp_path / "merged", tmp_path / "again", merge=True)
 
 
-@pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
     recipe, out = adapted(finished(family), family), tmp_path / "run"
     chance, deaths = random.Random(7), 0
-    for _ in range(4):
+    for _ in range(3):
 
         def work() -> None:
             dies_at_rename(chance.randint(4, 24), after=chance.random() < 0.5)()
@@ -103,11 +103,8 @@ def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp
     assert_same_run(whole(family), out)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(name, marks=() if name in ("text", "pairs") else pytest.mark.exhaustive) for name in TINY],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", TINY)
 def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
     recipe, out = adapted(finished(family), family), tmp_path / "run"
     assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3

@@ -33,7 +33,9 @@ def test_it_takes_about_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert figures(out)["train/loss"][-1][0] == facts["steps"] > 10
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize(
+    "family", [name if name == "pairs" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
+)
 def test_a_resumed_run_keeps_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str) -> None:
     monkeypatch.setattr(machine, "speed", lambda *_, **__: Speed(a_unit=0.02, a_step=0.1, a_validation=0.3))
     recipe = TINY[family](tmp_path, max_steps=None, max_hours=3 / 3600)
@@ -60,7 +62,7 @@ def test_a_ramp_and_a_budget_together(tmp_path: Path) -> None:
     assert tokens[-1] - tokens[-2] == 160
 
 
-@pytest.mark.parametrize("family", ["masked", "pairs"])
+@pytest.mark.parametrize("family", ["masked", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_a_run_with_a_ramp_resumes_exactly(tmp_path: Path, family: str) -> None:
     recipe = TINY[family](tmp_path, batch_ramp=0.6)
     reference = train(recipe, tmp_path / "whole", quiet=True)

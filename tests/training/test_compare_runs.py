@@ -97,7 +97,17 @@ def losses(result: ComparedRuns) -> list[tuple[str, int | None, dict[str, float]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "after"), [(1, False), (2, False), (2, True), (3, False), (12, True), (31, False)])
+@pytest.mark.parametrize(
+    ("n", "after"),
+    [
+        (2, True),
+        (31, False),
+        *(
+            pytest.param(*kill, marks=pytest.mark.exhaustive)
+            for kill in ((1, False), (2, False), (3, False), (12, True))
+        ),
+    ],
+)
 def test_killed_in_the_middle_it_ends_with_the_same_table(
     compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, n: int, after: bool
 ) -> None:

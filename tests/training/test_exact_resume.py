@@ -42,10 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "text-muon": {"optimizer": MUON},
     "pairs-muon": {"optimizer": PAIRS_MUON},
 }
-SLOW = pytest.mark.slow
-each_case = pytest.mark.parametrize(
-    "case", [name if "muon" not in name else pytest.param(name, marks=SLOW) for name in CASES]
-)
+SLOW, EXHAUSTIVE = pytest.mark.slow, pytest.mark.exhaustive
 
 Whole = Callable[[str], Path]
 
@@ -79,8 +76,13 @@ def dying(recipe: Recipe, out: Path, n: int, *, after: bool, name: str = "") -> 
 
 
 @pytest.mark.slow
-@each_case
-@pytest.mark.parametrize("attempts", [4, pytest.param(10, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("case", "attempts"),
+    [
+        *((case, 3) for case in CASES if case not in ("text", "pairs-muon")),
+        *(pytest.param(case, 10, marks=EXHAUSTIVE) for case in CASES),
+    ],
+)
 def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str, attempts: int) -> None:
     reference = whole(case)
     recipe = recipe_of(case, reference.parent)
@@ -99,7 +101,7 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "after"), [("text", False), ("pairs", True)])
+@pytest.mark.parametrize(("case", "after"), [("text", False), pytest.param("pairs", True, marks=EXHAUSTIVE)])
 def test_killed_at_its_very_first_files(whole: Whole, tmp_path: Path, case: str, after: bool) -> None:
     reference = whole(case)
     recipe = recipe_of(case, reference.parent)
@@ -111,14 +113,14 @@ def test_killed_at_its_very_first_files(whole: Whole, tmp_path: Path, case: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(("case", "kills"), [("text", 3), *(pytest.param(case, 5, marks=EXHAUSTIVE) for case in CASES)])
+def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int) -> None:
     reference = whole(case)
     recipe = recipe_of(case, reference.parent)
     started = time.perf_counter()
     train(recipe, tmp_path / "timed", quiet=True)
     takes, chance, out = time.perf_counter() - started, random.Random(3), tmp_path / "run"
-    for _ in range(5):
+    for _ in range(kills):
         pid = child(lambda: train(recipe, out, quiet=True))
         time.sleep(chance.uniform(0.2, 0.9) * takes)
         os.kill(pid, signal.SIGKILL)
@@ -132,8 +134,8 @@ def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str) -> None:
     [
         ("text", signal.SIGTERM),
         ("pairs", signal.SIGINT),
-        pytest.param("text", signal.SIGINT, marks=SLOW),
-        pytest.param("pairs", signal.SIGTERM, marks=SLOW),
+        pytest.param("text", signal.SIGINT, marks=EXHAUSTIVE),
+        pytest.param("pairs", signal.SIGTERM, marks=EXHAUSTIVE),
     ],
 )
 def test_stopped_politely(whole: Whole, tmp_path: Path, case: str, number: signal.Signals) -> None:
@@ -189,10 +191,11 @@ def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -
     [
         None,
         forgets_its_age,
-        pytest.param(forgets_the_average, marks=SLOW),
-        pytest.param(forgets_the_weights, marks=SLOW),
         pytest.param(forgets_the_moments, marks=SLOW),
-        pytest.param(remembers_another_best, marks=SLOW),
+        *(
+            pytest.param(fault, marks=EXHAUSTIVE)
+            for fault in (forgets_the_average, forgets_the_weights, remembers_another_best)
+        ),
     ],
 )
 def test_whatever_is_not_restored_is_noticed(

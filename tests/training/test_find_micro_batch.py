@@ -34,7 +34,9 @@ def memory_for(recipe: Recipe, micro: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", list(TINY))
+@pytest.mark.parametrize(
+    "family", [name if name in ("text", "pairs") else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
+)
 def test_it_is_settled_once(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -254,17 +254,20 @@ def test_all_else_stays(finished: Finished, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", ["text", "pairs", *(pytest.param(case, marks=pytest.mark.exhaustive) for case in ("masked", "labels"))]
+    ("case", "n_kills"),
+    [("text", 5), *(pytest.param(case, 20, marks=pytest.mark.exhaustive) for case in TINY)],
 )
-def test_killed_at_any_time_on_its_way_to_the_new_end(finished: Finished, tmp_path: Path, case: str) -> None:
-    """Twenty times, each time with the same command: neither lengthened twice nor another run at its end."""
+def test_killed_at_any_time_on_its_way_to_the_new_end(
+    finished: Finished, tmp_path: Path, case: str, n_kills: int
+) -> None:
+    """Each time with the same command: neither lengthened twice nor another run at its end."""
     recipe = TINY[case](finished(case).parent, save_every=2)
     begun = train(recipe, tmp_path / "begun", quiet=True)
     expected, out = (shutil.copytree(begun, tmp_path / name) for name in ("expected", "run"))
     started = time.perf_counter()
     train(recipe, expected, more=28, quiet=True)
     takes, chance, kills = time.perf_counter() - started, random.Random(case), 0
-    while kills < 20:
+    while kills < n_kills:
         pid = child(lambda: train(recipe, out, more=28, quiet=True))
         time.sleep(chance.uniform(0.0, 0.5) * takes)
         os.kill(pid, signal.SIGKILL)

@@ -154,7 +154,7 @@ def test_killed_in_the_middle_of_saving(kind: str, own_run: Finished, tmp_path: 
     assert_same_run(own_run(kind), out)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", RECIPES)
 def test_killed_at_any_time(kind: str, own_run: Finished, tmp_path: Path) -> None:
     recipe, out = RECIPES[kind](own_run(kind).parent), tmp_path / "run"

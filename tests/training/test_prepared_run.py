@@ -72,7 +72,10 @@ def forget_orders() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [name if name in ("mixture", "masked") else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES],
+)
 def test_a_killed_run_is_the_one_that_was_not(folders: Path, tmp_path: Path, case: str) -> None:
     recipe = recipe_of(case, folders)
     train(recipe, tmp_path / "whole", quiet=True)
@@ -189,7 +192,7 @@ def big_folder(folder: Path, shards: int) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what is resident")
-@pytest.mark.parametrize("group", [0, 2])
+@pytest.mark.parametrize("group", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, group: int) -> None:
     grown = list[int]()
     for name, shards in (("small", 3), ("large", 16)):

@@ -3,43 +3,43 @@
 import fcntl
 import os
 import struct
-import subprocess
 import sys
 import termios
 from pathlib import Path
 
 import pytest
+from tiny_runs import child, exit_code, tiny_recipe
+
+from tercet.training import train
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from tiny_runs import tiny_recipe
-from tercet.training import train
-folder = Path(sys.argv[1])
-train(tiny_recipe(folder, max_steps=6, validate_every=2, log_every=1), folder / "run")
-"""
 
-
-def seen(folder: Path, *, lines: int = 40, **variables: str) -> str:
+def seen(folder: Path, *, lines: int = 40, term: str = "xterm-256color") -> str:
     """All that a training writes to a terminal of so many lines."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 90, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    for name in ("COLUMNS", "LINES", "NO_COLOR"):
-        environment.pop(name, None)
-    command, said = [sys.executable, "-c", PROGRAM, str(folder)], b""
-    with subprocess.Popen(command, env={**environment, **variables}, stdin=theirs, stderr=theirs) as training:
-        os.close(theirs)
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
-            said += part
+
+    def work() -> None:
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            os.environ.pop(name, None)
+        os.environ["TERM"] = term
+        for number in (0, 2):
+            os.dup2(theirs, number)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        train(tiny_recipe(folder, max_steps=6, validate_every=2, log_every=1), folder / "run")
+        sys.stderr.flush()
+
+    training, said = child(work), b""
+    os.close(theirs)
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        said += part
     os.close(ours)
-    assert training.returncode == 0, said.decode()
+    assert exit_code(training) == 0, said.decode()
     return said.decode()
 
 
@@ -50,14 +50,10 @@ def test_the_losses_are_drawn_at_each_validation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "variables"),
-    [(10, {}), pytest.param(40, {"TERM": "dumb"}, marks=pytest.mark.exhaustive)],
-    ids=["too low", "dumb"],
+    ("lines", "term"), [(10, "xterm-256color"), pytest.param(40, "dumb", marks=pytest.mark.exhaustive)]
 )
-def test_a_terminal_with_no_room_for_them_has_the_bar_alone(
-    tmp_path: Path, lines: int, variables: dict[str, str]
-) -> None:
-    text = seen(tmp_path, lines=lines, **variables)
+def test_a_terminal_with_no_room_for_them_has_the_bar_alone(tmp_path: Path, lines: int, term: str) -> None:
+    text = seen(tmp_path, lines=lines, term=term)
     assert "6/6" in text
     assert "┤" not in text
     assert "validation loss" in text

@@ -37,8 +37,14 @@ def planned(recipe: Recipe, **options: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ramp", [None, 0.5])
-@pytest.mark.parametrize("length", [{}, {"max_steps": None, "max_epochs": 2}])
+@pytest.mark.parametrize(
+    ("length", "ramp"),
+    [
+        ({"max_steps": None, "max_epochs": 2}, 0.5),
+        pytest.param({}, None, marks=pytest.mark.exhaustive),
+        pytest.param({}, 0.5, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_steps_and_tokens_are_those_of_the_run(length: dict[str, Any], ramp: float | None, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, batch_ramp=ramp, **length)
     plan = planned(recipe)
@@ -54,7 +60,9 @@ def test_steps_and_tokens_are_those_of_the_run(length: dict[str, Any], ramp: flo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize(
+    "family", [name if name in ("chat", "pairs") else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
+)
 def test_every_family_has_a_plan_that_json_can_hold(family: str, tmp_path: Path) -> None:
     recipe, devices = TINY[family](tmp_path), 3 if family == "pairs" else 2
     plan = planned(recipe, cluster=Cluster(FAST, devices), mfu=0.5, price=3.0)

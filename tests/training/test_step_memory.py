@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tercet.training.tasks.task import Task, task_of
 
 WITHIN = 0.1  # what docs/planning.md says of activations on a CPU
 FAMILIES = ("text", "masked", "pairs")
+EXHAUSTIVE = pytest.mark.exhaustive
 
 
 def recipe_of(family: str, folder: Path, *, dropout: float = 0.0, **training: Any) -> Recipe:
@@ -122,8 +124,10 @@ def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "dropout"),
+    [("text", 0.1), ("pairs", 0.0), *(pytest.param(*case, marks=EXHAUSTIVE) for case in product(FAMILIES, (0.0, 0.1)))],
+)
 def test_activations_are_what_the_hooks_of_autograd_count(family: str, dropout: float, tmp_path: Path) -> None:
     real = RealStep(recipe_of(family, tmp_path, dropout=dropout))
     memory = measure_step(real.recipe, micro=real.micro, device="cpu", precision="fp32", checkpointing=False)
@@ -131,8 +135,14 @@ def test_activations_are_what_the_hooks_of_autograd_count(family: str, dropout: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "checkpointing"),
+    [
+        ("text", True),
+        ("pairs", False),
+        *(pytest.param(*case, marks=EXHAUSTIVE) for case in product(FAMILIES, (False, True))),
+    ],
+)
 def test_the_peak_of_both_passes_is_what_the_profiler_sees(family: str, checkpointing: bool, tmp_path: Path) -> None:
     real = RealStep(recipe_of(family, tmp_path), checkpointing=checkpointing)
     real.loss().backward()  # whatever is made once

@@ -33,7 +33,7 @@ def test_the_texts_are_words_said_again_and_again() -> None:
     assert max(beginnings.values()) < 70
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_best_induction_head_is_worth_five_times_the_median_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

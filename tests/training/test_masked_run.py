@@ -217,7 +217,7 @@ def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
     assert left.masked_loss > 0.2 * left.unigram_entropy
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_paragraph_is_learnt_by_heart(tmp_path: Path) -> None:
     chance = random.Random(1)
     sentences = [" ".join(chance.choices(WORDS, k=40)) for _ in range(5)]

@@ -294,7 +294,7 @@ def test_the_recipe_at_its_own_size_has_as_many_parameters(recipe: str) -> None:
     assert model_table(spec).parameters == sum(parameter.numel() for parameter in plain.parameters())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_is_one_compiled_graph() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-m", "tests.walkthroughs.traced"], cwd=root, capture_output=True, text=True)

@@ -31,7 +31,8 @@ def filled(*lengths: int) -> CacheSlots:
 
 
 def test_rows_join_at_the_end_and_bring_their_real_columns_only() -> None:
-    slots, other = filled(4, 2), cache_of_three()
+    slots, other = filled(4, 2, 6), cache_of_three()
+    slots.leave(2)  # longer than the row that takes its place
     before = own(slots.tables)
     slots.join(other, 2, 3)
     assert slots.lengths == [4, 2, 3]

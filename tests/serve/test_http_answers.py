@@ -17,9 +17,10 @@ from starlette.testclient import TestClient
 from tercet.api import Run
 from tercet.config import UserError
 from tercet.generation import Beam, Sampling, generate, translate
+from tercet.generation.text import TextRow
 from tercet.models import DecoderOnly, EncoderDecoder
 from tercet.serve.engine import SampledToken, TokenEvent
-from tercet.serve.http.logprobs import CertainTokens
+from tercet.serve.http.logprobs import CertainTokens, OffsetLogprob
 from tercet.serve.http.requests import CompletionRequest
 from tercet.tokens.chat_template import ChatTemplate
 
@@ -345,16 +346,8 @@ def test_everybody_at_once_gets_their_own_answer(asking: TestClient) -> None:
         assert list(pool.map(ask, questions)) == alone
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.integers(0, WRITER.vocab_size - 1), min_size=1, max_size=12),
-    st.lists(st.sampled_from(["the", "e", " c", "é", "\ufffd"]), max_size=3),
-    st.integers(0, 5),
-)
-def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], echo: int) -> None:
-    """However pieces fall: offsets never fall and lie within the text, and where nothing is cut all tokens are told."""
-    from tercet.generation.text import TextRow
-
+def read_with_logprobs(ids: list[int], stop: list[str], echo: int) -> tuple[TextRow, list[OffsetLogprob]]:
+    """The text of these tokens, and the tokens that are sent with it."""
     text, certain, tokens = TextRow(WRITER, tuple(stop)), CertainTokens(WRITER, echoed="x" * echo), []
     for place, token in enumerate(ids):
         finish = "eos" if token == WRITER.eos_id else "length" if place == len(ids) - 1 else None
@@ -364,6 +357,18 @@ def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], ec
         tokens += certain.push(TokenEvent(text=piece, token=sampled, finish=over))
         if over:
             break
+    return text, tokens
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(0, WRITER.vocab_size - 1), min_size=1, max_size=12),
+    st.lists(st.sampled_from(["the", "e", " c", "é", "\ufffd"]), max_size=3),
+    st.integers(0, 5),
+)
+def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], echo: int) -> None:
+    """However pieces fall: offsets never fall and lie within the text, and where nothing is cut all tokens are told."""
+    text, tokens = read_with_logprobs(ids, stop, echo)
     whole = "".join(text.pieces)
     offsets = [offset for offset, _ in tokens]
     assert offsets == sorted(offsets)
@@ -372,6 +377,12 @@ def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], ec
         assert len(tokens) == len(text.tokens)
     else:
         assert len(tokens) <= len(text.tokens) - (text.finish == "eos")
+
+
+def test_tokens_of_a_stop_text_are_not_sent() -> None:
+    text, tokens = read_with_logprobs(WRITER.encode("a dog ran until"), [" until"], echo=2)
+    assert (text.finish, "".join(text.pieces)) == ("stop", "a dog ran")
+    assert "".join(token.token for _, token in tokens) == "a dog ran"
 
 
 def test_what_may_be_asked_is_what_may_be_said() -> None:

@@ -77,15 +77,6 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(found, ACTIVATIONS["gelu"](x))
 
 
-@pytest.mark.parametrize("shape", [(64,), (3, 0), (2, 5, 7)])
-def test_the_operators_keep_the_rules_of_operators(shape: tuple[int, ...]) -> None:
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    x = torch.randn(shape).bfloat16()
-    torch.library.opcheck(torch.ops.tercet.activate.default, (x, "gelu"), test_utils=checks)
-    arguments = (torch.randn(shape).bfloat16(), x, "gelu")
-    torch.library.opcheck(torch.ops.tercet.activate_backward.default, arguments, test_utils=checks)
-
-
 def test_none_is_an_activation_too() -> None:
     """As the fused step has it: numbers as they came, not memory that nobody wrote."""
     x, grad_output = torch.randn(2, 70).bfloat16()

@@ -27,9 +27,8 @@ def apart(found: Tensor, exact: Tensor) -> float:
     return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-3))
 
 
-@pytest.mark.slow
 @in_both
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=40)
 @given(
     b=st.integers(1, 3),
     groups=st.integers(1, 3),
@@ -182,12 +181,3 @@ def test_what_is_compiled_has_it_in_one_graph(use_from: Callable[..., None], mon
     gradients = (torch.autograd.grad(y, (q, k, v), slopes) for y in (found, expected))
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
     assert met[0].count("tercet.flash_attention.default") == 1
-
-
-def test_it_is_a_proper_operator() -> None:
-    threads = torch.get_num_threads()
-    q, k, v = (torch.randn(threads, 2, 20, 16) for _ in range(3))
-    mask = torch.rand(threads, 1, 1, 20) < 0.8
-    for arguments in ((q, k, v, None, True), (q, k, v, mask, False)):
-        checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-        torch.library.opcheck(torch.ops.tercet.flash_attention.default, arguments, test_utils=checks)

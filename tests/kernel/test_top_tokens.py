@@ -19,7 +19,7 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=50)
 @given(
     n=st.integers(1, 3),
     h=st.integers(1, 5),

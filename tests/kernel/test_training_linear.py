@@ -46,7 +46,7 @@ def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
 
 
 @in_both
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=40)
 @given(
     rows=st.one_of(st.integers(1, 130), st.sampled_from([1024, 1025, 2100])),
     wide=sixteens,
@@ -103,7 +103,7 @@ def test_a_frozen_weight_does_not_keep_its_input(learns: bool) -> None:
 
 
 @in_both
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=20)
 @given(rows=st.integers(1, 130), wide=sixteens, long=st.integers(1, 200), seed=st.integers(0, 2**32))
 def test_weights_of_any_number_of_rows_are_padded_by_zeros(
     rows: int, wide: int, long: int, seed: int, dtype: torch.dtype
@@ -192,8 +192,9 @@ def test_a_layer_takes_it_in_float32_where_it_pays(
     assert not supports_training_linear(x, layer.weight)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("learns", [(True, True, True), (False, True, False), (True, False, True)])
+@pytest.mark.parametrize(
+    ("learns", "dynamic"), [((True, True, True), True), ((False, True, False), False), ((True, False, True), False)]
+)
 def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(
     learns: tuple[bool, bool, bool], dynamic: bool
 ) -> None:
@@ -221,12 +222,8 @@ def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(
     assert met[0].count("tercet.linear.default") == 1
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_it_is_a_proper_operator(bias: bool) -> None:
-    x, weight, b = some(40, 32, 48, bias=bias)
-    checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
-    b = None if b is None else b.detach()
-    torch.library.opcheck(linear_forward, (x.detach(), weight.detach(), b), test_utils=checks)
+def test_the_gradient_is_a_proper_operator_whatever_is_frozen() -> None:
+    x, weight, _ = some(40, 32, 48, bias=True)
     for wanted in ((True, True, True), (False, True, False), (True, False, False)):
         arguments = torch.randn(40, 48), x.detach(), weight.detach(), wanted
-        torch.library.opcheck(linear_backward, arguments, test_utils=checks[:2])
+        torch.library.opcheck(linear_backward, arguments, test_utils=("test_schema", "test_faketensor"))

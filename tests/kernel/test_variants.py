@@ -16,10 +16,18 @@ from tercet.kernel.levels import FLAGS, SOURCE, levels_of
 
 # -Wsign-conversion is left out: sizes are signed, so that a difference can be negative, and vectors count unsigned.
 WARNINGS = ("-Werror", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion", "-Wno-psabi")
-SLICE = (
-    "gcc, x86-64, no AVX", "gcc, armv8-a in qemu", "gcc, x86-64-v3, addresses and undefined behaviour",
-    "gcc, x86-64-v4-amx in software", "clang, x86-64-v3, threads",
-)  # fmt: skip
+SLICE = [
+    "gcc, x86-64-v3, addresses and undefined behaviour",
+    *(
+        pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in (
+            "gcc, x86-64, no AVX",
+            "gcc, armv8-a in qemu",
+            "gcc, x86-64-v4-amx in software",
+            "clang, x86-64-v3, threads",
+        )
+    ),
+]
 FAULTS = {
     "gcc, x86-64-v3, addresses and undefined behaviour": {
         "overread": "heap-buffer-overflow", "overflow": "signed integer overflow",
@@ -50,8 +58,16 @@ def test_a_variant_answers_as_loops_do_and_notices_planted_faults(name: str, tmp
         assert words in found.stderr
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
-@pytest.mark.parametrize("flags", [NO_AVX, *(x.flags for x in levels_of("x86_64"))], ids=lambda flags: "".join(flags))
+HIGHEST, *LOWER = (level.flags for level in levels_of("x86_64"))
+SYNTAX = [
+    ("g++", HIGHEST),
+    *(pytest.param("g++", flags, marks=pytest.mark.exhaustive) for flags in (NO_AVX, *LOWER)),
+    *(pytest.param("clang++", flags, marks=pytest.mark.exhaustive) for flags in (NO_AVX, HIGHEST, *LOWER)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compiler", "flags"), SYNTAX)
 def test_no_compiler_warns(compiler: str, flags: tuple[str, ...]) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"there is no {compiler} here")

@@ -156,6 +156,7 @@ def test_a_text_without_an_end_goes_on(tmp_path: Path) -> None:
     assert [list(one.sequences_ids[0]) for one in found] == written_greedily(model, prompts, 30).tolist()
     sampled = theirs.generate_batch(asked, max_length=30, sampling_topk=0, sampling_temperature=3.0)
     assert {token for one in sampled for token in one.sequences[0]} <= set(tokens[:-1])
+    assert {len(one.sequences[0]) for one in sampled} == {30}  # an end would be cut off and not be among the tokens
     assert not np.isnan(np.array(theirs.forward_batch([["not there"]]))).any()
     capped = generator(3, vocab_size=5, logit_softcap=5.0)
     save_model(tmp_path / "capped", capped, characters, Card())
@@ -397,7 +398,7 @@ def test_what_was_read_from_elsewhere_can_go_there(tmp_path: Path) -> None:
     assert "transformers" not in told
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_real_sentences_have_the_same_vectors(tmp_path: Path) -> None:
     trained = load_model(minilm())
     folder = convert(minilm(), tmp_path / "theirs", "ctranslate2")

@@ -13,7 +13,7 @@ from folders_of_others import shaken, written
 
 from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.foreign import onnx_graphs
-from tercet.checkpoint.foreign.label_names import read_problem_type
+from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type
 from tercet.checkpoint.foreign.onnx_readme import card
 from tercet.cli.main import main
 from tercet.config import UserError
@@ -127,7 +127,7 @@ def test_graphs_say_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(our_numbers(model), before), "the model itself stays"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_onnxruntime_says_the_same(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     ours = regression()
@@ -149,6 +149,14 @@ def test_what_they_do_not_say_is_what_they_take_it_for() -> None:
         read_problem_type({"problem_type": "regression"}, 3, "texts")
     with pytest.raises(UserError, match="problem_type is 'ranking'; Tercet reads single_label_classification, multi"):
         read_problem_type({"problem_type": "ranking"}, 3, "texts")
+
+
+def test_labels_are_named_by_their_numbers_in_any_order() -> None:
+    assert read_labels({"id2label": {"2": "c", "0": "a", "1": "b"}}, 3) == ("a", "b", "c")
+    assert read_labels({"id2label": {1: "b", 0: "a"}}, 2) == ("a", "b")
+    assert read_labels({"num_labels": 3, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, 3)[2] == "LABEL_2"
+    with pytest.raises(UserError, match="scores 3 labels and id2label names 2"):
+        read_labels({"id2label": {"0": "a", "2": "c"}}, 3)
 
 
 def test_numbers_far_from_nothing_keep_their_digits(tmp_path: Path) -> None:

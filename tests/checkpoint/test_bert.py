@@ -414,6 +414,7 @@ class TestReactions:
         assert (len(model.spec.classifier.labels), model.spec.classifier.pooling) == (50, "pooler")
         assert furthest(model, _reaction("bert_ft_10k_25s"), *batch(591, 2, 67)) < 1e-4
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("config", "fault"),
         [

@@ -213,7 +213,7 @@ def test_weights_in_each_others_place_are_seen(one: str, monkeypatch: pytest.Mon
     assert furthest(model, theirs) > 1e-2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_real_weights_go_in_and_out_again(tmp_path: Path) -> None:
     """MiniLM: every tensor the same to the last bit, and the hidden states of sentences those of the original."""
     original = minilm()

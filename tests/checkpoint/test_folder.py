@@ -13,6 +13,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from pairwise import parametrize_pairs
 from tercet.checkpoint import Card, load_model, save_model, tokenizer_hash
 from tercet.config import UserError
 from tercet.models import (
@@ -75,9 +76,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("pad_to", [1, 32])
+@parametrize_pairs(preset=tuple(PRESETS), tied=(True, False), pad_to=(1, 32))
 def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, tmp_path: Path) -> None:
     model = shaken(build(small(preset, tie_embeddings=tied, pad_vocab_to=pad_to), seed=3))
     save_model(tmp_path, model, TOKENIZER, CARD)

@@ -82,7 +82,9 @@ def test_a_bert_that_others_trained() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gpt2", "marian", "bert"])
+@pytest.mark.parametrize(
+    "family", ["marian", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("gpt2", "bert"))]
+)
 def test_on_the_command_line(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = minilm() if family == "bert" else written(tmp_path / family, gpt2() if family == "gpt2" else marian())
     prompt = "Attention is all you need." if family == "bert" else "w5 w9 w4"

@@ -127,7 +127,7 @@ DECODED = ("greedy-1", "greedy-8")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [*TRAINED, "greedy-1", pytest.param("greedy-8", marks=pytest.mark.exhaustive), "tokenising", "loading"],
+    [*TRAINED, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in DECODED), "tokenising", "loading"],
 )
 def test_rows_run_at_tiny_sizes_and_who_holds_our_weights_answers_as_we_do(tmp_path: Path, name: str) -> None:
     said: list[str] = []
@@ -340,7 +340,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_contender_ends_with_who_started_it() -> None:
     done = subprocess.run([sys.executable, "-c", STARTS_ONE], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
@@ -357,7 +357,7 @@ def test_the_better_of_two_looks_at_the_machine_counts(tmp_path: Path) -> None:
     assert result.limits == {"fp32": 70.0, "memory": 40.0}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_peak_memory_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.speed.measure import in_own_process
 

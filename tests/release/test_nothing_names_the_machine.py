@@ -163,7 +163,7 @@ def test_a_run(name: str, request: pytest.FixtureRequest) -> None:
     ("name", "to"),
     [
         *(("language", to) for to in (None, "hf", "gguf", "ctranslate2")),
-        pytest.param("language", "onnx", marks=pytest.mark.slow),
+        pytest.param("language", "onnx", marks=pytest.mark.exhaustive),
         ("classifier", "hf"),
         ("continued", None),
     ],

@@ -87,6 +87,7 @@ def sequences(count: int) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.exhaustive
 def test_dna(installed: Path, tmp_path: Path) -> None:
     rows = sequences(150)
     (tmp_path / "genome.fa").write_text(
@@ -139,6 +140,7 @@ def test_several_labels(installed: Path, tmp_path: Path) -> None:
     assert set(answer["answers"][0]["scores"]) == set(topics)
 
 
+@pytest.mark.exhaustive
 def test_numbers(installed: Path, tmp_path: Path) -> None:
     minilm(tmp_path / "minilm")
     rows = (f"{'very ' * (n % 5)}good ({n}),{1 + n % 5 + (n % 2) / 2}" for n in range(150))
@@ -195,6 +197,7 @@ def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: 
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.exhaustive
 def test_conversations_and_the_client_of_openai(installed: Path, tmp_path: Path) -> None:
     smollm2(installed, tmp_path, "model.max_len=96")
     drinks = ("tea", "milk", "water", "juice")

@@ -22,7 +22,7 @@ Built = Callable[..., Path]
 LEVELS = levels_of(platform.machine()) if platform.libc_ver()[0] == "glibc" and find_compiler() else ()
 RUNNABLE = [level for level in LEVELS if not missing_instructions(level, cpu_instructions())]
 needs_levels = pytest.mark.skipif(not RUNNABLE, reason="no C++ compiler, or this CPU has no level")
-WITH_KERNELS = pytest.param(MACHINE, marks=[needs_levels, pytest.mark.slow])
+WITH_KERNELS = pytest.param(MACHINE, marks=[needs_levels, pytest.mark.exhaustive])  # half a minute to build
 
 
 def digest(path: Path) -> str:
@@ -67,7 +67,7 @@ def test_a_wheel_holds_the_package_alone_and_the_kernels_that_it_is_for(
     assert {name for name in names if name.startswith("tercet/")} == here | kernels
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_levels
 def test_the_wheel_with_kernels_says_on_which_machines_it_runs(built: Built, tmp_path: Path) -> None:
     """By the youngest glibc that a function is asked of, and by nothing that PyTorch does not bring along."""
@@ -137,7 +137,7 @@ def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> No
     assert not list(tmp_path.rglob("*.so"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_levels
 def test_with_kernels_in_the_wheel_the_first_command_compiles_nothing_and_uses_them(
     installed_with_kernels: Path, tmp_path: Path
@@ -152,14 +152,14 @@ def test_with_kernels_in_the_wheel_the_first_command_compiles_nothing_and_uses_t
     assert not list(tmp_path.rglob("*.so"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_levels
 def test_each_level_of_the_wheel_is_taken_by_its_name(installed_with_kernels: Path, tmp_path: Path) -> None:
     builds = {level.name: kernels_of(installed_with_kernels, level, tmp_path) for level in RUNNABLE}
     assert len(set(builds.values())) == len(builds)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_levels
 @pytest.mark.skipif(choose_kernels().origin != "compiled", reason="no kernels were compiled here")
 def test_what_is_compiled_here_is_the_code_of_the_wheel(installed_with_kernels: Path, tmp_path: Path) -> None:

@@ -154,7 +154,9 @@ def test_a_text_without_an_end_goes_on(tmp_path: Path) -> None:
     asked = [[f"w{number}" for number in row] for row in prompts.tolist()]
     found = theirs.generate_batch(asked, max_length=30, include_prompt_in_result=False)
     assert [list(one.sequences_ids[0]) for one in found] == written_greedily(model, prompts, 30).tolist()
-    sampled = theirs.generate_batch(asked, max_length=30, sampling_topk=0, sampling_temperature=3.0)
+    sampled = theirs.generate_batch(
+        asked, max_length=30, include_prompt_in_result=False, sampling_topk=0, sampling_temperature=3.0
+    )
     assert {token for one in sampled for token in one.sequences[0]} <= set(tokens[:-1])
     assert {len(one.sequences[0]) for one in sampled} == {30}  # an end would be cut off and not be among the tokens
     assert not np.isnan(np.array(theirs.forward_batch([["not there"]]))).any()

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,20 +89,27 @@ def refused_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", REFUSALS)
-def test_what_needs_no_tensor_is_refused_without_torch(command: str, refused_places: Path) -> None:
+def test_what_needs_no_tensor_is_refused_without_torch(refused_places: Path) -> None:
+    """In one process: the first command that imports torch fails the test, whatever comes after it."""
     program = f"""
-import sys
+import contextlib, io, json, sys
 from tercet.cli.main import main
-code = main({command.split()!r})
-print(sorted({{"torch", "numpy", "tokenizers"}} & set(sys.modules)))
-sys.exit(code)
+for command in {list(REFUSALS)!r}:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(command.split())
+    loaded = sorted({{"torch", "numpy", "tokenizers"}} & set(sys.modules))
+    print(json.dumps([command, code, loaded, out.getvalue(), err.getvalue()]))
 """
     done = run_python(program, refused_places)
-    assert (done.returncode, done.stdout) == (2, "[]\n"), done.stdout + done.stderr
-    told = [line for line in done.stderr.splitlines() if not line.startswith("$ tercet")]  # by `demo`, of its steps
-    assert REFUSALS[command] in "".join(told)
-    assert len([line for line in told if line]) == 1
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(REFUSALS)
+    for command, code, loaded, out, err in answers:
+        assert (code, loaded, out) == (2, [], ""), command
+        told = [line for line in err.splitlines() if not line.startswith("$ tercet")]  # by `demo`, of its steps
+        assert REFUSALS[command] in "".join(told)
+        assert len([line for line in told if line]) == 1, command
 
 
 def test_each_verb_refuses_something_without_torch() -> None:

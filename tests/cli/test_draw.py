@@ -54,8 +54,7 @@ def test_each_goes_here_and_is_the_same_twice(command: str, here: Path, capsys: 
     assert (here / f"{name}.{suffix}").read_bytes() == first
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
-@pytest.mark.parametrize("command", EVERY)
+@pytest.mark.parametrize(("command", "suffix"), [*zip(EVERY, [".png", ".svg", ".pdf"] * 2, strict=True)])
 def test_every_kind_of_file(command: str, suffix: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = here / f"a{suffix}"
     assert draw([*command.split(), "--out", str(path)], capsys) == f"{path}\n"

@@ -28,7 +28,7 @@ PREPARED = {
     "no mask": "--recipe bert-shakespeare --set 'data.tokenizer={kind: characters}'",
     "tuned": "--recipe finetune-lm --tokenizer runs/before",
 }
-PROMPTLY = ("no capitals", "no mask")
+PROMPTLY, OTHERS = ("no capitals", "no mask"), ("usual", "characters")
 KINDS = {
     "ids.bin": ("demo", "data.tokenizer={kind: ids, eos_id: 100}"),
     "lists.jsonl": ("bert-shakespeare", f"data.tokenizer={{kind: ids, {MASKED}}}"),
@@ -62,7 +62,13 @@ def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind in PROMPTLY else pytest.mark.slow) for kind in PREPARED]
+    "kind",
+    [
+        pytest.param(
+            kind, marks=[] if kind in PROMPTLY else pytest.mark.exhaustive if kind in OTHERS else pytest.mark.slow
+        )
+        for kind in PREPARED
+    ],
 )
 def test_what_preparing_prints_works(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -88,7 +94,13 @@ def test_what_preparing_prints_works(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name.startswith(("strand", "games")) else [])
+        for name in KINDS
+    ],
+)
 def test_what_a_run_on_other_sequences_prints_works(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

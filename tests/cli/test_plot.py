@@ -80,7 +80,7 @@ def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt", pytest.param("bert", marks=pytest.mark.exhaustive), "translator"])
 def test_all_that_there_is(
     family: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,8 +98,14 @@ def test_all_that_there_is(
     assert {path: Path(path).read_bytes() for path in out} == before
 
 
-@pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
-@pytest.mark.parametrize("what", ALL)
+@pytest.mark.parametrize(
+    ("family", "what"),
+    [
+        pytest.param(family, what, marks=[] if number % 3 == place else pytest.mark.exhaustive)
+        for place, family in enumerate(FAMILIES)
+        for number, what in enumerate(["schedule", "loss", "attention", "score", "neighbours", "positions"])
+    ],
+)
 def test_each_by_itself(
     family: str, what: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,8 +171,15 @@ def test_a_balancer_has_the_time_it_is_given_to_notice(folder: Write) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-@pytest.mark.parametrize("delay", [0, 60])
+@pytest.mark.parametrize(
+    ("sent", "code", "delay"),
+    [
+        (signal.SIGTERM, 143, 60),
+        (signal.SIGINT, 130, 0),
+        pytest.param(signal.SIGTERM, 143, 0, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGINT, 130, 60, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_second_signal_ends_it_at_once(folder: Write, sent: signal.Signals, code: int, delay: int) -> None:
     body = {"prompt": "a", "max_tokens": 100_000, "temperature": 0, "stream": True}
     flags = ["--shutdown-delay", delay, "--grace", "60", "--max-tokens", "100000"]

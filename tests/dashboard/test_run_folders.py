@@ -2,6 +2,7 @@
 
 import os
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,10 @@ def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsTail) -> None:
     assert len(tail) == 51
     assert tail.column("train/loss")[-1] == 9.0
     assert tail.generation == 2
+    tail.path.write_text(kept + line(51, loss=8.0) + line(52), newline="")  # no shorter than what was read
+    tail.refresh()
+    assert tail.column("train/loss")[-2] == 8.0
+    assert tail.generation == 3
 
 
 def test_lines_that_are_none_of_a_run_are_left_out_and_counted(tail: MetricsTail) -> None:
@@ -74,6 +79,17 @@ def test_the_highest_and_the_lowest_stay_however_few_the_points(values: list[flo
     assert (np.diff(few.x) > 0).all()
     assert (few.low <= few.mean + 1e-6).all()
     assert (few.mean <= few.high + 1e-6).all()
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_buckets_are_equally_wide_on_the_axis(log: bool) -> None:
+    x = np.arange(1.0, 1001.0)
+    few = downsample(x, x, start=1.0, end=1000.0, buckets=8, log=log)
+    edges = np.geomspace(1, 1000, 9) if log else np.linspace(1, 1000, 9)
+    buckets = [x[(low <= x) & (x < high)] for low, high in pairwise(edges)]
+    buckets[-1] = np.append(buckets[-1], 1000.0)  # the end of the axis belongs to the last bucket
+    assert few.low.tolist() == [bucket.min() for bucket in buckets]
+    assert few.high.tolist() == [bucket.max() for bucket in buckets]
 
 
 def test_what_is_not_finite_is_left_out() -> None:

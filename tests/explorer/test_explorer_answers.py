@@ -93,6 +93,11 @@ def test_a_mask_is_where_the_page_looks_first() -> None:
     assert answers.answer("look", {"ask": {"text": "abc"}})["at"] == 0
 
 
+def test_the_last_token_is_where_the_page_of_a_decoder_looks_first() -> None:
+    look = Answers(trained(GPT)).answer("look", {"ask": {"text": "abc"}})
+    assert look["at"] == len(look["sides"][0]["tokens"]) - 1 > 0
+
+
 def test_a_token_that_looks_like_markup_is_text() -> None:
     look = Answers(trained(GPT, max_len=40)).answer("look", {"ask": {"text": SCRIPT}})
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == SCRIPT

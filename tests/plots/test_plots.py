@@ -123,6 +123,7 @@ def test_the_schedule_and_its_parts(tmp_path: Path) -> None:
     text = words(figure)
     assert "warm-up: to step 10" in text
     assert "decay: from step 30" in text
+    assert [(patch.get_x(), patch.get_width()) for patch in first.patches] == [(0, 10), (30, 20)]
     flat = plot_schedule(write(tmp_path / "b.csv", [{"step": n, "lr": 1} for n in (1, 2)]), title="run")
     assert "warm-up" not in words(flat)
     assert "decay" not in words(flat)

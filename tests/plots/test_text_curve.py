@@ -27,6 +27,13 @@ def test_the_curve_falls_from_the_first_line_to_the_last() -> None:
     assert "\033" not in text
 
 
+def test_a_point_is_the_mean_of_its_steps_on_a_logarithmic_scale() -> None:
+    assert text_curve(columns([3.0, 1.0] * 480), width=36).splitlines()[0].split()[0] == "2"  # 20 steps in a bucket
+    lines = text_curve(columns([100.0] * 24 + [10.0] * 23 + [1.0]), width=36, height=9).splitlines()
+    third = [row for row in range(9) if "\u2801" <= lines[row].ljust(36)[11 + 18] <= "\u28ff"]
+    assert third == [4]  # 10 is half of the way from 100 to 1
+
+
 def test_colour_tells_the_two_apart() -> None:
     text = text_curve(columns([3, 2, 1.5], [(2, 2.2), (3, 1.7)]), width=50, color=True)
     assert f"{VALIDATION}validation 1.7{PLAIN}" in text

@@ -146,11 +146,11 @@ def test_killed_and_given_again_it_ends_with_the_same_table(
     whole: Path, text: Path, tmp_path: Path, delay: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    command = comparing(text, out, *GRID, "--seeds", "1,2")
+    command = comparing(text, out, *GRID, "--seeds", "1")
     process = start(command)
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("5 of 8: "):
+        if line.startswith("3 of 4: "):
             break
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
@@ -159,14 +159,14 @@ def test_killed_and_given_again_it_ends_with_the_same_table(
     assert not (out / "comparison.json").exists()
     records = [*out.glob("*/run.json")]  # a run that has just begun has none
     finished = [path.parent for path in records if '"finished": true' in path.read_text()]
-    assert 4 <= len(finished) <= 5
+    assert 2 <= len(finished) <= 3
 
     assert main(command) == 0
     err = capsys.readouterr().err
-    assert "4 of 8: placement=pre, position=rotary+base=50, seed=2, trained already\n" in err
+    assert "2 of 4: placement=pre, position=rotary+base=50, seed=1, trained already\n" in err
     assert err.count("trained already\n") == len(finished)
-    assert "8 of 8: placement=post, position=rotary+base=50, seed=2\n" in err
-    assert losses(read(out)) == losses(read(whole))
+    assert "4 of 4: placement=post, position=rotary+base=50, seed=1\n" in err
+    assert sorted(losses(read(out))) == sorted(row for row in losses(read(whole)) if row[1] == 1)
     for folder in finished:
         assert (out / folder.name / "last" / "model.safetensors").read_bytes() == (
             whole / folder.name / "last" / "model.safetensors"

@@ -33,7 +33,13 @@ def test_a_chapters_notebook_has_its_blocks_outputs_and_folded_answers() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(path, id=path.stem, marks=[] if path.stem == "look_inside" else pytest.mark.exhaustive)
+        for path in sources()
+    ],
+)
 def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

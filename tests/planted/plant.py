@@ -104,11 +104,13 @@ def _run_tests(arguments: list[str], folder: Path) -> FirstFailure:
             code = pytest.main([*options, f"--basetemp={folder / 'tests'}", *arguments], plugins=[first])
             if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                 first.broken = first.broken or f"pytest {code!r}: {' '.join(arguments)[:200]}"
-            answer.write_text(json.dumps(asdict(first)))
             status = 0
-        except BaseException:
+        except BaseException:  # such as what a test that failed has left unclosed
             traceback.print_exc()
+            status = 0 if first.test else 1
         finally:
+            if status == 0:
+                answer.write_text(json.dumps(asdict(first)))
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 B, T, S = 2, 5, 7
 NAMES = [*PRESETS, *(name for name in recipes_from_scratch() if name not in PRESETS)]
-DRAWN = [  # a third of them, for a picture takes a second
+DRAWN = [  # a third of them, since a model or a picture takes up to a second
     pytest.param(name, marks=[] if number % 3 == 0 else pytest.mark.exhaustive) for number, name in enumerate(NAMES)
 ]
 SMALL = StackSpec(d_model=24, n_layers=3, n_heads=6, n_kv_heads=2, d_head=10, d_ff=31, qk_norm=True)
@@ -108,7 +108,7 @@ def running_shapes(spec: AnySpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DRAWN)
 def test_shapes_are_those_of_the_running_model(name: str) -> None:
     spec = full(spec_of(name))
     source = {"source_length": S} if isinstance(spec, EncoderDecoderSpec) else {}
@@ -260,8 +260,9 @@ def test_all_heads_of_an_encoder() -> None:
     assert_readable(plot_model(bare))
 
 
-@pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "branch"])
-@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize(
+    ("placement", "cross"), [("pre", False), ("post", True), ("sandwich", False), ("branch", True)]
+)
 def test_parts_side_by_side(placement: Any, cross: bool) -> None:
     """Parallel sublayers are one, whose branches read the same; norms are those of the running block."""
     dropout = Dropout(activation=0.2, residual=BranchDropout(attention=0.1, feedforward=0.4))

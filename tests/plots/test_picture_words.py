@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from plotted import LETTERS, ROOM, TEXT, gpt, trained, words, write
 
+from pairwise import parametrize_pairs
 from tercet.checkpoint import Card
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn.specs import Learned
@@ -43,9 +44,7 @@ def cut_off(figure: Figure) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("layer", [None, 0])
-@pytest.mark.parametrize("n_heads", [1, 2, 8])
-@pytest.mark.parametrize("text", ["a", "ab c", "abcdefghij" * 13, "ab cd " * 20])
+@parametrize_pairs(text=["a", "ab c", "abcdefghij" * 13, "ab cd " * 20], n_heads=[1, 2, 8], layer=[None, 0])
 def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, layer: int | None) -> None:
     stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
     model = DecoderOnly(DecoderOnlySpec(vocab_size=LETTERS.vocab_size, stack=stack, max_len=150))

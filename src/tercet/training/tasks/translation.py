@@ -31,10 +31,14 @@ class TranslationTask:
 
     def __init__(self, recipe: TranslationRecipe, *, pretrained: Trained | None = None, progress: bool = False) -> None:
         world = recipe.training.data_parallel_size
-        known = {} if pretrained is None else {"tokenizer": pretrained.tokenizer}
-        if pretrained is not None and pretrained.source_tokenizer is not pretrained.tokenizer:
-            known["source_tokenizer"] = pretrained.source_tokenizer
-        corpus = self.corpus = prepare_pairs(recipe.data, **known, progress=progress)
+        tokenizer = None if pretrained is None else pretrained.tokenizer
+        source_tokenizer = None if pretrained is None else pretrained.source_tokenizer
+        corpus = self.corpus = prepare_pairs(
+            recipe.data,
+            tokenizer=tokenizer,
+            source_tokenizer=None if source_tokenizer is tokenizer else source_tokenizer,
+            progress=progress,
+        )
         joint = corpus.source_tokenizer is corpus.tokenizer
         if not joint and recipe.model.share_embeddings:
             raise UserError("model.share_embeddings needs one vocabulary: set it to false, or drop source_tokenizer")

@@ -186,7 +186,7 @@ def answers(address: str) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # keeps every core busy for half a minute; test_http_drain.py stays
 def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
     with replicas_behind_haproxy(tmp_path, FLAGS) as (address, replicas):
         load = Load(address)

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import socket
+import stat
 import threading
 import time
 from pathlib import Path
@@ -218,9 +219,19 @@ def test_a_million_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_gzip_bombs(tmp_path: Path) -> None:
-    bomb = gzip.compress(b"\n" * (8 << 20), 6)
-    for name in ("a.txt.gz", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "a.parquet.gz"):
-        (tmp_path / name).write_bytes(bomb)
+    def packed(row: str, header: str = "") -> bytes:
+        """Few and long rows: what is counted are bytes."""
+        return gzip.compress((header + row.format("a" * 500) * (16 << 10)).encode())
+
+    bomb = packed("{}\n")
+    others = {
+        "jsonl": packed('{{"text": "{}"}}\n'),
+        "csv": packed("{},1\n", "text,label\n"),
+        "tsv": packed("{0}\t{0}\n"),
+    }
+    for kind in ("txt", "jsonl", "csv", "tsv", "parquet"):
+        name = f"a.{kind}.gz"
+        (tmp_path / name).write_bytes(others.get(kind, bomb))
         refuse(attack(["data", str(tmp_path / name)], seconds=60), "unpack to more than 200 times as many")
     (tmp_path / "a.txt.gz.gz").write_bytes(gzip.compress(bomb))
     refuse(attack(["data", str(tmp_path / "a.txt.gz.gz")]), "is not utf-8 text")
@@ -252,8 +263,7 @@ def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
     refuse(attack(["data", str(tmp_path / "a.parquet")]), "is not UTF-8 text")
 
 
-@pytest.mark.parametrize("use_dictionary", [True, False], ids=["dictionary", "plain"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize(("version", "use_dictionary"), [("1.0", True), ("2.0", False)])
 def test_parquet_pages_that_are_not_what_their_headers_say(tmp_path: Path, version: str, use_dictionary: bool) -> None:
     """Every byte of the pages, their headers' sizes and counts, the texts' lengths and the dictionary's numbers, and of
     the footer that says where they are: text or one line, and the process lives."""
@@ -333,7 +343,8 @@ def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
         ["score", "run", "--source", no_file, "--target", lines],
         ["score", "run", "--source", lines, "--target", no_file],
     ]  # fmt: skip
-    for command in commands:
+    # All of them ask the same function, and a pipe is what hangs if one does not.
+    for command in commands if stat.S_ISFIFO(os.lstat(no_file).st_mode) else commands[:2]:
         refuse(attack(command))
 
 

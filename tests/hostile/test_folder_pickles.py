@@ -180,6 +180,9 @@ def test_no_pickle_is_run(form: str, copied: Callable[[str], Path], tmp_path: Pa
     if form.startswith("bare"):
         changes |= {name: lambda data=data: write(data) for name, data in raw_pickles(ran).items()}
     assert len(changes) >= 63
+    if form != "zip":  # only the wrapping differs: every fourth object, and once all that are written by hand
+        chosen = [*list(planted(ran))[::4], *(raw_pickles(ran) if form == "bare" else ())]
+        changes = {name: changes[name] for name in chosen}
     refuse_all(changes, folder)
     assert not ran.exists()
 

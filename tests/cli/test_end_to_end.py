@@ -92,6 +92,21 @@ def test_samples_of_several_prompts(run: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "---------------\n".join(f"{one['prompt']}{one['text']}\n" for one in told)
 
 
+def test_more_samples_than_are_written_together_have_seeds_of_their_own(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", str(run), "--num-samples", "66", "--seed", "3", "--max-new-tokens", "1", "--json"]) == 0
+    assert [json.loads(line)["seed"] for line in capsys.readouterr().out.splitlines()] == [*range(3, 69)]
+
+
+def test_line_ends_of_a_prompt_file_are_those_of_text(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompt.txt").write_bytes(b"1 is\r\n2 is\r3")
+    assert main(["generate", str(run), "--prompt", f"FILE:{tmp_path / 'prompt.txt'}", "--max-new-tokens", "1"]) == 0
+    assert capsys.readouterr().out.startswith("1 is\n2 is\n3")
+
+
 def test_guesses_leave_the_text_as_it_is_and_save_passes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "9", "--temperature", "0", "--json"]
     told = []

@@ -107,6 +107,7 @@ def test_a_translation_is_learnt_wholly(tmp_path: Path, task: str) -> None:
     assert trained.card.metrics["val/bleu"] == pytest.approx(100)
 
 
+@pytest.mark.exhaustive
 def test_the_animals_are_learnt_by_heart(tmp_path: Path) -> None:
     changes = {
         "model": {"stack": {"d_model": 64, "n_layers": 2}},

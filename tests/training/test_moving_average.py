@@ -22,6 +22,11 @@ from tercet.training.tasks.task import task_of
 pytestmark = pytest.mark.slow  # each trains a whole run
 
 
+def families(*normal: str) -> list[Any]:
+    """All families; those that are not named, for the exhaustive tests."""
+    return [name if name in normal else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
+
+
 def raw(run: Path) -> dict[str, Tensor]:
     """The weights that a run goes on from."""
     state = resume_state(run)["state_dict"]
@@ -35,7 +40,7 @@ def assert_is_average(run: Path, folder: str, step: Step) -> None:
         torch.testing.assert_close(held[name], average, atol=1e-6, rtol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("family", families("pairs", "labels"))
 def test_best_and_last_are_averages_of_the_steps(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
     recipe = TINY[family](tmp_path, ema=0.4, **NO_SAMPLES[family])
     out = finished(family) if family == "pairs" else train(recipe, tmp_path / "run", quiet=True)
@@ -71,7 +76,7 @@ def test_a_young_average_is_not_the_beginning(tmp_path: Path) -> None:
     assert torch.equal(load_model(first / "last").model.state_dict()["embedding.weight"], begun)
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("family", families("pairs", "text"))
 def test_an_average_changes_nothing_but_what_is_judged(
     tmp_path: Path, finished: Callable[[str], Path], family: str
 ) -> None:

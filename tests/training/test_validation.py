@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tiny_runs import TINY
 
 from tercet.checkpoint import Card
@@ -53,3 +54,12 @@ def test_patience_is_the_number_of_validations_without_a_better_one(
     values = [3.0, 2.0, 2.5, 1.0, 1.5, 1.2, 1.1, 0.1]
     validation, improved, trainer = validated(tmp_path, monkeypatch, "text", "val/loss", values, patience=3)
     assert (len(improved), trainer.should_stop, validation.state["best_step"]) == (7, True, 4)
+
+
+def test_a_count_over_all_batches_keeps_its_last_digit(tmp_path: Path) -> None:
+    """Beyond 2^24 float32 has no odd numbers."""
+    task = task_of(TINY["text"](tmp_path), progress=False)
+    trainer: Any = SimpleNamespace(global_rank=0)
+    module: Any = SimpleNamespace(spec=task.recipe.training)
+    parts = [[torch.tensor(2**24 + 1), torch.tensor(2)], [torch.tensor(0.5), torch.tensor(0.25)]]
+    assert Validation(task)._over_all_batches(trainer, module, parts, 2) == [2**24 + 3, 0.75]

@@ -50,7 +50,7 @@ class FirstFailure:
 
 @dataclass
 class Outcome:
-    """What happened to one fault."""
+    """The result of planting one fault."""
 
     what: str
     file: str
@@ -105,7 +105,7 @@ def _run_tests(arguments: list[str], folder: Path) -> FirstFailure:
             if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                 first.broken = first.broken or f"pytest {code!r}: {' '.join(arguments)[:200]}"
             status = 0
-        except BaseException:  # such as what a test that failed has left unclosed
+        except BaseException:  # such as a resource that a failed test has not closed
             traceback.print_exc()
             status = 0 if first.test else 1
         finally:

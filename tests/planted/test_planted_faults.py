@@ -57,7 +57,7 @@ def cut(
     ("first", "last", "lines"),
     [
         (1, 1, {1}),
-        (5, 5, set(range(3, 12))),  # a default: whoever calls the function
+        (5, 5, set(range(3, 12))),  # a default: all callers of the function
         (8, 8, {7, 8, 9}),  # the header of a compound statement, not its body
         (10, 10, {10}),
         (10, 11, {10, 11}),

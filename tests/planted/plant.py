@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from candidate_tests import RecordedRun, record_run
 from fault_list import ROOT, Fault, read_faults
 
 LIBRARIES = ("pydantic", "pytorch_lightning", "sacrebleu", "tokenizers", "torch")
-SECONDS_PER_TEST = 60
+SECONDS_PER_TEST = 120
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in a set
@@ -45,6 +46,8 @@ class FirstFailure:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.test:
             self.test, self.why = report.nodeid, str(report.longrepr).strip().rsplit("\n", 1)[-1][:200]
+            if "from pytest-timeout" in str(report.longrepr):  # which a busy machine causes, too
+                self.test, self.broken = "", f"{report.nodeid} timed out"
         self.passed += report.passed and report.when == "call"
 
 
@@ -163,6 +166,8 @@ def main(arguments: list[str] | None = None) -> int:
     run = None if options.named else record_run(options.out)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # pytest wants to rewrite some before LIBRARIES import them
     recorded = time.monotonic()
+    # Kernels are compiled before a test waits for them.
+    subprocess.run([sys.executable, "-c", "from tercet.kernel import warm_up; warm_up()"], check=True)
     for library in LIBRARIES:
         importlib.import_module(library)
     outcomes = []

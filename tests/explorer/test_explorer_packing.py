@@ -34,6 +34,12 @@ def test_steps_are_off_by_half_a_step_at_most(array: np.ndarray, kind: str) -> N
         assert numbers(packed).min() == array.min()  # a weight of zero stays zero
 
 
+def test_steps_divide_the_range_of_the_numbers() -> None:
+    packed = pack(torch.tensor([5.0, 6.0, 5.0 + 255 / 100]), "uint8")
+    assert (packed["low"], packed["step"]) == (5.0, pytest.approx(0.01))
+    assert numbers(packed) == pytest.approx([5.0, 6.0, 7.55])
+
+
 @given(arrays.arrays(np.bool_, SHAPES))
 def test_truth_values_are_packed_as_such(array: np.ndarray) -> None:
     packed = pack(torch.from_numpy(array), "uint16")

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tercet.generation import StopMatcher
@@ -16,6 +16,7 @@ def matched(stop: Sequence[str], pieces: Sequence[str]) -> tuple[list[str], bool
 
 
 @given(stop=st.text("ab", min_size=1, max_size=5), pieces=pieces)
+@example(stop="aab", pieces=["c", "a", "a", "b", "c"])
 def test_one_stop_text_is_found_where_find_finds_it(stop: str, pieces: list[str]) -> None:
     text = "".join(pieces)
     out, found = matched([stop], pieces)
@@ -25,6 +26,7 @@ def test_one_stop_text_is_found_where_find_finds_it(stop: str, pieces: list[str]
 
 
 @given(stop=stops, pieces=pieces)
+@example(stop=["abba", "bb"], pieces=["abba"])
 def test_of_several_the_first_to_be_complete_counts(stop: list[str], pieces: list[str]) -> None:
     text = "".join(pieces)
     ends = [(text.find(one) + len(one), text.find(one)) for one in stop if one in text]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -43,6 +43,8 @@ def weights(kind: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor | Non
     biased=st.booleans(),
     seed=st.integers(0, 2**32),
 )
+@example(kind="int8", rows=1, k=67, n=43, biased=False, seed=0)
+@example(kind="int8", rows=16, k=67, n=43, biased=False, seed=0)
 def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: bool, seed: int) -> None:
     torch.manual_seed(seed)
     x, (weight, scale) = torch.randn(rows, k), weights(kind, n, k)

@@ -1,6 +1,5 @@
 """What is read of a prepared folder was compared with its hash: a shard once, when it is opened first."""
 
-import json
 import os
 import shutil
 import threading
@@ -8,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from two_folders import prepare_two_folders
 
 from tercet.config import UserError
-from tercet.data import Documents, PackedRows, TextSpec, prepare, prepare_tokens, token_folder
+from tercet.data import PackedRows, TextSpec, prepare, token_folder
 from tercet.data.open_shards import OpenShards
 from tercet.data.prepared import open_folder
 from tercet.data.rows import PaddedRows
@@ -18,7 +18,6 @@ from tercet.data.sharded_rows import ShardedRows
 from tercet.data.specs import MixtureSource
 from tercet.data.token_folder import TokenFolder
 from tercet.storage import FileHash
-from tercet.tokens import Characters, Tokenizer
 
 LENGTH = 8
 
@@ -26,14 +25,7 @@ LENGTH = 8
 @pytest.fixture(scope="module")
 def two_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared folders `one` and `two` of one tokenizer, with shards of some 400 ids."""
-    top = tmp_path_factory.mktemp("prepared")
-    tokenizer = Tokenizer.train(Characters(), ["0123456789 timesplus."])
-    for name in ("one", "two"):
-        lines = [json.dumps({"text": f"{n} {'plus' if name == 'one' else 'times'} {n}."}) for n in range(150)]
-        (top / f"{name}.jsonl").write_text("\n".join(lines))
-        spec = TextSpec(source=str(top / f"{name}.jsonl"), validation=Documents(fraction=0.3))
-        prepare_tokens(spec, top / name, tokenizer=tokenizer, shard_tokens=400, workers=1)
-    return top
+    return prepare_two_folders(tmp_path_factory.mktemp("prepared"), documents=150)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The models that are attacked over HTTP are those of the service's and the explorer's own tests."""
+"""The attacked models and prepared folders are those of the tests of the service, the explorer and the data."""
 
 import sys
 from pathlib import Path

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from two_folders import prepare_two_folders
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -23,12 +24,11 @@ from refusal import refused
 from report import count_inputs
 
 from tercet.config import UserError
-from tercet.data import Documents, PackedRows, TextSpec, prepare, prepare_tokens, remote_tokens
+from tercet.data import PackedRows, TextSpec, prepare, remote_tokens
 from tercet.data.sharded_rows import ShardedRows
 from tercet.data.specs import MixtureSource
 from tercet.storage import FileHash
 from tercet.storage.sealed_json import read_sealed_json, write_sealed_json
-from tercet.tokens import Characters, Tokenizer
 
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
 MANIFESTS = 50 * SCALE
@@ -39,14 +39,7 @@ SECONDS = 60.0
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two prepared folders of one tokenizer, in a folder of their own."""
-    top = tmp_path_factory.mktemp("prepared")
-    tokenizer = Tokenizer.train(Characters(), ["0123456789 timesplus."])
-    for name in ("one", "two"):
-        lines = [json.dumps({"text": f"{n} {'plus' if name == 'one' else 'times'} {n}."}) for n in range(90)]
-        (top / f"{name}.jsonl").write_text("\n".join(lines))
-        spec = TextSpec(source=str(top / f"{name}.jsonl"), validation=Documents(fraction=0.3))
-        prepare_tokens(spec, top / name, tokenizer=tokenizer, shard_tokens=400, workers=1)
-    return top
+    return prepare_two_folders(tmp_path_factory.mktemp("prepared"), documents=90)
 
 
 def read_all(spec: TextSpec) -> bytes:

@@ -77,6 +77,7 @@ def check_command(page: Path, words: list[str]) -> None:
             assert value in choices, f"{key} is none of {choices}"
 
 
+@pytest.mark.slow
 def test_every_command_is_understood() -> None:
     mistakes = []
     for page, words in ALL:
@@ -120,6 +121,7 @@ def test_a_mistake_would_be_noticed(line: str) -> None:
         check_command(ROOT / "README.md", shlex.split(line))
 
 
+@pytest.mark.slow
 def test_recipes_take_the_keys_of_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

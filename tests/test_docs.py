@@ -162,6 +162,7 @@ def test_every_page_is_reached_from_the_index() -> None:
     assert set(PAGES) - reached == set()
 
 
+@pytest.mark.slow
 def test_the_glossarys_names_are_in_the_code() -> None:
     source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
     names = re.findall(r"`(\w+)`", (DOCS / "glossary.md").read_text())

@@ -61,6 +61,7 @@ def _is_unsafe(function: str, call: ast.Call | None, name: str) -> bool:
     return function in NEVER or (function in ONLY_IN and name not in ONLY_IN[function])
 
 
+@pytest.mark.slow
 def test_no_source_can_pickle_or_unpickle() -> None:
     paths = [path for folder in ("src", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
     assert len(paths) > 400

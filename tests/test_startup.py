@@ -130,6 +130,7 @@ def test_a_room_gives_what_the_type_checker_reads(path: Path) -> None:
         _ = room.nosuch
 
 
+@pytest.mark.slow
 def test_a_function_goes_before_the_file_of_its_name_whichever_is_imported_first(tmp_path: Path) -> None:
     program = "import tercet.data.prepare\nfrom tercet.data import prepare\nassert callable(prepare)"
     done = run_python(program, tmp_path)

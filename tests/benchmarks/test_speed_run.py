@@ -75,6 +75,7 @@ def broken(where: str) -> Contender:
     return Broken("broken", "peer", Settings())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "why"), [("setup", "OSError: no such model"), ("run", "RuntimeError: out of steam")])
 def test_one_that_fails_is_told_of_and_ends_nothing(tmp_path: Path, where: str, why: str) -> None:
     said: list[str] = []
@@ -105,6 +106,7 @@ def test_only_those_asked_for_take_part() -> None:
     assert names("tercet", "none") == (["tercet", "tercet, int8"], {"others": "only tercet, none was asked for"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "refused"), [(1.00005, False), (1.001, True), (float("nan"), True), (None, False)])
 def test_other_answers_are_refused_before_they_are_timed(tmp_path: Path, answer: float | None, refused: bool) -> None:
     result = measured(of(plain("mine", "ours"), plain("theirs", "peer", answer)), tiny(tmp_path), say=silent)
@@ -146,6 +148,7 @@ def test_rows_run_at_tiny_sizes_and_who_holds_our_weights_answers_as_we_do(tmp_p
         assert "best in fp32" in result.ratios
 
 
+@pytest.mark.slow
 def test_a_weight_that_went_astray_is_found(tmp_path: Path) -> None:
     found = ROWS["gpt-char"].lineup(tiny(tmp_path))
     mine = next(one for one in found.contenders if one.name == "tercet")
@@ -230,6 +233,7 @@ def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
     assert png_size(tmp_path / "two.png")[1] > png_size(tmp_path / "one.png")[1]
 
 
+@pytest.mark.slow
 def test_a_picture_of_nothing_is_none(tmp_path: Path) -> None:
     result = measured(of(broken("setup")), tiny(tmp_path), say=silent)
     draw([result], tmp_path / "none.png")
@@ -237,6 +241,7 @@ def test_a_picture_of_nothing_is_none(tmp_path: Path) -> None:
     assert "| made | - | - |" in "\n".join(summary([result]))
 
 
+@pytest.mark.slow
 def test_the_table_tells_who_is_missing_and_what_disturbed(tmp_path: Path) -> None:
     class Noisy:
         def begin(self) -> None:
@@ -351,6 +356,7 @@ def test_a_contender_ends_with_who_started_it() -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_the_better_of_two_looks_at_the_machine_counts(tmp_path: Path) -> None:
     looks = iter([{"fp32": 50.0, "memory": 40.0}, {"fp32": 70.0, "memory": 20.0}])
     result = measured(of(plain("mine", "ours")), tiny(tmp_path), say=silent, of_machine=lambda: next(looks))

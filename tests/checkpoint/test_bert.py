@@ -305,6 +305,7 @@ def cosines(model: EncoderOnly, tokens: Tensor, token_mask: Tensor) -> list[floa
 
 
 class TestMiniLM:
+    @pytest.mark.slow
     def test_every_layer_is_that_of_transformers(self) -> None:
         model, tokenizer, reference = _minilm()
         tokens, token_mask, segments = sentences(tokenizer)
@@ -318,6 +319,7 @@ class TestMiniLM:
         tokens, token_mask, _ = sentences(tokenizer)
         assert cosines(model, tokens, token_mask) == pytest.approx([0.6660, 0.1046, 0.1411], abs=5e-5)
 
+    @pytest.mark.slow
     def test_the_vectors_are_the_same_padded_left_or_right_to_any_length(self) -> None:
         model, tokenizer, _ = _minilm()
         tokens, token_mask, _ = sentences(tokenizer)
@@ -327,6 +329,7 @@ class TestMiniLM:
             real = torch.nn.functional.pad(token_mask, (left, right), value=False)
             assert cosines(model, wide, real) == pytest.approx(want, abs=1e-5)
 
+    @pytest.mark.slow
     def test_gelu_by_tanh_another_eps_and_other_types_are_seen(self) -> None:
         model, tokenizer, reference = _minilm()
         tokens, token_mask, segments = sentences(tokenizer)
@@ -402,12 +405,14 @@ def no_activation_in_the_head(model: EncoderOnly) -> None:
 class TestReactions:
     """rxnfp: a BERT of reaction SMILES with all heads, and one that classifies."""
 
+    @pytest.mark.slow
     def test_masked_words_next_sentences_and_the_pooler(self) -> None:
         model = _altered(rxnfp("bert_pretrained"), {})
         assert model.spec.masked_head is not None
         assert (model.spec.pooler, model.spec.next_sentence, model.spec.classifier) == (True, True, None)
         assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) < 1e-4
 
+    @pytest.mark.slow
     def test_a_classifier_of_fifty_labels(self) -> None:
         model = _altered(rxnfp("bert_ft_10k_25s"), {})
         assert model.spec.classifier is not None

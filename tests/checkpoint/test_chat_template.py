@@ -34,6 +34,7 @@ def theirs(folder: Path, **settings: object) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(template=st.text())
 def test_kept_to_the_last_byte(template: str, tmp_path: Path) -> None:
@@ -78,6 +79,7 @@ def test_as_older_folders_have_it(told: object, expected: str | None, tmp_path: 
     assert load_model(folder).chat_template == "first"
 
 
+@pytest.mark.slow
 def test_none_where_there_is_none_and_none_of_an_earlier_model(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", None)
     assert load_model(source).chat_template is None

@@ -51,6 +51,7 @@ def test_from_python(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs"}
 
 
+@pytest.mark.slow
 def test_a_folder_of_theirs_becomes_ours(tmp_path: Path) -> None:
     source = theirs(tmp_path / "theirs")
     folder = convert(source, tmp_path / "ours")

@@ -64,6 +64,7 @@ def furthest(model: EncoderDecoder, theirs: Any) -> float:
     return (found - wanted).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=3))
 def test_logits_and_greedy_translations_are_ours(seed: int, tmp_path: Path) -> None:
     model = drawn(seed)

@@ -213,6 +213,7 @@ ANY_VALUE = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_whatever_a_config_says_it_is_a_model_or_a_user_error(data: st.DataObject) -> None:

@@ -167,6 +167,7 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
         save_model(tmp_path, model, TOKENIZER, CARD, state=state)
 
 
+@pytest.mark.slow
 def test_names_that_wrappers_add_never_reach_the_disk(tmp_path: Path) -> None:
     model = model_of()
     model.stack.blocks[1] = torch.compile(model.stack.blocks[1], backend="eager")  # pyright: ignore[reportArgumentType]

@@ -277,6 +277,7 @@ def test_a_file_that_is_cut_short_or_has_holes_is_refused(n: int, files: list[by
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.exhaustive)]
 )

@@ -73,6 +73,7 @@ def test_marian(tmp_path: Path) -> None:
     assert numbers(look["logits"]) == pytest.approx(expected.logits[0, -1].numpy(), abs=1e-4)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_bert_that_others_trained() -> None:
     look, (ids,) = seen(minilm(), {"text": "Attention is all you need."})

@@ -33,6 +33,7 @@ def test_every_file_of_a_run_is_known(run: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["damaged"] == []
 
 
+@pytest.mark.slow
 def test_each_damaged_file_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, original in enumerate(sorted(run.rglob("*"))):
         if not original.is_file() or original.name.startswith("."):

@@ -25,6 +25,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return tmp_path / request.param
 
 
+@pytest.mark.slow
 def test_models_open_and_answer_alike(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, dict[str, Any]] = json.loads((old / "answers.json").read_text())
     assert len(answers) == 3

@@ -324,6 +324,7 @@ def test_data_counts_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith("pairs             1; 4 characters")
 
 
+@pytest.mark.slow
 def test_data_looks_into_a_named_dataset_of_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "numbers"]) == 0
     lines = capsys.readouterr().out.splitlines()

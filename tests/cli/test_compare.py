@@ -95,6 +95,7 @@ def test_the_table(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) 
     assert "8 of 8: placement=post, position=rotary+base=50, seed=2, trained already" in err
 
 
+@pytest.mark.slow
 def test_json_is_the_file_and_the_whole_of_stdout(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(comparing(text, whole, *GRID, "--seeds", "1,2", "--json")) == 0
     told = json.loads(capsys.readouterr().out)
@@ -110,6 +111,7 @@ def test_json_is_the_file_and_the_whole_of_stdout(whole: Path, text: Path, capsy
         assert row["tokens_per_second"]["min"] > 0
 
 
+@pytest.mark.slow
 def test_python_says_the_same(whole: Path, text: Path) -> None:
     changes = {path: value for path, _, value in (change.partition("=") for change in TINY)}
     plain: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in changes.items()}

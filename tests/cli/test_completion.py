@@ -94,6 +94,7 @@ def test_what_is_offered(place: Path, line: str, kind: str, words: list[str]) ->
     assert (told, sorted(found)) == (kind, sorted(words))
 
 
+@pytest.mark.slow
 def test_all_recipes_keys_and_flags_are_offered(place: Path) -> None:
     assert set(recipe_names()) <= set(offered("train ")[1])
     keys = recipe_keys()
@@ -145,6 +146,7 @@ def test_a_line_is_split_as_a_shell_does(words: list[str]) -> None:
     assert split_line(shlex.join(["tercet", *words])) == words
 
 
+@pytest.mark.slow
 def test_it_is_quick_and_needs_no_torch(place: Path) -> None:
     """In the time that `tercet --help` may take, of the processor: measured at 0.09 s. Nothing heavy is imported."""
     program = """
@@ -206,6 +208,7 @@ offered 'tercet generate runs/'
 """
 
 
+@pytest.mark.slow
 def test_bash_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bash = find_shell("bash", place, monkeypatch)
     done = subprocess.run([bash, "--norc", "-c", BASH], capture_output=True, text=True)

@@ -40,6 +40,7 @@ def test_it_says_what_this_process_has() -> None:
     assert facts.clock_resolution == time.get_clock_info("monotonic").resolution
 
 
+@pytest.mark.slow
 def test_people_read_lines_and_programs_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_people_read_lines_and_programs_json(
     assert found["cache"] == str(tmp_path / "cache\033[2J")
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_no_use_is_said_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, open_to_all = tmp_path / "file", tmp_path / "open"
     file.write_text("")
@@ -73,6 +75,7 @@ def test_a_cache_that_is_no_use_is_said_with_the_remedy(tmp_path: Path, monkeypa
     assert tercet.doctor().cache_refusal == f"{tmp_path} cannot be written; set TERCET_CACHE to a folder that can"
 
 
+@pytest.mark.slow
 def test_a_compiler_that_does_not_say_its_version_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

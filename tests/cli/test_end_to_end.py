@@ -107,6 +107,7 @@ def test_line_ends_of_a_prompt_file_are_those_of_text(
     assert capsys.readouterr().out.startswith("1 is\n2 is\n3")
 
 
+@pytest.mark.slow
 def test_guesses_leave_the_text_as_it_is_and_save_passes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "9", "--temperature", "0", "--json"]
     told = []
@@ -128,6 +129,7 @@ def test_guesses_leave_the_text_as_it_is_and_save_passes(run: Path, capsys: pyte
         model.stream(draft_tokens=2)
 
 
+@pytest.mark.slow
 def test_a_draft_with_another_tokenizer_is_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_character_that_the_model_does_not_know(run: Path, capsys: pytest.Capt
     assert "tercet: error: the vocabulary has no '\u00e4'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluation_as_json_for_people_and_from_python(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -225,6 +228,7 @@ def test_changed_data_is_not_scored_as_if_it_were_the_old(
         data.write_text(TEXT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "gpt2", "demo"])
 def test_inspecting_a_run_a_preset_and_a_recipe(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = str(run) if name == "run" else name
@@ -238,6 +242,7 @@ def test_inspecting_a_run_a_preset_and_a_recipe(name: str, run: Path, capsys: py
     assert f"{parameters:,}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_inspecting_a_recipe_says_that_its_vocabulary_is_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"demo": "vocab_size 1,024", "grokking": "source_vocab_size 10,000 and vocab_size 10,000"}
     for name, counted in sizes.items():
@@ -250,6 +255,7 @@ def test_inspecting_a_recipe_says_that_its_vocabulary_is_a_guess(capsys: pytest.
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "gpt2", "gpt2's tokens", "pretrained"])
 def test_inspecting_a_vocabulary_that_is_certain(
     name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -269,6 +275,7 @@ def test_inspecting_a_vocabulary_that_is_certain(
     assert answer["rows"][-1]["shape"][-1] == size
 
 
+@pytest.mark.slow
 def test_training_from_python_is_the_same_run(run: Path) -> None:
     changes = dict(change.split("=", 1) for change in TINY)
     changes["data.tokenizer"] = "characters"
@@ -339,6 +346,7 @@ def test_impossible_settings_are_told_before_anything_is_written(
     refused(training(run.parent / "text.txt", tmp_path / "out", change), words, tmp_path / "out", capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["characters", "bpe"])
 @pytest.mark.parametrize(
     "text",

@@ -63,6 +63,7 @@ def test_a_row_for_each_token_and_a_column_for_each_block(runs: dict[str, str], 
     assert not any("parameters" in line for line in out)
 
 
+@pytest.mark.slow
 def test_one_object_with_the_table_and_the_path(runs: dict[str, str], capsys) -> None:
     answer = json.loads(asked(capsys, runs["gpt"], "--prompt", "abca", "--json", "--top", "3", "--heads"))
     assert answer["parameters"] > 0
@@ -82,6 +83,7 @@ def test_one_object_with_the_table_and_the_path(runs: dict[str, str], capsys) ->
     assert all(len(row[kind]) == 4 for row in answer["heads"] for kind in ("previous", "induction", "ablation"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", ["1.3", "stack.blocks.1.self_attention.heads:3"])
 def test_a_head_at_zero(short: str, runs: dict[str, str], capsys) -> None:
     given = (runs["gpt"], "--prompt", "abca", "--ablate", short)

@@ -61,6 +61,7 @@ def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

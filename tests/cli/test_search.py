@@ -114,6 +114,7 @@ def test_the_nearest_are_the_same_wherever_they_are_looked_for(
     assert run.search(QUERIES, []).numbers.shape == (2, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ids=st.lists(st.one_of(st.integers(), st.text(max_size=9), NUMERALS, st.booleans()), min_size=1, max_size=3))
 @example(ids=[2**53 + 1, 2**63])

@@ -45,6 +45,7 @@ def test_sets_of_labels(
     assert read(folder / "a.csv", rows, label_separator=separator, **MULTI) == wanted
 
 
+@pytest.mark.slow
 @given(sets=st.lists(st.sets(st.sampled_from("xyz")), min_size=1, max_size=6))
 def test_a_column_for_each_label(sets: list[set[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("columns")

@@ -30,6 +30,7 @@ def both(file: LabelFile) -> list[tuple[str, str]]:
     return [(one.texts[0], one.labels[0]) for one in file.examples()]
 
 
+@pytest.mark.slow
 @given(rows=ROWS, ending=st.sampled_from(["\n", "\r\n"]), form=st.sampled_from(["csv", "tsv", "csv.gz", "jsonl"]))
 @example(rows=[('he said "a, b"\nand\tc', "x")], ending="\r\n", form="tsv")
 @example(rows=[("\u2028\x85", "é")], ending="\n", form="csv")

@@ -37,6 +37,7 @@ def test_numbers_are_what_num2words_writes() -> None:
     assert numbers._spell(27, "de") == "siebenundzwanzig"
 
 
+@pytest.mark.slow
 def test_no_number_is_in_two_parts() -> None:
     spec = PairsSpec(source="numbers")
     parts = [pairs_of(spec, part) for part in ("train", "validation", "test")]

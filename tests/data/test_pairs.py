@@ -68,6 +68,7 @@ def test_two_files_come_back(pairs: list[tuple[str, str]], last: str, tmp_path_f
                 list(read_pairs(files))
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=8))
 def test_one_file_of_pairs_comes_back(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("one")

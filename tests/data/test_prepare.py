@@ -161,6 +161,7 @@ def _prepare(source: str) -> int:
     return len(prepare(TextSpec(source=source, tokenizer=BPE(vocab_size=280))).train)
 
 
+@pytest.mark.slow
 def test_two_at_once_both_end_well(tmp_path: Path, cache: Path) -> None:
     source = text_file(tmp_path, TEXT * 50)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:

@@ -114,6 +114,7 @@ def test_ids_that_are_there_already(tmp_path: Path) -> None:
     assert [*np.asarray(corpus.train), *corpus.validation] == [*ids.tolist(), 50]
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(st.text(alphabet="ab \n", min_size=1, max_size=400).filter(str.strip), min_size=2, max_size=30),
     shard_tokens=st.integers(1, 500),
@@ -143,6 +144,7 @@ def spec_of(texts: Path) -> TextSpec:
     return TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300), validation=Documents(fraction=0.2))
 
 
+@pytest.mark.slow
 def test_by_several_workers(texts: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
     whole(spec_of(texts), tmp_path / "tokens", workers=3)
     assert bytes_of(tmp_path / "tokens") == reference
@@ -264,6 +266,7 @@ def test_begun_otherwise_is_refused(texts: Path, tmp_path: Path) -> None:
         prepare_tokens(spec_of(texts), out, shard_tokens=600, workers=1, part=(2, 2))
 
 
+@pytest.mark.slow
 def test_an_input_that_cannot_be_read_names_its_file(texts: Path, tmp_path: Path) -> None:
     (texts / "9.txt").write_bytes(b"\xff\xfe\xff" * 50)
     tokenizer = Tokenizer.train(BPE(vocab_size=300), ["some text"])

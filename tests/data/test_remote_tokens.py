@@ -91,6 +91,7 @@ def test_every_token_but_few_comes_once_an_epoch(tokens: Path) -> None:
     assert batch.tokens[:, :-1].tolist() == np.concatenate(expected).tolist()
 
 
+@pytest.mark.slow
 def test_no_more_than_two_groups_are_kept(tokens: Path) -> None:
     folder = open_folder(URL, group=2)
     assert isinstance(folder, RemoteTokenFolder)
@@ -146,6 +147,7 @@ def remove_shards(cache: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path, is_cached: bool) -> None:
     """Before each open, rename, removal and map of a reader in turn, and before all of them, the names are removed."""
@@ -203,6 +205,7 @@ def test_a_reader_in_another_process_takes_no_shard_away(tokens: Path) -> None:
     assert [folder.ids(part).tobytes() for part in parts] == data
 
 
+@pytest.mark.slow
 def test_two_threads_of_readers_read_what_the_folder_holds(tokens: Path) -> None:
     near = rows_of(open_folder(str(tokens), group=1))
     assert near.layout is not None

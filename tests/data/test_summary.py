@@ -35,6 +35,7 @@ def test_lengths_are_those_of_all(lengths: list[int]) -> None:
     assert found.p95 == np.percentile(lengths, 95, method="inverted_cdf")
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(texts=st.lists(st.text("aб \n.é", max_size=12), min_size=1, max_size=8))
 def test_what_is_told_of_texts(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -229,6 +230,7 @@ def test_tokens_are_those_of_training(tmp_path: Path) -> None:
     assert (found.tokens.max, found.longer, found.beyond, found.fate) == (42, 10, 55, "cut")
 
 
+@pytest.mark.slow
 def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("some words of a line that is not the same as the others\n" * 50_000)

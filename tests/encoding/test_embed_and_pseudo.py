@@ -46,6 +46,7 @@ def test_vectors_are_the_pooled_hidden_states(
         np.testing.assert_allclose(vector, wanted.numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(order=st.permutations(range(len(TEXTS))), batch_tokens=st.integers(1, 300))
 def test_neighbours_change_no_vector(order: list[int], batch_tokens: int) -> None:
@@ -92,6 +93,7 @@ def test_no_text_and_long_texts(model: EncoderOnly, own: Tokenizer) -> None:
     assert pseudo_scores(model, own, [long])[0].tokens == model.max_len - 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within_word", [False, True])
 def test_pseudo_likelihood_hides_each_token_once(model: EncoderOnly, own: Tokenizer, within_word: bool) -> None:
     found = pseudo_logprobs(model, own, TEXTS, within_word=within_word)

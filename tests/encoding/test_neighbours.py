@@ -21,6 +21,7 @@ def cosines(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
     ).reshape(len(queries), len(vectors))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     shape=FEW.filter(lambda shape: shape[1] > 0),

@@ -129,6 +129,7 @@ def test_packed_ones_and_other_files_are_refused(tmp_path: Path) -> None:
         read_vectors(tmp_path / "folder.npz")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

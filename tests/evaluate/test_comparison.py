@@ -45,6 +45,7 @@ def test_what_is_no_result(key: str) -> None:
         compare(one, {name: value for name, value in one.items() if name != key})
 
 
+@pytest.mark.slow
 def test_chance() -> None:
     good, bad = damaged(0.05, 1), damaged(0.3, 2)
     assert paired_bootstrap(good, bad, REFERENCES) < 0.01

@@ -91,6 +91,7 @@ def test_scores_are_the_sums_over_the_hidden_tokens(
     assert (found.context, found.seed) == (T, 3)
 
 
+@pytest.mark.slow
 def test_equal_twice_in_any_batch_and_nothing_is_disturbed(
     model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus
 ) -> None:
@@ -148,6 +149,7 @@ def test_what_cannot_be_scored(model: EncoderOnly, tokenizer: Tokenizer, corpus:
         pseudo_perplexity(model, tokenizer, [])
 
 
+@pytest.mark.slow
 def test_pseudo_perplexity_hides_each_token_once(model: EncoderOnly, tokenizer: Tokenizer) -> None:
     texts = ["the cat sat", "birds singing in the garden"]
     nats: list[float] = []

@@ -36,6 +36,7 @@ def by_formula(model: EncoderDecoder, source: str, target: str, of_source: Token
     return total
 
 
+@pytest.mark.slow
 def test_equal_to_the_formula() -> None:
     model = small()
     for (source, target), score in zip(PAIRS[:7], score_pairs(model, TOKENIZER, PAIRS[:7]), strict=True):
@@ -53,6 +54,7 @@ def test_two_vocabularies() -> None:
         assert score.logprob == pytest.approx(by_formula(model, source, target, OTHER), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_batch_mates_change_nothing() -> None:
     model = small()
     whole = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]

@@ -64,6 +64,7 @@ def by_program(written: list[str], references: list[str], folder: Path, *flags: 
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["detokenised", "lc-tok"])
 def test_equal_to_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> None:
     scores = score_translations(WRITTEN, REFERENCES, protocol=protocol, language="de")

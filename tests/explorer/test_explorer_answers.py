@@ -269,6 +269,7 @@ def test_six_layers_and_64_tokens_are_small_and_quick() -> None:
     assert took < 1.0
 
 
+@pytest.mark.slow
 def test_256_tokens_come_block_by_block() -> None:
     answers = big(256)
     look = answers.answer("look", {"ask": {"ids": [7] * 256}})

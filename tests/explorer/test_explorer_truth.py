@@ -298,6 +298,7 @@ def test_attribution_adds_up_to_the_logit(name: str) -> None:
     assert len(told["names"]) == len(told["values"])
 
 
+@pytest.mark.slow
 def test_beams_are_those_of_the_search() -> None:
     from tercet.generation import Beam, translate
 

@@ -135,10 +135,12 @@ def random_cases(count: int) -> Iterator[tuple[list[float], Sampling]]:
         )
 
 
+@pytest.mark.slow
 def test_they_agree_with_the_filters_of_the_sampler(page: Filtered) -> None:
     all_agree(page)
 
 
+@pytest.mark.slow
 def test_they_agree_with_the_sampler_itself(page: Filtered) -> None:
     """It counts in float32, where a token at the very edge of a filter may fall on its other side, and no other."""
     elsewhere = 0
@@ -152,6 +154,7 @@ def test_they_agree_with_the_sampler_itself(page: Filtered) -> None:
     assert elsewhere <= 2
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     # In steps: logits that differ by less than a probability shows are told apart by one and not by the other.

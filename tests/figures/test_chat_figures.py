@@ -19,6 +19,7 @@ QUESTIONS = ["any tea", "no coffee", "how are you", "what is two", "who is there
 ROOM = 40  # tokens that the model takes
 
 
+@pytest.mark.slow
 def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     talks = [[("user", question), ("assistant", f"{question} é {n}")] for n, question in enumerate(QUESTIONS)]

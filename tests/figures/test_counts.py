@@ -62,6 +62,7 @@ def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["documents", "left", "masked", "pairs", "labels"])
 def test_what_a_comparison_says_is_what_evaluation_says(name: str, small_run: SmallRun) -> None:
     run = small_run(name) / "last"
@@ -88,6 +89,7 @@ def test_what_a_comparison_says_is_what_evaluation_says(name: str, small_run: Sm
     assert held_out.parameters == sum(p.numel() for p in trained.model.parameters())
 
 
+@pytest.mark.slow
 def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
     """Of two kinds of model beside each other; the pieces' bytes are not their characters."""
     runs = [small_run("masked") / "last", small_run("packed") / "last"]
@@ -110,6 +112,7 @@ def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
     assert found == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_costs_on_a_leaderboard_are_those_of_the_runs(small_run: SmallRun) -> None:
     names = ["documents", "right"]
     runs = [small_run(name) for name in names]

@@ -48,6 +48,7 @@ def guesses_of(model: Any, batch: Any) -> list[tuple[Tensor, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked", "masked-documents", "masked-padded"])
 def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = small_run(name)

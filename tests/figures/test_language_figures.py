@@ -67,6 +67,7 @@ def evaluated(run: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dic
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_likelihood_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
     run, apart = small_run(name), not name.startswith("packed")

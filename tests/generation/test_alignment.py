@@ -115,6 +115,7 @@ def penalty_by_hand(made: EncoderDecoder, source: list[int], target: list[int]) 
     return sum(math.log(min(column.sum().item(), 1.0)) for column in weights.T)
 
 
+@pytest.mark.slow
 def test_the_penalty_is_the_formula() -> None:
     made = model()
     targets = [[BOS, 5, 6, EOS], [BOS, 7, EOS], [BOS, 3, 4, 5, 6, 7, 8, EOS]]
@@ -134,6 +135,7 @@ def rank_by_hand(made: EncoderDecoder, source: list[int], prefix: list[int], one
     return one.ids[-1] == EOS, one.logprob / len(one.ids) ** 0.5 + 0.7 * penalty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_best", [1, 4])
 def test_coverage_ranks_ended_and_cut_hypotheses_again(n_best: int) -> None:
     torch.manual_seed(0)  # a model that ends some hypotheses within the limit and not others

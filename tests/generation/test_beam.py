@@ -81,6 +81,7 @@ def mismatches(models: int, *, n_best: int = 3, penalties: Sequence[tuple[Any, f
     return wrong
 
 
+@pytest.mark.slow
 def test_a_beam_as_large_as_the_space_finds_the_best_of_all_sequences() -> None:
     assert mismatches(200) == 0
 
@@ -192,6 +193,7 @@ sentences = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(beam=searches, batch=sentences, seed=st.integers(0, 50), scale=st.sampled_from([0.5, 1.5, 4.0]))
 def test_any_batch_gets_what_a_plain_search_of_each_sentence_finds(
@@ -257,6 +259,7 @@ def test_lists_are_real_sorted_without_twins_and_begin_with_shorter_lists(penalt
         assert fewer == [hypotheses[:n_best] for hypotheses in longest]
 
 
+@pytest.mark.slow
 def test_the_first_of_five_is_the_first_of_one() -> None:
     """Also where a hypothesis rises after as many have ended as the beam is wide."""
     for seed in range(60):
@@ -268,6 +271,7 @@ def test_the_first_of_five_is_the_first_of_one() -> None:
         assert five[:1] == one
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(beam=searches, seed=st.integers(0, 500), limit=st.integers(1, 8), more=st.integers(1, 15))
 def test_room_that_is_not_needed_changes_nothing(beam: Beam, seed: int, limit: int, more: int) -> None:

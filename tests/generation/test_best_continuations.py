@@ -31,6 +31,7 @@ def possible(rows: list[list[tuple[float, int, int]]]) -> list[list[tuple[float,
     return [[entry for entry in row if entry[0] > -math.inf] for row in rows]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     n=st.integers(1, 3),

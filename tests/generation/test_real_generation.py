@@ -23,6 +23,7 @@ def tiny(vocab_size: int, **stack: Any) -> DecoderOnly:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [Learned(), Rotary()], ids=repr)
 def test_cached_batches_give_what_recomputing_each_row_gives(position: Position) -> None:
     model = tiny(17, position=position, dropout=Dropout(residual=0.5)).train()
@@ -42,6 +43,7 @@ def test_cached_batches_give_what_recomputing_each_row_gives(position: Position)
             assert token.logprob == pytest.approx(logits.log_softmax(-1)[0, token.id].item(), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [Characters(), BPE(vocab_size=300)], ids=repr)
 def test_text_in_text_out(spec: Any) -> None:
     tokenizer = Tokenizer.train(spec, [TEXT])

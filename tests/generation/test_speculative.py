@@ -112,6 +112,7 @@ def test_texts_are_as_frequent_as_the_model_makes_them(kind: str) -> None:
     assert surprise(Sampling(max_new_tokens=LONG, **KINDS[kind])) < 3.5
 
 
+@pytest.mark.slow
 def test_also_where_windows_move() -> None:
     assert surprise(Sampling(max_new_tokens=LONG), max_len=3, draft_len=2, tokens=2) < 3.5
 

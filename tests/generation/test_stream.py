@@ -44,6 +44,7 @@ def by_row(columns: Iterator[Column]) -> list[list[Token]]:
 prompts = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3 * CONTEXT), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(prompts=prompts, data=st.data())
 def test_a_batch_with_a_cache_gives_each_row_what_it_gets_alone_without(prompts: list[list[int]], data: Any) -> None:

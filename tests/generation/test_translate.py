@@ -174,6 +174,7 @@ def test_an_ensemble_translates() -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(lines=st.lists(st.text(max_size=8), max_size=9), pool=st.integers(1, 4), budget=st.integers(1, 60))
 def test_any_lines_come_back_in_order(lines: list[str], pool: int, budget: int) -> None:

@@ -115,6 +115,7 @@ def test_damaged_files(prepared: PREPARE, tmp_path: Path, family: str, state: st
     assert not bad, f"{len(bad)} bad endings:\n" + "\n".join(bad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["compared/settings.json", "run/run.json"])
 def test_what_a_comparison_reads_of_itself_and_of_a_run(prepared: PREPARE, tmp_path: Path, file: str) -> None:
     own, place = prepared("text"), tmp_path / "place"

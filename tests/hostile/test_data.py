@@ -41,6 +41,7 @@ SECONDS = 10
 # Any bytes at all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(4 * SCALE))
 def test_any_file_is_read_or_refused(batch: int, tmp_path: Path) -> None:
     drawn = [write_hostile_file(tmp_path, seed) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
@@ -61,6 +62,7 @@ def test_any_file_is_read_or_refused(batch: int, tmp_path: Path) -> None:
     assert max(map(len, outcome.stderr.splitlines()), default=0) < 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SCALE))
 def test_any_text_becomes_ids(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
@@ -139,6 +141,7 @@ def test_ordinary_text_is_learnt_from_as_it_is() -> None:
 # Lines, objects and rows
 
 
+@pytest.mark.slow
 def test_long_text_is_looked_through_once() -> None:
     def seconds(n: int) -> float:
         began = time.process_time()
@@ -172,6 +175,7 @@ def test_lines_that_cost_too_much(
     refuse(attack(["data", str(tmp_path / name)]), words)
 
 
+@pytest.mark.slow
 def test_a_long_line_is_no_document(tmp_path: Path) -> None:
     """Where no line is asked for, none is too long."""
     (tmp_path / "a.txt").write_bytes(b"x" * (17 << 20))
@@ -249,6 +253,7 @@ def test_small_files_may_unpack_to_anything(tmp_path: Path) -> None:
     assert attack(["data", str(tmp_path / "a.txt.gz")]).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [("x" * (1 << 20), 100), ("x" * (24 << 20), 1)], ids=["dictionary", "page"])
 def test_parquet_bombs(tmp_path: Path, rows: tuple[str, int]) -> None:
     text, count = rows
@@ -263,6 +268,7 @@ def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
     refuse(attack(["data", str(tmp_path / "a.parquet")]), "is not UTF-8 text")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "use_dictionary"), [("1.0", True), ("2.0", False)])
 def test_parquet_pages_that_are_not_what_their_headers_say(tmp_path: Path, version: str, use_dictionary: bool) -> None:
     """Every byte of the pages, their headers' sizes and counts, the texts' lengths and the dictionary's numbers, and of
@@ -291,6 +297,7 @@ def test_parquet_pages_that_are_not_what_their_headers_say(tmp_path: Path, versi
     assert outcome.code == 0, (outcome.code, outcome.stderr[-2000:])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="a file system's own")
 def test_a_hole_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
@@ -348,6 +355,7 @@ def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
         refuse(attack(command))
 
 
+@pytest.mark.slow
 def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
     for suffix in (".txt", ".txt.gz", ".jsonl", ".parquet", ".csv", ".tsv"):
         path = tmp_path / f"zero{suffix}"
@@ -356,6 +364,7 @@ def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
     refuse(attack(["data", str(tmp_path)]), "has no file to read")  # none of them is one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["x" * 5000, "~nobody-of-this-name/a.txt", "a\0b", "a\ud800b.txt", "a\nb.txt"])
 def test_paths_that_no_file_has(source: str) -> None:
     for command in (["data", source], ["data", source, source], ["data", source, "--label-field", "x"]):

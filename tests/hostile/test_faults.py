@@ -159,6 +159,7 @@ def places(clean: Clean) -> list[Change]:
     return list({(change.operation, change.place): change for change in reversed(clean.changes)}.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS if FULL else QUICK_ACTIONS)
 def test_every_place_that_writes_is_known(clean: Callable[[str], Clean], name: str) -> None:
     found = places(clean(name))
@@ -230,6 +231,7 @@ def judge(own: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
     return f"left {sorted(stray)}" if stray else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["generate", "evaluate", "inspect"])
 def test_a_folder_and_a_cache_that_can_only_be_read(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, verb: str

@@ -51,6 +51,7 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
     return lambda kind: copy_folder(kind, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
 def test_a_config_that_claims_more_than_its_weights_hold(kind: str, copied: Callable[[str], Path]) -> None:
     folder = copied(kind)
@@ -76,6 +77,7 @@ def test_a_config_that_claims_more_than_its_weights_hold(kind: str, copied: Call
     refuse_all(changes, folder)
 
 
+@pytest.mark.slow
 def test_a_refusal_takes_no_time_and_no_memory_from_the_command_line(copied: Callable[[str], Path]) -> None:
     folder = copied("ours decoder")
     config = json.loads((folder / "config.json").read_text())

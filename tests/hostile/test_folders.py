@@ -57,6 +57,7 @@ def test_a_whole_folder_opens(kind: str) -> None:
     assert open_folder(whole_folders()[kind]) == "read"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, INPUTS, BATCH))
 def test_a_hurt_folder_is_read_or_refused(first: int, tmp_path: Path) -> None:
     """One child for some inputs; its output is a line for each, of which the last tells where it stopped."""

@@ -209,6 +209,7 @@ def test_pipe_in_a_run_is_refused(run: Path) -> None:
         tercet.report(run)
 
 
+@pytest.mark.slow
 def test_links_within_a_run_and_to_a_run_are_followed(run: Path, home: Path, tmp_path: Path) -> None:
     (run / "samples" / "step-000061.txt").symlink_to("step-000060.txt")
     (run / "wandb" / "logs").mkdir(parents=True)

@@ -70,6 +70,7 @@ def test_ones_own_are_loaded_and_no_one_else_can_write_them(cache: Path) -> None
     assert before.st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_they_are_private_whatever_the_umask(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o755)
     assert load(tmp_path / "cache", umask=0).code == 0
@@ -113,6 +114,7 @@ def test_what_belongs_to_another_user_is_not_loaded(cache: Path, place: str) -> 
         os.chown(foreign, os.geteuid(), os.getegid())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o757, 0o777])
 @pytest.mark.parametrize("place", ["the library", "its folder", "the cache"])
 def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int) -> None:
@@ -124,6 +126,7 @@ def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int)
     assert load(cache).code == 0
 
 
+@pytest.mark.slow
 @as_root
 def test_what_a_group_of_several_may_write_is_not_loaded(cache: Path) -> None:
     cache.chmod(0o770)
@@ -132,6 +135,7 @@ def test_what_a_group_of_several_may_write_is_not_loaded(cache: Path) -> None:
     assert refused(load(cache), f"others may write to {cache}")
 
 
+@pytest.mark.slow
 def test_a_link_in_the_librarys_place_is_not_followed(cache: Path, tmp_path: Path) -> None:
     path = file_in(cache)
     elsewhere = path.rename(tmp_path / "elsewhere.so")
@@ -142,6 +146,7 @@ def test_a_link_in_the_librarys_place_is_not_followed(cache: Path, tmp_path: Pat
     assert refused(load(cache), f"{path} is a link; remove it")
 
 
+@pytest.mark.slow
 @as_root
 def test_a_cache_may_be_a_link_to_a_folder_of_ones_own_alone(cache: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
@@ -151,6 +156,7 @@ def test_a_cache_may_be_a_link_to_a_folder_of_ones_own_alone(cache: Path, tmp_pa
     assert refused(load(link), f"{cache} belongs to another user")
 
 
+@pytest.mark.slow
 def test_where_all_may_write_one_has_a_folder_of_ones_own(cache: Path) -> None:
     """As below /tmp: only the owner may remove what is there, so that no one puts another in its place."""
     cache.chmod(0o1777)

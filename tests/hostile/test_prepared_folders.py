@@ -176,6 +176,7 @@ def test_a_foreign_folder_with_right_hashes_is_rejected(whole: Path, name: str, 
     refused(caught.value)
 
 
+@pytest.mark.slow
 def test_a_foreign_manifest_is_read_or_rejected(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole / "one", tmp_path / "one")
     path = tmp_path / "one" / "manifest.json"

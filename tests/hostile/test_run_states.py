@@ -350,6 +350,7 @@ def test_a_malformed_state_is_rejected_in_one_line(
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["no arithmetic", "a weight of another shape", "moments of SGD", "a storage too short", "a bomb"]
 )
@@ -365,6 +366,7 @@ def test_the_command_rejects_a_malformed_state_before_it_writes(prepared: Prepar
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [*HARMLESS, "in pieces"])
 def test_what_follows_from_the_step_is_not_taken_from_the_state(prepared: Prepared, tmp_path: Path, form: str) -> None:
     folder = lay_out(prepared, tmp_path / "place")

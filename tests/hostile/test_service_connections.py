@@ -117,6 +117,7 @@ def test_a_head_that_comes_slowly(address: str) -> None:
         assert between.answer().status in (0, 408)
 
 
+@pytest.mark.slow
 def test_a_body_that_drips_behind_its_answer(address: str) -> None:
     """The answer does not wait for the body, and the connection ends though bytes come."""
     with RawConnection(address) as connection:
@@ -134,6 +135,7 @@ def test_a_body_that_drips_behind_its_answer(address: str) -> None:
         assert time.monotonic() < ended, "it was never closed"
 
 
+@pytest.mark.slow
 def test_a_reader_of_nothing_is_cut_off(models: ModelRegistry) -> None:
     """Also one who asks on and on, and takes no answer."""
     with on_a_socket(models, reading_seconds=0.3) as address, RawConnection(address, receive_buffer=4096) as deaf:
@@ -159,6 +161,7 @@ def test_requests_in_one_go_are_answered_in_their_order(address: str) -> None:
         assert [connection.answer().json()["usage"]["completion_tokens"] for _ in lengths] == lengths
 
 
+@pytest.mark.slow
 def test_who_waits_longest_makes_room(models: ModelRegistry, expected: str) -> None:
     with on_a_socket(models, connections=20) as address:
         idle = [RawConnection(address) for _ in range(40)]
@@ -169,6 +172,7 @@ def test_who_waits_longest_makes_room(models: ModelRegistry, expected: str) -> N
             connection.socket.close()
 
 
+@pytest.mark.slow
 def test_where_all_are_busy_a_newcomer_is_told_so() -> None:
     paced = Paced(room=9)
     with registry("gpt", scheduler=paced) as models, on_a_socket(models, connections=3) as address:
@@ -237,6 +241,7 @@ def test_chunks_that_are_none(address: str, kind: bytes, chunk: bytes, capfd: py
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_length_that_is_too_long_or_short(address: str) -> None:
     body = json.dumps(BODY).encode()
     head = CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d")
@@ -271,6 +276,7 @@ WRONG_PLACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_key_is_in_no_log(
     models: ModelRegistry, as_json: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
@@ -287,6 +293,7 @@ def test_the_key_is_in_no_log(
     assert KEY.lower() not in told.lower()
 
 
+@pytest.mark.slow
 def test_keys_are_compared_in_constant_time(models: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     import hmac
 

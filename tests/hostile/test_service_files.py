@@ -74,6 +74,7 @@ def limit_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
+@pytest.mark.slow
 def test_more_connections_than_files() -> None:
     """The server takes as many as fit, and newcomers take the place of who has waited longest."""
     with served(lambda: limit_files(open_files() + 100), {}) as (address, _, outcome):

@@ -347,6 +347,7 @@ def mutated_recipes(draw: st.DrawFn) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 @settings(FULL, max_examples=60 * SCALE)
 @given(data=mutated_recipes())
 def test_spoiled_recipes(data: dict[str, Any]) -> None:
@@ -413,6 +414,7 @@ def test_spoiled_yaml_of_recipes(data: st.DataObject, name: str) -> None:
 KEYS = [".".join(map(str, path)) for path in PLACES["demo"]]
 
 
+@pytest.mark.slow
 @settings(FULL, max_examples=30 * SCALE)
 @given(
     key=st.one_of(
@@ -460,6 +462,7 @@ def test_any_set_is_a_change_or_refused(key: str, value: str) -> None:
         refusal(lambda: recipe_with("demo", {key: value}, out=Path("none")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [DecoderOnlySpec, EncoderOnlySpec], ids=lambda spec: spec.__name__)
 def test_a_models_config(spec: type) -> None:
     """As `config.json` of a model's folder is read."""

@@ -72,6 +72,7 @@ def test_after_a_conversation_that_went_too_far_the_next_is_rendered() -> None:
     assert template.render(MESSAGES) == "hi"
 
 
+@pytest.mark.slow
 def test_a_program_that_is_told_to_end_does_so_while_a_template_runs(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(
         "from tercet.tokens.chat_template import ChatTemplate\n"

@@ -62,6 +62,7 @@ FEW = ("gpt2", "transformer-tiny", "modern-translator", "bert-original")  # the 
 SAMPLED = [pytest.param(preset, marks=() if preset in FEW else pytest.mark.exhaustive) for preset in PRESETS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", SAMPLED)
 def test_parameters_are_those_of_the_model(preset: str) -> None:
     table = model_table(PRESETS[preset])
@@ -70,6 +71,7 @@ def test_parameters_are_those_of_the_model(preset: str) -> None:
     assert table.parameters == sum(row.parameters for row in table.rows) == expected
 
 
+@pytest.mark.slow
 def test_gpt2_has_as_many_as_published() -> None:
     table = model_table(PRESETS["gpt2"])
     assert table.parameters == 124_439_808
@@ -118,6 +120,7 @@ def test_flops_of_presets_are_those_that_pytorch_counts(preset: str, length: int
     check_flops(shrunk(preset), length)
 
 
+@pytest.mark.slow
 def test_a_model_and_its_spec_give_the_same_table() -> None:
     model, pairs = DecoderOnly(SMALL), EncoderDecoder(PAIRS)
     assert model_table(model) == model_table(SMALL)
@@ -139,6 +142,7 @@ def test_caches_take_what_the_table_says(spec: AnySpec) -> None:
     assert memory.cache_per_source_token_bfloat16 * 2 == memory.cache_per_source_token_float32
 
 
+@pytest.mark.slow
 def test_a_translator_has_rows_for_both_sides() -> None:
     table = model_table(PAIRS)
     rows = {row.name: row for row in table.rows}
@@ -207,6 +211,7 @@ def test_nothing_is_allocated_and_no_random_number_drawn() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_for_programs_and_for_people() -> None:
     table = model_table(PRESETS["gpt2"])
     data = json.loads(json.dumps(table_to_dict(table)))
@@ -219,6 +224,7 @@ def test_for_programs_and_for_people() -> None:
         assert words in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_a_translator_for_programs_and_for_people() -> None:
     table = model_table(PRESETS["transformer-base"])
     data = json.loads(json.dumps(table_to_dict(table)))

@@ -62,6 +62,7 @@ def test_a_feed_forward_network_takes_it_where_it_may(
         torch.testing.assert_close(activation(other).double(), activation(other.double()), rtol=2**-7, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "WORTH", 64)
     graphs = list[torch.fx.GraphModule]()

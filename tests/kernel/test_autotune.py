@@ -114,6 +114,7 @@ def test_another_machine_has_another_table(name: str, cache: Path, monkeypatch: 
     assert tuned.autotuned.__wrapped__() is None
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_a_damaged_table_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, Measurement("linear float32", 1 << 22, 0.5))
@@ -131,6 +132,7 @@ def test_numbers_that_there_are_not_are_none(cache: Path) -> None:
     assert MeasurementCache("x", ("a",), of="another").read() is None
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_each_kernel_is_measured_beside_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """At small sizes; both give the same, and neither is the other."""

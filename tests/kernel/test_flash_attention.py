@@ -27,6 +27,7 @@ def apart(found: Tensor, exact: Tensor) -> float:
     return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-3))
 
 
+@pytest.mark.slow
 @in_both
 @settings(max_examples=40)
 @given(

@@ -209,6 +209,7 @@ def test_a_compiler_that_fails_is_called_once(
     assert len(calls(machine)) == 4 * before
 
 
+@pytest.mark.slow
 def test_a_compiler_that_hangs_is_ended_with_its_children_and_called_once(
     machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
     return [None if one is None else one.detach().double().requires_grad_() for one in tensors]
 
 
+@pytest.mark.slow
 @in_both
 @settings(max_examples=40)
 @given(

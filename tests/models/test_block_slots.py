@@ -30,6 +30,7 @@ SLOTS: dict[str, dict[str, Any]] = {
 CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", SLOTS)
 @torch.no_grad()
 def test_steps_with_a_cache_are_the_full_pass(slot: str) -> None:

@@ -175,6 +175,7 @@ CASES = [
 CASES += [pytest.param(llama_pair, llama_names, n, id=f"llama-{n}") for n in range(len(LLAMAS))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "names", "number"), CASES)
 def test_logits_gradients_and_greedy_tokens_are_theirs(make, names, number: int) -> None:
     torch.manual_seed(number)

@@ -115,6 +115,7 @@ def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, len(CASES)))]
 )
@@ -175,6 +176,7 @@ def test_a_full_row_is_stepped_on_without_harm_to_its_neighbours() -> None:
     assert all(bool(logits.isfinite().all()) for logits in full)
 
 
+@pytest.mark.slow
 def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
     written(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
     written(gpt(position=RelativeBias(n_buckets=8, max_distance=9)), torch.randint(V, (3, 12)))
@@ -259,6 +261,7 @@ def test_it_steps_aside_for_gradients_training_and_listeners(calls: list[int]) -
     assert calls == [16, 16]  # the prompt's one token is a step as well
 
 
+@pytest.mark.slow
 def test_changed_weights_and_parts_are_noticed() -> None:
     model, tokens = gpt(), torch.randint(V, (3, 12))
     before = written(model, tokens)
@@ -290,6 +293,7 @@ def test_changed_weights_and_parts_are_noticed() -> None:
     same()
 
 
+@pytest.mark.slow
 def test_the_program_goes_with_its_model() -> None:
     model = gpt()
     written(model, torch.randint(V, (3, 12)))

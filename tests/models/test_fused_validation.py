@@ -210,6 +210,7 @@ def test_memory_stays_while_its_address_is_known() -> None:
     assert program.is_outdated()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "relu_squared"])
 def test_models_can_be_pickled_saved_and_copied(activation: str) -> None:
     tokens = torch.randint(V, (3, 12))

@@ -97,6 +97,7 @@ def test_with_padding_and_documents() -> None:
     assert (across.masked_select(~source_token_mask[:, None, None]) == 0).all()
 
 
+@pytest.mark.slow
 def test_decoding_steps_with_a_cache() -> None:
     for one, source in ((model(position=Rotary(), n_kv_heads=2), None), (translator(), tokens(B, S))):
         text, lengths = tokens(B, 4), torch.tensor([4, 2, 3])
@@ -302,6 +303,7 @@ def test_a_hundred_recordings_need_no_more_memory() -> None:
 # Edits.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
 def test_a_head_at_zero_is_its_slice_of_the_output_matrix_at_zero(family: str) -> None:
     one, passed = made(family, n_kv_heads=2)

@@ -110,6 +110,7 @@ FAMILIES = {"translator": translator, "decoder-only": model}
 BEAMS = ["step", "expand_beams", "step", "shuffle", "step", "grow", "drop", "shuffle", "step", "drop", "step", "step"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
@@ -185,6 +186,7 @@ def test_the_source_is_read_once_and_the_state_is_outside_the_model() -> None:
     assert not any(isinstance(value, StackCache) for module in made.modules() for value in vars(module).values())
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
     made, (source, token_mask) = translator(), sources("right")

@@ -36,6 +36,7 @@ def test_a_history_of_nothing_has_no_rows() -> None:
     assert as_history({"val/loss": []}) == {"step": []}
 
 
+@pytest.mark.slow
 def test_a_plot_shows_itself_and_can_be_saved(tiny_run: tercet.Run, tmp_path: Path) -> None:
     figure = tiny_run.plot()
     assert isinstance(figure, Figure)

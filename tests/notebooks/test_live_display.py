@@ -55,6 +55,7 @@ def test_a_notebook_shows_how_far_it_is_the_losses_and_the_last_sample(
     assert "step 6/6" not in capsys.readouterr().err  # said once
 
 
+@pytest.mark.slow
 def test_a_quiet_run_shows_nothing(
     shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_quiet_run_shows_nothing(
     assert shown.pages == []
 
 
+@pytest.mark.slow
 def test_a_run_outside_of_a_kernel_is_watched_in_lines(
     monkeypatch: pytest.MonkeyPatch, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

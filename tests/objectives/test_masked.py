@@ -116,6 +116,7 @@ def test_without_masks_the_loss_is_zero_and_moves_nothing(tokenizer: Tokenizer) 
         assert not gradients(one, [batch]).any()
 
 
+@pytest.mark.slow
 def test_short_rows_never_give_nan(tokenizer: Tokenizer) -> None:
     one, generator = model(tokenizer.vocab_size), np.random.default_rng(0)
     counts: set[int] = set()

@@ -172,6 +172,7 @@ def test_a_word_that_no_longer_fits_is_not_begun() -> None:
     assert set(chosen(masked(tokens, starts, unit="words", rate=0.25)).sum(1).tolist()) == {5}
 
 
+@pytest.mark.slow
 def test_spans_are_runs_of_words_of_about_their_mean_length() -> None:
     tokens = np.full((4000, 401), 17)
     starts = np.ones(tokens.shape, bool)

@@ -105,6 +105,7 @@ def test_what_stands_before_a_source_is_no_word_of_it() -> None:
     assert seen.pharaoh == "0-0 1-1"  # the first word, though <bos> is looked at more than any other token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
 def test_pictures(suffix: str, start: bytes, tmp_path: Path) -> None:
     odd = diagonal(("$a_", " b^$", "\U0001f989", " ", "(end)"), ("漢", " $$", "\\frac", "(end)"), [0, 1, 2, 3])

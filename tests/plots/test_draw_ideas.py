@@ -103,6 +103,7 @@ def test_one_sentence_looks_back() -> None:
     assert whole.allowed.all()
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_padding_is_seen_by_no_one(lengths: list[int]) -> None:

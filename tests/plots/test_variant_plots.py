@@ -103,6 +103,7 @@ def test_the_early_fall_does_not_flatten_the_rest() -> None:
     assert 2.8 < high < 4.0
 
 
+@pytest.mark.slow
 def test_equal_losses_are_drawn_and_bytes_repeat(tmp_path: Path) -> None:
     for name in ("one", "other"):
         save(plot_variants([variant("$a$", run(2.0, 2.0, 2.0))], title="$x$"), tmp_path / f"{name}.png")

@@ -199,6 +199,7 @@ def test_a_saved_page(name: str, request: pytest.FixtureRequest, tmp_path: Path)
     assert telling(tmp_path / "page.html") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_pictures(suffix: str, language: Path, tmp_path: Path) -> None:
     assert main(["plot", str(language), "loss", "--out", str(tmp_path / f"loss.{suffix}")]) == 0
@@ -240,6 +241,7 @@ def test_the_search_sees_what_is_packed(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["language", "translator", "classifier"])
 def test_a_run_is_still_scored_on_its_data(
     name: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,

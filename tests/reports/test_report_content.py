@@ -93,6 +93,7 @@ def test_each_task_has_its_own_scores(runs: Mapping[str, Path]) -> None:
     assert pairs.cell("Arithmetic").startswith(f"{format_count(flops)}FLOPs")
 
 
+@pytest.mark.slow
 def test_it_is_scored_where_that_is_asked(runs: Mapping[str, Path], kind: str, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert tercet.report(runs[kind], out, evaluate=True) == out
@@ -108,6 +109,7 @@ def test_the_same_run_gives_the_same_page(runs: Mapping[str, Path], tmp_path: Pa
     assert one.read_bytes() == other.read_bytes() == tercet.report(runs["text"]).read_bytes()
 
 
+@pytest.mark.slow
 def test_data_that_is_gone_or_changed_is_not_counted(runs: Mapping[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(runs["text"], tmp_path / "run")
     text = runs["text"].parents[1] / "text.txt"

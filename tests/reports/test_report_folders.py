@@ -78,6 +78,7 @@ def test_many_and_long_samples_are_bounded(tmp_path: Path) -> None:
     assert len(page.html) < 2 * MOST_SAMPLES * SAMPLE_CHARACTERS
 
 
+@pytest.mark.slow
 def test_a_model_without_a_run_says_what_is_missing(runs: Mapping[str, Path], tmp_path: Path) -> None:
     model = shutil.copytree(runs["text"] / "best", tmp_path / "model")
     page = read_page(tercet.report(model))

@@ -119,6 +119,7 @@ def test_an_exception_in_the_block_gives_it_up() -> None:
     assert list(streams[0]) == []
 
 
+@pytest.mark.slow
 def test_limits_are_kept_where_they_are_set() -> None:
     with tercet.Engine(RUN, limits=Limits(slots=1, waiting=0, max_new_tokens=ENDLESS, seconds=0.2)) as engine:
         stream = engine.submit("the", max_new_tokens=ENDLESS)

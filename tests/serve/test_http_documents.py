@@ -64,6 +64,7 @@ def test_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     exec(compile(block, "serving.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_the_tables_are_true(address: str) -> None:
     for name in re.findall(r"`(tercet_\w+)\{", TEXT):
         assert f"{name.removesuffix('_total')}" in httpx.get(f"{address}/metrics").text

@@ -27,6 +27,7 @@ def is_refused(address: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
     notes = list[str]()
     with (
@@ -50,6 +51,7 @@ def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
     assert notes == ["closing; requests are taken for 60 more seconds, and what runs has 3 seconds"]
 
 
+@pytest.mark.slow
 def test_a_request_that_was_taken_is_finished_whole() -> None:
     """Also those of its texts that had not begun: they are handed to the model one by one."""
     paced = Paced(room=2)
@@ -69,6 +71,7 @@ def test_a_request_that_was_taken_is_finished_whole() -> None:
         assert answer.result().headers.get("connection") == "close"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("signals", [1, 2])
 def test_what_cannot_be_finished_is_told_so(signals: int, stream: bool) -> None:
@@ -92,6 +95,7 @@ def test_what_cannot_be_finished_is_told_so(signals: int, stream: bool) -> None:
         assert any(re.search(r'"text":".+?".*"code":"closing".*\[DONE\]\n\n$', one.text, re.DOTALL) for one in answers)
 
 
+@pytest.mark.slow
 def test_a_model_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_worker, "STALLED_SECONDS", 0.1)
     go = threading.Event()

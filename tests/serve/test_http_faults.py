@@ -63,6 +63,7 @@ def test_a_long_list_goes_through_a_short_queue() -> None:
         assert len(asking.post("/v1/embeddings", json={"input": texts}).json()["data"]) == 100
 
 
+@pytest.mark.slow
 def test_time_is_a_504_and_frees_the_place() -> None:
     paced = Paced()
     with client("gpt", scheduler=paced, limits=SHORT) as asking:
@@ -77,6 +78,7 @@ def test_time_is_a_504_and_frees_the_place() -> None:
         assert "0.05 seconds" in told["message"]
 
 
+@pytest.mark.slow
 def test_time_that_runs_out_in_a_stream_is_told_in_it() -> None:
     paced = Paced(pause=0.05)
     paced.go.set()
@@ -131,6 +133,7 @@ def test_one_bad_text_hurts_nobody_beside_it() -> None:
     assert [one.status_code for one in answers] == [200, 400, 200, 400] * 5
 
 
+@pytest.mark.slow
 def test_who_asks_while_it_closes_is_sent_on() -> None:
     with registry("gpt", "bert") as models:
         models.close(seconds=0)
@@ -142,6 +145,7 @@ def test_who_asks_while_it_closes_is_sent_on() -> None:
             assert httpx.get(address + "/ready").json() == {"status": "closing", "models": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_frees_its_place_at_once(stream: bool) -> None:
     paced = Paced(room=3)
@@ -229,6 +233,7 @@ def test_a_reader_that_stalls_holds_up_nobody() -> None:
         assert httpx.get(address + "/health").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_sender_that_stalls_is_cut_off() -> None:
     with (
         registry("bert") as models,
@@ -243,6 +248,7 @@ def test_a_sender_that_stalls_is_cut_off() -> None:
     assert b"connection: close" in told.lower()
 
 
+@pytest.mark.slow
 def test_a_sender_without_end_is_cut_off() -> None:
     sent = 0
     with registry("bert") as models, on_a_socket(models, AccessRules(max_body=10_000)) as address:
@@ -258,6 +264,7 @@ def test_a_sender_without_end_is_cut_off() -> None:
     assert sent < 10**7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "garbage", [b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n", b"A" * 100_000, b"\r\n\r\n\r\n"]
 )

@@ -105,6 +105,7 @@ def test_errors_have_their_classes(ours: openai.OpenAI) -> None:
     assert key.value.code == "invalid_api_key"
 
 
+@pytest.mark.slow
 def test_trouble_has_its_classes() -> None:
     paced = Paced(room=0)
     with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address, official(address) as ours:
@@ -125,6 +126,7 @@ def test_trouble_has_its_classes() -> None:
                 ours.completions.create(model="gpt", prompt="a", stream=stream)
 
 
+@pytest.mark.slow
 def test_a_failure_half_way_is_an_error_of_the_stream() -> None:
     paced = Paced(pause=0.02)
     paced.go.set()

@@ -162,6 +162,7 @@ def test_many_at_once_get_what_they_get_alone_and_do_run_together() -> None:
             assert_is(one.wait(), alone(MODEL, prompt, sampling))
 
 
+@pytest.mark.slow
 def test_each_of_several_at_once_has_its_own_settings() -> None:
     settings: list[dict[str, Any]] = [{}, {"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}, {"repetition_penalty": 2.0}]
     drawn = [Sampling(max_new_tokens=9, temperature=1.5, seed=3, **one) for one in settings]
@@ -172,6 +173,7 @@ def test_each_of_several_at_once_has_its_own_settings() -> None:
     assert len({tuple(alone(MODEL, "the cat", sampling).ids) for sampling in drawn}) == len(drawn)
 
 
+@pytest.mark.slow
 def test_the_likeliest_tokens_are_the_models_own() -> None:
     sampling = Sampling(max_new_tokens=2 * MAX_LEN, temperature=2.0, top_k=9, repetition_penalty=1.5, seed=4)
     first, second = Heard(), Heard()
@@ -205,6 +207,7 @@ def test_a_stop_text_is_never_shown_in_part_and_ends_the_row_at_once() -> None:
     assert "".join(event.text for event in events) == text[: text.index(stop)]
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
     """Between two tokens of a running row the model reads a chunk at most, and the row is not held up."""
     model = writer(max_len=601, position=Rotary())
@@ -267,6 +270,7 @@ def broken(token: int) -> DecoderOnly:
 BAD = TOKENIZER.encode("z")[0]
 
 
+@pytest.mark.slow
 def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
     model, held = broken(BAD), Held()
     drawn = Sampling(max_new_tokens=20, seed=2)

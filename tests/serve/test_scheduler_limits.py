@@ -173,6 +173,7 @@ def test_a_thousand_that_come_and_go_leave_nothing() -> None:
         assert_is(asked(made).wait(), alone(MODEL, "the cat", GREEDY))
 
 
+@pytest.mark.slow
 def test_an_idle_engine_uses_no_time() -> None:
     with scheduler() as made:
         asked(made).wait()

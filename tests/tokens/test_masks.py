@@ -217,6 +217,7 @@ def begins(tokenizer: Tokenizer, text: str) -> list[bool]:
     return [one or two or three for one, two, three in zip(first, unknown, [False, *unknown], strict=False)]
 
 
+@pytest.mark.slow
 @given(
     text=TEXTS | KNOWN | st.sampled_from([TEXT, "'tis we'll '' 's's 'sa", "  a \n b\t\tc   ", "e\u0301t\u0301 1\u0301"])
 )

@@ -58,6 +58,7 @@ def test_text_comes_back_as_words() -> None:
     assert WORDPIECE.decode([2, *WORDPIECE.encode("the"), 4, 3], skip_special=False) == "[CLS] the [MASK] [SEP]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_it_is_learnt_alike_each_time(lowercase: bool) -> None:
     spec = WordPiece(vocab_size=90, lowercase=lowercase)
@@ -211,6 +212,7 @@ def test_mini_lm_ids() -> None:
     assert json.loads(real.to_json())["truncation"] is None
 
 
+@pytest.mark.slow
 def test_mini_lm_ids_are_those_of_transformers(tmp_path: Path) -> None:
     real = mini_lm()
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -86,6 +86,7 @@ def test_merged_it_is_a_model_like_any_other(whole: Finished, tmp_path: Path, fa
         convert(tmp_path / "merged", tmp_path / "again", merge=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
     recipe, out = adapted(finished(family), family), tmp_path / "run"
@@ -112,6 +113,7 @@ def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path,
     assert_same_run(whole(family), out)
 
 
+@pytest.mark.slow
 def test_where_every_checkpoint_is_lost_it_goes_on_from_the_weights(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +151,7 @@ def test_checkpoints_are_as_small_as_what_learns(finished: Finished, whole: Fini
     assert sum(t.numel() for t in torch.load(full, weights_only=True)["state_dict"].values()) >= weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", "masked"])
 def test_frozen_parts_do_not_learn(finished: Finished, tmp_path: Path, family: str) -> None:
     changes = {"adapter": None, "freeze": ["embedding", "stack.blocks.0.self_attention", "*.up.*"]}

@@ -127,6 +127,7 @@ def test_it_is_put_back_after_an_error() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.slow
 def test_a_run_keeps_to_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_force = set[str]()
     loss = language.causal_loss

@@ -125,6 +125,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_table(
         assert figures(out / folder.name) == figures(folder)
 
 
+@pytest.mark.slow
 def test_what_is_trained_is_not_trained_again(
     compared: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_what_auto_comes_to_is_settled_once(
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["arithmetic"]["precision"] == "bf16"
 
 
+@pytest.mark.slow
 def test_a_variant_that_diverges_is_told_and_the_others_go_on(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +249,7 @@ def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp
     assert any("held out different validation data" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_finished_runs_are_taken_as_they_are(
     compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +264,7 @@ def test_finished_runs_are_taken_as_they_are(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_beside_a_recipe(compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path) -> None:
     run = str(compared.folder / "placement=pre,seed=1")
     result = compare_runs([recipes("text"), run], changes={"model": {"max_len": 6}}, out=tmp_path / "out", quiet=True)

@@ -120,6 +120,7 @@ def test_any_number_of_devices_may_share_tokens(tmp_path: Path) -> None:
     assert len(task_of(recipe, progress=False).batches(0, 1, 3)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
 def test_post_norm_without_a_warm_up_is_warned_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str

@@ -15,6 +15,7 @@ from tercet.training.planning.step_memory import measure_step
 from tercet.training.tasks.task import task_of
 
 
+@pytest.mark.slow
 def test_the_host_has_what_the_device_had(tmp_path: Path) -> None:
     def rank(**settings: Any) -> Any:
         recipe = task_of(tiny_recipe(tmp_path, devices=2, strategy="fsdp", **settings), progress=False).recipe

@@ -66,6 +66,7 @@ def test_without_it_the_last_bits_are_others(tmp_path: Path) -> None:
     assert weights(tmp_path / "one rank") != weights(tmp_path / "ddp on 4")
 
 
+@pytest.mark.slow
 def test_on_one_rank_it_is_near_what_the_run_is_without_it(tmp_path: Path) -> None:
     runs = [train(tiny_recipe(tmp_path, exact=exact), tmp_path / str(exact), quiet=True) for exact in (True, False)]
     losses = [[loss for _, loss in figures(run)["train/loss"]] for run in runs]
@@ -104,6 +105,7 @@ def test_a_run_whose_data_follow_from_its_devices_stays_on_them(
         train(recipe(tmp_path, max_steps=2, devices=2, **settings), out, quiet=True)
 
 
+@pytest.mark.slow
 def test_what_it_runs_on_is_noted_where_it_changes(tmp_path: Path) -> None:
     """And a start says it anew each time: the one before is not kept, as other settings that have changed are."""
     out = train(tiny_recipe(tmp_path, max_steps=2, schedule="constant"), tmp_path / "run", quiet=True)

@@ -129,6 +129,7 @@ def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int)
     assert_same_run(reference, out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "number"),
     [
@@ -186,6 +187,7 @@ def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -216,6 +218,7 @@ def test_whatever_is_not_restored_is_noticed(
             assert_same_run(whole("pairs"), out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["text", "pairs"])
 def test_a_run_killed_out_of_patience_stops_at_once(tmp_path: Path, case: str) -> None:
     """A rate of zero learns nothing: neither loss nor BLEU gets better, and the run saves and stops at step 6."""
@@ -233,6 +236,7 @@ def test_a_run_killed_out_of_patience_stops_at_once(tmp_path: Path, case: str) -
     assert '"finished": true' in (out / "run.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, max_steps=100_000, validate_every=100_000, save_every=100_000, log_every=1)
     out = tmp_path / "run"

@@ -36,6 +36,7 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_each_number_of_threads_ends_with_the_same_weights(tmp_path: Path) -> None:
     """The layer norm's weight gradient is enough to make them differ."""
     ends: list[tuple[bytes, Any]] = []

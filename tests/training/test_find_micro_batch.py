@@ -56,6 +56,7 @@ def test_it_is_settled_once(
         assert weights(out) == weights(train(told, tmp_path / "told", quiet=True))
 
 
+@pytest.mark.slow
 def test_where_one_row_is_too_much_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a count is no more than that."""
     monkeypatch.setattr(FREE, lambda *_: 10)
@@ -86,6 +87,7 @@ def test_a_plan_finds_it_too(tmp_path: Path) -> None:
     assert plan_run("tiny", auto).micro_batch == 64  # on nobody knows what
 
 
+@pytest.mark.slow
 def test_doctor_finds_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_recipe(tmp_path, batch_size=64, micro_batch_size="auto")
     free = memory_for(recipe, 40)
@@ -138,6 +140,7 @@ def test_other_words_are_refused(value: Any, tmp_path: Path) -> None:
             TINY[family](tmp_path, **{KEYS[family]: value})
 
 
+@pytest.mark.slow
 def test_a_run_of_auto_stays_on_its_devices_where_buckets_are_a_share(tmp_path: Path) -> None:
     of_run: dict[str, Any] = {"max_steps": 2, "micro_batch_tokens": "auto", "best_by": "loss"}
     out = train(TINY["pairs"](tmp_path, **of_run), tmp_path / "run", quiet=True)

@@ -41,6 +41,7 @@ def test_every_such_recipe_is_tried_here() -> None:
     assert {f"finetune-{kind}" for kind in FAMILY} == recipe_names().keys() - set(recipes_from_scratch())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILY)
 def test_it_takes_a_step(finished: Finished, tmp_path: Path, kind: str) -> None:
     old = finished(FAMILY[kind])
@@ -133,6 +134,7 @@ def test_without_a_model_it_says_what_to_give(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_was_pretrained_on_characters_becomes_a_classifier(tmp_path: Path) -> None:
     """Its vocabulary has no padding, of which a mask has no need."""
     letters = {"kind": "characters", "byte_fallback": True, "bos": True, "mask": True}

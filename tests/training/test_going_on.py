@@ -94,6 +94,7 @@ def test_so_is_one_that_had_not_begun_to_cool_down(tmp_path: Path, capsys: pytes
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **wsd), tmp_path / "planned", quiet=True), out)
 
 
+@pytest.mark.slow
 def test_a_rate_that_has_fallen_rises_and_says_so(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_rate_that_has_fallen_rises_and_says_so(
     assert float(f"0.00{said[1]}") == pytest.approx(expected[12], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_steps_before_a_change_stay_as_they_were(finished: Finished, tmp_path: Path) -> None:
     """The checkpoint at which the run was made longer is lost, and the steps to it are taken once more."""
     expected = shutil.copytree(finished("text"), tmp_path / "expected")
@@ -137,6 +139,7 @@ def test_steps_before_a_change_stay_as_they_were(finished: Finished, tmp_path: P
     assert_same_run(expected, out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "after"), [(1, False), (1, True), (2, False)])
 def test_killed_while_the_change_is_written(finished: Finished, tmp_path: Path, number: int, after: bool) -> None:
     """The run before the change or the one after it; and the same command again does not make it longer twice."""
@@ -178,6 +181,7 @@ def read_with(out: Path, **training: Any) -> Recipe:
     return replace(recipe, training=replace(recipe.training, **training))
 
 
+@pytest.mark.slow
 def test_a_run_out_of_patience_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_recipe(tmp_path, sample_tokens=0, **STUCK)
     out = train(recipe, tmp_path / "run")

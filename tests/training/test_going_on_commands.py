@@ -40,6 +40,7 @@ def run(finished: Finished, tmp_path: Path) -> Path:
     return shutil.copytree(finished("text"), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_by_its_folder(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_stopped_run_goes_on_by_its_folder(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(run), "--more", "1", "--set", "training.keep=3"]) == 0
     assert "changed: training.max_steps 12 -> 13, training.keep 2 -> 3\n" in capsys.readouterr().err
@@ -130,6 +132,7 @@ def test_a_run_that_is_being_trained_is_left_alone(run: Path, capsys: pytest.Cap
     assert files_of(run) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_record_leaves_the_choices_and_a_restart(
     run: Path, finished: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def last_figures(out: Path) -> dict[str, float]:
     return {name: column[-1][1] for name, column in figures(out).items() if column}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
 def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
     out = own_run(kind)
@@ -141,6 +142,7 @@ def test_devices_share_a_step(kind: str, tmp_path: Path) -> None:
     assert texts_of(shared) == texts_of(task.batches(5, 0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
 def test_killed_in_the_middle_of_saving(kind: str, own_run: Finished, tmp_path: Path) -> None:
     recipe, out = RECIPES[kind](own_run(kind).parent), tmp_path / "run"
@@ -194,6 +196,7 @@ def continued(kind: str, folder: Path, old: Path, **data: Any) -> Recipe:
     return parse_recipe(merge(settings, {"data": data, "training": {"max_steps": 1}}), name="continued")
 
 
+@pytest.mark.slow
 def test_a_head_of_another_kind_is_replaced(
     finished: Finished, own_run: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

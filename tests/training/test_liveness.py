@@ -74,6 +74,7 @@ def test_nobody_is_lost_who_is_alive_or_has_left(ranks: Ranks) -> None:
     ranks.assert_quiet()
 
 
+@pytest.mark.slow
 def test_whom_rank_0_misses_all_hear_of(ranks: Ranks) -> None:
     ranks.silence(2)
     for rank in (0, 1):
@@ -81,11 +82,13 @@ def test_whom_rank_0_misses_all_hear_of(ranks: Ranks) -> None:
         assert said.startswith(f"rank 2 on {HOST} gives no sign of life for {PATIENCE * BEAT:.3g} s: it has died or is")
 
 
+@pytest.mark.slow
 def test_the_others_miss_rank_0(ranks: Ranks) -> None:
     ranks.silence(0)
     assert [ranks.reports[rank].get(timeout=5).split(" gives")[0] for rank in (1, 2)] == [f"rank 0 on {HOST}"] * 2
 
 
+@pytest.mark.slow
 def test_two_that_are_lost_are_one_line(ranks: Ranks) -> None:
     ranks.silence(1)
     ranks.silence(2)
@@ -100,6 +103,7 @@ def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) 
     assert "rank 1" in ranks.reports[2].get(timeout=5)
 
 
+@pytest.mark.slow
 def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
     """Also by a rank that watches rank 0 alone."""
     assert ranks.beating[1].explain() is None
@@ -109,6 +113,7 @@ def test_a_broken_exchange_is_explained_by_who_is_silent(ranks: Ranks) -> None:
     assert said.startswith(f"rank 2 on {HOST} gives no sign of life for {GRACE * BEAT:.2g} s")
 
 
+@pytest.mark.slow
 def test_an_observer_that_stood_still_takes_nobody_for_lost(ranks: Ranks) -> None:
     """Its own beats count, not the seconds: as where SIGSTOP held it, and all clocks went on. The others miss it."""
     heartbeat, go_on = ranks.beating[0], Event()

@@ -127,6 +127,7 @@ def test_samples_show_masks_filled_in(finished: Finished) -> None:
     assert hidden
 
 
+@pytest.mark.slow
 def test_a_plateau_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = {"kind": "characters", "bos": True, "pad": True, "mask": True}
     changes = {"data": {"tokenizer": tokenizer}}

@@ -26,6 +26,7 @@ from tercet.training.tasks.task import task_of
 EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 30, "validation_tokens": 20}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer", [{"kind": "adamw"}, pytest.param(MUON, marks=pytest.mark.slow)], ids=lambda spec: spec["kind"]
 )
@@ -36,6 +37,7 @@ def test_looking_at_a_run_does_not_change_it(tmp_path: Path, optimizer: dict[str
     assert weights(one) == weights(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "pairs", "masked"])
 def test_activations_worked_out_once_more_change_no_weight(
     tmp_path: Path, kind: str, finished: Callable[[str], Path]
@@ -44,6 +46,7 @@ def test_activations_worked_out_once_more_change_no_weight(
     assert weights(again) == weights(finished(kind))
 
 
+@pytest.mark.slow
 def test_the_global_generator_is_nothing_to_it(tmp_path: Path) -> None:
     torch.manual_seed(1)
     one = train(tiny_recipe(tmp_path), tmp_path / "one", quiet=True)
@@ -55,6 +58,7 @@ def test_the_global_generator_is_nothing_to_it(tmp_path: Path) -> None:
     assert weights(one) != weights(third)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [{"kind": "packed"}, {"kind": "padded", "stride": 8}], ids=lambda rows: rows["kind"])
 def test_micro_batches_are_one_batch(tmp_path: Path, rows: dict[str, Any]) -> None:
     # Without biases: the gradient of a key's bias is nothing but rounding, which Adam blows up to a step.
@@ -73,6 +77,7 @@ def test_micro_batches_are_one_batch(tmp_path: Path, rows: dict[str, Any]) -> No
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_validation_is_what_evaluation_says(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
     recipe, trained = read_recipe(out), load_model(out / "last")
@@ -90,6 +95,7 @@ def test_validation_is_what_evaluation_says(tmp_path: Path) -> None:
     assert scores.loss_nats_per_token == pytest.approx(logged, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_validation_on_some_of_the_windows(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, validation_tokens=20), tmp_path / "run", quiet=True)
     trained, corpus = load_model(out / "last"), prepare(read_recipe(out).data)
@@ -142,6 +148,7 @@ def _nan_gradient(x: Tensor) -> Tensor:
     return torch.where(x.sum() > 1e9, x.sum(), 0.0) * float("inf") if x.numel() == 0 else (x * 0).sum().sqrt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("family", [pytest.param("text", marks=pytest.mark.slow), "pairs"])
 def test_every_precision_learns(tmp_path: Path, finished: Callable[[str], Path], family: str, precision: str) -> None:
@@ -185,6 +192,7 @@ def test_compiled_is_eager(tmp_path: Path) -> None:
     assert load_model(compiled).model.state_dict().keys() == load_model(eager).model.state_dict().keys()
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(model: nn.Module, *, sharded: bool) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")

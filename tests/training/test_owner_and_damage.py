@@ -40,6 +40,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", "pairs", "masked"])
 def test_a_damaged_checkpoint_is_passed_over(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
@@ -94,6 +95,7 @@ def test_without_any_checkpoint_there_are_choices(
         train(recipe, stopped, quiet=True, from_weights=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["last", "best"])
 def test_what_was_saved_before_a_run_was_killed_is_compared_at_its_end(
     finished: Finished, tmp_path: Path, model: str
@@ -105,6 +107,7 @@ def test_what_was_saved_before_a_run_was_killed_is_compared_at_its_end(
         train(read_recipe(out), out, quiet=True)
 
 
+@pytest.mark.slow
 def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finished, tmp_path: Path) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     shutil.rmtree(out / "checkpoints")
@@ -121,6 +124,7 @@ def test_from_weights_takes_the_best_where_the_last_is_damaged(finished: Finishe
         train(read_recipe(out), out, quiet=True, from_weights=True)
 
 
+@pytest.mark.slow
 def test_a_state_of_another_run_is_none(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     other = train(TINY["text"](tmp_path, seed=5), tmp_path / "other", quiet=True)
@@ -131,6 +135,7 @@ def test_a_state_of_another_run_is_none(finished: Finished, tmp_path: Path, caps
     assert_same_run(finished("text"), out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "changed"])
 def test_metrics_come_back(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
@@ -158,6 +163,7 @@ def test_what_says_what_a_run_is(finished: Finished, tmp_path: Path, name: str) 
         train(recipe, out, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path) -> None:
     out, recipe = stopped_at(8, finished("text"), tmp_path / "run"), read_recipe(finished("text"))
     flip(out / "run.json")
@@ -168,6 +174,7 @@ def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path)
     assert load_model(out / "last").card.step == 12
 
 
+@pytest.mark.slow
 def test_other_arithmetic_is_said(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +205,7 @@ def test_changes_are_found_in_all_of_the_past() -> None:
     assert arithmetic.find_changes([there, here], here) == ["threads 4, now 2", "isa avx2, now unset"]
 
 
+@pytest.mark.slow
 def test_a_second_trainer_is_refused(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
     (tmp_path / "recipe.yaml").write_text(write_yaml(read_recipe(out)))
@@ -212,6 +220,7 @@ def test_a_second_trainer_is_refused(finished: Finished, tmp_path: Path, capsys:
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow
 def test_two_that_begin_together(finished: Finished, tmp_path: Path) -> None:
     recipe, out = read_recipe(finished("text")), tmp_path / "run"
     pids = [child(lambda: train(recipe, out, quiet=True)) for _ in range(2)]
@@ -222,6 +231,7 @@ def test_two_that_begin_together(finished: Finished, tmp_path: Path) -> None:
     assert_same_run(finished("text"), out)
 
 
+@pytest.mark.slow
 def test_a_reader_sees_one_state_at_every_save(finished: Finished, tmp_path: Path) -> None:
     out, recipe = tmp_path / "run", read_recipe(finished("text"))
     steps: dict[int, set[bytes]] = {}
@@ -237,6 +247,7 @@ def test_a_reader_sees_one_state_at_every_save(finished: Finished, tmp_path: Pat
     assert all(len(found) == 1 for found in steps.values())
 
 
+@pytest.mark.slow
 def test_only_so_many_checkpoints_are_kept(tmp_path: Path) -> None:
     out = train(TINY["text"](tmp_path, keep=1), tmp_path / "run", quiet=True)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-000012"]

@@ -16,6 +16,7 @@ from tercet.training.tasks.task import task_of
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_by_hand.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [

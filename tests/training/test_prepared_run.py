@@ -103,6 +103,7 @@ def test_a_url_is_read_as_the_folder_is(folders: Path, tmp_path: Path) -> None:
     assert (tmp_path / "all" / "last" / "model.safetensors").read_bytes() != weights[0]
 
 
+@pytest.mark.slow
 def test_a_model_goes_on_with_its_own_tokenizer_alone(folders: Path, tmp_path: Path) -> None:
     train(recipe_of("local", folders), tmp_path / "run", quiet=True)
     recipe = recipe_of("local", folders)

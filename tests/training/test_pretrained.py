@@ -81,6 +81,7 @@ def test_a_classifier_takes_the_encoder_and_gets_a_new_head(
     assert all(torch.equal(after.model.state_dict()[name], state[name]) for name in shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pretrained", CHECKPOINT])
 def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, tmp_path: Path, name: str) -> None:
     """Killed before its first save, and after it."""
@@ -142,6 +143,7 @@ def test_no_such_folder(tmp_path: Path) -> None:
         going_on(tmp_path / "nowhere", tiny_masked_recipe(tmp_path))
 
 
+@pytest.mark.slow
 def test_other_labels_get_a_new_classifier(finished: Finished, tmp_path: Path) -> None:
     old = finished("labels")
     still = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1}}

@@ -75,6 +75,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     return parse_recipe(merge(merge(data, {"pretrained": str(folder)}), changes), name="going on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "tiny", "written"),
     [

@@ -108,6 +108,7 @@ def test_what_is_no_data(name: str) -> None:
             choose_folder(name, None)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(name=st.text(max_size=30))
 def test_any_name_is_data_or_not(name: str) -> None:

@@ -26,6 +26,7 @@ def pictures() -> None:
     """Here they are drawn."""
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_recipe(tmp_path)
     out = train(recipe, tmp_path / "deep" / "run")
@@ -43,6 +44,7 @@ def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads((out / "last" / "card.json").read_text())["step"] == 12
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     out = train(recipe, tmp_path / "run", quiet=True)
@@ -56,6 +58,7 @@ def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_changed_settings_are_told(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
     with pytest.raises(UserError, match=r"holds a run with other settings \(training\.seed: 1 -> 2\); give another"):
@@ -65,12 +68,14 @@ def test_changed_settings_are_told(tmp_path: Path) -> None:
         train(tiny_recipe(tmp_path, other, **SHORT), out, quiet=True)
 
 
+@pytest.mark.slow
 def test_logging_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
     train(tiny_recipe(tmp_path, {"logging": {"tensorboard": True}}, **SHORT), out)
     assert "already finished" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_changed_data_is_told(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     out = train(recipe, tmp_path / "run", quiet=True)
@@ -92,12 +97,14 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
         train(recipe, tmp_path / "text.txt" / "run", quiet=True)
 
 
+@pytest.mark.slow
 def test_its_recipe_is_read_back(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, **SHORT)
     out = train(recipe, tmp_path / "run", quiet=True)
     assert read_recipe(out) == recipe.with_vocabulary(len(set(TEXT)))
 
 
+@pytest.mark.slow
 def test_patience(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # A rate of zero learns nothing: the second validation is not better than the first, nor the third.
     recipe = tiny_recipe(tmp_path, optimizer={"kind": "adam", "lr": 0.0}, patience=2, validate_every=2, max_steps=30)
@@ -108,6 +115,7 @@ def test_patience(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "already finished" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, max_steps=None, max_epochs=2), tmp_path / "run", quiet=True)
     columns = figures(out)

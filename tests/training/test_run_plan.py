@@ -121,6 +121,7 @@ def test_time_and_cost_follow_from_flops_and_peak(tmp_path: Path) -> None:
     assert planned(recipe).time is None
 
 
+@pytest.mark.slow
 def test_hours_become_steps_by_the_speed(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, max_steps=None, max_hours=1e-9)
     assert planned(recipe).steps is None
@@ -148,6 +149,7 @@ def test_a_run_lends_its_speed(tmp_path: Path) -> None:
         planned(recipe, measured=run)
 
 
+@pytest.mark.slow
 def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tercet.training.machine.speed", lambda *_, **__: Speed(a_unit=2.0, a_step=0.5, a_validation=3.0)

@@ -73,6 +73,7 @@ def test_all_devices_have_the_same_rows(tmp_path: Path) -> None:
     assert {recipe.training.data_parallel_rank(rank) for rank in range(2)} == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["masked", "pairs"])
 def test_a_plan_counts_what_a_device_has(family: str, tmp_path: Path) -> None:
     recipe = tp(tmp_path, family)

@@ -108,6 +108,7 @@ def test_validation_bleu_is_sacrebleus_of_what_the_best_model_writes(finished: F
     assert best.metrics["val/bleu"] == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_bleu_of_the_first_sentences_alone(tmp_path: Path) -> None:
     out = train(tiny_pairs_recipe(tmp_path, max_steps=3, validation_sentences=2), tmp_path / "run", quiet=True)
     sources, references = zip(*corpus_of(out).validation_texts[:2], strict=True)
@@ -115,6 +116,7 @@ def test_bleu_of_the_first_sentences_alone(tmp_path: Path) -> None:
     assert figures(out)["val/bleu"] == [(3, pytest.approx(expected, rel=1e-8))]
 
 
+@pytest.mark.slow
 def test_the_best_by_loss_is_another_than_by_bleu(tmp_path: Path) -> None:
     out = train(
         tiny_pairs_recipe(tmp_path, best_by="loss", max_steps=6, sample_sentences=0), tmp_path / "run", quiet=True
@@ -125,6 +127,7 @@ def test_the_best_by_loss_is_another_than_by_bleu(tmp_path: Path) -> None:
     assert max(scores, key=lambda step: scores[step]) == 3
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = train(tiny_pairs_recipe(tmp_path, max_steps=3), tmp_path / "run")
     told = capsys.readouterr().err
@@ -141,6 +144,7 @@ def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert text.splitlines() == [f"source     {source}", f"reference  {reference}", f"written    {written}"]
 
 
+@pytest.mark.slow
 def test_two_vocabularies(tmp_path: Path) -> None:
     changes = {
         "data": {"source_tokenizer": {"kind": "characters"}},
@@ -239,6 +243,7 @@ def test_micro_batches_are_one_batch(tmp_path: Path, in_micro_batches: Path, mon
     assert_same_after_20_updates(in_micro_batches, other)
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(tmp_path: Path, in_micro_batches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wider(task: TranslationTask, batches: list[PairBatch]) -> list[PairBatch]:
         return [together([batch], pad=task.corpus.tokenizer.pad_id, more=1) for batch in batches]
@@ -280,6 +285,7 @@ def test_padding_and_the_beginning_are_never_likeliest(finished: Finished) -> No
     assert not never & set(np.unique(rows[:, 1:]).tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True], ids=["one vocabulary", "two"])
 def test_what_was_trained_with_bos_before_the_source_is_asked_so(own: bool, tmp_path: Path) -> None:
     words = {"kind": "words", "prefix_space": True}

@@ -292,6 +292,7 @@ def assert_equal_trees(a: Any, b: Any, path: str) -> None:
 
 def child(work: Callable[[], Any]) -> int:
     """`work` in a process of its own, which has all imports already; its id."""
+    assert torch.get_num_threads() == 1, "the threads of GNU's OpenMP do not survive a fork, and the child would hang"
     pid = os.fork()
     if pid:
         return pid

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from forked_program import start_forked
 
 from tercet.cli.main import main
 
@@ -43,8 +44,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def serve_and_stop(words: list[str]) -> None:
-    command = [sys.executable, "-m", "tercet", *words, "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
+    process = start_forked(*words, "--port", "0", stderr=subprocess.STDOUT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         said = ""

@@ -16,6 +16,7 @@ from typing import Self
 
 import pytest
 import torch
+from forked_program import start_forked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,15 +185,8 @@ class Terminal:
 
     def __init__(self, model: Path, *flags: str) -> None:
         self._ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "tercet", "chat", str(model), *flags]
-        self.process = subprocess.Popen(
-            command,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            env={**os.environ, "TERM": "dumb"},
-        )
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+        self.process = start_forked("chat", model, *flags, environment={"TERM": "dumb"}, **streams)
         os.close(theirs)
         self.seen = ""
 
@@ -243,10 +237,10 @@ def test_a_session_on_a_terminal(models: Path) -> None:
         terminal.until("and now\\?\r\n[^>]+")
         terminal.interrupt()
         terminal.until("stopped.*\r\n> ")
-        for _ in range(6):  # Python's readline does not see one that comes between its prompt and its waiting
+        for _ in range(30):  # Python's readline does not see one that comes between its prompt and its waiting
             terminal.interrupt()
             with suppress(subprocess.TimeoutExpired):
-                terminal.process.wait(10)
+                terminal.process.wait(2)
                 break
         assert terminal.process.wait(0) == 130
         assert "tercet: stopped" in terminal.until("stopped")

@@ -1,16 +1,14 @@
 """`tercet compare`: the table, the same as JSON, a line for each mistake, a command killed and given again."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_program import start_forked
 
 import tercet
 from tercet.cli.main import main
@@ -31,13 +29,6 @@ TINY = [
     "training.compile=never",
 ]
 TEXT = "".join(f"{number} is followed by {number + 1}.\n" for number in range(400))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +125,6 @@ def test_python_says_the_same(whole: Path, text: Path) -> None:
     assert sorted(labels) == ["position=learned", "position=rotary+base=50"]
 
 
-def start(command: list[str]) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tercet", *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=environment,
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.15])
 def test_killed_and_given_again_it_ends_with_the_same_table(
@@ -149,7 +132,7 @@ def test_killed_and_given_again_it_ends_with_the_same_table(
 ) -> None:
     out = tmp_path / "out"
     command = comparing(text, out, *GRID, "--seeds", "1")
-    process = start(command)
+    process = start_forked(*command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("3 of 4: "):
@@ -178,7 +161,8 @@ def test_killed_and_given_again_it_ends_with_the_same_table(
 @pytest.mark.slow
 def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = start(comparing(text, out, *GRID, "--set", "training.max_steps=100000", "--set", "training.log_every=1"))
+    command = comparing(text, out, *GRID, "--set", "training.max_steps=100000", "--set", "training.log_every=1")
+    process = start_forked(*command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stderr is not None
     end = time.monotonic() + 60
     metrics = out / "placement=pre,position=learned,seed=1" / "metrics.csv"

@@ -2,13 +2,12 @@
 
 import ipaddress
 import json
-import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_program import start_forked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,11 +41,11 @@ def free_port() -> int:
 
 
 def start(rank: int, world: int, port: int, *flags: str) -> "subprocess.Popen[str]":
-    environment = os.environ | {
+    environment = {
         "WORLD_SIZE": str(world), "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
-    command = [sys.executable, "-m", "tercet", "doctor", *flags]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return start_forked("doctor", *flags, environment=environment, **streams)
 
 
 def test_who_started_it_is_known_from_the_variables() -> None:
@@ -132,12 +131,12 @@ def test_two_processes_meet(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_who_is_missing_is_named() -> None:
     port = free_port()
-    second, first = start(2, 3, port, "--timeout", "20"), start(0, 3, port, "--timeout", "12")
+    second, first = start(2, 3, port, "--timeout", "4"), start(0, 3, port, "--timeout", "2")
     out, err = first.communicate(timeout=200)
     assert first.returncode == 2
     assert out.startswith("tercet ")  # this machine is told all the same
     last = err.splitlines()[-1]
-    assert last.startswith("tercet: error: missing after 12 s: rank 1")
+    assert last.startswith("tercet: error: missing after 2 s: rank 1")
     assert f"reach 127.0.0.1:{port}, or wait longer with --timeout" in last
     _, err = second.communicate(timeout=200)
     assert second.returncode == 2

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -17,7 +16,6 @@ import torch
 import tercet
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
-from tercet.kernel import warm_up
 from tercet.models import (
     AnyModel,
     Classifier,
@@ -36,14 +34,6 @@ LINES = ["the cat sat on the mat", "a dog ran", "", "the dog and the cats sat an
 LABELS = ("bad", "fair", "good")
 STACK = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41, position=Rotary())
 ROOM = 23
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    warm_up()  # or the first verb says that it compiles them
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def saved(folder: Path, model: AnyModel) -> str:

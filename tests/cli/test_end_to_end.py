@@ -4,18 +4,17 @@ import gzip
 import io
 import json
 import math
-import os
 import re
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked_program import start_forked
 
 import tercet
 from tercet.checkpoint import load_model, save_model, tokenizer_hash
@@ -45,13 +44,6 @@ TEXT = "".join(f"{number} is followed by {number + 1}.\n" for number in range(40
 def training(data: Path | str, out: Path, *changes: str) -> list[str]:
     sets = [word for change in (*TINY, *changes) for word in ("--set", change)]
     return ["train", "demo", "--data", str(data), "--out", str(out), "--quiet", *sets]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -408,14 +400,10 @@ def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
 def test_a_stopped_training_says_how_to_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     command = training(tmp_path / "text.txt", tmp_path / "run", "training.max_steps=100000", "training.log_every=1")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tercet", *command], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    for _ in range(600):
-        if (tmp_path / "run" / "metrics.csv").exists() or process.poll() is not None:
-            break
-        time.sleep(0.1)
+    process = start_forked(*command, stderr=subprocess.PIPE)
+    end = time.monotonic() + 60
+    while not (tmp_path / "run" / "metrics.csv").exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err

@@ -76,7 +76,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERCET_CACHE", str(place / "cache"))
     monkeypatch.setenv("TERCET_OFFLINE", "1")
     monkeypatch.chdir(place)
 

@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +17,6 @@ import tercet
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
 from tercet.config import UserError
-from tercet.kernel import warm_up
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.tokens import Tokenizer, WordPiece
 
@@ -26,14 +24,6 @@ TEXTS = ["the cat sat on the mat", "a dog ran", "the cats and the dogs", "a dog 
 QUERIES = ["a dog ran", "the cat"]
 MAX_LEN = 24
 NUMERALS = st.sampled_from(["007", "+5", "1_000", "\uff11\uff12"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    warm_up()  # or the first verb says that it compiles them
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

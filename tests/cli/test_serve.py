@@ -1,7 +1,6 @@
 """`tercet serve` as a user runs it: a program of its own, curl's questions, signals, and every mistake in one line."""
 
 import gc
-import os
 import re
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import torch
+from forked_program import start_forked
 
 import tercet
 from tercet.checkpoint import Card, save_model
@@ -53,12 +53,9 @@ def folder(tmp_path: Path) -> Write:
 
 @contextmanager
 def running(*arguments: object, key: str | None = None) -> Iterator[Running]:
-    command = [sys.executable, "-m", "tercet", "serve", *map(str, arguments), "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({} if key is None else {"TERCET_API_KEY": key})}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )  # fmt: skip
-    with process:
+    environment = {} if key is None else {"TERCET_API_KEY": key}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start_forked("serve", *arguments, "--port", "0", environment=environment, **streams) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()

@@ -1,7 +1,6 @@
 """Every verb that reads texts takes the column of a table, and says in one line which columns there are."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
-from tercet.kernel import warm_up
 from tercet.models import (
     AnyModel,
     DecoderOnly,
@@ -25,14 +23,6 @@ from tercet.tokens import Tokenizer, WordPiece
 
 TEXTS = ["the cat [MASK] on the mat", "a dog, and a [MASK]", 'the "dog" [MASK]']
 STACK = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=41, position=Rotary())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    warm_up()  # or the first verb says that it compiles them
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

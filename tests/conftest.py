@@ -1,5 +1,6 @@
 """What every test shares: checks of shape annotations, few threads, a fixed seed, the sample text."""
 
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -25,6 +26,17 @@ hypothesis.settings.load_profile("tercet")
 # A shell's background jobs ignore Ctrl-C, and so would the programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Millions of objects are made, and all of them stay: looking for garbage among them takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

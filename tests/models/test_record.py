@@ -2,12 +2,11 @@
 
 import gc
 import resource
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
+import jaxtyping
 import pytest
 import torch
 from small import GROUPS, MAX_LEN, PLACEMENTS, POSITIONS, V, encoder, model, padded, shaken, translator
@@ -126,30 +125,23 @@ def test_in_bfloat16() -> None:
     assert seen["stack.blocks.0.self_attention.weights"].dtype == torch.bfloat16
 
 
-COMPILED = """
-import torch
-from tercet.models import DecoderOnly, DecoderOnlySpec, Edit, StackSpec, record
-
-one = DecoderOnly(DecoderOnlySpec(vocab_size=17, stack=StackSpec(d_model=24, n_layers=2, n_heads=4))).eval()
-for block in one.stack.blocks:
-    block.compile(backend="eager")
-with torch.no_grad():
-    text = torch.arange(7)[None]
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own
+@torch.no_grad()
+def test_compiled_blocks_are_recorded_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # checked shape annotations do not compile
+    one = model()
+    for block in one.stack.blocks:
+        block.compile(backend="eager")
+    text = tokens()
     before, compiled = one(text), [block._compiled_call_impl for block in one.stack.blocks]
     with record(one) as seen:
-        assert (one(text) - before).abs().max() < 1e-5
-    assert seen["stack.blocks.1.self_attention.weights"].shape == (1, 4, 7, 7)
+        close(one(text), before)
+    assert "stack.blocks.1.self_attention.weights" in seen
     with record(one, edits=[Edit(name="stack.blocks.0.feedforward")]):
         assert (one(text) - before).abs().max() > 1e-3
     assert [block._compiled_call_impl for block in one.stack.blocks] == compiled
-    assert (one(text) - before).abs().max() < 1e-5
-"""
-
-
-@pytest.mark.slow
-def test_compiled_blocks_are_recorded_all_the_same() -> None:
-    """In a process of its own: checked shape annotations do not compile."""
-    subprocess.run([sys.executable, "-c", COMPILED], check=True, timeout=200)
+    close(one(text), before)
 
 
 # What is recorded is true.

@@ -14,9 +14,11 @@ from torch._dynamo.testing import CompileCounter
 from tercet.models import Classifier, MaskedHead
 from tercet.nn.specs import Position
 
+LAYER = {"n_layers": 1, "n_kv_heads": 2}  # more layers would trace alike, and longer
+
 
 def trace_decoder(position: Position) -> None:
-    decoder, tokens = model(position=position, n_kv_heads=2).train(), torch.randint(V, (3, 11))
+    decoder, tokens = model(position=position, **LAYER).train(), torch.randint(V, (3, 11))
     training = CompileCounter()
     compiled = torch.compile(decoder, fullgraph=True, backend=training)
     for _ in range(3):
@@ -83,7 +85,7 @@ def sources() -> dict[str, Tensor]:
 
 def trace_translator(position: Position) -> None:
     """Its rows become beams, change places and go."""
-    layer = replace(STACK, n_layers=1, position=position, n_kv_heads=2)  # more of them would trace alike, and longer
+    layer = replace(STACK, position=position, **LAYER)
     made = translator(spec={"encoder": layer, "decoder": layer}).train()
     training = CompileCounter()
     compiled = torch.compile(made, fullgraph=True, backend=training)

@@ -13,7 +13,7 @@ from tercet.models import DecoderOnly, EncoderOnly, model_spec
 from tercet.objectives import CausalBatch, MaskedBatch, Masking, causal_loss, masked_loss
 from tercet.objectives.masking import mask_rows
 
-V, T, STEPS = 97, 13, 50
+V, T, STEPS = 97, 13, 8
 torch.set_num_threads(1)
 passes = {"forward": 0, "backward": 0}
 
@@ -27,7 +27,7 @@ def counted(name: str) -> Callable[..., Any]:
 
 
 def model(preset: str) -> Any:
-    stack = {"d_model": 24, "n_heads": 2, "n_layers": 2}
+    stack = {"d_model": 24, "n_heads": 2, "n_layers": 1}
     spec = model_spec({"preset": preset, "vocab_size": V, "max_len": T, "stack": stack})
     return (EncoderOnly if spec.family == "encoder-only" else DecoderOnly)(spec).train()  # pyright: ignore
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from machines import start
-from tiny_runs import TINY, UNDROPPED, tiny_recipe
+from tiny_runs import UNDROPPED, tiny_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -51,13 +51,12 @@ def test_two_ranks_train_as_without_and_go_on_with_it(family: str, tmp_path: Pat
     changes = None if model is None else {"model": model}
 
     def run(out: str, **settings: Any) -> None:
-        settings = {"exact": False, "schedule": "constant", **settings}
+        settings = {"exact": False, "schedule": "constant", "max_steps": 6, **settings}
         start(tmp_path, family, "fsdp on 2", tmp_path / out, changes=changes, **settings).finish()
 
     run("kept")
-    run("later", max_steps=8)
+    run("later", max_steps=4)
     run("later", cpu_offload=True)
     kept, later = (load_model(tmp_path / out / "last").model.state_dict() for out in ("kept", "later"))
-    assert TINY[family](tmp_path).training.max_steps == 12
     for name in kept:
         torch.testing.assert_close(later[name], kept[name], atol=1e-6, rtol=1e-5)

@@ -29,7 +29,7 @@ def assert_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "machines"),
     [
-        ("text", ("one rank", "ddp on 2", "fsdp on 2, kept", "fsdp on 4")),
+        ("text", ("one rank", "ddp on 2", "fsdp on 4")),
         ("pairs", ("one rank", "fsdp on 2")),
         *(pytest.param(family, tuple(MACHINES), marks=pytest.mark.exhaustive) for family in FAMILIES),
     ],
@@ -37,7 +37,7 @@ def assert_same(one: Path, other: Path) -> None:
 )
 def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str, machines: tuple[str, ...]) -> None:
     for machine in machines:
-        start(tmp_path, family, machine, tmp_path / machine).finish()
+        start(tmp_path, family, machine, tmp_path / machine, max_steps=6).finish()
         assert_same(tmp_path / "one rank", tmp_path / machine)
 
 

@@ -101,7 +101,7 @@ def exhaustive(*values: Any) -> Any:
     ("launcher", "family", "training"),
     [
         (TORCHRUN, "text", {"strategy": "ddp"}),
-        (PLAIN_CALL, "text", {"strategy": "tp", "optimizer": MUON}),
+        exhaustive(PLAIN_CALL, "text", {"strategy": "tp", "optimizer": MUON}),
         exhaustive(PLAIN_CALL, "text", {"optimizer": MUON}),
         exhaustive(TORCHRUN, "pairs", {"strategy": "fsdp", **WHOLE}),
     ],

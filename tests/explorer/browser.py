@@ -21,7 +21,8 @@ from tercet.explorer.server import application  # noqa: E402
 FLAGS = [
     "--no-sandbox",  # the sandbox needs a user who is not root
     "--disable-gpu",  # there is none, and looking for it takes time
-    "--disable-quic",  # no other way out than the one that is blocked
+    "--disable-quic",  # no other way out than the proxy
+    "--proxy-server=http://127.0.0.1:9",  # nothing listens there, so all that is not on this machine is blocked
     "--no-first-run",  # no page of greetings
     "--disable-background-networking",  # no look for updates of lists,
     "--disable-component-update",  # of components,
@@ -73,14 +74,14 @@ class Tab:
         return inside if inside.count() > 0 else self.page.locator(f'[data-key="{name}"]').first
 
     def click(self, name: str, pane: int = 0) -> None:
-        self.settle()
+        self.settle(frames=0)
         self.key(name, pane).click()
         self.settle()
 
-    def settle(self) -> None:
+    def settle(self, frames: int = 2) -> None:
         """Wait until everything that was asked for has come and is drawn."""
         until = time.monotonic() + PATIENCE / 1000
-        while not self.page.evaluate(DRAWN):
+        while not self.page.evaluate(DRAWN, frames):
             assert time.monotonic() < until, f"it is not drawn yet: {self.problems}"
             self.page.wait_for_timeout(10)
 
@@ -99,18 +100,20 @@ class Tab:
     def assert_accessible(self) -> None:
         """By all rules of axe, as the page stands."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-        found = axe.run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        if self.page.evaluate("window.axe === undefined"):
+            self.page.evaluate(axe.axe_script)
+        found = self.page.evaluate('axe.run({resultTypes: ["violations"]}).then(({violations}) => violations)')
         faults = [f"{fault['id']}: {node['html'][:200]}" for fault in found for node in fault["nodes"]]
         assert not faults, "\n".join(faults)
 
 
 # What is busy says so; a change draws in the next frame, and may ask for more in the one after.
-DRAWN = """async () => {
+DRAWN = """async (frames) => {
   const begun = () => [...document.querySelectorAll(".pane")].length > 0
     && [...document.querySelectorAll(".pane")].every((pane) => pane.querySelector(".facts:not(:empty)") !== null
       || pane.querySelector("[role=alert]:not([hidden])") !== null);
   const idle = () => begun() && document.querySelector("[aria-busy=true]") === null;
-  for (let frame = 0; frame < 4; frame++) {
+  for (let frame = 0; frame < frames; frame++) {
     if (!idle()) return false;
     await new Promise(requestAnimationFrame);
   }
@@ -120,7 +123,7 @@ DRAWN = """async () => {
 
 @contextlib.contextmanager
 def tab(browser: Any, size: dict[str, int] = WIDE, *, files: bool = False, **context: Any) -> Generator[Tab]:
-    """A fresh tab, whose requests off this machine are blocked and noted; with `files`, those of files alone pass."""
+    """A fresh tab, whose requests off this machine are blocked and noted; with `files`, all but those of files are."""
     one = browser.new_context(viewport=size, accept_downloads=True, **context)
     one.set_default_timeout(PATIENCE)
     made = Tab(one.new_page())
@@ -134,13 +137,12 @@ def tab(browser: Any, size: dict[str, int] = WIDE, *, files: bool = False, **con
 def watch(made: Tab, *, files: bool = False) -> None:
     page = made.page
 
-    def guard(route: Any) -> None:
-        address = urlsplit(route.request.url)
+    def asked(request: Any) -> None:
+        made.requests.append(request.url)
+        address = urlsplit(request.url)
         near = address.scheme == "file" if files else address.hostname == "127.0.0.1"
-        if near or address.scheme in ("data", "blob"):
-            return route.continue_()
-        made.elsewhere.append(route.request.url)
-        return route.abort()
+        if not near and address.scheme not in ("data", "blob"):
+            made.elsewhere.append(request.url)
 
     def said(message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -150,37 +152,34 @@ def watch(made: Tab, *, files: bool = False) -> None:
         made.problems.append(f"dialog: {one.message}")
         one.dismiss()
 
-    page.route("**/*", guard)
     page.on("console", said)
     page.on("dialog", dialog)
     page.on("pageerror", lambda error: made.problems.append(f"exception: {error}"))
     page.on("requestfailed", lambda request: made.problems.append(f"failed: {request.url[:200]}"))
-    page.on("request", lambda request: made.requests.append(request.url))
+    page.on("request", asked)
 
 
-def served(answers: Answers) -> contextlib.AbstractContextManager[str]:
+def served(answers: Answers, *, until_it_ends: bool = False) -> contextlib.AbstractContextManager[str]:
     """The address of a model's page while it is served."""
-    return served_application(application(answers))
+    return served_application(application(answers), until_it_ends=until_it_ends)
 
 
 @contextlib.contextmanager
-def served_application(app: Any) -> Generator[str]:
-    """The address of a page while it is served, in a thread of its own."""
+def served_application(app: Any, *, until_it_ends: bool = False) -> Generator[str]:
+    """The address of a page while it is served, in a thread of its own, which ends soon after, or before this does."""
     import uvicorn
 
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        config = uvicorn.Config(app, log_level="critical", ws="none", lifespan="off")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            while not server.started and thread.is_alive():
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
+    listening = socket.create_server(("127.0.0.1", 0))  # the server closes it
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        if until_it_ends:
             thread.join()
 
 

@@ -31,22 +31,25 @@ from pages import (
 
 import tercet
 from tercet.checkpoint import load_model
+from tercet.cli.main import main
 from tercet.explorer import Answers, Query
 from tercet.generation import Sampling, distribution, draw
 
+LOOKS = {"light-wide": ("light", WIDE), "dark-phone": ("dark", PHONE), "dark-wide": ("dark", WIDE)}
+ALWAYS = {("gpt", "light-wide"), ("bert", "dark-phone"), ("translator, 6 + 3", "dark-phone")}
+
 
 @slow
-@every_family
 @pytest.mark.parametrize(
-    ("scheme", "size"),
+    ("family", "look"),
     [
-        pytest.param("light", WIDE, id="light-wide"),
-        pytest.param("dark", PHONE, id="dark-phone"),
-        pytest.param("dark", WIDE, id="dark-wide", marks=pytest.mark.exhaustive),
-        pytest.param("light", PHONE, id="light-phone", marks=pytest.mark.exhaustive),
+        pytest.param(family, look, marks=() if (family, look) in ALWAYS else pytest.mark.exhaustive)
+        for family in FAMILIES
+        for look in LOOKS
     ],
 )
-def test_every_view_opens(browser: Any, family: str, size: dict[str, int], scheme: str) -> None:
+def test_every_view_opens(browser: Any, family: str, look: str) -> None:
+    scheme, size = LOOKS[look]
     answers = FAMILIES[family]()
     with opened(browser, answers, size=size, color_scheme=scheme) as tab:
         views = VIEWS if answers.model()["can"]["translate"] else VIEWS[:-1]
@@ -102,7 +105,9 @@ def test_what_a_map_tells_is_the_models_own_weight(browser: Any, family: str) ->
 
 
 @slow
-@pytest.mark.parametrize("family", ["translator, 6 + 3", "translator, 3 + 6"])
+@pytest.mark.parametrize(
+    "family", ["translator, 6 + 3", pytest.param("translator, 3 + 6", marks=pytest.mark.exhaustive)]
+)
 def test_unequal_depths_and_lengths(browser: Any, family: str) -> None:
     """Each block of each side, stepped through; the cross-attention is as high as the target, as wide as the source."""
     answers = FAMILIES[family]()
@@ -245,11 +250,11 @@ def test_a_run_of_a_moment_ago(browser: Any, tmp_path: Path) -> None:
     }  # fmt: skip
     run = tercet.train("demo", out=tmp_path / "run", set=settings)
     del run
-    program = [sys.executable, "-m", "tercet", "explore", str(tmp_path / "run")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     page = tmp_path / "page.html"
-    subprocess.run([*program, "--export", str(page)], check=True, env=environment, capture_output=True, timeout=120)
-    with subprocess.Popen([*program, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment) as process:
+    assert main(["explore", str(tmp_path / "run"), "--export", str(page)]) == 0
+    program = [sys.executable, "-m", "tercet", "explore", str(tmp_path / "run"), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()

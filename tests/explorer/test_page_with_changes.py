@@ -30,11 +30,10 @@ from tercet.models import Edit, EncoderOnly
 
 
 @slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_token_is_masked_and_put_back(browser: Any, scheme: str) -> None:
+def test_a_token_is_masked_and_put_back(browser: Any) -> None:
     answers = Answers(wordpiece_bert(), start=Query(text="the cat sat on the mat"))
     trained = answers.trained
-    with opened(browser, answers, color_scheme=scheme) as tab:
+    with opened(browser, answers) as tab:
         texts = [text for _, text in chips(tab)]
         assert texts == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", "[SEP]"]
         assert isinstance(trained.model, EncoderOnly)

@@ -15,7 +15,7 @@ from damage_runs import FACTOR, FAMILIES, STATES, Answer, Prepared, files_of, pr
 from report import note
 
 PREPARE = Callable[[str], Prepared]
-QUICK = 2  # damages a family and state; times TERCET_HOSTILE
+QUICK = 1  # damages a family and state; times TERCET_HOSTILE
 SLICE = [("text", "stopped"), ("text", "finished"), ("text", "cache")]  # of one family, which others prepare too
 OF_CACHE = ("train", "evaluate", "explore")  # who reads what is kept of texts and tokenizers
 BAD = ("traceback", "hang", "unnamed", "WRONG")

@@ -140,14 +140,15 @@ CHANGES: dict[str, Callable[[State], None]] = {
 
 # Each is read as if it were not there: all of it follows from the step, or nothing asks for it.
 HARMLESS: dict[str, Callable[[State], Any]] = {
-    "as it was": lambda state: None,
     "loops, a version and schedulers missing": lambda state: [
         state.pop(key) for key in ("loops", "pytorch-lightning_version", "lr_schedulers", "epoch")
     ],
-    "loops, a version and schedulers malformed": lambda state: state.update(
-        {"loops": {"fit_loop": -5}, "pytorch-lightning_version": [], "lr_schedulers": 5, "epoch": float("nan")}
+    "loops, a version and schedulers malformed, and keys more": lambda state: state.update(
+        {"loops": {"fit_loop": -5}, "pytorch-lightning_version": [], "lr_schedulers": 5, "epoch": float("nan")},
+        a=nested(200),
+        hyper_parameters={"x": [1]},
+        StepDataModule=5,
     ),
-    "keys more": lambda state: state.update({"a": nested(200), "hyper_parameters": {"x": [1]}, "StepDataModule": 5}),
     "counters that share a storage": lambda state: share_counters(state),
 }
 

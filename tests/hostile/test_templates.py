@@ -49,7 +49,7 @@ OUT = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 0.1)
+    monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 0.05)
     with pytest.raises(UserError) as told:
         ChatTemplate(ENDLESS[name], TOKENIZER).render(MESSAGES)
     assert "\n" not in str(told.value)

@@ -189,7 +189,7 @@ def test_the_svg_holds_the_numbers_and_nothing_lies_on_each_other(name: str, tmp
 def assert_readable(figure: Any) -> None:
     """No word outside the picture or of its box, and no two on top of each other."""
     figure.set_dpi(300)  # where letters are as wide as they are, and not fitted to few points
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     width, height = figure.canvas.get_width_height()
     boxes = [(text.get_text(), text.get_window_extent()) for text in figure.findobj(Text) if text.get_text()]
     for words, box in boxes:

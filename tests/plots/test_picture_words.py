@@ -44,7 +44,7 @@ def cut_off(figure: Figure) -> list[str]:
     ]
 
 
-@parametrize_pairs(text=["a", "ab c", "abcdefghij" * 13, "ab cd " * 20], n_heads=[1, 2, 8], layer=[None, 0])
+@parametrize_pairs(text=["a", "ab c", "abcdefghij" * 13, "ab cd " * 20], n_heads=[1, 8], layer=[None, 0])
 def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, layer: int | None) -> None:
     stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
     model = DecoderOnly(DecoderOnlySpec(vocab_size=LETTERS.vocab_size, stack=stack, max_len=150))
@@ -71,9 +71,9 @@ def test_no_word_of_a_translator_s_is(n_heads: int, layer: int | None) -> None:
 
 
 def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
-    name = "a-long-name-without-a-single-space" * 9
+    name = "a-long-name-without-a-single-space" * 6
     metrics = write(tmp_path / "metrics.csv", [{"step": n, "lr": 1} for n in (1, 2)])
-    long = replace(gpt(), card=Card(name=name))
+    long = replace(gpt(n_layers=1), card=Card(name=name))
     for figure in (
         plot_attention(long, "ab"),
         plot_positions(long),
@@ -84,8 +84,7 @@ def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
         assert name in words(figure).replace("\n", "")
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_the_same_bytes_twice(suffix: str, tmp_path: Path) -> None:
+def test_the_same_bytes_twice(tmp_path: Path) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "lr": 1}])
     one = gpt()
     for number, plot in enumerate(
@@ -97,7 +96,7 @@ def test_the_same_bytes_twice(suffix: str, tmp_path: Path) -> None:
             lambda: plot_neighbours(one),
         )
     ):
-        first, second = (tmp_path / f"{number}-{time}{suffix}" for time in "ab")
+        first, second = (tmp_path / f"{number}-{time}{'.svg' if number else '.png'}" for time in "ab")
         save(plot(), first, dpi=40)
         save(plot(), second, dpi=40)
         assert first.read_bytes() == second.read_bytes()

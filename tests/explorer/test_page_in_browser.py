@@ -35,7 +35,8 @@ from tercet.cli.main import main
 from tercet.explorer import Answers, Query
 from tercet.generation import Sampling, distribution, draw
 
-LOOKS = {"light-wide": ("light", WIDE), "dark-phone": ("dark", PHONE), "dark-wide": ("dark", WIDE)}
+SIZES = {"wide": WIDE, "phone": PHONE}
+LOOKS = {f"{scheme}-{name}": (scheme, size) for scheme in ("light", "dark") for name, size in SIZES.items()}
 ALWAYS = {("gpt", "light-wide"), ("bert", "dark-phone"), ("translator, 6 + 3", "dark-phone")}
 
 

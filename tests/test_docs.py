@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
+from own_cache import fill_cache
 from tercet.config import UserError
 from tercet.models import PRESETS
 from tercet.training import Recipe, load_recipe, recipe_names
@@ -105,7 +106,7 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("page", ["add-a-position-scheme.md", "add-a-task.md"])
 def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, as a reader's: here types are checked at each call, and a new scheme is no member."""
-    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))
     blocks = PYTHON.findall((DOCS / page).read_text())
     assert len(blocks) >= 3
     subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, check=True)

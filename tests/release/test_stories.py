@@ -1,4 +1,4 @@
-"""The commands of docs/stories.md, as they stand there, from a wheel in an empty environment; each for a few steps."""
+"""The commands of docs/stories.md, as they stand there; most from a wheel in an empty environment, each for a few steps."""
 
 import json
 import os
@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 from wheels import ROOT, tercet
+
+from own_cache import fill_cache
+from tercet.cli.main import main
 
 pytestmark = pytest.mark.slow
 
@@ -104,17 +107,23 @@ def test_dna(installed: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "regions" / "pretrained" / "model.safetensors").is_file()
 
 
-def test_a_table_of_texts(installed: Path, tmp_path: Path) -> None:
+def test_a_table_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, for the story of pairs shows what the wheel has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))
     minilm(tmp_path / "minilm")
     texts = [f"Number {n} was {'much ' * (n % 5)}better than the one before" for n in range(120)]
     (tmp_path / "posts.csv").write_text("id,body\n" + "".join(f"{n},{text}\n" for n, text in enumerate(texts)))
     lines, [code] = section("A table")
     few = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24", "task.validation_tokens=256")
-    run = runner(installed, tmp_path, lambda words: few)
-    *_, found = [run(line) for line in lines]
-    rows = [line.split("\t") for line in found.splitlines()]
+    for line in lines:
+        _, *arguments = shlex.split(line)
+        capsys.readouterr()
+        assert main([*arguments, *(w for x in few if arguments[0] == "train" for w in ("--set", x))]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert all(text == texts[int(number)] for _, number, text in rows)
-    nearest = [int(number) for number in re.findall(r"\d+", python(installed, "-c", code, folder=tmp_path))]
+    exec(compile(code, "stories.md", "exec"), {})
+    nearest = [int(number) for number in re.findall(r"\d+", capsys.readouterr().out)]
     assert nearest == [int(number) for _, number, _ in rows]
     assert len(nearest) == 3
 

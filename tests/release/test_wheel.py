@@ -184,7 +184,7 @@ def kernels_of(installed: Path, level: Level, folder: Path) -> str:
     return build
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # a story trains and serves so as well
 def test_without_a_compiler_a_model_is_trained_and_writes(installed: Path, tmp_path: Path) -> None:
     train_and_write(installed, tmp_path)
 

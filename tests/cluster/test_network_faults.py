@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from tiny_runs import tiny_recipe, weights
 
 TIMEOUT = 5.0  # of ranks, for the tests whose subject is not that it is long enough
-LONG: dict[str, Any] = {"max_steps": 160, "save_every": 20, "validate_every": 80, "log_every": 40}
+LONG: dict[str, Any] = {"max_steps": 100, "save_every": 20, "validate_every": 50, "log_every": 40}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -137,8 +137,8 @@ def test_a_cut_cable_ends_both_sides(cluster: Cluster, whole: Path) -> None:
     cluster.assert_ended(left, f"rank 0 of 2 on {left.name}: rank 1 on {right.name} gives no sign of life for 5 s")
     # torchrun itself waits for minutes there, for the store that is on the left.
     cluster.assert_said(right, f"rank 1 of 2 on {right.name}: rank 0 on {left.name} gives no sign of life for 5 s")
-    cluster.cable.loss = 0.0
-    cluster.assert_goes_on(whole)
+    train(tiny_recipe(cluster.folder, exact=True, **LONG), cluster.out, quiet=True)  # goes on, on one rank
+    cluster.assert_same(whole)
 
 
 @pytest.mark.exhaustive

@@ -41,6 +41,8 @@ def by_preemption(slurm: SlurmCluster, job: str) -> None:
 def by_its_time(slurm: SlurmCluster, job: str) -> None:
     """What `--signal=TERM@120` sends: SIGTERM to the tasks, and not to the script."""
     slurm("scancel", "--signal=TERM", job)
+    for task in slurm.processes("tercet"):
+        task.resume()  # which SLURM does itself where another job goes before
 
 
 @pytest.mark.parametrize(
@@ -58,13 +60,17 @@ def by_its_time(slurm: SlurmCluster, job: str) -> None:
 def test_a_job_that_is_ended_and_queued_again_trains_what_an_unbroken_run_does(
     slurm: SlurmCluster, tmp_path: Path, end: Callable[[SlurmCluster, str], None], place: tuple[str, ...], words: str
 ) -> None:
-    recipe = tiny_recipe(tmp_path, exact=True, max_steps=300, save_every=20, validate_every=100, log_every=50)
+    recipe = tiny_recipe(tmp_path, exact=True, max_steps=60, save_every=20, validate_every=20, log_every=10)
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
     out, log = tmp_path / "run", tmp_path / "job.log"
     job = slurm(
         "sbatch", "--parsable", f"--output={log}", *place, str(SCRIPT), str(tmp_path / "recipe.yaml"), str(out),
     ).strip()  # fmt: skip
     slurm.wait(lambda: [*out.glob("checkpoints/step-*")], "the first checkpoint")
+    tasks = slurm.processes("tercet")
+    assert len(tasks) == 2
+    for task in tasks:
+        task.suspend()  # or they would be done before the end comes
     assert slurm.listens_to() == {"127.0.0.1"}
     end(slurm, job)
     slurm.wait(lambda: slurm.job(job)["JobState"] == "PENDING", "its place in the queue")
@@ -95,6 +101,7 @@ def test_what_is_wrong_is_not_queued_again(slurm: SlurmCluster, tmp_path: Path) 
     assert "unknown recipe 'nothing'" in log.read_text()
 
 
+@pytest.mark.exhaustive
 def test_tasks_are_counted_however_they_were_asked_for(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Without `--ntasks-per-node`, and of a job with an interactive job's name."""
     recipe = tiny_recipe(tmp_path, exact=True, max_steps=4)

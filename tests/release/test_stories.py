@@ -1,4 +1,4 @@
-"""The commands of docs/stories.md, as they stand there; most from a wheel in an empty environment, each for a few steps."""
+"""The commands of docs/stories.md, as they stand there, most from a wheel in an empty environment; a few steps each."""
 
 import json
 import os

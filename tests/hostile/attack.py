@@ -6,12 +6,13 @@ The child is forked, so that torch is imported once for thousands of attacks; wh
 import contextlib
 import os
 import resource
+import select
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from report import current_subject, record
@@ -20,6 +21,7 @@ from tercet.cli.main import main
 
 SECONDS = 10.0  # beyond the start, which the fork has behind it
 MEMORY = 1 << 30  # bytes that a refusal may take beyond what the program has at its start
+END = "\x00end\x00"  # of what a command says, before its exit code
 ADDRESS_SPACE = 16 << 30  # beyond it malloc fails: a runaway child must not take the machine with it
 
 
@@ -48,6 +50,26 @@ class Outcome:
 def attack(arguments: Sequence[str], *, seconds: float = SECONDS, stdin: bytes = b"") -> Outcome:
     """`tercet ARGUMENTS` in a child of its own."""
     return attack_function(lambda: main(list(arguments)), seconds=seconds, stdin=stdin)
+
+
+def attack_with_each(commands: Sequence[Sequence[str]], *, seconds: float = SECONDS) -> list[Outcome]:
+    """What comes of each of several commands in one child, one after the other; of the memory, the peak of them all."""
+
+    def work() -> None:
+        for command in commands:
+            try:
+                code = main(list(command))
+            except SystemExit as leaving:
+                code = int(leaving.code or 0)
+            sys.stderr.write(f"{END}{code}{END}")
+            sys.stderr.flush()
+
+    outcome = attack_function(work, seconds=seconds * len(commands))
+    *ended, rest = outcome.stderr.split(END)
+    assert (outcome.code, rest, len(ended)) == (0, "", 2 * len(commands)), outcome
+    return [
+        replace(outcome, code=int(code), stderr=stderr) for stderr, code in zip(ended[::2], ended[1::2], strict=True)
+    ]
 
 
 def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS, stdin: bytes = b"") -> Outcome:
@@ -106,14 +128,9 @@ def _become(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
 
 def _wait(pid: int, end: float) -> tuple[int, int]:
     """The exit code and the peak of the resident memory in KiB."""
-    pause = 0.001
-    while True:
-        done, status, usage = os.wait4(pid, os.WNOHANG)
-        if done:
-            return (status >> 8 if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)), usage.ru_maxrss
-        if time.monotonic() > end:
-            os.kill(pid, signal.SIGKILL)
-            _, status, usage = os.wait4(pid, 0)
-            return 128 + signal.SIGKILL, usage.ru_maxrss
-        time.sleep(pause)
-        pause = min(0.02, pause * 1.5)
+    child = os.pidfd_open(pid)
+    if not select.select([child], [], [], max(0.0, end - time.monotonic()))[0]:
+        os.kill(pid, signal.SIGKILL)
+    os.close(child)
+    _, status, usage = os.wait4(pid, 0)
+    return (status >> 8 if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)), usage.ru_maxrss

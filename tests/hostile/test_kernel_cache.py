@@ -97,7 +97,8 @@ def test_what_is_not_whole_is_compiled_anew(cache: Path, damage: str) -> None:
     outcome = load(cache)
     assert outcome.code == 0
     assert outcome.stderr.splitlines() == [f"tercet: {path} is damaged; the kernels are compiled anew"]
-    assert (load(cache).code, load(cache).stderr) == (0, "")
+    again = load(cache)
+    assert (again.code, again.stderr) == (0, "")
 
 
 @as_root
@@ -115,8 +116,7 @@ def test_what_belongs_to_another_user_is_not_loaded(cache: Path, place: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [0o757, 0o777])
-@pytest.mark.parametrize("place", ["the library", "its folder", "the cache"])
+@pytest.mark.parametrize(("place", "mode"), [("the library", 0o757), ("its folder", 0o777), ("the cache", 0o757)])
 def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int) -> None:
     path = file_in(cache)
     writable = {"the library": path, "its folder": path.parent, "the cache": cache}[place]

@@ -3,4 +3,4 @@
 import sys
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[1] / room) for room in ("serve", "explorer", "dashboard")]
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("serve", "explorer", "dashboard", "data")]

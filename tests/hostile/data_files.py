@@ -6,12 +6,12 @@ import gzip
 import io
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from attack import MEMORY, Outcome
+from attack import MEMORY, Outcome, attack_with_each
 from pyarrow import parquet
 
 SUFFIXES = (
@@ -48,6 +48,12 @@ def refuse(outcome: Outcome, *words: str) -> None:
     assert outcome.memory < MEMORY
     for word in words:
         assert word in outcome.stderr
+
+
+def refuse_each(commands: Sequence[Sequence[str]], *words: str) -> None:
+    """Several commands, asked in one child; `words` are one text for each of them, or none."""
+    for outcome, word in zip(attack_with_each(commands), words or [""] * len(commands), strict=True):
+        refuse(outcome, word)
 
 
 def write_hostile_file(folder: Path, seed: int) -> tuple[Path, list[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from attack import MEMORY, attack, attack_function
-from data_files import refuse, write_hostile_file
+from data_files import refuse, refuse_each, write_hostile_file
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -152,27 +152,27 @@ def test_long_text_is_looked_through_once() -> None:
     assert seconds(16 << 20) < 2  # each 65,536 characters looked through 4 million: 20 s
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.jsonl", b'{"text": "' + b"x" * (50 << 20), "line 1 has more than 4,194,304 characters"),
-        ("a.jsonl", b'{"text": "a"}\n' + b"[" * 1_000_000, "line 2 is not JSON (nested too deep)"),
-        ("a.jsonl", b'{"text": ' + b"9" * 1_000_000 + b"}", "line 1 is not JSON (a number has too many digits)"),
-        ("a.jsonl", b'{"text": 1e999999}', "is not text"),
-        ("a.jsonl", json.dumps({f"key{n}": n for n in range(200_000)}).encode(), "has no field 'text'"),
-        ("a.csv", b"text,label\n" + b'"' + b"x" * (1 << 20), "field larger than field limit"),
-        ("a.csv", b'text,label\n"a' + b'","\n' * (2 << 20), "the row has more than 4,194,304 characters"),
-        ("a.tsv", b"one\ttwo" + b"\t" * (3 << 20), "3145730 columns"),
-        ("a.csv", b"text,label\na," + b"x" * 100_000, "a label of 100,000 characters"),
-        ("a.txt", b"a\xff", "is not utf-8 text: byte 1"),
-    ],
-)  # fmt: skip
-def test_lines_that_cost_too_much(
-    tmp_path: Path, name: str, content: bytes, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+COSTLY = [
+    ("a.jsonl", b'{"text": "' + b"x" * (50 << 20), "line 1 has more than 4,194,304 characters"),
+    ("a.jsonl", b'{"text": "a"}\n' + b"[" * 1_000_000, "line 2 is not JSON (nested too deep)"),
+    ("a.jsonl", b'{"text": ' + b"9" * 1_000_000 + b"}", "line 1 is not JSON (a number has too many digits)"),
+    ("a.jsonl", b'{"text": 1e999999}', "is not text"),
+    ("a.jsonl", json.dumps({f"key{n}": n for n in range(200_000)}).encode(), "has no field 'text'"),
+    ("a.csv", b"text,label\n" + b'"' + b"x" * (1 << 20), "field larger than field limit"),
+    ("a.csv", b'text,label\n"a' + b'","\n' * (2 << 20), "the row has more than 4,194,304 characters"),
+    ("a.tsv", b"one\ttwo" + b"\t" * (3 << 20), "3145730 columns"),
+    ("a.csv", b"text,label\na," + b"x" * 100_000, "a label of 100,000 characters"),
+    ("a.txt", b"a\xff", "is not utf-8 text: byte 1"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_lines_that_cost_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LINE_CHARACTERS", 4 << 20)
-    (tmp_path / name).write_bytes(content)
-    refuse(attack(["data", str(tmp_path / name)]), words)
+    paths = [tmp_path / f"{number}{name}" for number, (name, _, _) in enumerate(COSTLY)]
+    for path, (_, content, _) in zip(paths, COSTLY, strict=True):
+        path.write_bytes(content)
+    refuse_each([["data", str(path)] for path in paths], *(words for _, _, words in COSTLY))
 
 
 @pytest.mark.slow
@@ -185,12 +185,11 @@ def test_a_long_line_is_no_document(tmp_path: Path) -> None:
     assert "17,825,792" in outcome.stdout
 
 
-@pytest.mark.parametrize(
-    "encoding", ["punycode", "unicode_escape", "idna", "undefined", "hex", "no\ud800such", "utf-16"]
-)
-def test_encodings(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\\ud800 +2AA- text")
-    refuse(attack(["data", str(tmp_path / "a.txt"), "--encoding", encoding]), "ncoding")
+def test_encodings(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\\ud800 +2AA- text")
+    encodings = ["punycode", "unicode_escape", "idna", "undefined", "hex", "no\ud800such", "utf-16"]
+    refuse_each([["data", str(path), "--encoding", encoding] for encoding in encodings], *["ncoding"] * 7)
 
 
 def test_half_a_surrogate_pair_in_utf_7(tmp_path: Path) -> None:
@@ -351,24 +350,22 @@ def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
         ["score", "run", "--source", lines, "--target", no_file],
     ]  # fmt: skip
     # All of them ask the same function, and a pipe is what hangs if one does not.
-    for command in commands if stat.S_ISFIFO(os.lstat(no_file).st_mode) else commands[:2]:
-        refuse(attack(command))
+    refuse_each(commands if stat.S_ISFIFO(os.lstat(no_file).st_mode) else commands[:2])
 
 
 @pytest.mark.slow
 def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
-    for suffix in (".txt", ".txt.gz", ".jsonl", ".parquet", ".csv", ".tsv"):
-        path = tmp_path / f"zero{suffix}"
+    paths = [tmp_path / f"zero{suffix}" for suffix in (".txt", ".txt.gz", ".jsonl", ".parquet", ".csv", ".tsv")]
+    for path in paths:
         path.symlink_to("/dev/zero")
-        refuse(attack(["data", str(path)]), "is no regular file")
+    refuse_each([["data", str(path)] for path in paths], *["is no regular file"] * len(paths))
     refuse(attack(["data", str(tmp_path)]), "has no file to read")  # none of them is one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["x" * 5000, "~nobody-of-this-name/a.txt", "a\0b", "a\ud800b.txt", "a\nb.txt"])
-def test_paths_that_no_file_has(source: str) -> None:
-    for command in (["data", source], ["data", source, source], ["data", source, "--label-field", "x"]):
-        refuse(attack(command))
+def test_paths_that_no_file_has() -> None:
+    for path in ("x" * 5000, "~nobody-of-this-name/a.txt", "a\0b", "a\ud800b.txt", "a\nb.txt"):
+        refuse_each([["data", path], ["data", path, path], ["data", path, "--label-field", "x"]])
 
 
 def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:

@@ -330,6 +330,7 @@ def seal(folder: Path) -> None:
     write_sealed_json(folder / MANIFEST, {"hash": "xxh3_128", "files": Manifest.of(folder).to_plain()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [*CHANGES, *FILES, *PIECES])
 def test_a_malformed_state_is_rejected_in_one_line(
     prepared: Prepared, gate: Callable[[Path], None], tmp_path: Path, form: str

@@ -298,15 +298,9 @@ def test_arithmetic_is_told_apart_by_level_and_code(monkeypatch: pytest.MonkeyPa
     assert noted() == "none"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # test_variants.py has the kernels of one level answer as loops do
 @needs_kernels
-@pytest.mark.parametrize(
-    "level",
-    [
-        pytest.param(level, id=level.name, marks=() if level.name == "x86-64-v3" else pytest.mark.exhaustive)
-        for level in LEVELS[1:]
-    ],
-)
+@pytest.mark.parametrize("level", LEVELS[1:], ids=lambda level: level.name)
 def test_the_kernels_pass_their_tests_at_each_level(level: Level) -> None:
     """The highest that this CPU has is what all the other tests run with."""
     runnable = [one for one in levels_of(os.uname().machine) if not missing_instructions(one, cpu_instructions())]

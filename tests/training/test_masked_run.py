@@ -205,7 +205,7 @@ def key_values(n: int) -> list[str]:
 
 @pytest.mark.slow
 def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
-    out = learnt(tmp_path, key_values(3000), max_len=14, steps=300)
+    out = learnt(tmp_path, key_values(1500), max_len=14, steps=150)
     logged = {name: column[-1][1] for name, column in figures(out).items() if column}
     assert logged["val/loss"] < 0.1 * logged["val/unigram_entropy"]
     trained = load_model(out / "last")

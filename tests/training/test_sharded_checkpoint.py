@@ -57,7 +57,7 @@ def test_pieces_are_read_as_one_tensor(tmp_path: Path) -> None:
 )
 def test_every_machine_goes_on_from_pieces(machines: tuple[str, ...], tmp_path: Path) -> None:
     """Of two ranks, at one step: to the same weights whether they become whole, or pieces of two or four."""
-    settings: dict[str, Any] = {"max_steps": 12, "schedule": "constant", "validate_every": 12}
+    settings: dict[str, Any] = {"max_steps": 6, "schedule": "constant", "validate_every": 6}
     begun = tmp_path / "begun"
     dies = dies_at_rename(1, after=True, name=CHECKPOINT)
     assert start(tmp_path, "text", "fsdp on 2", begun, save_every=2, prepare=dies, **settings).wait() == -signal.SIGKILL
@@ -67,8 +67,8 @@ def test_every_machine_goes_on_from_pieces(machines: tuple[str, ...], tmp_path: 
     runs = [tmp_path / machine for machine in machines]
     for run in runs:
         shutil.copytree(begun, run)
-        start(tmp_path, "text", run.name, run, save_every=12, **settings).finish()
-    start(tmp_path, "text", "one rank", tmp_path / "unbroken", save_every=12, **settings).finish()
+        start(tmp_path, "text", run.name, run, save_every=6, **settings).finish()
+    start(tmp_path, "text", "one rank", tmp_path / "unbroken", save_every=6, **settings).finish()
     for run in runs:
         assert weights(run) == weights(tmp_path / "unbroken"), run.name
 

@@ -47,11 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def pytest_collection_finish() -> None:
-    """What is imported by now stays: whoever asks for garbage to be collected need not wait for a look at all of it."""
-    gc.freeze()
-
-
 # The folders whose tests check shape annotations. In the others the checks would take half of the time.
 SHAPES_CHECKED = ("kernel", "models", "nn", "objectives", "training")
 

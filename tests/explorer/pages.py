@@ -53,10 +53,15 @@ FAMILIES: dict[str, Callable[[], Answers]] = {
 }
 VIEWS = ("flow", "maps", "lens", "heads", "beams")
 ALIKE = ("gpt, modern", "translator, 3 + 6")  # in what the page does for them to one that is always looked at
-every_family = pytest.mark.parametrize(
-    "family",
-    [pytest.param(family, marks=pytest.mark.exhaustive if family in ALIKE else ()) for family in FAMILIES],
-)
+
+
+def families(*alike: str) -> pytest.MarkDecorator:
+    """A test of each family; those that are `alike` to another in what it looks at are left to the exhaustive ones."""
+    marks = {family: pytest.mark.exhaustive if family in alike else () for family in FAMILIES}
+    return pytest.mark.parametrize("family", [pytest.param(family, marks=marks[family]) for family in FAMILIES])
+
+
+every_family, few_families = families(*ALIKE), families(*ALIKE, "bert")
 
 
 def number(text: str) -> float:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from browser import Tab, from_disk, opened
 from explored import SCRIPT, STACK
-from pages import FAMILIES, VIEWS, candidates, chips, every_family, gpt, of, seen_now, slow
+from pages import FAMILIES, VIEWS, candidates, chips, few_families, gpt, of, seen_now, slow
 
 from tercet.checkpoint import Trained
 from tercet.explorer import Answers, Query
@@ -88,7 +88,7 @@ def test_a_page_is_saved_with_what_is_set_to_zero(browser: Any, tmp_path: Path) 
 
 
 @slow
-@every_family
+@few_families
 def test_a_saved_page_opens_from_disk(browser: Any, family: str, tmp_path: Path) -> None:
     answers = FAMILIES[family]()
     with opened(browser, answers) as tab:

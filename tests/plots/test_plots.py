@@ -244,7 +244,7 @@ def test_maps_are_the_recorded_weights() -> None:
         assert np.array_equal(np.ma.getmaskarray(found), ~np.tri(len(TEXT), dtype=bool))
 
 
-@pytest.mark.parametrize(("n_encoder", "n_decoder"), [(3, 2), (2, 3)])
+@pytest.mark.parametrize(("n_encoder", "n_decoder"), [(3, 2), pytest.param(2, 3, marks=pytest.mark.exhaustive)])
 def test_three_kinds_of_unequal_depth(n_encoder: int, n_decoder: int) -> None:
     one = translator(n_encoder, n_decoder)
     figure = plot_attention(one, "abc", target="dedede")

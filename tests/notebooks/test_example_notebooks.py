@@ -60,4 +60,7 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=250, kernel_name="python3", resources=resources).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any("text/html" in output.get("data", {}) for output in shown)
+    pages = "".join(output["data"].get("text/html", "") for output in shown if "data" in output)
+    assert pages
+    if source.stem == "look_inside":
+        assert "step 2/2" in pages  # the display of the training, as it was last

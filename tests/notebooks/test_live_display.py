@@ -79,7 +79,7 @@ def test_a_run_outside_of_a_kernel_is_watched_in_lines(
     assert "IPython" not in sys.modules
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # one of the examples is run by a kernel in any case
 def test_a_real_kernel_shows_a_run(tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -41,7 +41,8 @@ HALVES = [("Qwen3", torch.bfloat16), ("Gemma", torch.float16), ("RoBERTa", torch
 
 def models(seed: int, name: str) -> Any:
     """Return one random model of a family: of the seeds below 4 an encoder has each kind of head."""
-    marks = [pytest.mark.exhaustive] if seed >= 4 else [pytest.mark.slow] if seed == 3 or name in ELSEWHERE else []
+    enough = 2 if len(FAMILIES[name].heads) == 1 else 4
+    marks = [pytest.mark.exhaustive] if seed >= enough else [pytest.mark.slow] if seed == 3 or name in ELSEWHERE else []
     return pytest.param(name, seed, marks=marks)
 
 

@@ -90,13 +90,13 @@ def fill_disk_of_rank_1() -> None:
 @pytest.mark.slow
 def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path) -> None:
     """With the reason, and the checkpoint before is there to go on from."""
-    out = tmp_path / "run"
-    ranks = start(tmp_path, "text", "fsdp on 2", out, prepare=fill_disk_of_rank_1)
+    out, settings = tmp_path / "run", {"max_steps": 6, "save_every": 2}
+    ranks = start(tmp_path, "text", "fsdp on 2", out, prepare=fill_disk_of_rank_1, **settings)
     assert ranks.wait() == 1
     assert "disk full while writing" in ranks.stderr.read_text()
-    assert [path.name for path in out.glob("checkpoints/*")] == ["step-000004"]
-    start(tmp_path, "text", "fsdp on 2", out).finish()
-    start(tmp_path, "text", "one rank", tmp_path / "unbroken").finish()
+    assert [path.name for path in out.glob("checkpoints/*")] == ["step-000002"]
+    start(tmp_path, "text", "fsdp on 2", out, **settings).finish()
+    start(tmp_path, "text", "one rank", tmp_path / "unbroken", **settings).finish()
     assert weights(out) == weights(tmp_path / "unbroken")
 
 

@@ -31,9 +31,10 @@ def assert_same(one: Path, other: Path) -> None:
     [
         ("text", ("one rank", "ddp on 2", "fsdp on 4")),
         ("pairs", ("one rank", "fsdp on 2")),
+        ("masked", ("one rank", "fsdp on 2")),
         *(pytest.param(family, tuple(MACHINES), marks=pytest.mark.exhaustive) for family in FAMILIES),
     ],
-    ids=["text on some", "pairs on two", *FAMILIES],
+    ids=["text on some", "pairs on two", "masked on two", *FAMILIES],
 )
 def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str, machines: tuple[str, ...]) -> None:
     for machine in machines:

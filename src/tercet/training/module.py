@@ -202,12 +202,9 @@ def _shard(model: AnyModel, mesh: Any, spec: TrainingSpec) -> None:
         fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=spec.reshard_after_forward)
     for kept in (last, model):  # with these the backward pass begins
         fully_shard(kept, mesh=mesh, offload_policy=policy, reshard_after_forward=False)
-    for method in (
-        "encode",
-        "hidden",
-        "logits",
-        "mlm_transform",
-        "classify",
-    ):  # ways into the model besides its forward
+    ways = ["encode", "hidden", "logits", "classify"]  # into the model, besides its forward
+    if hasattr(model, "transform"):  # otherwise mlm_transform returns its input, and needs no weights
+        ways.append("mlm_transform")
+    for method in ways:
         if hasattr(model, method):
             register_fsdp_forward_method(model, method)

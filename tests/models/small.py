@@ -32,9 +32,9 @@ def model(*, spec: dict[str, Any] | None = None, **stack: Any) -> DecoderOnly:
 
 
 def translator(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderDecoder:
-    """One layer that reads and two that write."""
-    decoder = replace(STACK, **stack)
-    sides = {"encoder": replace(decoder, n_layers=1), "decoder": decoder}
+    """Two layers that read and three that write."""
+    encoder = replace(STACK, **stack)
+    sides = {"encoder": encoder, "decoder": replace(encoder, n_layers=3)}
     return shaken(EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, **sides | (spec or {})))).eval()
 
 

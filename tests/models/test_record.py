@@ -91,7 +91,7 @@ def test_with_padding_and_documents() -> None:
     before = both(source, text, source_token_mask=source_token_mask)
     with record(both) as seen:
         close(both(source, text, source_token_mask=source_token_mask), before)
-    across = seen["decoder.blocks.1.cross_attention.weights"]
+    across = seen["decoder.blocks.2.cross_attention.weights"]
     assert across.shape == (B, 4, T, S)
     assert (across.masked_select(~source_token_mask[:, None, None]) == 0).all()
 

@@ -1,5 +1,6 @@
 """When kernels are compiled and loaded, and what importing them costs."""
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -40,3 +41,20 @@ def test_a_constant_is_marked_as_torch_marks_it() -> None:
     constant_when_compiled(ours)
     torch.compiler.assume_constant_result(theirs)
     assert vars(ours) == vars(theirs) != {}
+
+
+class Interrupted:
+    """A tensor whose address is asked for at the moment of a Ctrl-C."""
+
+    def data_ptr(self) -> int:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_arguments_are_converted_is_ctrl_c() -> None:
+    kernels = library()
+    if kernels is None:
+        pytest.skip("no kernels here")
+    with pytest.raises(KeyboardInterrupt):
+        kernels.linear_float32(Interrupted(), *[None] * 8)
+    with pytest.raises(ctypes.ArgumentError):
+        kernels.linear_float32("no tensor", *[None] * 8)

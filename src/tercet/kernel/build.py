@@ -196,7 +196,22 @@ def _load(path: Path) -> ctypes.CDLL:
             continue
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, None
+        setattr(loaded, name, _interruptible(function))
     return loaded
+
+
+def _interruptible(function: Callable[..., None]) -> Callable[..., None]:
+    """Let Ctrl-C while arguments are converted be Ctrl-C: ctypes raises an error of its own in its place."""
+
+    def call(*arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except ctypes.ArgumentError as error:
+            if KeyboardInterrupt.__name__ in str(error):
+                raise KeyboardInterrupt from None
+            raise
+
+    return call
 
 
 @cache

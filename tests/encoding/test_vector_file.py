@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tercet.config import UserError
@@ -46,6 +46,10 @@ def test_what_is_written_comes_back(tmp_path: Path, ids: list[Any], wanted: list
 
 
 @given(ids=st.lists(IDS, min_size=1, max_size=4))
+@example(ids=[2**53 + 1, -(2**63)])
+@example(ids=[0, 2**64 - 1])
+@example(ids=[-1, 2**63])
+@example(ids=[2**64])
 def test_ids_round_trip_unchanged_and_never_as_a_pickle(ids: list[str | int]) -> None:
     """Integers stay integers if all are and fit 64 bits, otherwise every id is its own text."""
     file = io.BytesIO()

@@ -62,6 +62,7 @@ def found(loss: float, seconds: float, steps: int = 100) -> dict[str, Any]:
     return {"loss": loss, "to_number": seconds, "seconds": seconds + 1, "steps": steps, "curve": [(1.0, 3.0)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "seconds", "word"), [(1.89, 19.0, "reached"), (1.91, 19.0, "missed"), (1.89, 21.0, "missed")]
 )

@@ -48,6 +48,7 @@ def furthest(model: DecoderOnly, theirs: Any) -> float:
     return (theirs(input_ids=tokens, use_cache=False).logits - model(tokens)).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_logits_and_greedy_tokens_are_ours(seed: int, tmp_path: Path) -> None:
     model = drawn(seed)

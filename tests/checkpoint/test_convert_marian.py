@@ -84,6 +84,7 @@ def test_logits_and_greedy_translations_are_ours(seed: int, tmp_path: Path) -> N
     assert list(answer.ids) == found[0, 1:].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -169,6 +169,7 @@ def marians() -> tuple[Tokenizer, Any]:
         return ours, auto_tokenizer(convert(folder / "ours", folder / "theirs", "hf"))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(text=st.text(st.sampled_from("tobe,</s> \n東!"), max_size=20))
 def test_marians_pieces_too(text: str) -> None:

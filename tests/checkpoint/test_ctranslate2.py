@@ -110,6 +110,7 @@ def furthest(model: DecoderOnly, folder: str) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "any"])
 def test_generators_write_the_same(kind: str, seed: int, tmp_path: Path) -> None:
@@ -136,6 +137,7 @@ def test_generators_write_the_same(kind: str, seed: int, tmp_path: Path) -> None
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_a_text_without_an_end_goes_on(tmp_path: Path) -> None:
     """A vocabulary of characters has no end, no beginning and nothing unknown: no token of it becomes one of these."""
     characters = Tokenizer(words(5, ()))
@@ -184,6 +186,7 @@ def furthest_scores(model: EncoderDecoder, folder: str) -> float:
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=1))
 @pytest.mark.parametrize("kind", ["marian", "any"])
 def test_translators_write_the_same(kind: str, seed: int, tmp_path: Path) -> None:

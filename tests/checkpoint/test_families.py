@@ -58,6 +58,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_answers_and_greedy_tokens_are_the_same_in_and_out(name: str, seed: int, tmp_path: Path) -> None:
     apart = distance(FAMILIES[name], seed, tmp_path)
@@ -66,6 +67,7 @@ def test_answers_and_greedy_tokens_are_the_same_in_and_out(name: str, seed: int,
     assert apart.same_tokens is not False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [

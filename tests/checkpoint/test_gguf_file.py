@@ -32,6 +32,7 @@ SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 FUZZ = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
+@pytest.mark.slow
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     @FUZZ
     @given(
@@ -241,6 +242,7 @@ def opens_or_is_refused(data: bytes, path: Path) -> bool:
     return model is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n", [pytest.param(50, id="some"), pytest.param(3000, id="many", marks=pytest.mark.exhaustive)]
 )
@@ -262,6 +264,7 @@ def test_flipped_bytes_are_refused_or_a_whole_model(n: int, files: list[bytes], 
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.exhaustive)]
 )

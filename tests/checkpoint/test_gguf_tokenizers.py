@@ -209,6 +209,7 @@ def bytes_of(text: str) -> list[str]:
     return [f"<0x{byte:02X}>" for byte in text.encode()]
 
 
+@pytest.mark.slow
 @TRIES
 @given(draw=st.randoms(use_true_random=False), text=st.text("aab  é", max_size=24))
 def test_sentencepieces_are_merged_by_their_scores(draw: random.Random, text: str) -> None:

@@ -145,6 +145,7 @@ def test_rows_without_an_id_only_pad_the_vocabulary(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_is_saved_as_ours_and_writes(tmp_path: Path) -> None:
     trained = load_model(written(tmp_path / "theirs", usual(), n_ids=20))
     save_model(tmp_path / "ours", trained.model, trained.tokenizer, Card())

@@ -79,6 +79,7 @@ def furthest(ours: EncoderDecoder, reference: Any) -> float:
     return (ours(source, target, source_token_mask=real) - wanted).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
     reference = drawn(seed)
@@ -94,6 +95,7 @@ def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
     assert torch.equal(written_greedily(ours, wanted[:, :1], 15, source=source), wanted[:, 1:])
 
 
+@pytest.mark.slow
 def test_a_translation_is_the_one_that_transformers_finds(tmp_path: Path) -> None:
     reference = usual()
     trained = load_model(written(tmp_path / "theirs", reference))

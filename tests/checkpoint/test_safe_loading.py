@@ -83,6 +83,7 @@ def test_a_pickle_planted_as_weights(whole: bool, zipped: bool, tmp_path: Path) 
     assert not ran.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_broken_pickle_is_refused_or_read(zipped: bool, tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"

@@ -59,6 +59,7 @@ def talk(
     return code, out, err
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_answers_alone(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +91,7 @@ def test_json_says_how_it_ended_and_commands_are_obeyed(
     ]
 
 
+@pytest.mark.slow
 def test_the_oldest_turns_are_left_out_and_that_is_said_once(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,7 @@ def test_numbers_in_python(runs: dict[str, str]) -> None:
     assert long.truncated
 
 
+@pytest.mark.slow
 def test_sets_on_the_command_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     wanted = tercet.load(runs["sets"]).classify_multi_label(LINES, threshold=0.6)
     lines = said([runs["sets"], "--threshold", "0.6"], capsys)

@@ -114,6 +114,7 @@ def test_the_words_are_those_that_there_are() -> None:
     assert set(WORDS["to"]) == set(WRITERS)
 
 
+@pytest.mark.slow
 def test_keys_are_kept_for_as_long_as_their_files_are_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = recipe_keys_at_hand()
     kept = Path(os.environ["TERCET_CACHE"]) / candidates.KEYS_FILE
@@ -134,6 +135,7 @@ def test_keys_are_kept_for_as_long_as_their_files_are_the_same(place: Path, monk
 ODD = ("model", "--set", "--data", "--json", "x", "=", "-", "--", "'", '"', "\\", "a b", "~")
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([*VERBS, *ODD])))
 def test_no_line_is_too_odd(given: list[str]) -> None:
     words = split_line(" ".join(["tercet", *given]))

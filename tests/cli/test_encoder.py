@@ -160,6 +160,7 @@ def test_embed_reads_objects_with_their_ids(
         assert len(found["vectors"]) == len(rows), "what went wrong left the old file whole"
 
 
+@pytest.mark.slow
 def test_embed_reads_the_column_of_a_table(
     runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,6 +238,7 @@ def test_score_tells_the_pseudo_likelihood_of_each_line(
     assert [f"{json.loads(line)['logprob']:.6f}" for line in within] != [line.split("\t")[0] for line in out]
 
 
+@pytest.mark.slow
 def test_evaluate_tells_masked_loss_beside_the_baselines(
     runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_training_says_where_the_run_is_and_what_comes_next(run: Path, capsys: p
     assert f"  tercet generate {run} is\n  tercet evaluate {run}\n  tercet inspect {run}\n" in out
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_text_that_json_gives(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "9", "--seed", "4"]
     assert main(command) == 0
@@ -132,6 +133,7 @@ def test_a_draft_with_another_tokenizer_is_refused(
     assert "error: the draft's tokenizer is another one: it has" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_prompts_from_a_file_from_stdin_and_from_nowhere(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +382,7 @@ def refused(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureF
     assert not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["train", "demo", "--data", "none.txt"], ["generate", "none"]])
 def test_a_mistake_is_told_soon(arguments: list[str], tmp_path: Path) -> None:
     """In processor time, which a busy machine does not stretch. Most of it is importing torch."""
@@ -411,6 +414,7 @@ def test_a_stopped_training_says_how_to_go_on(number: signal.Signals, code: int,
     assert last.startswith(f"tercet: stopped by {number.name}: saved in {tmp_path / 'run'}; the same command goes on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("narrow", ["bf16", "int8"])
 def test_weights_in_fewer_bits_write_and_score_nearly_the_same(
     run: Path, narrow: str, capsys: pytest.CaptureFixture[str]

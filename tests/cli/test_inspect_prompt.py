@@ -100,6 +100,7 @@ def test_a_head_at_zero(short: str, runs: dict[str, str], capsys) -> None:
     assert "before" in said.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_what_stands_at_a_mask_and_a_translators_two_sides(runs: dict[str, str], capsys) -> None:
     out = asked(capsys, runs["bert"], "--prompt", "a[MASK]c", "--ablate", "0.1", "--heads")
     assert "what stands there" in out
@@ -114,6 +115,7 @@ def test_what_stands_at_a_mask_and_a_translators_two_sides(runs: dict[str, str],
     assert "scores no words" in out
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_logit(runs: dict[str, str], capsys) -> None:
     answer = json.loads(asked(capsys, runs["gpt"], "--prompt", "abca", "--attribution", "b", "--at", "1", "--json"))
     found = answer["attribution"]

@@ -59,6 +59,7 @@ def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bpe" in out
 
 
+@pytest.mark.slow
 def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) -> None:
     Path("chat.csv").write_text("question,answer\n" + "".join(f"{line},so\n" for line in LINES) + "so,\n")
     Tokenizer.train(BPE(vocab_size=260), [""]).save("tokenizer.json")

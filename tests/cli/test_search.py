@@ -79,6 +79,7 @@ def first_numbers(numbers: Any) -> list[int]:
 TABLE = ["--input", "posts.csv", "--text-field", "body"]
 
 
+@pytest.mark.slow
 def test_the_nearest_are_the_same_wherever_they_are_looked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

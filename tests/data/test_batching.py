@@ -76,6 +76,7 @@ def test_micro_batches_are_of_like_length_and_each_row_is_in_one(each: int, worl
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges))
 
 
+@pytest.mark.slow
 @given(digits=st.integers(0, 4), odd=st.sampled_from([1, 3, 5]), size=st.integers(1, 4), data=st.data())
 def test_ranks_of_any_power_of_two_have_the_same_micro_batches_in_the_same_order(
     digits: int, odd: int, size: int, data: st.DataObject

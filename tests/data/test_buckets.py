@@ -112,6 +112,7 @@ def test_a_batch_by_hand(lengths: list[tuple[int, int]], data: st.DataObject) ->
         assert (tokens.dtype, mask.dtype) == (np.int64, np.bool_)
 
 
+@pytest.mark.slow
 def test_millions_of_pairs_are_sorted_in_time() -> None:
     n = 500_000  # a ninth of WMT14
     generator = np.random.default_rng(0)

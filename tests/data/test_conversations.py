@@ -38,6 +38,7 @@ def file(folder: Path, rows: list[Any], name: str = "chat.jsonl") -> str:
 TALKS = [asked(f"question {n}", *(f"answer {n}.{k}" for k in range(n % 3))) for n in range(12)]
 
 
+@pytest.mark.slow
 def test_ids_and_answers_are_those_of_the_template(tmp_path: Path) -> None:
     corpus = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
     again = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
@@ -54,6 +55,7 @@ def test_ids_and_answers_are_those_of_the_template(tmp_path: Path) -> None:
     assert corpus.is_plain
 
 
+@pytest.mark.slow
 def test_another_template_is_another_corpus(tmp_path: Path) -> None:
     template = tmp_path / "own.jinja"
     template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}")
@@ -100,6 +102,7 @@ def test_the_same_conversation_in_every_form(tmp_path: Path, row: Any, fields: d
     assert conversation.messages == (USER, TEA)
 
 
+@pytest.mark.slow
 def test_fields_of_other_names_are_another_corpus_and_the_usual_ones_are_not(tmp_path: Path) -> None:
     rows = [{**EXCHANGE, "prompt": f"{n}?", "question": f"{n}!", "answer": "no"} for n in range(4)]
     source = file(tmp_path, rows)

@@ -99,6 +99,7 @@ def test_no_record_is_an_empty_file(tmp_path: Path) -> None:
         list(find_documents(str(tmp_path / "a.fa")).pieces())
 
 
+@pytest.mark.slow
 def test_kmers_do_not_notice_where_a_sequence_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     sequence = "ACGTTGCA" * 25_000

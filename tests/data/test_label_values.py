@@ -32,6 +32,7 @@ def table(rows: list[tuple[Any, ...]]) -> str:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 @given(sets=SETS, separator=st.sampled_from([",", ";", " | ", " "]), space=st.sampled_from(["", " "]))
 @example(sets=[[], ["a", "a", "b"]], separator=",", space=" ")
 def test_sets_of_labels(

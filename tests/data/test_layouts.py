@@ -44,6 +44,7 @@ def test_what_follows_is_the_next_group(sizes: tuple[int, ...], group: int, posi
     assert layout.following(position, 5).tolist() == order[here + 1]
 
 
+@pytest.mark.slow
 @given(data=st.data(), n=st.integers(1, 400))
 @settings(max_examples=50)
 def test_a_mixture_holds_its_shares_and_reads_each_source_in_order(data: st.DataObject, n: int) -> None:

@@ -150,6 +150,7 @@ def test_what_is_wrong_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "BLOCK", 1 << 14)
     files = two(tmp_path, b"a line of thirty characters...\n" * 40_000, b"eine Zeile\n" * 40_000)

@@ -207,6 +207,7 @@ def test_killed_again_and_again(texts: Path, tmp_path: Path, validation: str) ->
     assert bytes_of(out) == bytes_of(tmp_path / "reference")
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_there_is_not_made_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "tokens"
     assert killed(spec_of(texts), out, 25, after=True) == -signal.SIGKILL

@@ -189,6 +189,7 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
     in_child(work)
 
 
+@pytest.mark.slow
 def test_a_reader_in_another_process_takes_no_shard_away(tokens: Path) -> None:
     folder = open_folder(URL, group=1)
     parts = folder.contents.shards

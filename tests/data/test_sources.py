@@ -102,6 +102,7 @@ def test_pieces_are_of_one_size(tmp_path: Path) -> None:
     assert all(sources.PIECE <= size < sources.PIECE + 31 for size in sizes[:-1])
 
 
+@pytest.mark.slow
 def test_five_megabytes_without_a_newline(tmp_path: Path) -> None:
     pieces = list(DocumentFiles(root=written(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
     assert [len(piece.text) for piece in pieces] == [sources.LONGEST, 5_000_000 - sources.LONGEST]

@@ -66,6 +66,7 @@ def test_a_model_that_sees_padding_is_caught(
     assert np.abs(embed(model, own, TEXTS).vectors[:1] - alone).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 16_384])
 def test_neighbours_change_no_likelihood(model: EncoderOnly, own: Tokenizer, batch_tokens: int) -> None:
     alone = [pseudo_logprobs(model, own, [text])[0] for text in TEXTS]

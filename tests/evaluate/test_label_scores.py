@@ -133,6 +133,7 @@ def said_alone(model: EncoderOnly, labelled: Labelled, number: int) -> torch.Ten
         return model.eval().classify(model.hidden(tokens)).argmax(-1)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["texts", "tokens"])
 def test_a_prediction_is_that_of_the_text_alone(over: Any) -> None:
     model, labelled = classifier(over).train(), examples(over)

@@ -52,6 +52,7 @@ def model(tokenizer: Tokenizer) -> EncoderOnly:
     return EncoderOnly(spec, seed=1)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_scores_are_the_sums_over_the_hidden_tokens(
     model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, apart: bool

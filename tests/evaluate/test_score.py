@@ -62,6 +62,7 @@ def test_equal_to_a_loop(n_ids: int, stride: int | None) -> None:
     assert (scores.tokens, scores.bytes, scores.context, scores.stride) == (n_ids - 1, 19, 5, stride or 5)
 
 
+@pytest.mark.slow
 def test_documents_apart() -> None:
     starts = np.array([0, 7, 8, 20])
     losses = by_loop(model_of(), IDS, 5, starts)

@@ -46,6 +46,7 @@ def test_equal_to_the_formula() -> None:
         assert not score.truncated
 
 
+@pytest.mark.slow
 def test_two_vocabularies() -> None:
     model, pairs = small(joint=False), [("uvw xyz", "abc"), ("z", "jih gfe")]
     for (source, target), score in zip(

@@ -103,6 +103,7 @@ def test_a_token_that_looks_like_markup_is_text() -> None:
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == SCRIPT
 
 
+@pytest.mark.slow
 def test_a_translator_without_a_target_reads_what_it_writes() -> None:
     from tercet.generation import Beam, translate
 
@@ -258,6 +259,7 @@ def big(length: int) -> Answers:
     return Answers(one)
 
 
+@pytest.mark.slow
 def test_six_layers_and_64_tokens_are_small_and_quick() -> None:
     answers = big(64)
     began = time.process_time()

@@ -131,6 +131,7 @@ def test_a_page_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         page_of(GPT)
 
 
+@pytest.mark.slow
 def test_weights_stand_in_it_where_they_fit(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers(trained(GPT), start=Query(text=TEXT))
     used = sum(
@@ -154,6 +155,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_the_command_needs_no_web_framework(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

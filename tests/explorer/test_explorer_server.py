@@ -172,6 +172,7 @@ def test_a_fault_of_ours_is_told_without_its_insides(answers: Answers, monkeypat
     assert "ZeroDivision" not in answer.text
 
 
+@pytest.mark.slow
 def test_two_at_once_get_their_own_answers(client: TestClient) -> None:
     """The model is one, and recording it is for one at a time."""
     texts = [letter * n for letter in "abcdef" for n in (1, 3)]

@@ -135,6 +135,7 @@ def close(found: np.ndarray, told: np.ndarray, what: str) -> None:
     assert found == pytest.approx(told, abs=5e-5, rel=5e-5), what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_saved_page_can_be_worked_out_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = saved(monkeypatch, trained(name), asked(name))
@@ -219,6 +220,7 @@ def recomputed(
     close(stream, seen[block], "the stream after the block")
 
 
+@pytest.mark.slow
 def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were one number of the page not the model's, working it out again would show it."""
     answers = saved(monkeypatch, trained("pre, learned"), {"text": TEXT})
@@ -249,6 +251,7 @@ def test_a_sample_is_the_samplers_own(name: str, how: dict[str, Any]) -> None:
         assert told["probability"] == pytest.approx(float(probabilities[0, drawn]), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2"])
 def test_a_head_switched_off_is_a_head_without_its_part_of_the_output(name: str) -> None:
     one = trained(name)

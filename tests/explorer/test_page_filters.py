@@ -211,6 +211,7 @@ def test_a_fault_would_be_seen(right: str, wrong: str) -> None:
         all_agree(faulty)
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_is_no_burden() -> None:
     """50,257 logits: a slider that is dragged moves the bars within a frame or three."""
     done = subprocess.run(node(TIMED), capture_output=True, text=True, check=True, env={"FILTERS": SOURCE}, timeout=60)

@@ -31,6 +31,7 @@ def test_parameters_and_flops_by_shapes(tied: bool) -> None:
     assert (table.memory.cache_per_token_float32, table.memory.cache_per_token_bfloat16) == (4 * kv, 2 * kv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["gpt2", "transformer-tiny", "bert-tiny"])
 def test_bytes_are_those_of_the_weights(preset: str) -> None:
     stacks = ("encoder", "decoder") if hasattr(PRESETS[preset], "encoder") else ("stack",)

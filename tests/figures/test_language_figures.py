@@ -128,6 +128,7 @@ def test_baselines_have_the_models_targets(name: str, small_run: SmallRun, capsy
     assert scores["baselines"]["gzip -9"]["bits_per_byte"] == 8 * len(gzip.compress(raw, 9)) / len(raw)
 
 
+@pytest.mark.slow
 def test_the_table_shows_the_same_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = small_run("documents") / "last"
     scores = evaluated(run, capsys)

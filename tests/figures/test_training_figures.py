@@ -97,6 +97,7 @@ def logits_and_targets(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
     return model.classify(hidden, batch.token_mask), batch.targets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["packed", "documents", "left", "smoothed", "masked-padded", "pairs", "labels"])
 def test_losses_and_norms_are_those_of_a_plain_loop(name: str, small_run: SmallRun) -> None:
     run = small_run(name)

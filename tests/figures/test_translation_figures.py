@@ -75,6 +75,7 @@ def logprobs_of(trained: Translator, source: str, target: str) -> list[float]:
     return [float(logits[place, token]) for place, token in enumerate(wanted)]
 
 
+@pytest.mark.slow
 def test_translator_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = small_run("pairs")
     recipe, trained = read_recipe(run), load_model(run / "last").require("translate")

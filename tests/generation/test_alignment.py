@@ -159,6 +159,7 @@ def test_coverage_ranks_ended_and_cut_hypotheses_again(n_best: int) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_coverage_lowers_the_scores_of_hypotheses_that_were_cut() -> None:
     made, source = model(), SOURCES[0]  # longer than what is written, so that some of it is not attended to
     limits = {"eos_id": EOS, "sources": [source], "max_new_tokens": 3, "min_new_tokens": 3}

@@ -98,6 +98,7 @@ def test_a_length_that_leaves_the_end_out_would_be_noticed(monkeypatch: pytest.M
     assert mismatches(12) > 3
 
 
+@pytest.mark.slow
 def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     done = beam_module._Sentence.done
     monkeypatch.setattr(
@@ -108,6 +109,7 @@ def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPa
     assert mismatches(36) > 3
 
 
+@pytest.mark.slow
 def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A live hypothesis may still rise: comparing it as long as it is now stops too early."""
 

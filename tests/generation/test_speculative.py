@@ -107,6 +107,7 @@ def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens
     return (square - freedom) / math.sqrt(2 * freedom)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_are_as_frequent_as_the_model_makes_them(kind: str) -> None:
     assert surprise(Sampling(max_new_tokens=LONG, **KINDS[kind])) < 3.5
@@ -126,6 +127,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_what_is_kept_or_drawn_instead_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, *FAULTS[fault])
@@ -162,6 +164,7 @@ samplings = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(prompts=prompts, sampling=samplings, data=st.data())
 def test_lookup_writes_what_stream_writes_from_the_same_seeds(
@@ -176,6 +179,7 @@ def test_lookup_writes_what_stream_writes_from_the_same_seeds(
     alike(rows, by_stream(model, prompts, sampling, seeds=seeds, **ends))
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(prompts=prompts, sampling=samplings, data=st.data())
 def test_a_row_gets_among_others_what_it_gets_alone_and_greedy_what_stream_writes(

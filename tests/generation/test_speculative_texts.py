@@ -21,6 +21,7 @@ from tercet.tokens import BPE, Characters, Tokenizer
 BYTES = ByteTokenizer((b"END", b"EN", b"D", b"\xf0\x9f", b"\x99\x82"))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     script=st.lists(st.sampled_from([256, 257, 258, 259, 260, 97, 98, BYTES.eos_id]), min_size=1, max_size=12),

@@ -76,6 +76,7 @@ def test_half_a_character_at_the_end_is_shown_as_such() -> None:
 said = st.sampled_from([*PIECES, b"E", b"N", b"a", b"\xc3", b"\xa9", TOKENIZER.eos_id])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(
     script=st.lists(said, min_size=1, max_size=12),

@@ -38,6 +38,7 @@ def best(texts: list[str], search: Any = Beam(size=3), **settings: Any) -> list[
     return [answers[0] for answers in translate(toy(), TOKENIZER, texts, search, **settings)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [Beam(size=3, n_best=2), Beam(size=1), Sampling(seed=5), Sampling(temperature=0)])
 def test_every_line_gets_an_answer_the_same_in_any_batch(search: Any) -> None:
     together = translate(toy(), TOKENIZER, TEXTS, search)

@@ -247,6 +247,7 @@ def test_gzip_bombs(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_small_files_may_unpack_to_anything(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a" * (3 << 20)))
     assert attack(["data", str(tmp_path / "a.txt.gz")]).code == 0
@@ -261,6 +262,7 @@ def test_parquet_bombs(tmp_path: Path, rows: tuple[str, int]) -> None:
     refuse(attack(["data", str(tmp_path / "a.parquet")]), "unpack to more than 200 times as many")
 
 
+@pytest.mark.slow
 def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
     column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"], pa.binary()).buffers())
     parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")

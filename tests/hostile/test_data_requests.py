@@ -43,6 +43,7 @@ def test_numbers_that_ask_for_too_much() -> None:
 # Named datasets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"To be", b"x" * 2_000_000, None], ids=["empty", "cut", "foreign", "device"])
 @pytest.mark.parametrize(
     ("dataset", "name"), [("shakespeare", "input.txt"), ("multi30k", "train.de.gz"), ("debian-descriptions", "debian")]
@@ -63,6 +64,7 @@ def test_files_of_named_datasets(
     refuse(attack(["data", dataset]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lines", ["[1, 2, 3, 4]\n", '["a"]\n', '{"a": 1}\n', "[" * 100_000, '["a", "b", "c", "\\ud800"]\n', "9" * 9999]
 )

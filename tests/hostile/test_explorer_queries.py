@@ -94,6 +94,7 @@ def test_half_a_surrogate_pair_is_no_text(asking: TestClient) -> None:
     assert (answer.status_code, answer.json()) == (400, {"error": "the question is not valid JSON"})
 
 
+@pytest.mark.slow
 def test_bodies_that_are_no_queries(asking: TestClient) -> None:
     for name in [*QUERIES, "export", "\ud800", "x" * 5000]:
         quoted = "".join(f"%{byte:02x}" for byte in name.encode("utf-8", "surrogatepass"))

@@ -104,6 +104,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "card.json", "generation_config.json"])
 def test_json_that_no_one_wrote(name: str, copied: Callable[[str], Path]) -> None:
     folder = copied("ours decoder")
@@ -111,6 +112,7 @@ def test_json_that_no_one_wrote(name: str, copied: Callable[[str], Path]) -> Non
     refuse_all(changes, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ours decoder", "gpt2", "llama sharded", "marian", "bert pickled", "gguf llama"])
 def test_a_pipe_a_device_a_folder_or_a_link_out_in_place_of_any_file(kind: str, copied: Callable[[str], Path]) -> None:
     opened = copied(kind)
@@ -142,6 +144,7 @@ def test_a_pipe_a_device_a_folder_or_a_link_out_in_place_of_any_file(kind: str, 
     assert outcome.code == 0, outcome.stdout[-300:] + outcome.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_a_link_out_of_the_folder_is_no_way_to_a_secret(copied: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied("ours decoder")
     (tmp_path / "secret").write_text("s3cret")
@@ -197,6 +200,7 @@ def test_safetensors_headers_that_lie(copied: Callable[[str], Path]) -> None:
     refuse_all(changes, folder)
 
 
+@pytest.mark.slow
 def test_an_index_names_files_of_its_own_folder(copied: Callable[[str], Path]) -> None:
     folder = copied("llama sharded")
     (folder.parent / "secret.safetensors").write_bytes((folder / "model-00001.safetensors").read_bytes())

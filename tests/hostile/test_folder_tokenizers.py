@@ -97,6 +97,7 @@ def test_patterns_that_are_taken_are_fast_on_every_text() -> None:
     assert outcome.code == 0, outcome.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_tokenizers_that_claim_too_much(copied: Callable[[str], Path]) -> None:
     folder = copied("ours steps")
     path = folder / "tokenizer.json"
@@ -159,6 +160,7 @@ def test_tokenizers_that_claim_too_much(copied: Callable[[str], Path]) -> None:
     refuse_all(changes, folder)
 
 
+@pytest.mark.slow
 def test_a_word_of_wordpiece_has_an_end(copied: Callable[[str], Path]) -> None:
     folder = copied("ours encoder")
     path = folder / "tokenizer.json"
@@ -270,6 +272,7 @@ def test_a_table_of_characters_leads_nowhere_else(capfd: pytest.CaptureFixture[s
     assert outcomes[False, False] > 40, outcomes
 
 
+@pytest.mark.slow
 def test_label_names_are_counted_once(copied: Callable[[str], Path]) -> None:
     folder = copied("ours encoder")
     config = json.loads((folder / "config.json").read_text())

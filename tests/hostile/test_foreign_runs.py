@@ -62,6 +62,7 @@ def test_page_of_a_foreign_model_tells_nothing_of_the_file_that_its_card_names(
         assert with_file == without_file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["evaluate", "report --evaluate"])
 def test_foreign_model_is_not_scored_on_a_file_with_another_hash(verb: str, home: Path, tmp_path: Path) -> None:
     model = _model_that_names(tmp_path / "theirs", "~/secret.txt")

@@ -62,6 +62,7 @@ def refused(outcome: Outcome, why: str) -> bool:
     return outcome.code == PLAIN and line.startswith("tercet: no compiled kernels are used: ") and why in line
 
 
+@pytest.mark.slow
 def test_ones_own_are_loaded_and_no_one_else_can_write_them(cache: Path) -> None:
     before = file_in(cache).stat()
     outcome = load(cache)
@@ -101,6 +102,7 @@ def test_what_is_not_whole_is_compiled_anew(cache: Path, damage: str) -> None:
     assert (again.code, again.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize("place", ["the library", "its folder", "the cache", "a folder above"])
 def test_what_belongs_to_another_user_is_not_loaded(cache: Path, place: str) -> None:
@@ -165,6 +167,7 @@ def test_where_all_may_write_one_has_a_folder_of_ones_own(cache: Path) -> None:
     assert refused(load(cache), "others may write")
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_into_a_folder_of_others(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -173,6 +176,7 @@ def test_nothing_is_compiled_into_a_folder_of_others(tmp_path: Path) -> None:
     assert list((cache / "kernels").glob("*")) == []
 
 
+@pytest.mark.slow
 @as_root
 def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None:
     os.chown(file_in(cache), OTHER, OTHER)

@@ -127,6 +127,7 @@ def test_a_length_penalty_is_a_number_or_refused(asking: TestClient, alpha: floa
         assert check(asking.post("/translate", json=body)) == (200 if alpha <= 16 else 400)
 
 
+@pytest.mark.slow
 @settings(max_examples=60 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(GOOD)), st.randoms(use_true_random=False))
 def test_damaged_bodies(asking: TestClient, path: str, rng: random.Random) -> None:

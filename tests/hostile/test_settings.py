@@ -188,6 +188,7 @@ def bomb(kind: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "map", "merge"])
 def test_aliases_that_explode(kind: str) -> None:
     outcome = attack_function(lambda: 0 if refusal(lambda: parse_yaml(bomb(kind), name="mine")) else 1)
@@ -259,6 +260,7 @@ def test_a_change_has_no_line_of_the_file(tmp_path: Path) -> None:
 # ---- files that are none
 
 
+@pytest.mark.slow
 def test_a_recipe_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("zero.yaml").symlink_to("/dev/zero")
@@ -378,6 +380,7 @@ def test_any_text_is_yaml_or_refused(text: str) -> None:
     refusal(lambda: parse_yaml(text, name="mine"))
 
 
+@pytest.mark.slow
 @settings(FULL, max_examples=30 * SCALE)
 @given(data=st.data(), name=st.sampled_from(sorted(PLAIN)))
 def test_spoiled_yaml_of_recipes(data: st.DataObject, name: str) -> None:

@@ -47,6 +47,7 @@ OUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 0.05)
@@ -64,6 +65,7 @@ def test_a_template_stays_in_its_sandbox(name: str, tmp_path: Path, monkeypatch:
     assert not (tmp_path / "RAN").exists()
 
 
+@pytest.mark.slow
 def test_after_a_conversation_that_went_too_far_the_next_is_rendered() -> None:
     template = ChatTemplate("{{ messages[0].content * (messages | length) ** 9 }}", TOKENIZER)
     assert template.render(MESSAGES) == "hi"

@@ -104,6 +104,7 @@ def counted(one: AnyModel, *given: Tensor) -> tuple[Callable[[], float], list[fl
     return loss, calls
 
 
+@pytest.mark.slow
 def test_ablations_are_the_rises_of_the_loss() -> None:
     one = model(n_kv_heads=2)
     loss, calls = counted(one, torch.randint(V, (3, 7)))
@@ -131,6 +132,7 @@ def test_a_translator_has_heads_in_three_places() -> None:
     assert all(rise != 0 for rises in found.values() for rise in rises)
 
 
+@pytest.mark.slow
 def test_a_head_without_effect_rises_by_exactly_nothing_and_edits_stay_made() -> None:
     one, text = model(), torch.randint(V, (3, 7))
     with torch.no_grad():

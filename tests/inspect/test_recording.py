@@ -57,6 +57,7 @@ def shown(recording: Recording) -> dict[str, list[str]]:
     return {name: side.texts for name, side in recording.sides.items()}
 
 
+@pytest.mark.slow
 def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
     bos, eos = (TOKENIZER.tokens([number])[0] for number in (TOKENIZER.bos_id, TOKENIZER.eos_id))
     gpt, bert = (trained(tmp_path / name, name) for name in ("gpt", "bert"))
@@ -78,6 +79,7 @@ def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
         assert weights.shape == (1, 4, len(recording.side.ids), len(recording.side.texts))
 
 
+@pytest.mark.slow
 def test_a_translator_writes_its_own_target_where_none_is_given(tmp_path: Path) -> None:
     one = trained(tmp_path / "both", "both")
     recording = read(one, "ab")
@@ -159,6 +161,7 @@ def test_the_lens_table_ends_with_what_the_model_says(tmp_path: Path) -> None:
         assert attribution["logit"] == pytest.approx(float(recording.logits[row, token]), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_words(tmp_path: Path) -> None:
     gpt, bert, both = (trained(tmp_path / name, name) for name in ("gpt", "bert", "both"))
     for one, how, words in (

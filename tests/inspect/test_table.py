@@ -108,6 +108,7 @@ def check_flops(spec: AnySpec, length: int) -> None:
     assert table.flops_training == 3 * table.flops_forward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 def test_flops_are_those_that_pytorch_counts(name: str) -> None:
     check_flops(SPECS[name], LENGTHS[name])
@@ -129,6 +130,7 @@ def test_a_model_and_its_spec_give_the_same_table() -> None:
     assert all(module.training for module in model.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [SMALL, PAIRS], ids=["language", "pairs"])
 def test_caches_take_what_the_table_says(spec: AnySpec) -> None:
     memory, model = model_table(spec).memory, build(spec)
@@ -160,6 +162,7 @@ def test_a_translator_has_rows_for_both_sides() -> None:
     assert separate.flops_forward == table.flops_forward
 
 
+@pytest.mark.slow
 def test_an_encoder_is_counted_as_if_every_place_were_scored() -> None:
     table = model_table(ENCODER)
     rows = {row.name: row for row in table.rows}
@@ -195,12 +198,14 @@ def test_rows_of_equal_blocks_stand_together() -> None:
     assert table.rows[0].name == "embedding"
 
 
+@pytest.mark.slow
 def test_positions_have_a_row() -> None:
     rows = {row.name: row for row in model_table(PRESETS["gpt2"]).rows}
     assert rows["stack.position.table"].parameters == 1024 * 768
     assert rows["stack.position.table"].shape == (1024, 768)
 
 
+@pytest.mark.slow
 def test_nothing_is_allocated_and_no_random_number_drawn() -> None:
     before = torch.get_rng_state()
     huge = DecoderOnlySpec(

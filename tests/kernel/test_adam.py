@@ -17,6 +17,7 @@ def numbers(sizes: list[int], size: float = 1.0) -> list[Tensor]:
     return [torch.randn(count) * size for count in sizes]
 
 
+@pytest.mark.slow
 @given(
     sizes=SIZES, decay=st.sampled_from([0.0, 0.1]), size=st.sampled_from([1e-6, 1.0, 1e4]),
     scale=st.sampled_from([1.0, 0.3]), seed=st.integers(0, 2**32),

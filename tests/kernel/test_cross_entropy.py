@@ -30,6 +30,7 @@ def written_out(
     return totals.detach(), plains.detach(), scores.grad
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     n=st.integers(1, 5),

@@ -33,6 +33,7 @@ def written_out(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     return scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     b=st.integers(1, 3),

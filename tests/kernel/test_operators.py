@@ -128,6 +128,7 @@ def agree(found: Any, expected: Any, *, atol: float) -> None:
 fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.slow
 @fuzz
 @given(data=st.data(), rows=SIZES, k=SIZES, n=SIZES, autocast=st.booleans(), raw=st.booleans())
 def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, raw: bool) -> None:
@@ -147,6 +148,7 @@ def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, 
             agree(found, expected, atol=0.5 if autocast else 1e-3)
 
 
+@pytest.mark.slow
 @fuzz
 @given(
     data=st.data(), b=st.integers(1, 2), h=st.sampled_from([1, 2, 4]), g=st.sampled_from([1, 2, 3, 4]),

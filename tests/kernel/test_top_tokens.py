@@ -19,6 +19,7 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here")
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     n=st.integers(1, 3),
@@ -95,6 +96,7 @@ def test_it_takes_scores_on_a_cpu_in_float32() -> None:
     assert not supports_scores(scores.requires_grad_())
 
 
+@pytest.mark.slow
 def test_beam_search_finds_the_same_with_it_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DecoderOnlySpec(vocab_size=97, max_len=24, stack=StackSpec(d_model=32, n_layers=2, n_heads=2))
     model = DecoderOnly(spec, seed=3)

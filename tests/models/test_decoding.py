@@ -47,6 +47,7 @@ def test_reading_in_chunks_is_reading_at_once(point) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), decoder.hidden(tokens), **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
 def test_a_row_that_is_done_does_not_trouble_the_others(position) -> None:
@@ -121,6 +122,7 @@ def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> Non
         assert (similarity > 0.999).all(), similarity
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
     decoder, prompt = model(), torch.randint(V, (2, 3))

@@ -212,6 +212,7 @@ class Near(PositionScheme):
         return -distances[:, None].expand(-1, 4, -1, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [Fast(), Near()], ids=["rotation", "bias"])
 def test_a_position_scheme_of_ones_own_is_heeded(scheme: PositionScheme) -> None:
     model, tokens = gpt(position=NoPosition()), torch.randint(V, (3, 12))
@@ -233,6 +234,7 @@ def test_many_rows_go_through_it_as_few_do(calls: list[int]) -> None:
     assert calls == [18] * 14
 
 
+@pytest.mark.slow
 def test_it_steps_aside_for_gradients_training_and_listeners(calls: list[int]) -> None:
     model, one = gpt(), torch.ones(1, dtype=torch.long)
 

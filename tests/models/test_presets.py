@@ -70,6 +70,7 @@ def test_a_fresh_model_knows_nothing(preset: str, vocab_size: int, stack) -> Non
     assert loss == pytest.approx(math.log(vocab_size) + sure, abs=0.1 + sure / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "preset",
     [
@@ -128,6 +129,7 @@ def test_encoders_have_the_papers_parameters(preset: str, parameters: int) -> No
         assert not any("bias" in name for name, _ in made.named_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ENCODERS)
 def test_every_encoder_learns_from_its_first_step(preset: str) -> None:
     """No scheme of initial weights leaves a part that the loss cannot reach, now or after the unembedding has moved."""
@@ -155,6 +157,7 @@ def test_presets_go_to_a_file_and_back(preset: str) -> None:
     assert model_spec({"preset": preset}) == spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_shapes_without_numbers(preset: str) -> None:
     with torch.device("meta"):

@@ -75,6 +75,7 @@ def test_the_presets_parts(name: str) -> None:
         close(one(*given), before)
 
 
+@pytest.mark.slow
 def test_with_padding_and_documents() -> None:
     text, token_mask = padded([torch.arange(5), torch.arange(7), torch.arange(2)], "scattered", T)
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2]]).expand(B, -1)
@@ -221,6 +222,7 @@ def traces(one: nn.Module) -> list[tuple[object, ...]]:
     return [(sorted(vars(part)), len(part._forward_hooks), len(part._forward_pre_hooks)) for part in one.modules()]
 
 
+@pytest.mark.slow
 def test_the_model_is_as_it_was_after_an_exception_too() -> None:
     one = translator()
     before = traces(one)

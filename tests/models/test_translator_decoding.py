@@ -22,6 +22,7 @@ def sources(side: str = "scattered") -> tuple[Tensor, Tensor]:
     return padded([torch.randint(V, (length,)) for length in (8, S, 2)], side, S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
 def test_start_and_steps_are_the_full_pass(point) -> None:
@@ -149,6 +150,7 @@ def test_rows_without_a_source_go_singly() -> None:
     walk.step()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_source_is_kept_once_for_all_its_rows() -> None:
     walk = Walk(translator(n_kv_heads=2))
@@ -163,6 +165,7 @@ def test_a_source_is_kept_once_for_all_its_rows() -> None:
         assert layer.self_kv.keys.shape[0] == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 1], [2]], ids=["permuted", "repeated", "dropped"])
 @torch.no_grad()
 def test_reorder_takes_the_sources_along(rows: list[int]) -> None:
@@ -202,6 +205,7 @@ def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
         target = torch.cat((target, chosen[:, None]), dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> None:

@@ -96,6 +96,7 @@ def check_an_empty_source(model: EncoderDecoder) -> None:
     torch.testing.assert_close(model.step(target[:, 3], cache), logits[:, 3], **CLOSE)
 
 
+@pytest.mark.slow
 @parametrize_pairs(
     check=(check_sight, check_padded_rows, check_an_empty_source),
     position=POSITIONS,
@@ -108,6 +109,7 @@ def test_the_whole_source_is_seen_and_no_future_and_no_padding(
     check(translator(position=position, n_kv_heads=n_kv_heads, placement=placement))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [check_sight, check_padded_rows])
 @pytest.mark.parametrize("part", OTHER_PARTS, ids=str)
 def test_so_it_is_with_the_other_parts(check, part) -> None:

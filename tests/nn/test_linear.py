@@ -15,6 +15,7 @@ SPEC = DecoderOnlySpec(
 )
 
 
+@pytest.mark.slow
 @given(n=st.integers(1, 19), k=st.integers(1, 31), seed=st.integers(0, 2**32), scale=st.floats(1e-6, 1e6))
 def test_int8_is_off_by_half_a_step_at_most(n: int, k: int, seed: int, scale: float) -> None:
     torch.manual_seed(seed)

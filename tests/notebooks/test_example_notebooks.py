@@ -20,6 +20,7 @@ def test_each_notebook_is_that_of_its_source() -> None:
     assert written == notebooks(), "write them anew: python examples/notebooks/build.py"
 
 
+@pytest.mark.slow
 def test_a_chapters_notebook_has_its_blocks_outputs_and_folded_answers() -> None:
     nbformat = pytest.importorskip("nbformat")
     for path in chapters():

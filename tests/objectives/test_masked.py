@@ -149,6 +149,7 @@ class Widest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.4])
 def test_the_sparse_head_needs_its_share_of_memory(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows at once, so that the share is the head's own; a few at a time, as it runs, it needs less still."""
@@ -254,6 +255,7 @@ def test_padding_of_any_id_is_never_hidden(tokenizer: Tokenizer) -> None:
     assert (batch.inputs[~torch.from_numpy(mask)] == 7).all()
 
 
+@pytest.mark.slow
 def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
     one = model(tokenizer.vocab_size).eval()
     ids, starts = corpus(tokenizer, [7, 9, 5])

@@ -74,6 +74,7 @@ def test_no_mask_where_nothing_is_padded() -> None:
     assert collate_pairs(rows(1, 0)).source_token_mask is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_it_is_the_sum_of_each_pair_alone_by_the_formula(smoothing: float) -> None:
     one, total, plain, count = model(), 0.0, 0.0, 0
@@ -89,6 +90,7 @@ def test_it_is_the_sum_of_each_pair_alone_by_the_formula(smoothing: float) -> No
     assert float(loss.plain) == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_small_batches_are_one_big_batch(smoothing: float) -> None:
     one = model()
@@ -99,6 +101,7 @@ def test_small_batches_are_one_big_batch(smoothing: float) -> None:
     assert float((whole - parts).norm() / whole.norm()) <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "junk"),
     [("rotary", PAD), ("sinusoidal", BOS), ("learned", 7), ("alibi", PAD), ("relative_bias", BOS)],

@@ -67,6 +67,7 @@ def test_a_source_that_was_cut_is_shown_as_it_was_read() -> None:
     assert read_cross_attention([model], TOKENIZER, written(model, "abcdefghij")).source == (*"abcdef", "(end)")
 
 
+@pytest.mark.slow
 def test_an_ensemble_looks_with_all_its_heads() -> None:
     models = [small(seed=0), small(seed=1)]
     translation = written(models[0], "abc")
@@ -136,6 +137,7 @@ def test_what_a_picture_says_without_explanation(tmp_path: Path) -> None:
         assert words in text
 
 
+@pytest.mark.slow
 def test_words(tmp_path: Path) -> None:
     one = diagonal(("a", "(end)"), ("b", "(end)"), [0, 1])
     with pytest.raises(UserError, match=r"draws 1 to 8 sentences, and there are 9; give it a few"):

@@ -138,6 +138,7 @@ def test_squares_are_the_mask() -> None:
     assert not any(label.get_parse_math() for label in figure.axes[1].get_yticklabels())
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(size=st.integers(2, 40), epsilon=st.sampled_from([0.0, 0.1, 0.3, 0.9]), data=st.data())
 def test_the_loss_learns_towards_what_is_drawn(size: int, epsilon: float, data: st.DataObject) -> None:
@@ -157,6 +158,7 @@ def test_the_loss_learns_towards_what_is_drawn(size: int, epsilon: float, data: 
         assert float(plain) == pytest.approx(-math.log(p), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_bars_and_the_lowest_loss() -> None:
     smoothing = compute_smoothing(vocab_size=10, target=3, epsilon=0.1)
     figure = plot_smoothing(smoothing)

@@ -67,6 +67,7 @@ def needed(requirement: str, found: set[str]) -> None:
             needed(other.partition(";")[0], found)
 
 
+@pytest.mark.slow
 def test_what_it_takes_to_run_is_in_its_lock_and_nothing_else() -> None:
     found: set[str] = set()
     needed("tercet[explore]", found)

@@ -178,6 +178,7 @@ def test_a_converted_model(
     assert telling(target) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", [None, "hf"])
 def test_a_model_of_an_earlier_version_that_is_given_away(to: str | None, language: Path, tmp_path: Path) -> None:
     """Whose card has the folders in it still."""
@@ -192,6 +193,7 @@ def test_a_model_of_an_earlier_version_that_is_given_away(to: str | None, langua
     assert telling(tmp_path / "page.html") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["language", "translator", "classifier"])
 def test_a_saved_page(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     run: Path = request.getfixturevalue(name)

@@ -105,6 +105,7 @@ def test_the_model_that_is_named_is_the_one_that_is_told_of(runs: Mapping[str, P
     assert "BLEU" in read_page(tercet.report(run)).cell("Checkpoint")
 
 
+@pytest.mark.slow
 def test_damage_is_told_and_the_rest_is_shown(runs: Mapping[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(runs["text"], tmp_path / "run")
     weights = run / "best" / "model.safetensors"
@@ -173,6 +174,7 @@ def test_no_text_becomes_markup(text: str, name: str) -> None:
         assert page.rows[-1] == [name, shown] or not name.isprintable()
 
 
+@pytest.mark.slow
 @given(sample=TEXTS, label=TEXTS.filter(bool))
 @settings(max_examples=8)
 def test_no_sample_or_setting_breaks_the_page(

@@ -47,6 +47,7 @@ def test_texts_at_once_are_those_of_generate_and_of_stream_from_the_same_seeds()
             assert stream.finish == "length"
 
 
+@pytest.mark.slow
 def test_a_stream_gives_pieces_as_they_come_and_the_whole_afterwards() -> None:
     expected = alone(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
     with tercet.Engine(RUN) as engine:
@@ -73,6 +74,7 @@ def test_events_hold_the_tokens_and_what_else_was_likely() -> None:
     assert [event.finish for event in events] == [None] * 8 + ["length"]
 
 
+@pytest.mark.slow
 def test_a_stop_text_ends_the_text() -> None:
     text = alone(MODEL, "the", Sampling(max_new_tokens=20, seed=1)).text
     with tercet.Engine(RUN) as engine:

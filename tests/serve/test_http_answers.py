@@ -59,6 +59,7 @@ def rounded(found: Any) -> Any:
     return json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 3))
 
 
+@pytest.mark.slow
 def test_completions_are_those_of_generate(asking: TestClient) -> None:
     for prompt in PROMPTS:
         (want,) = written(prompt, temperature=0)
@@ -100,6 +101,7 @@ def test_ids_are_a_prompt_as_their_text_is(asking: TestClient) -> None:
     assert [one["text"] for one in alone] == [of_texts[0]["text"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [pytest.param([], marks=pytest.mark.slow), ["at", "the"]])
 def test_a_stream_joined_is_the_answer_at_once(asking: TestClient, stop: list[str]) -> None:
     how: dict[str, Any] = {"model": "gpt", "prompt": PROMPTS, "n": 2, "max_tokens": 11, "seed": 5, "stop": stop}
@@ -165,6 +167,7 @@ def test_an_echo_can_be_all_that_is_asked_for(asking: TestClient) -> None:
     assert told["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.slow
 def test_a_chat_is_its_template_continued(asking: TestClient) -> None:
     messages = [
         {"role": "user", "content": "the"},

@@ -46,6 +46,7 @@ def test_curl_is_answered(block: str, address: str) -> None:
     assert re.search('"(choices|answers)":', done.stdout)
 
 
+@pytest.mark.slow
 def test_the_client_runs(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in [block for block in blocks("python") if "tercet" not in block]:

@@ -51,6 +51,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
     assert paced.running == paced.cancelled == 0
 
 
+@pytest.mark.slow
 def test_a_long_list_goes_through_a_short_queue() -> None:
     """It waits for its own, and leaves the others' places alone."""
     paced = Paced(room=2)
@@ -124,6 +125,7 @@ def test_a_fault_of_ours_is_told_without_its_insides() -> None:
     assert "secret" not in told["message"]
 
 
+@pytest.mark.slow
 def test_one_bad_text_hurts_nobody_beside_it() -> None:
     with client("bert") as asking, ThreadPoolExecutor(8) as pool:
         bodies = [
@@ -275,6 +277,7 @@ def test_what_is_not_http_hurts_nobody(garbage: bytes) -> None:
         assert httpx.get(address + "/health").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_job_is_cancelled_however_its_reader_ends() -> None:
     class Job:
         cancelled = 0

@@ -71,6 +71,7 @@ def test_usage_in_a_stream(ours: openai.OpenAI) -> None:
     assert pieces[-1].usage.completion_tokens <= 7
 
 
+@pytest.mark.slow
 def test_chat(ours: openai.OpenAI) -> None:
     how = {"model": "chat", "messages": [{"role": "user", "content": "cat"}], "max_completion_tokens": 8, "seed": 4}
     told = ours.chat.completions.create(**how, logprobs=True, top_logprobs=2)  # type: ignore[call-overload]

@@ -204,6 +204,7 @@ def test_the_names_of_this_machine(asking: TestClient, host: str) -> None:
 OPEN = AllowedNames(local=False, hosts=("box.example",))
 
 
+@pytest.mark.slow
 def test_the_key() -> None:
     with client("bert", rules=AccessRules(key="a key of mine", names=OPEN)) as asking:
         assert asking.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "alive"}
@@ -291,6 +292,7 @@ def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_openapi_page_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with client("bert") as asking:
         first = asking.get("/openapi.json")

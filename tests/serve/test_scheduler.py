@@ -196,6 +196,7 @@ def test_the_likeliest_tokens_are_the_models_own() -> None:
             row.append(token.id)
 
 
+@pytest.mark.slow
 def test_a_stop_text_is_never_shown_in_part_and_ends_the_row_at_once() -> None:
     free = Sampling(max_new_tokens=24, seed=1, temperature=1.2)
     text = alone(MODEL, "the", free).text
@@ -236,6 +237,7 @@ def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
     assert all(later - earlier == 2 for earlier, later in pairwise(reads)), "the running row has its step in between"
 
 
+@pytest.mark.slow
 def test_samples_of_one_prompt_are_read_once() -> None:
     shapes: list[tuple[int, int]] = []
     model = writer(position=Rotary())
@@ -305,6 +307,7 @@ def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPat
     assert isinstance(last, UserError)
 
 
+@pytest.mark.slow
 def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another fault: the last row is said to stand where the gone one stood, and is not copied there."""
     honest = CacheSlots._copy
@@ -339,6 +342,7 @@ def test_a_model_of_nothing_but_nan_ends_every_request_with_words() -> None:
             assert isinstance(error, UserError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["start", "step"])
 def test_an_error_of_the_model_ends_the_rows_of_that_pass_and_the_engine_lives_on(method: str) -> None:
     model = writer(position=Rotary())

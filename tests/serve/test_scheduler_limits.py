@@ -21,6 +21,7 @@ from tercet.serve.engine import (
 )
 
 
+@pytest.mark.slow
 def test_those_that_find_no_room_are_told_when_to_come_again() -> None:
     with scheduler(slots=1, waiting=2) as made:
         held = Held()
@@ -37,6 +38,7 @@ def test_those_that_find_no_room_are_told_when_to_come_again() -> None:
         asked(made).wait()
 
 
+@pytest.mark.slow
 def test_without_a_waiting_line_a_free_slot_is_still_given() -> None:
     with scheduler(slots=1, waiting=0) as made:
         for _ in range(5):
@@ -94,6 +96,7 @@ def test_what_was_held_back_is_said_when_time_runs_out() -> None:
     assert [(event.text, event.finish) for event in held.events] == [("", None), (said[:1], "time")]
 
 
+@pytest.mark.slow
 def test_closing_finishes_what_runs_and_waits() -> None:
     made = Scheduler(MODEL, TOKENIZER, Limits(slots=2))
     heard = [asked(made) for _ in range(7)]
@@ -106,6 +109,7 @@ def test_closing_finishes_what_runs_and_waits() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "tercet-engine"]
 
 
+@pytest.mark.slow
 def test_closing_waits_no_longer_than_it_was_told_to() -> None:
     made = Scheduler(MODEL, TOKENIZER, Limits(slots=1, max_new_tokens=10**6))
     heard = [asked(made, sampling=Sampling(max_new_tokens=10**6, temperature=2.0)) for _ in range(3)]

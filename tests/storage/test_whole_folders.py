@@ -183,6 +183,7 @@ def test_an_error_between_two_files_leaves_all_as_it_was(
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", range(1, MOVES + 2))
 def test_a_kill_between_two_files_leaves_others_alone_and_is_noticed(
     n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,6 +209,7 @@ def test_a_kill_between_two_files_leaves_others_alone_and_is_noticed(
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.slow
 def test_a_reader_waits_for_a_writer_of_single_files(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     lay_out_with_others(folder)

@@ -248,6 +248,7 @@ class TestPieces:
         assert target.bos_id == IDS["<pad>"]
         assert source.vocab_size == target.vocab_size == len(IDS)
 
+    @pytest.mark.slow
     @given(line=st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=4).map(" ".join))
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_no_way_to_cut_scores_better(self, tmp_path: Path, line: str) -> None:

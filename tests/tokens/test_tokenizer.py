@@ -103,6 +103,7 @@ def test_pieces_show_what_they_do_not_know(text: str) -> None:
     assert streamed(build_unigram, ids) == build_unigram.decode(ids)
 
 
+@pytest.mark.slow
 def test_pieces_are_learnt_alike_each_time() -> None:
     text = [f"{word} the {word}ing of {word}ed things" for word in ("walk", "talk", "play", "bake", "count")] * 3
     spec = Unigram(vocab_size=60)

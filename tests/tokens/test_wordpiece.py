@@ -201,6 +201,7 @@ def mini_lm() -> Tokenizer:
     return Tokenizer.load(Path(found.submodule_search_locations[0], "model", "tokenizer.json"))
 
 
+@pytest.mark.slow
 def test_mini_lm_ids() -> None:
     real = mini_lm()
     assert (real.kind, real.vocab_size) == ("wordpiece", 30_522)

@@ -133,6 +133,7 @@ def test_where_every_checkpoint_is_lost_it_goes_on_from_the_weights(
     assert load_model(out / "last").card.step == 12
 
 
+@pytest.mark.slow
 def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> None:
     """Validated and written is the average, of the two matrices as of all that learns."""
     changes = {"training": {"ema": 0.5, "max_steps": 4}}

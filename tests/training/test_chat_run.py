@@ -38,6 +38,7 @@ def learnt(batches: list[CausalBatch]) -> list[tuple[int, ...]]:
     return [tuple(row[row != IGNORED].tolist()) for batch in batches for row in batch.targets]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_len", [32, 14])
 def test_an_epoch_learns_the_answers_and_nothing_else(tmp_path: Path, max_len: int) -> None:
     task = task_for(tmp_path, {"model": {"max_len": max_len}}, batch_size=5, micro_batch_size=2)

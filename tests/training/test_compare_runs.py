@@ -64,6 +64,7 @@ def test_each_training_is_an_ordinary_run(
     assert figures(alone) == figures(beside)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_evaluate(compared: ComparedRuns) -> None:
     for row in compared.rows:
         nats = []
@@ -310,6 +311,7 @@ def test_refusals(recipes: Callable[[str], str], compared: ComparedRuns, tmp_pat
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_all_variants_are_built_before_one_is_trained(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +364,7 @@ def test_an_unfinished_run_is_refused(compared: ComparedRuns, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_a_run_whose_data_is_gone_is_refused_before_training(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_what_has_no_fixed_order_is_refused(tmp_path: Path, settings: dict[str, 
         tiny_recipe(tmp_path, exact=True, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "settings", "words"),
     [

@@ -66,6 +66,7 @@ def test_where_one_row_is_too_much_it_is_tried(tmp_path: Path, monkeypatch: pyte
     assert record.micro_batch == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.integers(1, 200), fit=st.integers(1, 300))
 def test_parts_are_equal_and_as_few_as_fit(share: int, fit: int, tmp_path: Path) -> None:

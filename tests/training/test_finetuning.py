@@ -53,6 +53,7 @@ def test_it_takes_a_step(finished: Finished, tmp_path: Path, kind: str) -> None:
     finetune(kind, old, out)  # the same again: it is finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILY)
 def test_with_an_adapter(finished: Finished, tmp_path: Path, kind: str) -> None:
     adapter = {"kind": "lora", "rank": 2, "targets": ["all"]}
@@ -60,6 +61,7 @@ def test_with_an_adapter(finished: Finished, tmp_path: Path, kind: str) -> None:
     assert load_model(out).adapter is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lm", "mlm", "classify"])
 def test_from_what_others_keep(finished: Finished, tmp_path: Path, kind: str) -> None:
     old = finished("text") if kind == "lm" else train(tiny_masked_recipe(tmp_path, BERT), tmp_path / "old", quiet=True)
@@ -94,6 +96,7 @@ def test_dropout_and_the_length_of_rows_are_the_recipes(finished: Finished, tmp_
     assert recipe.model.stack.d_model == old.stack.d_model == 16
 
 
+@pytest.mark.slow
 def test_shorter_rows_keep_the_table_of_positions(finished: Finished, tmp_path: Path) -> None:
     out = finetune("lm", finished("text"), tmp_path / "run", {"model": {"max_len": 6}})
     tuned = load_model(out)

@@ -167,6 +167,7 @@ def test_changes_that_do_not_fit(run: Path, key: str, new: Any, words: str) -> N
         read_recipe(run)
 
 
+@pytest.mark.slow
 def test_weights_alone_go_on_beyond_the_end(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checkpoints")
     assert "--from-weights goes on from the weights" in refused(capsys, run, "--more", "2")

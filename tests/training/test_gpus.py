@@ -59,6 +59,7 @@ def test_what_is_none_is_refused_with_the_remedy(text: str, words: str) -> None:
     assert words in str(refused.value)
 
 
+@pytest.mark.slow
 @given(
     st.one_of(st.text(max_size=40), st.from_regex(r"(\d{1,12}x){0,3}(H100|\d{1,9}(\.\d{0,3})?GiB(@\d{0,12}TFLOPS)?)?"))
 )

@@ -28,6 +28,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, min_size=1, max_size=5), st.sampled_from([",", ", ", " ,  "]))
 def test_any_values_come_through(values: list[object], comma: str) -> None:
     written = [json.dumps(value, ensure_ascii=False) for value in values]

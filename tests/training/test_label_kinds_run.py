@@ -207,6 +207,7 @@ def test_a_head_of_another_kind_is_replaced(
         assert head.problem_type == {"numbers": "regression"}.get(kind, "multi_label_classification")
 
 
+@pytest.mark.slow
 def test_the_same_labels_of_another_kind_are_other_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny_labels_recipe(tmp_path, max_steps=1)
     old = train(recipe, tmp_path / "old", quiet=True)
@@ -219,6 +220,7 @@ def test_the_same_labels_of_another_kind_are_other_labels(tmp_path: Path, capsys
     assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_number_goes_on_in_the_new_datas_scale(own_run: Finished, tmp_path: Path) -> None:
     """The same numbers before a step is taken, though the new texts' are spread otherwise."""
     (tmp_path / "b.jsonl").write_text(

@@ -95,6 +95,7 @@ def test_two_that_are_lost_are_one_line(ranks: Ranks) -> None:
     assert ranks.reports[0].get(timeout=5).startswith(f"rank 1 on {HOST} and 1 more gives no sign")
 
 
+@pytest.mark.slow
 def test_one_that_fails_ends_the_others_before_they_would_miss_it(ranks: Ranks) -> None:
     ranks.stop(1, FAILED)
     begin = ranks.beating[0].beats

@@ -41,6 +41,7 @@ def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ["packed", {"kind": "packed", "document_mask": True}, {"kind": "padded", "stride": 5}])
 def test_masks_depend_on_the_row_of_the_step_alone(tmp_path: Path, rows: Any) -> None:
     changes = {"data": {"rows": rows}}

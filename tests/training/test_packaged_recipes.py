@@ -109,6 +109,7 @@ def test_it_builds_at_its_own_size(name: str) -> None:
         build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **own).model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
     out = train(small(name, tmp_path), tmp_path / "run", quiet=True)

@@ -38,6 +38,7 @@ def going_on(run: Path, recipe: Recipe, changes: dict[str, Any] | None = None) -
     return parse_recipe(merge(data, {"pretrained": str(run), **(changes or {})}), name="going on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
 def test_every_family_goes_on(finished: Finished, tmp_path: Path, family: str) -> None:
     old = finished(family)
@@ -51,6 +52,7 @@ def test_every_family_goes_on(finished: Finished, tmp_path: Path, family: str) -
     assert all(torch.equal(value, state[name]) for name, value in after.model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_python_goes_on_as_the_command_does(finished: Finished, tmp_path: Path) -> None:
     old = shutil.copytree(finished("labels"), tmp_path / "old")
     recipe = to_plain(going_on(old, tiny_labels_recipe(tmp_path)))
@@ -64,6 +66,7 @@ def test_python_goes_on_as_the_command_does(finished: Finished, tmp_path: Path) 
     tercet.train(str(tmp_path / "on.yaml"), pretrained=old, out=tmp_path / "run", set=settings, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_classifier_takes_the_encoder_and_gets_a_new_head(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_run_that_goes_on_resumes_without_the_old_folder(finished: Finished, t
     assert read_yaml(out / "recipe.yaml")["pretrained"] == str(old)
 
 
+@pytest.mark.slow
 def test_the_command_line_finds_the_copy(finished: Finished, tmp_path: Path) -> None:
     old = tmp_path / "old"
     shutil.copytree(finished("masked"), old)
@@ -157,6 +161,7 @@ def test_other_labels_get_a_new_classifier(finished: Finished, tmp_path: Path) -
     assert not torch.equal(before, fresh)
 
 
+@pytest.mark.slow
 def test_a_chat_template_goes_along(finished: Finished, tmp_path: Path) -> None:
     old = shutil.copytree(finished("text"), tmp_path / "old")
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
@@ -167,6 +172,7 @@ def test_a_chat_template_goes_along(finished: Finished, tmp_path: Path) -> None:
     assert load_model(out).chat_template == load_model(out / "pretrained").chat_template == template
 
 
+@pytest.mark.slow
 def test_a_folder_of_others_is_loaded_once(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, built = convert(finished("text"), tmp_path / "theirs", "hf"), list[str]()
     reader = folder.READERS["gpt2"]

@@ -113,6 +113,7 @@ def test_a_run_goes_on_from_it_and_leaves_as_it(build: Any, tiny: Any, written: 
     assert (logits - ours).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_classifier_takes_a_roberta_and_gets_a_new_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(tmp_path / "theirs", roberta(transformers.RobertaModel))
     out = train(going_on(folder, tiny_labels_recipe(tmp_path), STILL), tmp_path / "run")

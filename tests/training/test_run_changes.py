@@ -48,6 +48,7 @@ def test_a_length_holds_from_its_step_on(said: list[tuple[int, int]], ramp: floa
     assert plan.steps == said[-1][1]
 
 
+@pytest.mark.slow
 @given(lengths.filter(lambda said: said[0][0] > 0 and said == sorted(said)), ramps)
 def test_no_row_is_skipped_or_comes_twice(said: list[tuple[int, int]], ramp: float) -> None:
     begun = Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25)

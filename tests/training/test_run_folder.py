@@ -152,6 +152,7 @@ def test_no_gpu_there(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.slow
 def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scales: list[str] = []
     set_scale = matplotlib.axes.Axes.set_yscale

@@ -88,6 +88,7 @@ def counted_flops(recipe: Recipe) -> tuple[float, int]:
     return counter.get_total_flops(), batch[0].numel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, {"model": {"tie_embeddings": False}}, {"model": {"tie_embeddings": False}, "freeze": ["unembedding"]}],
@@ -208,6 +209,7 @@ def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
     assert whole.flops_per_token > lora.flops_per_token > whole.flops_per_token * 2 // 3
 
 
+@pytest.mark.slow
 def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"on 3 GPUs: task\.batch_size=16 must be divisible by the 3 devices"):
         planned(tiny_recipe(tmp_path), cluster=Cluster(FAST, 3))

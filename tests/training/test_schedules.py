@@ -97,6 +97,7 @@ def test_noam_is_the_papers_formula() -> None:
         assert rate_factor(Noam(d_model=512), step=step - 1, warmup=400, total=5000) == pytest.approx(paper)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 300), st.integers(1, 600), st.sampled_from([24, 512]))
 def test_the_inverse_square_root_is_noams_shape_with_a_peak_of_one(warmup: int, total: int, d_model: int) -> None:
     to_noam = (d_model * warmup) ** -0.5

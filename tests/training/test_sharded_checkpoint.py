@@ -23,6 +23,7 @@ NAMES = st.from_regex(r"[a-z]{1,4}(\.[a-z0-9_]{1,4}){0,3}", fullmatch=True)
 SHAPES = st.lists(st.integers(1, 3), max_size=3)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, SHAPES, min_size=1, max_size=4), st.lists(st.sampled_from("abc"), unique=True))
 def test_a_checkpoint_is_put_together_as_it_was(shapes: dict[str, list[int]], keys: list[str]) -> None:
     state = {name: {key: torch.zeros(shape) for key in keys} for name, shape in shapes.items() if keys}

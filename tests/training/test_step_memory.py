@@ -101,6 +101,7 @@ def bytes_by_profiler(work: Callable[[], Any]) -> tuple[int, int, Any]:
     return now, peak, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=lambda settings: settings["kind"])
 @pytest.mark.parametrize("family", TINY)
 def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[str, Any], tmp_path: Path) -> None:

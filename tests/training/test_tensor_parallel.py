@@ -87,6 +87,7 @@ def test_a_plan_counts_what_a_device_has(family: str, tmp_path: Path) -> None:
     assert plan.batch == plan.micro_batch * plan.micro_batches
 
 
+@pytest.mark.slow
 def test_hidden_states_are_what_is_sent(tmp_path: Path) -> None:
     """For each sublayer one sum there, and one back: a ring sends (R - 1)/R of twice its bytes."""
     recipe = tp(tmp_path)

@@ -71,6 +71,7 @@ def test_tokens_are_counted_exactly(finished: Finished) -> None:
     assert load_model(out / "last").card.tokens_seen == seen
 
 
+@pytest.mark.slow
 def test_validation_loss_is_that_of_each_pair_alone_without_smoothing(finished: Finished) -> None:
     out = finished("pairs")
     model, trained = loaded(out, "last")
@@ -96,6 +97,7 @@ def greedy(run: Path, folder: str, sources: list[str]) -> list[str]:
     return [answer[0].text for answer in translate(model, trained.tokenizer, sources, Beam(size=1))]
 
 
+@pytest.mark.slow
 def test_validation_bleu_is_sacrebleus_of_what_the_best_model_writes(finished: Finished) -> None:
     out = finished("pairs")
     logged = dict(figures(out)["val/bleu"])

@@ -128,6 +128,7 @@ def test_the_loss_is_the_cross_entropy_of_the_next_token() -> None:
     torch.testing.assert_close(loss.mean, wanted, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gpt2s_vocabulary_is_padded_to_50304() -> None:
     pad = load_recipe("walkthrough-gpt2").model.pad_vocab_to
     spec = model_spec({"preset": "gpt2", "pad_vocab_to": pad, "max_len": 8, "stack": {"d_model": 8, "n_heads": 1}})

@@ -283,6 +283,7 @@ def test_dropout_in_another_place_is_noticed(fault: str, monkeypatch: pytest.Mon
         test_dropout_acts_in_the_texts_places(recipe, ODD_SIZES[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", WRITTEN)
 def test_the_recipe_at_its_own_size_has_as_many_parameters(recipe: str) -> None:
     spec = replace(load_recipe(recipe).model, vocab_size=2000)

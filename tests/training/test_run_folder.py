@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from tiny_runs import RUN_FILES, TEXT, figures, resume_state, tiny_recipe, weigh
 from tercet.checkpoint.metrics import COLUMNS, read_metrics
 from tercet.config import UserError
 from tercet.plots import plot_loss, save
+from tercet.settings_yaml import write_yaml
 from tercet.training import read_recipe, train
 from tercet.training.metrics_logger import MetricsLogger
-from tercet.training.run_folder import Start, restore_metrics
+from tercet.training.run_folder import Start, recipes_of, restore_metrics
 
 SHORT: dict[str, Any] = {"max_steps": 2, "sample_tokens": 0}
 
@@ -222,3 +224,27 @@ def test_metrics_of_which_nothing_is_whole(tmp_path: Path, left: bytes) -> None:
     assert metrics_until(tmp_path, 0) == []
     metrics.log_metrics({"train/loss": 7.0}, 1)
     assert read_metrics(metrics.path)["train/loss"] == [(1, 7.0)]
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_the_first_process_may_begin_the_run_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """While another one looks whether there is a run, the recipe and the record appear."""
+    recipe, out, looks = tiny_recipe(tmp_path, **SHORT), tmp_path / "run", 0
+    out.mkdir()
+
+    def look_after(original: Any) -> Any:
+        def look(*arguments: Any) -> Any:
+            nonlocal looks
+            if looks == moment:
+                (out / "recipe.yaml").write_text(write_yaml(recipe))
+                (out / "run.json").write_text("{}")
+            looks += 1
+            return original(*arguments)
+
+        return look
+
+    for holder, name in ((Path, "exists"), (Path, "is_dir"), (os, "listdir"), (os, "scandir"), (Path, "iterdir")):
+        monkeypatch.setattr(holder, name, look_after(getattr(holder, name)))
+    assert recipes_of(out, recipe, None) == (recipe, recipe)

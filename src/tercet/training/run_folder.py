@@ -3,6 +3,7 @@
 recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  checkpoints/  (pretrained/)
 """
 
+import os
 import re
 import shutil
 import sys
@@ -64,11 +65,13 @@ def recipes_of(out: Path, recipe: Recipe, record: RunRecord | None, *, own: bool
     """
     if out.is_file():
         raise UserError(f"--out {out} is a file; give a folder")
+    # Listed before the recipe is looked for, which is the first file that another of the run's processes writes.
+    names = os.listdir(out) if out.is_dir() else []
     if not (out / RECIPE).exists():
-        # Hidden files may be what a run left that was killed at its very beginning.
-        if (out / RECORD).exists():
+        if RECORD in names:
             raise UserError(f"{out / RECIPE} is missing; put it back, or: --restart deletes the run and begins anew")
-        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
+        # Hidden files may be what a run left that was killed at its very beginning.
+        if any(not name.startswith(".") for name in names):
             raise UserError(f"{out} is not empty and holds no run; give another --out")
         return recipe, recipe
     begun = read_begun(out, record)

@@ -28,7 +28,7 @@ PREPARED = {
     "no mask": "--recipe bert-shakespeare --set 'data.tokenizer={kind: characters}'",
     "tuned": "--recipe finetune-lm --tokenizer runs/before",
 }
-PROMPTLY, OTHERS = ("no capitals", "no mask"), ("usual", "characters")
+OTHERS = ("usual", "characters")
 KINDS = {
     "ids.bin": ("demo", "data.tokenizer={kind: ids, eos_id: 100}"),
     "lists.jsonl": ("bert-shakespeare", f"data.tokenizer={{kind: ids, {MASKED}}}"),
@@ -64,12 +64,7 @@ def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(
-            kind, marks=[] if kind in PROMPTLY else pytest.mark.exhaustive if kind in OTHERS else pytest.mark.slow
-        )
-        for kind in PREPARED
-    ],
+    [pytest.param(kind, marks=pytest.mark.exhaustive if kind in OTHERS else ()) for kind in PREPARED],
 )
 def test_what_preparing_prints_works(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

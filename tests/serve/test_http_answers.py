@@ -102,7 +102,7 @@ def test_ids_are_a_prompt_as_their_text_is(asking: TestClient) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [pytest.param([], marks=pytest.mark.slow), ["at", "the"]])
+@pytest.mark.parametrize("stop", [[], ["at", "the"]])
 def test_a_stream_joined_is_the_answer_at_once(asking: TestClient, stop: list[str]) -> None:
     how: dict[str, Any] = {"model": "gpt", "prompt": PROMPTS, "n": 2, "max_tokens": 11, "seed": 5, "stop": stop}
     how |= {"logprobs": 3, "echo": True}

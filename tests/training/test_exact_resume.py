@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "text-muon": {"optimizer": MUON},
     "pairs-muon": {"optimizer": PAIRS_MUON},
 }
-SLOW, EXHAUSTIVE = pytest.mark.slow, pytest.mark.exhaustive
+EXHAUSTIVE = pytest.mark.exhaustive
 
 Whole = Callable[[str], Path]
 
@@ -193,7 +193,7 @@ def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -
     [
         None,
         forgets_its_age,
-        pytest.param(forgets_the_moments, marks=SLOW),
+        forgets_the_moments,
         *(
             pytest.param(fault, marks=EXHAUSTIVE)
             for fault in (forgets_the_average, forgets_the_weights, remembers_another_best)

@@ -25,9 +25,7 @@ EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "optimizer", [{"kind": "adamw"}, pytest.param(MUON, marks=pytest.mark.slow)], ids=lambda spec: spec["kind"]
-)
+@pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, MUON], ids=lambda spec: spec["kind"])
 def test_looking_at_a_run_does_not_change_it(tmp_path: Path, optimizer: dict[str, Any]) -> None:
     quiet = {"validate_every": 12, "save_every": 12, "log_every": 12, "sample_tokens": 0}
     one = train(tiny_recipe(tmp_path, optimizer=optimizer, **quiet), tmp_path / "one", quiet=True)
@@ -148,7 +146,7 @@ def _nan_gradient(x: Tensor) -> Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("family", [pytest.param("text", marks=pytest.mark.slow), "pairs"])
+@pytest.mark.parametrize("family", ["text", "pairs"])
 def test_every_precision_learns(tmp_path: Path, finished: Callable[[str], Path], family: str, precision: str) -> None:
     out = train(TINY[family](tmp_path, precision=precision), tmp_path / "run", quiet=True)
     whole, half = figures(finished(family)), figures(out)

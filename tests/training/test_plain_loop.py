@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_by_hand.py"
         {"optimizer": "adam", "max_steps": None, "max_epochs": 2, "micro_batch_size": 5, "clip_norm": 0.1},
     ],
 )
-@pytest.mark.parametrize("rows", ["packed", pytest.param("padded", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", ["packed", "padded"])
 def test_same_weights(tmp_path: Path, training: dict[str, Any], rows: str) -> None:
     tokenizer = {"kind": "characters", "eos": False, "pad": True}
     recipe = tiny_recipe(tmp_path, {"data": {"rows": rows, "tokenizer": tokenizer}}, **training)

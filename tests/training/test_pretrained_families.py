@@ -82,7 +82,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
-        pytest.param(t5, tiny_pairs_recipe, "T5ForConditionalGeneration", marks=pytest.mark.slow),
+        (t5, tiny_pairs_recipe, "T5ForConditionalGeneration"),
     ],
 )
 def test_a_run_goes_on_from_it_and_leaves_as_it(build: Any, tiny: Any, written: str, tmp_path: Path) -> None:

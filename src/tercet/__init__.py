@@ -48,7 +48,7 @@ else:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from tercet.version import tercet_version
 
-        return version("tercet")
+        return tercet_version()
     raise AttributeError(f"module 'tercet' has no attribute {name!r}")

@@ -8,7 +8,6 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ import torch
 from tercet.messages import show
 from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
+from tercet.version import tercet_version
 
 BEST_BY = {
     "loss": "best validation loss {:.4f}", "bleu": "highest BLEU {:.2f}", "accuracy": "highest accuracy {:.1%}",
@@ -165,11 +165,7 @@ def _last_part(path: Any) -> Any:
 
 def current_versions() -> dict[str, str]:
     """Of what decides the numbers a training gives."""
-    try:
-        tercet = version("tercet")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        tercet = "unknown"
-    return {"tercet": tercet, "torch": str(torch.__version__), "python": platform.python_version()}
+    return {"tercet": tercet_version(), "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def git_commit(folder: Path | None = None) -> str | None:

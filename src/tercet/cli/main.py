@@ -116,9 +116,9 @@ def run_command(arguments: list[str]) -> int:
     parser, verbs = make_parser(arguments)
     args = read_arguments(parser, verbs, arguments)
     if args.version:
-        from importlib.metadata import version
+        from tercet.version import tercet_version
 
-        print(f"tercet {version('tercet')}")
+        print(f"tercet {tercet_version()}")
         return 0
     if args.verb is None:
         parser.print_help()

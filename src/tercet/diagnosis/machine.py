@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +14,7 @@ from tercet.config import UserError
 from tercet.diagnosis.cluster import ClusterFacts, find_cluster_facts
 from tercet.messages import shorten
 from tercet.notebook import Summary
+from tercet.version import tercet_version
 
 ANSWER_SECONDS = 5.0  # in which a compiler says its version
 
@@ -93,7 +93,7 @@ def doctor(*, autotune: bool | None = None, note: Callable[[str], None] | None =
     telling = frozenset[str]().union(*(level.needs for level in LEVELS))
     matter = [name for name in cpu_instructions() if name in telling or name.startswith(("amx_", "avx", "bf16", "sve"))]
     return Diagnosis(
-        tercet=version("tercet"),
+        tercet=tercet_version(),
         python=platform.python_version(),
         torch=str(torch.__version__),
         system=platform.platform(),

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from torch import Tensor, distributed
 from tercet.config import UserError
 from tercet.diagnosis.cluster import RankPlace
 from tercet.messages import shorten
+from tercet.version import tercet_version
 
 TRIPS, SUMS = 20, 5
 SUMMED_BYTES = 16 << 20
@@ -83,7 +83,7 @@ def meet_ranks(launch: RankPlace, *, timeout: float) -> RankReport | None:
     end = time.monotonic() + timeout
     store = _open_store(launch, end)
     facts = RankFacts(
-        rank=launch.rank, host=socket.gethostname(), tercet=version("tercet"), torch=str(torch.__version__),
+        rank=launch.rank, host=socket.gethostname(), tercet=tercet_version(), torch=str(torch.__version__),
         python=platform.python_version(),
     )  # fmt: skip
     try:

@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from importlib.metadata import version
 from typing import get_args
 
 from fastapi import Depends, FastAPI
@@ -27,6 +26,7 @@ from tercet.serve.http.requests import (
 )
 from tercet.serve.http.routes import ROUTERS, service
 from tercet.serve.registry import Endpoint, ModelRegistry
+from tercet.version import tercet_version
 
 REQUESTS: dict[Endpoint, type[BaseModel]] = {
     "/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest, "/v1/embeddings": EmbeddingsRequest,
@@ -42,7 +42,7 @@ def application(registry: ModelRegistry, rules: AccessRules | None = None, *, lo
     rules = AccessRules() if rules is None else rules
     metrics = ServerMetrics(registry)
     app = FastAPI(
-        title="Tercet", version=version("tercet"), openapi_url=None, redirect_slashes=False,
+        title="Tercet", version=tercet_version(), openapi_url=None, redirect_slashes=False,
         description="Models that were trained with Tercet, or converted to it. "
         "Routes under /v1 have the shapes of OpenAI's.",
     )  # fmt: skip

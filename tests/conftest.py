@@ -10,6 +10,12 @@ import hypothesis
 import jaxtyping
 import pytest
 
+# The suite is about the CPU. On a machine with a GPU, "auto" would select it, and results that are compared with those
+# of a CPU would differ. CUDA is hidden from this process and from all programs that tests start, before PyTorch is
+# imported. `make test-gpu` sets the variable, for the tests in tests/gpu.
+if "TERCET_TEST_DEVICE" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Before anything imports these rooms: every jaxtyping annotation in them then runs.
 jaxtyping.install_import_hook(["tercet.nn", "tercet.models"], "beartype.beartype")
 

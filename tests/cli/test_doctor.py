@@ -46,6 +46,7 @@ def test_people_read_lines_and_programs_json(
 ) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "no\033[31mwhere"))
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache\033[2J"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # set by tests/conftest.py, and reported if it is set
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     names = ["tercet", "cpu", "threads", "memory", "kernels", "table", "cache", "disk", "precision", "gpu", "compiler",

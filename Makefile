@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517
 
-.PHONY: setup demo test test-fast test-exhaustive hostile faults sanitize check lint format docs release lock bench bench-quick clean
+.PHONY: setup demo test test-fast test-exhaustive test-gpu hostile faults sanitize check lint format docs release lock bench bench-quick clean
 
 setup: .venv/.stamp
 
@@ -52,6 +52,13 @@ test-fast: setup
 # Many more cases of what `make test` looks at: for releases, and for whoever changes what they are about
 test-exhaustive: setup
 	$(PYTEST) -m exhaustive
+
+# Tests of what a GPU computes; docs/gpu.md. The machine need not be set up: PYTHON has PyTorch and the other packages, and
+# its versions may differ from those of the locks, so warnings are no errors. TEST_DEVICE=cpu checks the tests themselves.
+TEST_DEVICE := cuda
+test-gpu:
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} TERCET_KERNEL=off TERCET_TEST_DEVICE=$(TEST_DEVICE) \
+		$(PYTHON) -m pytest -n 4 -W default tests/gpu
 
 # Malformed input, damaged files, killed runs and failing disks, by the thousand; docs/hostile.md
 HOSTILE := 20

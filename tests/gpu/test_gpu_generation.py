@@ -1,0 +1,78 @@
+"""Texts, translations and vectors of a GPU in fp32 are those of the CPU, and do not depend on the batch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small import POSITIONS
+from small_encoders import TEXTS, encoder, tokenizer
+from small_translator import TOKENIZER as CHARACTERS
+from small_translator import small
+from small_writer import TOKENIZER, writer
+
+import tercet
+from tercet.checkpoint import Trained
+from tercet.generation import Beam, Sampling, generate, translate
+from tercet.nn import Rotary
+
+PROMPTS = ["the cat", "", "a", "the dog sat on the log and more than the context holds", "the dog"]
+SENTENCES = ["abc.", "a", "jihgf edcba.", "bad cab", "def ghi j."]
+each_position = pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+
+
+@each_position
+def test_greedy_tokens_are_those_of_the_cpu(position, device: torch.device) -> None:
+    greedy = Sampling(max_new_tokens=20, temperature=0.0)
+    model = writer(position=position)
+    expected = generate(model, TOKENIZER, PROMPTS, greedy)
+    found = generate(model.to(device), TOKENIZER, PROMPTS, greedy)
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+@each_position
+def test_samples_depend_on_the_seed_and_not_on_neighbors(position, device: torch.device) -> None:
+    model = writer(position=position).to(device)
+
+    def texts(prompts: list[str], seed: int) -> list[tuple[int, ...]]:
+        sampling = Sampling(max_new_tokens=12, seed=seed, temperature=0.9, top_p=0.95)
+        return [one.ids for one in generate(model, TOKENIZER, prompts, sampling)]
+
+    together = texts(PROMPTS, 5)
+    assert texts(PROMPTS, 5) == together
+    assert [texts([prompt], 5)[0] for prompt in PROMPTS] == together
+    assert texts(PROMPTS, 6) != together
+
+
+def test_streams_of_the_engine_are_the_texts_alone(device: torch.device) -> None:
+    model = writer(position=Rotary()).to(device)
+    run = tercet.Run(trained=Trained.wrap(model, TOKENIZER, folder=Path("runs/mine")))
+    with tercet.Engine(run) as engine:
+        streams = [
+            engine.submit(prompt, seed=seed, max_new_tokens=20, temperature=0.9) for seed, prompt in enumerate(PROMPTS)
+        ]
+        found = [stream.text() for stream in streams]
+    sampling = [Sampling(max_new_tokens=20, seed=seed, temperature=0.9) for seed in range(len(PROMPTS))]
+    expected = [generate(model, TOKENIZER, [text], how)[0].text for text, how in zip(PROMPTS, sampling, strict=True)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_translations_are_those_of_the_cpu(size: int, device: torch.device) -> None:
+    model, beam = small(seed=2), Beam(size=size)
+    expected = translate(model, CHARACTERS, SENTENCES, beam)
+    found = translate(model.to(device), CHARACTERS, SENTENCES, beam)
+    assert [one[0].text for one in found] == [one[0].text for one in expected]
+    alone = [translate(model, CHARACTERS, [sentence], beam)[0][0].text for sentence in SENTENCES]
+    assert alone == [one[0].text for one in found]
+
+
+def test_vectors_are_those_of_the_cpu(device: torch.device) -> None:
+    words = tokenizer()
+    run = tercet.Run(trained=Trained.wrap(encoder(words.vocab_size), words, folder=Path("runs/mine")))
+    expected = run.embed(TEXTS)
+    found = run.to(device).embed(TEXTS)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(np.stack([run.embed(text) for text in TEXTS]), expected, atol=1e-4)

@@ -24,7 +24,6 @@ from tercet.serve.engine import (
     TokenEvent,
     running_batch,
 )
-from tercet.serve.engine.cache_slots import CacheSlots
 
 prompts = st.text("abcehnost. ä🙂", max_size=4 * MAX_LEN)
 samplings = st.builds(
@@ -295,12 +294,12 @@ def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
 def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault of the test above, planted: rows are copied into their place, and what stood to the right stays."""
 
-    def careless(self: CacheSlots, source: StackCache, row: int, slot: int, length: int) -> None:
-        for mine, theirs in zip(self.tables.layers, source.layers, strict=True):
-            mine.self_kv.keys[slot, :, :length] = theirs.self_kv.keys[row, :, :length]
-            mine.self_kv.values[slot, :, :length] = theirs.self_kv.values[row, :, :length]
+    def careless(self: StackCache, slot: int, source: StackCache, row: int, *, columns: int) -> None:
+        for mine, theirs in zip(self.layers, source.layers, strict=True):
+            mine.self_kv.keys[slot, :, :columns] = theirs.self_kv.keys[row, :, :columns]
+            mine.self_kv.values[slot, :, :columns] = theirs.self_kv.values[row, :, :columns]
 
-    monkeypatch.setattr(CacheSlots, "_copy", careless)
+    monkeypatch.setattr(StackCache, "write_rows", careless)
     with scheduler(broken(BAD), slots=1) as made:
         asked(made, "zzzzzzzz").wait()
         (*_, last) = asked(made, "the cat").wait()
@@ -310,13 +309,13 @@ def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another fault: the last row is said to stand where the gone one stood, and is not copied there."""
-    honest = CacheSlots._copy
+    honest = StackCache.write_rows
 
-    def forgetful(self: CacheSlots, source: StackCache, row: int, slot: int, length: int) -> None:
-        if source is not self.tables:
-            honest(self, source, row, slot, length)
+    def forgetful(self: StackCache, slot: int, source: StackCache, row: int, *, columns: int) -> None:
+        if source is not self:
+            honest(self, slot, source, row, columns=columns)
 
-    monkeypatch.setattr(CacheSlots, "_copy", forgetful)
+    monkeypatch.setattr(StackCache, "write_rows", forgetful)
     short, long = Sampling(max_new_tokens=5, temperature=0), Sampling(max_new_tokens=9, temperature=0)
     held = Held()
     with scheduler() as made:

@@ -5,21 +5,24 @@ They are applied in this order (see `sampling.distribution`), each to what the o
     repetition penalty -> temperature -> top-k -> top-p -> min-p
 
 Between equals the lowest id wins, so every filter is a function of its input alone, on any device.
+
+A setting is one number for all rows, or a tensor (B, 1) with one for each (`row_sampling.py`).
 """
 
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Logits = Float[Tensor, "B V"]
+PerRow = Float[Tensor, "B 1"]
 
 # Sums and ratios of float32 probabilities miss round numbers such as 0.9 by a few units in the last place.
 ROUNDING = 1e-6
 
 
-def penalise_repetition(logits: Logits, seen: Bool[Tensor, "B V"], penalty: float) -> Logits:
+def penalise_repetition(logits: Logits, seen: Bool[Tensor, "B V"], penalty: float | PerRow) -> Logits:
     """Make the tokens in `seen` less likely; penalty 1 changes nothing, 1.2 is the paper's choice.
 
     Keskar et al. 2019 (CTRL) divide the logit by the penalty. That would *raise* a negative one, so negative logits
@@ -37,8 +40,13 @@ def apply_temperature(logits: Logits, temperature: float) -> Logits:
         best = logits.argmax(-1, keepdim=True)  # the first of equals
         others = torch.ones_like(logits, dtype=torch.bool).scatter(-1, best, False)
         return shifted.masked_fill(others, -math.inf)
-    finite = torch.finfo(logits.dtype)  # beyond it the temperature is inf to the tensor, and -inf / inf is NaN
-    return shifted / min(max(temperature, finite.tiny), finite.max)
+    return shifted / finite_temperature(temperature, logits.dtype)
+
+
+def finite_temperature(temperature: float, dtype: torch.dtype = torch.float32) -> float:
+    """The temperature as a number of `dtype`: beyond its range it would be inf, and -inf / inf is NaN."""
+    finite = torch.finfo(dtype)
+    return min(max(temperature, finite.tiny), finite.max)
 
 
 def keep_top_k(logits: Logits, k: int) -> Logits:
@@ -46,6 +54,11 @@ def keep_top_k(logits: Logits, k: int) -> Logits:
     if k >= logits.shape[-1]:
         return logits
     kth = logits.topk(k, dim=-1).values[..., -1:]  # (B, 1)
+    return keep_from_kth(logits, kth, k)
+
+
+def keep_from_kth(logits: Logits, kth: PerRow, k: int | Int[Tensor, "B 1"]) -> Logits:
+    """The tokens above the k-th largest logit, and of those equal to it the first, k in all."""
     above, equal = logits > kth, logits == kth
     room = k - above.sum(-1, keepdim=True)
     keep = above | (equal & (equal.cumsum(-1) <= room))
@@ -57,18 +70,34 @@ def keep_top_p(logits: Logits, p: float) -> Logits:
 
     The token that crosses p is kept.
     """
-    if p >= 1:  # the tail of a float32 sum rounds to 1 long before its end
-        return logits
+    return logits if p >= 1 else keep_nucleus(logits, nucleus_share(p))
+
+
+def nucleus_share(p: float) -> float:
+    """The sum of more likely probabilities from which on a token is left out by top-p."""
+    return math.inf if p >= 1 else p * (1 - ROUNDING)  # a float32 sum rounds to 1 long before its end
+
+
+def keep_nucleus(logits: Logits, share: float | PerRow) -> Logits:
+    """The tokens before which the probabilities of all more likely ones come to less than `share`; at least one."""
     ordered, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered  # the probability of all tokens more likely than this one
-    keep = before < p * (1 - ROUNDING)
+    keep = before < share
     keep[..., 0] = True
     return logits.masked_fill(~keep.scatter(-1, order, keep), -math.inf)
 
 
 def keep_min_p(logits: Logits, p: float) -> Logits:
     """The tokens at least p times as likely as the most likely one (Nguyen et al. 2024); p = 0 keeps all."""
-    if p <= 0:
-        return logits
-    ratio = logits - logits.amax(-1, keepdim=True)  # the log of probability / largest probability
-    return logits.masked_fill(ratio < math.log(p) - ROUNDING, -math.inf)
+    return logits if p <= 0 else keep_above_ratio(logits, min_p_ratio(p))
+
+
+def min_p_ratio(p: float) -> float:
+    """The log of probability / largest probability below which a token is left out by min-p."""
+    return -math.inf if p <= 0 else math.log(p) - ROUNDING
+
+
+def keep_above_ratio(logits: Logits, log_ratio: float | PerRow) -> Logits:
+    """The tokens whose log of probability / largest probability is at least `log_ratio`."""
+    ratio = logits - logits.amax(-1, keepdim=True)
+    return logits.masked_fill(ratio < log_ratio, -math.inf)

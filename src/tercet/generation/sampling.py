@@ -5,10 +5,10 @@
 Each row draws from a generator of its own, so what it draws depends on its seed and never on its neighbours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from tercet.config import UserError
@@ -60,3 +60,30 @@ def draw(probabilities: Float[Tensor, "B V"], generators: Sequence[torch.Generat
         [[torch.rand((), dtype=torch.float64, generator=g).item()] for g in generators], dtype=torch.float64
     )  # (B, 1) in [0, 1)
     return torch.searchsorted(sums, uniform * total, right=True).squeeze(-1).to(probabilities.device)
+
+
+def choose(
+    logits: Float[Tensor, "B V"],
+    rows: Sequence[Sequence[int]],
+    sampling: Sampling,
+    generators: Sequence[torch.Generator],
+) -> Int[Tensor, " B"]:
+    """The next token of each row, drawn from that row's own generator; `rows` are their tokens so far.
+
+    Raises:
+        UserError: as `draw`; no generator has moved then.
+    """
+    if sampling.temperature == 0 and sampling.repetition_penalty == 1:  # the same choice, without the distribution
+        if not bool(logits.amax(-1).isfinite().all()):
+            raise UserError(DIVERGED)
+        return logits.argmax(-1)  # the first of equals
+    seen_mask = mark_seen(rows, logits) if sampling.repetition_penalty != 1 else None
+    return draw(distribution(logits, sampling, seen_mask), generators)
+
+
+def mark_seen(rows: Iterable[Sequence[int]], like: Shaped[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
+    """The tokens that each row holds."""
+    seen = torch.zeros_like(like, dtype=torch.bool)
+    for slot, row in enumerate(rows):
+        seen[slot, torch.tensor(row, device=like.device)] = True
+    return seen

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from tercet.config import UserError
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import RewindingCacheType, SpeculativeDecoder, device_of, parts_of
-from tercet.generation.sampling import distribution, draw
+from tercet.generation.sampling import distribution, draw, mark_seen
 from tercet.generation.specs import Sampling
-from tercet.generation.stream import Token, check_seeds, mark_seen, window_start
+from tercet.generation.stream import Token, check_seeds, window_start
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows, token_logprobs
 from tercet.spec import DraftTokens, NGram, spec

@@ -1,25 +1,19 @@
 """Token by token: a batch of prompts in, one column of tokens a step out, with a cache that never changes the outcome.
 
-A row that has ended leaves the batch, so the work shrinks with it. A row that outgrows the context forgets its oldest
-half (`window_start`) and is read anew; until then every step costs one token.
+A row that has ended leaves the batch, so the work of a `StepDecoding` shrinks with it. A row that outgrows the context
+forgets its oldest half (`window_start`) and is read anew; until then every step costs one token.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import nn
 
-from tercet.config import UserError
-from tercet.generation.prefill import prefill
-from tercet.generation.protocol import AnyDecoder, CacheType, device_of, parts_of
-from tercet.generation.sampling import DIVERGED, distribution, draw
+from tercet.generation.decoding import Batch, BatchDecoding, decoding_of
+from tercet.generation.protocol import AnyDecoder, CacheType, parts_of
 from tercet.generation.specs import Sampling
 from tercet.models.inference import inference_mode
-from tercet.objectives import token_logprobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,25 +45,6 @@ def window_start(n: int, max_len: int) -> int:
 def window_moved(n: int, max_len: int) -> bool:
     """Whether the model forgot tokens between the predictions of token n - 1 and of token n, and has to read anew."""
     return window_start(n, max_len) != window_start(n - 1, max_len)
-
-
-def choose(
-    logits: Float[Tensor, "B V"],
-    rows: Sequence[Sequence[int]],
-    sampling: Sampling,
-    generators: Sequence[torch.Generator],
-) -> Int[Tensor, " B"]:
-    """The next token of each row, drawn from that row's own generator; `rows` are their tokens so far.
-
-    Raises:
-        UserError: as `draw`; no generator has moved then.
-    """
-    if sampling.temperature == 0 and sampling.repetition_penalty == 1:  # the same choice, without the distribution
-        if not bool(logits.amax(-1).isfinite().all()):
-            raise UserError(DIVERGED)
-        return logits.argmax(-1)  # the first of equals
-    seen_mask = mark_seen(rows, logits) if sampling.repetition_penalty != 1 else None
-    return draw(distribution(logits, sampling, seen_mask), generators)
 
 
 def check_seeds(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int] | None) -> Sequence[int]:
@@ -118,69 +93,71 @@ def stream(
     seeds = check_seeds(prompts, sampling, seeds)
     if sources is not None and len(sources) != len(prompts):
         raise ValueError(f"{len(prompts)} prompts need as many sources, got {len(sources)}")
-    rows = [list(prompt) for prompt in prompts]
-    return _columns(model, rows, sources, source_pad, sampling, stop_ids, forbidden, seeds, ended)
+    batch = Batch(
+        rows=[list(prompt) for prompt in prompts],
+        sources=sources,
+        source_pad=source_pad,
+        sampling=sampling,
+        forbidden=forbidden,
+        seeds=seeds,
+    )
+    return _columns(model, batch, stop_ids, ended)
 
 
-def _columns(
-    model: AnyDecoder[CacheType],
-    rows: list[list[int]],
-    sources: Sequence[Sequence[int]] | None,
-    source_pad: int,
-    sampling: Sampling,
+def _columns(model: AnyDecoder[CacheType], batch: Batch, stop_ids: Set[int], ended: Set[int]) -> Iterator[Column]:
+    if not batch.rows or not batch.sampling.max_new_tokens:
+        return
+    with decoding_of(model, batch) as decoding:
+        yield from columns(decoding, batch, parts_of(model), model.max_len, stop_ids, ended)
+
+
+def columns(
+    decoding: BatchDecoding,
+    batch: Batch,
+    parts: Sequence[nn.Module],
+    max_len: int,
     stop_ids: Set[int],
-    forbidden: Set[int],
-    seeds: Sequence[int],
     ended: Set[int],
 ) -> Iterator[Column]:
-    parts, device = parts_of(model), device_of(model)
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    live = list(range(len(rows)))  # the row in each slot of the batch
-    left = sampling.max_new_tokens
-    forbidden_ids = torch.tensor(sorted(forbidden), dtype=torch.long, device=device)
-    if not live or not left:
-        return
+    """Yield the columns of `stream`, decoded in this way.
 
-    def prefill_live() -> tuple[Float[Tensor, "B V"], CacheType]:
+    Args:
+        decoding: The state of the batch, not read yet.
+        batch: The rows, to which the tokens are appended; at least one.
+        parts: The model's modules, which are in eval mode during each step.
+        max_len: The model's context.
+        stop_ids: As in `stream`.
+        ended: As in `stream`.
+    """
+    rows, left = batch.rows, batch.sampling.max_new_tokens
+    live = list(range(len(rows)))  # the row in each slot of the batch
+
+    def read_live() -> None:
         """Read what each live row sees, with room for the tokens left to draw."""
-        visible = [rows[row][window_start(len(rows[row]), model.max_len) :] for row in live]
-        row_sources = None if sources is None else [sources[row] for row in live]
-        capacity = min(model.max_len, max(map(len, visible)) + left)
-        return prefill(model, visible, sources=row_sources, source_pad=source_pad, capacity=capacity, device=device)
+        visible = [rows[row][window_start(len(rows[row]), max_len) :] for row in live]
+        decoding.read(live, visible, capacity=min(max_len, max(map(len, visible)) + left))
 
     with inference_mode(parts):
-        logits, cache = prefill_live()
+        read_live()
     while True:
+        more = left > 1 and not any(window_moved(len(rows[row]) + 1, max_len) for row in live)
         with inference_mode(parts):
-            drawable = logits.index_fill(-1, forbidden_ids, -math.inf) if forbidden else logits
-            ids = choose(drawable, [rows[row] for row in live], sampling, [generators[row] for row in live])
-            logprobs = token_logprobs(logits, ids)
+            ids, logprobs = decoding.sample(more=more)
         left -= 1
         column: Column = [None] * len(rows)
-        for row, token, logprob in zip(live, ids.tolist(), logprobs.tolist(), strict=True):
+        for row, token, logprob in zip(live, ids, logprobs, strict=True):
             finish = "eos" if token in stop_ids else None if left else "length"
             column[row] = Token(id=token, logprob=logprob, finish=finish)
             rows[row].append(token)
         yield column
         if not left:
             return
-        live_slots = [slot for slot, row in enumerate(live) if rows[row][-1] not in stop_ids and row not in ended]
-        shrunk = len(live_slots) < len(live)
-        live = [live[slot] for slot in live_slots]
+        slots = [slot for slot, row in enumerate(live) if rows[row][-1] not in stop_ids and row not in ended]
+        live = [live[slot] for slot in slots]
         if not live:
             return
         with inference_mode(parts):
-            if any(window_moved(len(rows[row]), model.max_len) for row in live):
-                logits, cache = prefill_live()
+            if any(window_moved(len(rows[row]), max_len) for row in live):
+                read_live()
             else:
-                if shrunk:
-                    cache.reorder(torch.tensor(live_slots, device=device))
-                logits = model.step(torch.tensor([rows[row][-1] for row in live], device=device), cache)
-
-
-def mark_seen(rows: Iterable[Sequence[int]], logits: Float[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
-    """The tokens that each row holds."""
-    seen = torch.zeros_like(logits, dtype=torch.bool)
-    for slot, row in enumerate(rows):
-        seen[slot, torch.tensor(row, device=logits.device)] = True
-    return seen
+                decoding.keep(slots)

@@ -78,9 +78,13 @@ class DecoderOnly(Model[DecoderOnlySpec]):
             raise ValueError(
                 f"capacity={capacity} must hold the {tokens.shape[1]} tokens given, at most max_len={self.max_len}"
             )
-        cache = self.stack.new_cache(tokens.shape[0], capacity=capacity)
+        cache = self.new_cache(tokens.shape[0], capacity=capacity)
         hidden = self.hidden(tokens, cache=cache)  # (B, T, D)
         return self.logits(cache.read(hidden, lengths)), cache
+
+    def new_cache(self, batch: int, *, capacity: int) -> StackCache:
+        """An empty decoding state of `batch` rows with room for `capacity` tokens each."""
+        return self.stack.new_cache(batch, capacity=capacity)
 
     def step(self, tokens: Int[Tensor, " B"], cache: StackCache) -> Float[Tensor, "B V"]:
         """Append one token to each row; the logits of the one after it."""

@@ -119,12 +119,16 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
                 "For several rows of each, start with one and call cache.expand_beams"
             )
         memory = self.encode(source, token_mask=source_token_mask)
-        cache = self.decoder.new_cache(tokens.shape[0], capacity=capacity)
+        cache = self.new_cache(tokens.shape[0], capacity=capacity)
         cache.memory_token_mask = (
             source.new_ones(source.shape).bool() if source_token_mask is None else source_token_mask
         )
         hidden = self.hidden(tokens, memory, memory_token_mask=cache.memory_token_mask, cache=cache)
         return self.logits(cache.read(hidden, lengths)), cache
+
+    def new_cache(self, batch: int, *, capacity: int) -> StackCache:
+        """An empty decoding state of `batch` rows with room for `capacity` tokens each."""
+        return self.decoder.new_cache(batch, capacity=capacity)
 
     def step(self, tokens: Int[Tensor, " B"], cache: StackCache) -> Float[Tensor, "B V"]:
         """Append one token to each row; the logits of the one after it."""

@@ -113,8 +113,11 @@ class StackCache:
         return (columns <= positions[..., None])[:, None]
 
     def advance(self, by: Int[Tensor, " B"] | int) -> None:
-        """Count so many more tokens of each row; below 0, so many fewer: what is right of a length is never seen."""
-        self.lengths = self.lengths + by
+        """Count so many more tokens of each row; below 0, so many fewer: what is right of a length is never seen.
+
+        In place: a CUDA graph reads and writes fixed addresses.
+        """
+        self.lengths += by
 
     def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Count `lengths` tokens of each row as read; the hidden state of the last of them."""
@@ -158,18 +161,55 @@ class StackCache:
             layer.self_kv.grow(capacity + 1)
         self.capacity = capacity
 
+    def allocate_sources(self, columns: int) -> None:
+        """Make tables for the keys and values of sources, `columns` tokens each, which `write_rows` fills."""
+        for layer in self.layers:
+            table = layer.self_kv.keys
+            keys, values = (table.new_zeros(*table.shape[:2], columns, table.shape[3]) for _ in range(2))
+            layer.cross_kv.pair = keys, values
+        self.memory_token_mask = torch.zeros(len(self.lengths), columns, dtype=torch.bool, device=self.lengths.device)
+
+    def write_rows(self, slot: int, other: "StackCache", row: int, *, rows: int = 1, columns: int) -> None:
+        """Copy rows of another cache, in place; zeros follow them, since a masked NaN would still be one.
+
+        Args:
+            slot: The first row to write.
+            other: The other cache, whose sources are copied too if this one has tables for them.
+            row: The first row to read.
+            rows: Number of rows; not with beams that share a source.
+            columns: Number of tokens of each row to copy.
+        """
+        to, of = slice(slot, slot + rows), slice(row, row + rows)
+        for layer, source in zip(self.layers, other.layers, strict=True):
+            pairs = (layer.self_kv.keys, source.self_kv.keys), (layer.self_kv.values, source.self_kv.values)
+            for table, vectors in pairs:
+                table[to, :, :columns] = vectors[of, :, :columns]
+                table[to, :, columns:] = 0.0
+            if layer.cross_kv.pair is not None and source.cross_kv.pair is not None:
+                for table, vectors in zip(layer.cross_kv.pair, source.cross_kv.pair, strict=True):
+                    table[to, :, : vectors.shape[2]] = vectors[of]
+                    table[to, :, vectors.shape[2] :] = 0.0
+        if self.memory_token_mask is not None and other.memory_token_mask is not None:
+            width = other.memory_token_mask.shape[1]
+            self.memory_token_mask[to, :width] = other.memory_token_mask[of]
+            self.memory_token_mask[to, width:] = False
+
     def view(self, lengths: Int[Tensor, " R"], capacity: int) -> "StackCache":
-        """The first rows and columns, in the same memory, as a cache of their own; not with sources.
+        """The first rows and columns, in the same memory, as a cache of their own; not with beams.
 
         Args:
             lengths: the tokens of each of its rows.
             capacity: its columns, beside the spare one.
         """
+        rows = len(lengths)
         part = copy(self)
         part.lengths, part.capacity = lengths, capacity
-        tables = [
-            [table[: len(lengths), :, : capacity + 1] for table in (layer.self_kv.keys, layer.self_kv.values)]
-            for layer in self.layers
-        ]
-        part.layers = [LayerCache(GrowingKVCache(part, *pair), StaticKVCache()) for pair in tables]
+        part.memory_token_mask = None if self.memory_token_mask is None else self.memory_token_mask[:rows]
+        part.layers = []
+        for layer in self.layers:
+            tables = (table[:rows, :, : capacity + 1] for table in (layer.self_kv.keys, layer.self_kv.values))
+            sources = StaticKVCache()
+            if layer.cross_kv.pair is not None:
+                sources.pair = layer.cross_kv.pair[0][:rows], layer.cross_kv.pair[1][:rows]
+            part.layers.append(LayerCache(GrowingKVCache(part, *tables), sources))
         return part

@@ -28,7 +28,7 @@ class CacheSlots:
         if len(self.lengths) == len(self.tables.lengths):
             raise ValueError(f"all {len(self.lengths)} places are taken; one has to leave first")
         self._fit(length)
-        self._copy(other, row, len(self.lengths), length)
+        self.tables.write_rows(len(self.lengths), other, row, columns=length)
         self.lengths.append(length)
 
     def leave(self, slot: int) -> None:
@@ -36,7 +36,7 @@ class CacheSlots:
         last = len(self.lengths) - 1
         length = self.lengths.pop()
         if slot != last:
-            self._copy(self.tables, last, slot, length)
+            self.tables.write_rows(slot, self.tables, last, columns=length)
             self.lengths[slot] = length
 
     def rows(self) -> StackCache:
@@ -54,10 +54,3 @@ class CacheSlots:
             raise ValueError(f"a row of {columns} tokens does not fit: the most is {self.most}")
         if columns > self.tables.capacity:
             self.tables.grow(min(self.most, max(columns, self.MIN_COLUMNS, 2 * self.tables.capacity)))
-
-    def _copy(self, source: StackCache, row: int, slot: int, length: int) -> None:
-        for layer, other in zip(self.tables.layers, source.layers, strict=True):
-            pairs = (layer.self_kv.keys, other.self_kv.keys), (layer.self_kv.values, other.self_kv.values)
-            for table, vectors in pairs:
-                table[slot, :, :length] = vectors[row, :, :length]
-                table[slot, :, length:] = 0.0

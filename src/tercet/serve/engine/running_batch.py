@@ -62,7 +62,7 @@ class RunningBatch:
         self.rows: list[BatchRow] = []  # in the cache's slots, in the order of their slots
         self.prefilling: list[BatchRow] = []  # on their way there, the first to come first
         self._parts, self._device = parts_of(model), device_of(model)
-        self._slots = CacheSlots(model.stack.new_cache(slots, capacity=0), most=model.max_len)
+        self._slots = CacheSlots(model.new_cache(slots, capacity=0), most=model.max_len)
 
     def __len__(self) -> int:
         return len(self.rows) + len(self.prefilling)
@@ -154,7 +154,7 @@ class RunningBatch:
         """Read the next `budget` tokens of a long prompt; the logits once all of it has been read."""
         ids = self._visible(row)
         if row.chunked_cache is None:
-            row.chunked_cache, row.n_prefilled = self.model.stack.new_cache(1, capacity=len(ids)), 0
+            row.chunked_cache, row.n_prefilled = self.model.new_cache(1, capacity=len(ids)), 0
         chunk = ids[row.n_prefilled : row.n_prefilled + budget]
         tokens = torch.tensor([chunk], device=self._device)
         hidden = self.model.hidden(tokens, cache=row.chunked_cache)  # (1, T, D)

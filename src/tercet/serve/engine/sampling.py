@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tercet.generation.sampling import choose
 from tercet.generation.specs import Sampling
-from tercet.generation.stream import Token, choose
+from tercet.generation.stream import Token
 
 TopTokens = tuple[tuple[int, float], ...]  # (id, log-probability), the likeliest first
 

@@ -1,0 +1,276 @@
+"""The decode step as one CUDA graph for each batch size and width, and its results one step late.
+
+A graph is launched by one call; a step by modules takes about two hundred. It holds addresses: of the weights, of the
+tables in `DecodeState`, and of intermediate results. So the tables are allocated once for the largest batch,
+graphs use views of their first rows and columns, and all graphs are dropped if a weight has moved.
+
+On a CPU there are no graphs. The same code then calls the step itself, which is how it is tested.
+"""
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any, Literal, Protocol, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from tercet.config import UserError, suggest
+from tercet.generation.decode_state import RESULTS, DecodeState, decode_step
+from tercet.generation.row_sampling import Filters
+from tercet.models import DecoderOnly, EncoderDecoder
+from tercet.models.record import COMPILED
+from tercet.nn.cache import StackCache
+
+DecodeMode = Literal["eager", "graph", "compiled"]
+MODE = "TERCET_DECODE"  # the environment variable
+MODES: tuple[DecodeMode, ...] = ("eager", "graph", "compiled")
+
+FEWEST_COLUMNS = 128  # of the narrowest graph, the spare column included; attention kernels prefer multiples of 16
+MOST_COMPILED = 256  # compiled steps of all batch sizes, widths and filters; above it they would not be compiled
+WARM_UPS = 2  # steps before the capture: libraries allocate their workspaces, and a compiled step is compiled
+
+
+class GraphModel(Protocol):
+    """A model whose decode step can be captured."""
+
+    @property
+    def max_len(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    def new_cache(self, batch: int, *, capacity: int) -> StackCache: ...
+    def step(self, tokens: Int[Tensor, " B"], cache: StackCache, /) -> Float[Tensor, "B V"]: ...
+
+
+def decode_mode() -> DecodeMode:
+    """Return how a GPU decodes: by the environment variable, as a graph by default.
+
+    Raises:
+        UserError: If the variable has another value.
+    """
+    mode = os.environ.get(MODE) or "graph"
+    if mode not in MODES:
+        raise UserError(f"{MODE}={mode} is unknown{suggest(mode, MODES)}; it is one of {', '.join(MODES)}")
+    return mode
+
+
+def can_capture(model: object, device: torch.device) -> bool:
+    """Return whether the model's decode step can be captured: on a GPU, if nothing else observes or changes the model.
+
+    A model that is being trained needs the memory itself, and hooks would not run in a graph.
+    """
+    if device.type != "cuda" or decode_mode() == "eager" or not isinstance(model, DecoderOnly | EncoderDecoder):
+        return False
+    return not model.training and not torch.is_autocast_enabled("cuda") and not any(map(_is_changed, model.modules()))
+
+
+def _is_changed(part: nn.Module) -> bool:
+    attributes = vars(part)
+    return bool(
+        attributes["_forward_hooks"]
+        or attributes["_forward_pre_hooks"]
+        or attributes.get(COMPILED) is not None
+        or "attend" in attributes  # see `models.record`
+    )
+
+
+def round_up_rows(rows: int) -> int:
+    """Return the batch size of the graph that holds `rows` rows, a power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+def round_up_capacity(capacity: int, max_len: int) -> int:
+    """Return the capacity of the graph that holds `capacity` tokens per row: a power of two minus 1, or max_len."""
+    return min(max_len, max(FEWEST_COLUMNS, 1 << capacity.bit_length()) - 1)
+
+
+class Workspace:
+    """The decoding state of one model and the graphs that were captured for it.
+
+    It keeps the memory of the weights, but not the model: an idle workspace goes when its model does.
+
+    Args:
+        model: The model.
+        rows: Most rows of a batch.
+        capacity: Most tokens per row.
+        sources: Most tokens of a source, for a model with cross-attention; else 0.
+        mode: "graph" or "compiled"; without effect on a CPU.
+    """
+
+    def __init__(
+        self, model: GraphModel, *, rows: int, capacity: int, sources: int = 0, mode: DecodeMode = "graph"
+    ) -> None:
+        self.rows, self.capacity, self.sources = rows, capacity, sources
+        self.state = DecodeState(model.new_cache(rows, capacity=capacity), model.vocab_size)
+        if sources:
+            self.state.cache.allocate_sources(sources)
+        self.results = ResultReader(rows, self.device)
+        self._step = compile_step() if mode == "compiled" else decode_step
+        self._graphs: dict[tuple[int, int, Filters], Callable[[], None]] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self._weights = _Weights(model)
+
+    @property
+    def device(self) -> torch.device:
+        return self.state.tokens.device
+
+    def fits(self, model: GraphModel, *, rows: int, capacity: int, sources: int) -> bool:
+        """Return whether the tables are large enough and have the device and dtype of the model's weights."""
+        table, weight = self.state.cache.layers[0].self_kv.keys, _first_parameter(model)
+        is_large = rows <= self.rows and capacity <= self.capacity and sources <= self.sources
+        is_alike = (table.device, table.dtype) == (weight.device, weight.dtype)
+        return is_large and is_alike and bool(sources) == bool(self.sources)
+
+    def step(self, model: GraphModel, rows: int, capacity: int, filters: Filters) -> None:
+        """Run a decode step of at least the first `rows` rows, at least `capacity` columns wide."""
+        rows = min(round_up_rows(rows), self.rows)
+        capacity = min(round_up_capacity(capacity, model.max_len), self.capacity)
+        if self._pool is None:
+            decode_step(model, self.state.view(rows, capacity), filters)
+            return
+        if self._weights.have_moved():
+            self._graphs.clear()
+            self._weights = _Weights(model)
+        key = rows, capacity, filters
+        if key not in self._graphs:
+            state = self.state.view(rows, capacity)
+            self._graphs[key] = capture(partial(self._step, model, state, filters), state.changing(), self._pool)
+        self._graphs[key]()
+
+
+def compile_step() -> Callable[[GraphModel, DecodeState, Filters], None]:
+    """Return `decode_step`, compiled for each batch size, width and filters at its first call with them."""
+    compiled = torch.compile(decode_step, fullgraph=True, dynamic=False)
+
+    def step(model: GraphModel, state: DecodeState, filters: Filters) -> None:
+        with torch._dynamo.config.patch(recompile_limit=MOST_COMPILED):  # pyright: ignore[reportPrivateUsage]
+            compiled(model, state, filters)
+
+    return step
+
+
+def capture(function: Callable[[], None], changing: Sequence[Tensor], pool: Any) -> Callable[[], None]:
+    """Return a call that repeats the function's GPU work on the same memory, as one CUDA graph.
+
+    Args:
+        function: The work; it must not wait for the device.
+        changing: Tensors that the function changes. They get their values back after the warm-up.
+        pool: Memory pool. Several graphs may share one if none reads what another has left there.
+    """
+    values = [tensor.clone() for tensor in changing]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            function()
+        for tensor, value in zip(changing, values, strict=True):
+            tensor.copy_(value)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads may use the GPU
+        function()
+    return graph.replay
+
+
+class ResultReader:
+    """Copies of a step's results on the host, of which two may be on their way.
+
+    Args:
+        rows: Most rows of a batch.
+        device: Device of the results.
+    """
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._buffers = [torch.empty(rows, RESULTS, dtype=torch.float64, pin_memory=self._on_gpu) for _ in range(2)]
+        self._events = [torch.cuda.Event() for _ in range(2)] if self._on_gpu else []
+        self._copied = self._read = 0
+
+    @property
+    def pending(self) -> int:
+        """Number of copies that have not been read."""
+        return self._copied - self._read
+
+    def copy(self, results: Float[Tensor, "B 3"]) -> None:
+        """Begin to copy the results of a step, without waiting for them."""
+        number = self._copied % 2
+        self._buffers[number][: len(results)].copy_(results, non_blocking=True)
+        if self._on_gpu:
+            self._events[number].record()
+        self._copied += 1
+
+    def read(self) -> list[list[float]]:
+        """Return the oldest results that have not been read; waits for that step."""
+        number = self._read % 2
+        if self._on_gpu:
+            self._events[number].synchronize()
+        self._read += 1
+        return self._buffers[number].tolist()
+
+    def drop(self) -> None:
+        """Forget results that have not been read."""
+        self._read = self._copied
+
+
+class _Weights:
+    """The addresses of a model's parameters and buffers, held so that the memory stays theirs.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: object) -> None:
+        parts = [vars(part) for part in cast("nn.Module", model).modules()]
+        self._holders = [part[kind] for part in parts for kind in ("_parameters", "_buffers") if part[kind]]
+        self._tensors = self._current()
+        self._memory = [tensor.detach() for tensor in self._tensors]
+        self._addresses = [tensor.data_ptr() for tensor in self._tensors]
+
+    def have_moved(self) -> bool:
+        """Return whether a tensor was exchanged, or its memory is another."""
+        tensors = self._current()
+        return list(map(id, tensors)) != list(map(id, self._tensors)) or (
+            list(map(Tensor.data_ptr, tensors)) != self._addresses
+        )
+
+    def _current(self) -> list[Tensor]:
+        return [tensor for tensor in chain.from_iterable(map(dict.values, self._holders)) if tensor is not None]
+
+
+def _first_parameter(model: object) -> Tensor:
+    return next(cast("nn.Module", model).parameters())
+
+
+_idle: "WeakKeyDictionary[object, Workspace]" = WeakKeyDictionary()
+
+
+@contextmanager
+def workspace(model: GraphModel, *, rows: int, capacity: int, sources: int = 0) -> Generator[Workspace]:
+    """Lend a workspace of the model that is large enough, with the graphs of earlier generations if they fit.
+
+    Two generations at once have a workspace each.
+
+    Args:
+        model: The model.
+        rows: Rows of the batch.
+        capacity: Most tokens per row.
+        sources: Most tokens of a source; 0 without sources.
+    """
+    idle = _idle.pop(model, None)
+    if idle is None or not idle.fits(model, rows=rows, capacity=capacity, sources=sources):
+        idle = Workspace(
+            model,
+            rows=round_up_rows(rows),
+            capacity=round_up_capacity(capacity, model.max_len),
+            sources=sources and round_up_rows(sources),
+            mode=decode_mode(),
+        )
+    try:
+        yield idle
+    finally:
+        idle.results.drop()
+        _idle[model] = idle

@@ -1,0 +1,207 @@
+"""The two ways in which a batch of rows is decoded for `stream`: step by step, or by graphs on a GPU.
+
+    read live rows  ->  sample a token for each  ->  keep some of them  ->  sample ...
+
+`StepDecoding` calls the model once for each token and samples on the host, from any decoder. `GraphDecoding` keeps all
+state on the device: the next step is launched before the host has read the results of the last one.
+"""
+
+import math
+from collections.abc import Generator, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from tercet.config import UserError
+from tercet.generation.decode_graphs import GraphModel, Workspace, can_capture, workspace
+from tercet.generation.decode_state import sample
+from tercet.generation.prefill import prefill
+from tercet.generation.protocol import AnyDecoder, CacheType, device_of
+from tercet.generation.row_sampling import AdvanceNumbers, Filters, RowSettings
+from tercet.generation.sampling import DIVERGED, choose, mark_seen
+from tercet.generation.specs import Sampling
+from tercet.objectives import token_logprobs
+
+Drawn = tuple[list[int], list[float]]  # the ids of all rows, and their log-probabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The rows of a stream, which grow by a token per step, and how they are continued."""
+
+    rows: list[list[int]]
+    sources: Sequence[Sequence[int]] | None
+    source_pad: int
+    sampling: Sampling
+    forbidden: Set[int]
+    seeds: Sequence[int]
+
+
+class BatchDecoding(Protocol):
+    """The decoding state of a batch. All methods are called in inference mode, with the model in eval mode."""
+
+    def read(self, live: Sequence[int], visible: Sequence[Sequence[int]], *, capacity: int) -> None:
+        """Read the visible tokens of these rows of the batch, with a cache for `capacity` tokens per row."""
+        ...
+
+    def sample(self, *, more: bool) -> Drawn:
+        """Draw the next token of each row that was read and kept.
+
+        Args:
+            more: If True, the caller will sample again, without reading rows before, unless all rows end.
+
+        Raises:
+            UserError: If the model diverged.
+        """
+        ...
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """Continue these rows only, by their position in the last results."""
+        ...
+
+
+class StepDecoding(Generic[CacheType]):
+    """A call of the model for each token; the tokens are drawn on the host.
+
+    Args:
+        model: Any decoder.
+        batch: The rows.
+    """
+
+    def __init__(self, model: AnyDecoder[CacheType], batch: Batch) -> None:
+        self._model, self._batch, self._device = model, batch, device_of(model)
+        self._generators = [torch.Generator().manual_seed(seed) for seed in batch.seeds]
+        self._forbidden = torch.tensor(sorted(batch.forbidden), dtype=torch.long, device=self._device)
+        self._live: list[int] = []
+        self._logits: Tensor | None = None  # of the last pass, until tokens are drawn from them
+        self._cache: CacheType | None = None
+
+    def read(self, live: Sequence[int], visible: Sequence[Sequence[int]], *, capacity: int) -> None:
+        self._live = list(live)
+        self._logits, self._cache = prefill(
+            self._model, visible, sources=_sources_of(self._batch.sources, live), source_pad=self._batch.source_pad,
+            capacity=capacity, device=self._device,
+        )  # fmt: skip
+
+    def sample(self, *, more: bool) -> Drawn:
+        rows = [self._batch.rows[row] for row in self._live]
+        logits = self._logits
+        if logits is None:
+            assert self._cache is not None
+            logits = self._model.step(torch.tensor([row[-1] for row in rows], device=self._device), self._cache)
+        drawable = logits.index_fill(-1, self._forbidden, -math.inf) if self._batch.forbidden else logits
+        ids = choose(drawable, rows, self._batch.sampling, [self._generators[row] for row in self._live])
+        self._logits = None
+        return ids.tolist(), token_logprobs(logits, ids).tolist()
+
+    def keep(self, slots: Sequence[int]) -> None:
+        if len(slots) < len(self._live):
+            assert self._cache is not None
+            self._live = [self._live[slot] for slot in slots]
+            self._cache.reorder(torch.tensor(slots, device=self._device))
+
+
+class GraphDecoding:
+    """A graph for each token, whose results are read while the next one runs.
+
+    Args:
+        model: A model whose decode step can be captured.
+        batch: The rows.
+        space: Tables that are large enough for the rows.
+    """
+
+    def __init__(self, model: GraphModel, batch: Batch, space: Workspace) -> None:
+        self._model, self._batch, self._space = model, batch, space
+        self._filters = Filters.of([batch.sampling], model.vocab_size, forbids=bool(batch.forbidden))
+        self._numbers = [AdvanceNumbers(seed) for seed in batch.seeds]
+        self._live: list[int] = []
+        self._slots: list[int] = []  # of each live row, its row in the tables
+        self._rows = self._columns = 0  # rows in the tables, and tokens of the longest
+        self._sampled = 0  # tokens of each row since it was read
+        state = space.state
+        state.forbidden.zero_()
+        state.forbidden[torch.tensor(sorted(batch.forbidden), dtype=torch.long, device=space.device)] = True
+
+    def read(self, live: Sequence[int], visible: Sequence[Sequence[int]], *, capacity: int) -> None:
+        for row in self._live:
+            self._numbers[row].skip(self._sampled)
+        self._live, self._slots, self._sampled = list(live), list(range(len(live))), 0
+        self._rows, self._columns = len(live), max(map(len, visible))
+        self._space.results.drop()
+        with _on(self._space.device):
+            logits, cache = prefill(
+                cast("AnyDecoder[Any]", self._model), visible, sources=_sources_of(self._batch.sources, live),
+                source_pad=self._batch.source_pad, capacity=self._columns, device=self._space.device,
+            )  # fmt: skip
+            state = self._space.state
+            state.cache.write_rows(0, cache, 0, rows=self._rows, columns=self._columns)
+            state.cache.lengths[: self._rows] = cache.lengths
+            self._write_settings(visible, capacity)
+            first = state.view(self._rows, self._space.capacity)
+            sample(logits, first, self._filters)
+            self._space.results.copy(first.results)
+
+    def sample(self, *, more: bool) -> Drawn:
+        with _on(self._space.device):
+            if not self._space.results.pending:
+                self._launch()
+            if more:
+                self._launch()
+            results = self._space.results.read()
+        self._sampled += 1
+        drawn = [results[slot] for slot in self._slots]
+        if any(diverged for _, _, diverged in drawn):
+            raise UserError(DIVERGED)
+        return [int(token) for token, _, _ in drawn], [logprob for _, logprob, _ in drawn]
+
+    def keep(self, slots: Sequence[int]) -> None:
+        self._live, self._slots = [self._live[slot] for slot in slots], [self._slots[slot] for slot in slots]
+
+    def _launch(self) -> None:
+        self._columns += 1
+        self._space.step(self._model, self._rows, self._columns, self._filters)
+        self._space.results.copy(self._space.state.results[: self._rows])
+
+    def _write_settings(self, visible: Sequence[Sequence[int]], capacity: int) -> None:
+        """Write the inputs of the rows' next draws other than the logits."""
+        state, rows = self._space.state, self._rows
+        settings = RowSettings.encode([self._batch.sampling], self._model.vocab_size)
+        state.settings.table[:rows] = settings.to(self._space.device)
+        if self._filters.penalty:
+            state.seen[:rows] = mark_seen((self._batch.rows[row] for row in self._live), state.seen[:rows])
+        if self._filters.draws:
+            uniform = torch.zeros(rows, state.uniform.shape[1], dtype=torch.float64)
+            for slot, (row, tokens) in enumerate(zip(self._live, visible, strict=True)):
+                numbers = self._numbers[row].ahead(capacity + 1 - len(tokens))
+                uniform[slot, len(tokens) : len(tokens) + len(numbers)] = numbers
+            state.uniform[:rows] = uniform.to(self._space.device)
+
+
+@contextmanager
+def decoding_of(model: AnyDecoder[CacheType], batch: Batch) -> Generator[BatchDecoding]:
+    """Decode a batch by graphs if its model can be captured, else step by step."""
+    with ExitStack() as lent:
+        if not can_capture(model, device_of(model)):
+            yield StepDecoding(model, batch)
+            return
+        captured = cast("GraphModel", model)
+        longest = max(map(len, batch.rows)) + batch.sampling.max_new_tokens
+        sources = 0 if batch.sources is None else max(map(len, batch.sources))
+        with torch.inference_mode(), _on(device_of(model)):
+            space = lent.enter_context(
+                workspace(captured, rows=len(batch.rows), capacity=min(model.max_len, longest), sources=sources)
+            )
+            made = GraphDecoding(captured, batch, space)
+        yield made
+
+
+def _sources_of(sources: Sequence[Sequence[int]] | None, live: Sequence[int]) -> list[Sequence[int]] | None:
+    return None if sources is None else [sources[row] for row in live]
+
+
+def _on(device: torch.device) -> AbstractContextManager[None]:
+    """Graphs, events and streams are the current device's."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,173 @@
+"""Sampling on the device: each row has its own settings, and its uniform numbers were drawn in advance.
+
+    logits (B, V) --filters of each row--> probabilities (B, V) --its uniform number--> ids (B,)
+
+The filters are those of `filters.py` and the draw is that of `sampling.py`, with the settings in tensors. No operation
+waits for the device, so all of it can be part of a CUDA graph. Which filters are applied at all is fixed in `Filters`:
+a filter that no row uses costs nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tercet.generation.filters import (
+    finite_temperature,
+    keep_above_ratio,
+    keep_from_kth,
+    keep_nucleus,
+    min_p_ratio,
+    nucleus_share,
+    penalise_repetition,
+)
+from tercet.generation.specs import Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """The operations that the settings of a batch need; two batches with equal ones run the same graph."""
+
+    draws: bool = False  # a row has a temperature above 0
+    penalty: bool = False
+    top_k: int = 0  # at least the largest k of any row, a power of two; 0 if no row has one
+    top_p: bool = False
+    min_p: bool = False
+    forbids: bool = False
+
+    @classmethod
+    def of(cls, samplings: Sequence[Sampling], vocab_size: int, *, forbids: bool = False) -> "Filters":
+        """Return the operations for rows with these settings.
+
+        Args:
+            samplings: Settings of each row.
+            vocab_size: Number of logits; a larger `top_k` has no effect.
+            forbids: If True, there are tokens that are never drawn.
+        """
+        largest = max((_limiting_k(sampling, vocab_size) for sampling in samplings), default=0)
+        return cls(
+            draws=any(sampling.temperature > 0 for sampling in samplings),
+            penalty=any(sampling.repetition_penalty != 1 for sampling in samplings),
+            top_k=min(vocab_size, 1 << (largest - 1).bit_length()) if largest else 0,
+            top_p=any(sampling.top_p is not None and sampling.top_p < 1 for sampling in samplings),
+            min_p=any(sampling.min_p is not None and sampling.min_p > 0 for sampling in samplings),
+            forbids=forbids,
+        )
+
+
+class RowSettings:
+    """The sampling settings of each row, as columns of one tensor.
+
+    Args:
+        table: The settings (B, 5): temperature, top_k, nucleus share, min-p ratio and repetition penalty.
+    """
+
+    COLUMNS = 5
+
+    def __init__(self, table: Float[Tensor, "B 5"]) -> None:
+        self.table = table
+
+    @staticmethod
+    def encode(samplings: Sequence[Sampling], vocab_size: int) -> Float[Tensor, "B 5"]:
+        """Return the table's rows for these settings, on the CPU; a setting that is None or has no effect is neutral.
+
+        Args:
+            samplings: Settings of each row.
+            vocab_size: Number of logits.
+        """
+        rows = [
+            [
+                0.0 if sampling.temperature == 0 else finite_temperature(sampling.temperature),
+                _limiting_k(sampling, vocab_size),  # exact in float32 up to 2**24
+                math.inf if sampling.top_p is None else nucleus_share(sampling.top_p),
+                -math.inf if sampling.min_p is None else min_p_ratio(sampling.min_p),
+                sampling.repetition_penalty,
+            ]
+            for sampling in samplings
+        ]
+        return torch.tensor(rows, dtype=torch.float32).view(-1, RowSettings.COLUMNS)
+
+    def columns(self) -> tuple[Tensor, ...]:
+        """Return each setting as a tensor (B, 1), in the order of the table."""
+        return self.table.split(1, dim=-1)
+
+
+class AdvanceNumbers:
+    """The uniform numbers of a row before they are used, in the order in which `draw` would take them.
+
+    Args:
+        seed: Seed of the row's generator, which lives on the CPU.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._unused = torch.zeros(0, dtype=torch.float64)
+
+    def ahead(self, count: int) -> Float[Tensor, " N"]:
+        """Return the next `count` numbers; they stay unused."""
+        missing = count - len(self._unused)
+        if missing > 0:
+            new = torch.rand(missing, dtype=torch.float64, generator=self._generator)
+            self._unused = torch.cat((self._unused, new))
+        return self._unused[:count]
+
+    def skip(self, count: int) -> None:
+        """Count the next `count` numbers as used."""
+        self._unused = self._unused[count:]
+
+
+def choose_rows(
+    logits: Float[Tensor, "B V"],
+    settings: RowSettings,
+    filters: Filters,
+    *,
+    uniform: Float[Tensor, " B"],
+    seen: Bool[Tensor, "B V"],
+    forbidden: Bool[Tensor, " V"],
+) -> tuple[Int[Tensor, " B"], Bool[Tensor, " B"]]:
+    """Return the next token of each row, and which rows have nothing to draw from because the model diverged.
+
+    The ids are those of `stream.choose` for the same logits and uniform numbers.
+
+    Args:
+        logits: Next-token logits in any floating dtype.
+        settings: Settings of each row.
+        filters: Operations to apply; must cover the settings of all rows.
+        uniform: Number in [0, 1) for each row, in float64.
+        seen: Tokens that each row holds, for the repetition penalty.
+        forbidden: Tokens that are never drawn.
+    """
+    temperature, top_k, share, ratio, penalty = settings.columns()  # (B, 1) each
+    logits = logits.float()
+    if filters.forbids:
+        logits = logits.masked_fill(forbidden, -math.inf)
+    if filters.penalty:
+        logits = penalise_repetition(logits, seen, penalty)
+    largest, best = logits.amax(-1, keepdim=True), logits.argmax(-1)  # the first of equals
+    diverged = ~largest.isfinite().squeeze(-1)
+    if not filters.draws:
+        return best, diverged
+    is_greedy = temperature == 0
+    logits = (logits - largest) / torch.where(is_greedy, 1.0, temperature)
+    if filters.top_k:
+        k = top_k.long()
+        kth = logits.topk(filters.top_k, dim=-1).values.gather(-1, (k - 1).clamp(min=0))  # (B, 1)
+        logits = torch.where(k > 0, keep_from_kth(logits, kth, k), logits)
+    if filters.top_p:
+        logits = keep_nucleus(logits, share)
+    if filters.min_p:
+        logits = keep_above_ratio(logits, ratio)
+    sums = logits.softmax(-1).double().cumsum(-1)  # (B, V)
+    total = sums[:, -1:]
+    drawn = torch.searchsorted(sums, uniform[:, None] * total, right=True).squeeze(-1)
+    drawn = drawn.clamp(max=logits.shape[-1] - 1)  # past the end only if the row diverged
+    is_greedy = is_greedy.squeeze(-1)
+    return torch.where(is_greedy, best, drawn), torch.where(is_greedy, diverged, ~(total > 0).squeeze(-1))
+
+
+def _limiting_k(sampling: Sampling, vocab_size: int) -> int:
+    """The row's top_k, or 0 if it leaves out no token."""
+    return 0 if sampling.top_k is None or sampling.top_k >= vocab_size else sampling.top_k

@@ -1,0 +1,243 @@
+"""The decoder whose state is on the device writes what the other writes, and never asks the device in a step."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import CONTEXT, POSITIONS, VOCAB, graph_decoding, language_model, stream_by_graphs, translator
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tercet.config import UserError
+from tercet.generation import Column, Sampling, stream
+from tercet.generation.decode_graphs import (
+    ResultReader,
+    Workspace,
+    can_capture,
+    decode_mode,
+    round_up_capacity,
+    round_up_rows,
+    workspace,
+)
+from tercet.generation.decode_state import DecodeState, decode_step
+from tercet.generation.decoding import Batch
+from tercet.generation.row_sampling import Filters
+from tercet.generation.stream import columns
+
+GREEDY = Sampling(max_new_tokens=20, temperature=0)
+DRAWN = Sampling(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2, seed=4)
+PLAIN = Sampling(max_new_tokens=20)
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [2] * 15, [4]]
+ALL = Filters(draws=True, penalty=True, top_k=8, top_p=True, min_p=True, forbids=True)
+
+
+def assert_same(ours: list[Column], expected: list[Column]) -> None:
+    assert len(ours) == len(expected)
+    for column, other in zip(ours, expected, strict=True):
+        for token, wanted in zip(column, other, strict=True):
+            assert (token is None) == (wanted is None)
+            if token is not None and wanted is not None:
+                assert (token.id, token.finish) == (wanted.id, wanted.finish)
+                assert token.logprob == pytest.approx(wanted.logprob, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, DRAWN], ids=["greedy", "plain", "filters"])
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+def test_tokens_are_those_of_the_other_decoder(position, sampling: Sampling) -> None:
+    """Five rows of unequal length whose windows move, and some of which end."""
+    model, seeds = language_model(position), [7, 8, 9, 10, 11]
+    options: dict[str, Any] = {"stop_ids": {3}, "forbidden": {0, 16}, "seeds": seeds}
+    expected = list(stream(model, PROMPTS, sampling, **options))
+    assert_same(list(stream_by_graphs(model, PROMPTS, sampling, **options)), expected)
+    lengths = [sum(column[row] is not None for column in expected) for row in range(5)]
+    assert max(lengths) > CONTEXT - 3, "no window has moved"
+
+
+def test_rows_that_end_leave_and_the_others_stay_what_they_were() -> None:
+    model = language_model()
+
+    def by(streaming: Any) -> list[Column]:
+        ended: set[int] = set()
+        found: list[Column] = []
+        for column in streaming(model, PROMPTS[:3], PLAIN, stop_ids={3}, seeds=[1, 2, 3], ended=ended):
+            found.append(column)
+            if len(found) == 4:
+                ended.add(1)
+        return found
+
+    assert_same(by(stream_by_graphs), by(stream))
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    model = language_model()
+    together = list(stream_by_graphs(model, PROMPTS, DRAWN, seeds=[1, 2, 3, 4, 5]))
+    for row in (0, 3):
+        alone = list(stream_by_graphs(model, [PROMPTS[row]], DRAWN, seeds=[row + 1]))
+        assert [column[0].id for column in alone if column[0]] == [c[row].id for c in together if c[row]]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "plain"])
+def test_a_translator_decodes_its_sources(sampling: Sampling) -> None:
+    model, sources = translator(), [[3, 4, 5, 6, 7], [5], [6, 7]]
+    options: dict[str, Any] = {"sources": sources, "stop_ids": {2}, "forbidden": {0}, "seeds": [1, 2, 3]}
+    prompts = [[1], [1, 4], [1]]
+    expected = list(stream(model, prompts, sampling, **options))
+    assert_same(list(stream_by_graphs(model, prompts, sampling, **options)), expected)
+
+
+def test_a_diverged_model_is_an_error_of_the_step_that_diverged() -> None:
+    model = language_model(POSITIONS[0])
+    with torch.no_grad():
+        model.stack.position.table.weight[6] = torch.nan
+    tokens = stream_by_graphs(model, [[1, 2, 3]], GREEDY)
+    for _ in range(4):  # of the positions 2, 3, 4 and 5
+        next(tokens)
+    with pytest.raises(UserError, match="not numbers"):
+        next(tokens)
+
+
+def test_what_an_earlier_generation_left_in_the_tables_changes_nothing() -> None:
+    model = language_model()
+    batch = Batch(rows=[[1, 2], [3]], sources=None, source_pad=0, sampling=GREEDY, forbidden=set(), seeds=[1, 2])
+    decoding = graph_decoding(model, batch)
+    with torch.inference_mode():
+        for layer in decoding._space.state.cache.layers:
+            layer.self_kv.keys.fill_(torch.nan)
+            layer.self_kv.values.fill_(torch.nan)
+    tokens = list(columns(decoding, batch, [], model.max_len, set(), set()))
+    assert_same(tokens, list(stream(model, [[1, 2], [3]], GREEDY, seeds=[1, 2])))
+
+
+def test_each_step_is_launched_before_the_last_ones_results_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for kind, name in ((Workspace, "step"), (ResultReader, "read")):
+        original = getattr(kind, name)
+        monkeypatch.setattr(
+            kind, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
+        )
+    tokens = list(stream_by_graphs(language_model(), [[1, 2], [3]], Sampling(max_new_tokens=5, temperature=0)))
+    assert len(tokens) == 5
+    assert calls == ["step", "read"] * 4 + ["read"]  # the first token is the prompt's
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations; those that wait for a GPU are refused, as a capture refuses them."""
+
+    WAITING = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "equal", "tolist")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.names.append(name)
+        assert name not in self.WAITING, f"{name} waits for the device"
+        result = func(*args, **(kwargs or {}))
+        tensors = [value for value in [*args, result] if isinstance(value, torch.Tensor)]
+        assert all(tensor.device.type == "meta" for tensor in tensors), f"{name} has a tensor on the CPU"
+        return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", [Filters(), ALL], ids=["greedy", "filters"])
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+def test_a_step_stays_on_the_device_and_at_its_addresses(position, filters: Filters) -> None:
+    """On the meta device, which has no numbers for a host that asks for them."""
+    with torch.inference_mode():
+        model = language_model(position).to("meta")
+        state = DecodeState(model.new_cache(3, capacity=8), VOCAB)
+        before = [(tensor, tensor.untyped_storage()._cdata) for tensor in tensors_of(state)]
+        with Operations() as operations:
+            for _ in range(2):
+                decode_step(model, state, filters)
+        after = [(tensor, tensor.untyped_storage()._cdata) for tensor in tensors_of(state)]
+    assert len(operations.names) > 50
+    for (old, storage), (new, now) in zip(before, after, strict=True):
+        assert old is new
+        assert storage == now
+
+
+def test_a_host_read_in_a_step_would_be_noticed() -> None:
+    elsewhere = torch.zeros(3, device="meta")
+    with pytest.raises(AssertionError, match="nonzero waits"), Operations():
+        elsewhere.nonzero()
+    with pytest.raises(AssertionError, match="zeros has a tensor on the CPU"), Operations():
+        torch.zeros(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "traced",
+    [
+        ("decoder:rotary",),
+        pytest.param(
+            ("decoder:learned", "decoder:alibi", "decoder:relative_bias", "translator:sinusoidal"),
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+)
+def test_a_step_compiles_as_one_graph_without_a_break(traced: tuple[str, ...]) -> None:
+    command = [sys.executable, Path(__file__).with_name("traced_step.py"), *traced]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def tensors_of(state: DecodeState) -> list[torch.Tensor]:
+    tables = [table for layer in state.cache.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
+    return [*state.changing(), state.uniform, state.settings.table, state.forbidden, *tables]
+
+
+def test_real_tensors_stay_where_they_are_too() -> None:
+    batch = Batch(rows=[[1, 2], [3]], sources=None, source_pad=0, sampling=DRAWN, forbidden=set(), seeds=[1, 2])
+    model = language_model()
+    decoding = graph_decoding(model, batch)
+    state = decoding._space.state
+    addresses = [tensor.data_ptr() for tensor in tensors_of(state)]
+    with torch.inference_mode():
+        for _ in range(2):
+            decoding.read([0, 1], batch.rows, capacity=CONTEXT)
+            for _ in range(4):
+                decoding.sample(more=True)
+            decoding.keep([1])
+    assert [tensor.data_ptr() for tensor in tensors_of(state)] == addresses
+
+
+def test_graphs_have_few_sizes() -> None:
+    assert [round_up_rows(n) for n in (1, 2, 3, 5, 33)] == [1, 2, 4, 8, 64]
+    assert [round_up_capacity(n, 1000) for n in (1, 127, 128, 255, 256, 1000)] == [127, 127, 255, 255, 511, 1000]
+    assert round_up_capacity(5, 13) == 13
+
+
+def test_a_workspace_is_used_again_until_it_is_too_small_or_the_model_has_changed() -> None:
+    model = language_model()
+    with workspace(model, rows=3, capacity=5) as first, workspace(model, rows=1, capacity=5) as second:
+        assert second is not first  # two generations at once
+    with workspace(model, rows=2, capacity=5) as again:
+        assert again is first
+    with workspace(model, rows=9, capacity=5) as larger:
+        assert larger is not first
+    model.double()
+    with workspace(model, rows=2, capacity=5) as other:
+        assert other is not larger
+        assert other.state.cache.layers[0].self_kv.keys.dtype == torch.float64
+
+
+def test_a_model_is_captured_on_a_gpu_alone_and_unobserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gpu = language_model(), torch.device("cuda")
+    assert can_capture(model, gpu)
+    assert not can_capture(model, torch.device("cpu"))
+    assert not can_capture(torch.nn.Linear(2, 2), gpu)
+    hook = model.stack.blocks[1].register_forward_hook(lambda *_: None)
+    assert not can_capture(model, gpu)
+    hook.remove()
+    assert not can_capture(model.train(), gpu)
+    model.eval()
+    monkeypatch.setenv("TERCET_DECODE", "eager")
+    assert not can_capture(model, gpu)
+    monkeypatch.setenv("TERCET_DECODE", "compilde")
+    with pytest.raises(UserError, match=r"TERCET_DECODE=compilde is unknown.*compiled"):
+        decode_mode()

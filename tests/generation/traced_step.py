@@ -1,0 +1,43 @@
+"""Run by test_graph_decoding.py in a process of its own: the checks of shape annotations cannot be traced.
+
+python traced_step.py decoder:rotary translator:alibi
+"""
+
+import sys
+
+import torch
+from small_models import POSITIONS, VOCAB, language_model, translator
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from tercet.generation import Sampling
+from tercet.generation.decode_state import DecodeState, decode_step
+from tercet.generation.row_sampling import Filters, RowSettings
+
+ROWS = [Sampling(temperature=0), Sampling(temperature=1.3, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2)]
+
+
+def started(model: torch.nn.Module, sources: int) -> DecodeState:
+    state = DecodeState(model.new_cache(2, capacity=8), VOCAB)
+    if sources:
+        state.cache.allocate_sources(sources)
+        state.cache.memory_token_mask.fill_(True)
+    state.settings.table.copy_(RowSettings.encode(ROWS, VOCAB))
+    state.uniform.uniform_(generator=torch.Generator().manual_seed(1))
+    return state
+
+
+torch.set_num_threads(1)
+for family, kind in (argument.split(":") for argument in sys.argv[1:]):
+    position = next(spec for spec in POSITIONS if spec.kind == kind)
+    model, sources = (language_model(position), 0) if family == "decoder" else (translator(position), 5)
+    torch.compiler.reset()
+    with torch.inference_mode():
+        compiled, eager = started(model, sources), started(model, sources)
+        counter = CompileCounterWithBackend("aot_eager")
+        step = torch.compile(decode_step, fullgraph=True, dynamic=False, backend=counter)
+        for _ in range(4):
+            step(model, compiled, Filters.of(ROWS, VOCAB))
+            decode_step(model, eager, Filters.of(ROWS, VOCAB))
+            torch.testing.assert_close(compiled.results, eager.results)
+        assert compiled.cache.lengths.tolist() == [4, 4]
+        assert counter.frame_count == 1, f"{counter.frame_count} graphs"

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from benchmarks.speed.without import QUESTIONS
 
 QUICK = ("gpt-char", "bert", "greedy-1", "start-up-help", "start-up-import")
 QUICK_TIMING = Timing(rounds=3, seconds=1.0, repeats=1)
+GPU_TIMING = Timing(rounds=5, seconds=0.5, repeats=0)  # compiling takes longer than the rounds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.speed", description="How fast Tercet is beside its peers, and beside the machine."
     )
     parser.add_argument("rows", metavar="ROW", nargs="*", help="a row, or how some begin: gpt, greedy; all by default")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="whose rows; default: cpu")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, few rounds, no peak memory")
     parser.add_argument("--only", metavar="NAMES", help="contenders whose names begin so: tercet,CTranslate2")
     parser.add_argument(
@@ -36,6 +39,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="a contender's share of a round; default: 2, quick 1"
     )
+    parser.add_argument(
+        "--budget", type=float, metavar="S", help="seconds of all rows together; a row without time is left out"
+    )
+    parser.add_argument("--resume", action="store_true", help="skip the rows that have figures in --out")
     parser.add_argument("--nanogpt", type=Path, metavar="PATH", help="a checkout of nanoGPT")
     parser.add_argument("--joeynmt", type=Path, metavar="PATH", help="an installation of JoeyNMT 2.3")
     parser.add_argument("--translator", type=Path, metavar="RUN", help="a trained translator, for the row beam")
@@ -77,11 +84,24 @@ def _named(asked: str, row: str) -> bool:
     return row == asked or row.startswith(f"{asked}-")
 
 
+def left_over(rows: list[Row], earlier: list[Result]) -> list[Row]:
+    """The rows without figures; those that were tried before come last, for they may end the program again."""
+    measured = {result.name for result in earlier if result.figures}
+    tried = {result.name for result in earlier}
+    return sorted((row for row in rows if row.name not in measured), key=lambda row: row.name in tried)
+
+
+def earlier_results(out: Path) -> list[Result]:
+    """The results of `out`; none where nothing was written."""
+    path = out / "speed.json"
+    return [Result.of(row) for row in json.loads(path.read_text())["rows"]] if path.is_file() else []
+
+
 def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
-    from benchmarks.speed.rows import ROWS
+    from benchmarks.speed.rows import GPU_ROWS, ROWS
 
-    rows = chosen(given.rows, ROWS, quick=given.quick)
+    rows = chosen(given.rows, GPU_ROWS if given.device == "cuda" else ROWS, quick=given.quick)
     if given.list:
         for row in rows:
             print(f"{row.name:16} {row.title}")
@@ -89,28 +109,41 @@ def main(arguments: list[str] | None = None) -> int:
     scale = given.scale or ("quick" if given.quick else "full")
     with tempfile.TemporaryDirectory(prefix="tercet-speed-") as made:
         asked = Asked(
-            folder=given.folder or Path(made), scale=scale, bf16=has_bf16(), nanogpt=given.nanogpt,
+            folder=given.folder or Path(made), device=given.device, scale=scale,
+            bf16=given.device == "cuda" or has_bf16(), nanogpt=given.nanogpt,
             joeynmt=given.joeynmt, translator=given.translator, only=_names(given.only),
             without=given.without,
         )  # fmt: skip
         if given.alone is not None:
             print(json.dumps({"peak_memory": alone(rows[0], asked, given.alone)}))
             return 0
-        timing = QUICK_TIMING if given.quick else Timing()
+        on_gpu = given.device == "cuda"
+        timing = GPU_TIMING if on_gpu else QUICK_TIMING if given.quick else Timing()
         if given.rounds is not None:
             timing = replace(timing, rounds=given.rounds)
         if given.seconds is not None:
             timing = replace(timing, seconds=given.seconds)
         # What processes of their own need to know, to be given the same work.
-        passed = ["--scale", scale, "--folder", str(asked.folder)]
+        passed = ["--device", given.device, "--scale", scale, "--folder", str(asked.folder)]
         for name in ("nanogpt", "joeynmt", "translator"):
             if getattr(given, name) is not None:
                 passed += [f"--{name}", str(getattr(given, name))]
-        memory = None if given.no_memory or given.quick else in_own_process(passed, say)
+        memory = None if given.no_memory or given.quick or on_gpu else in_own_process(passed, say)
         facts = machine()
-        results: list[Result] = []
-        for row in rows:
-            results.append(measure(row, asked, timing, say, memory=memory, rest=0.0 if scale == "tiny" else REST))
+        results = earlier_results(given.out) if given.resume else []
+        rows = left_over(rows, results)
+        rest = 0.0 if scale == "tiny" or on_gpu else REST
+        end = None if given.budget is None else time.monotonic() + given.budget
+        for number, row in enumerate(rows):
+            if end is not None:
+                left, share = end - time.monotonic(), row.weight / sum(one.weight for one in rows[number:])
+                if left <= 0:
+                    say(f"{row.name}: left out, the time was used up")
+                    continue
+                timing = replace(timing, budget=left * share)
+            results = [result for result in results if result.name != row.name]
+            write(given.out, facts, timing, [*results, Result.begun(row)])  # if the row ends the program
+            results.append(measure(row, asked, timing, say, memory=memory, rest=rest))
             write(given.out, facts, timing, results)  # what is there so far outlives an interruption
     print()
     print("\n".join(summary(results)))

@@ -1,7 +1,7 @@
 """What takes part in a row: something that gets ready once, and then does n units of the row's work when told to."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor
 # what nobody can be below.
 Side = Literal["ours", "off", "readme", "peer", "limit"]
 SIGN = ", without "  # between the name of ours and of the kernel that is off
-SAME = 1e-4  # how far logits of the same weights may lie apart
+SAME = {"cpu": 1e-4, "cuda": 1e-3}  # how far logits of the same weights may lie apart, on a device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class Settings:
         matmul: what `torch.set_float32_matmul_precision` is told; "medium" lets oneDNN in on a CPU.
         attention: how it is worked out, in a word.
         compiled: by `torch.compile`.
+        mode, dynamic: arguments of `torch.compile`; None for its defaults.
         fused: the optimizer in one kernel; None where there is no optimizer.
         keeps_memory: what is freed is kept for what comes next, as `tercet train` has it; in a process of its own.
         more: anything else worth telling.
@@ -34,6 +35,8 @@ class Settings:
     matmul: Literal["highest", "high", "medium"] = "highest"
     attention: str = ""
     compiled: bool = False
+    mode: str | None = None
+    dynamic: bool | None = None
     fused: bool | None = None
     keeps_memory: bool = False
     more: str = ""
@@ -44,6 +47,8 @@ class Settings:
             *(["oneDNN"] if self.matmul != "highest" and self.precision == "fp32" else []),
             *([f"{self.attention} attention"] if self.attention else []),
             *(["compiled"] if self.compiled else []),
+            *([self.mode] if self.mode else []),
+            *(["dynamic shapes"] if self.dynamic else []),
             *([] if self.fused is None else ["fused optimizer" if self.fused else "plain optimizer"]),
             *([self.more] if self.more else []),
         ]
@@ -51,16 +56,22 @@ class Settings:
 
     @contextmanager
     def in_force(self) -> Generator[None]:
-        """The matmul precision belongs to the process: each contender finds its own, and the next one its own."""
+        """The matmul precision belongs to the process: each contender finds its own, and the next one its own. So does
+        what the compiler has seen: a second shape of one function would be compiled as a dynamic one."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self.matmul)
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+        with ExitStack() as stack:
+            if self.compiled and self.dynamic is False:
+                import torch._dynamo as dynamo
 
-    def autocast(self) -> torch.autocast:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16")
+                stack.enter_context(dynamo.config.patch(automatic_dynamic_shapes=False))
+            try:
+                yield
+            finally:
+                torch.set_float32_matmul_precision(before)
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
 
 class Contender:
@@ -68,7 +79,12 @@ class Contender:
     name: unlike that of any other in its row.
     flops: of a token, where arithmetic bounds the work; the row's own count, the same for all.
     bytes: read for a token, where memory bounds it.
+
+    Attributes:
+        device: where it works; set by the row's measurement before `setup`.
     """
+
+    device = torch.device("cpu")
 
     def __init__(
         self,

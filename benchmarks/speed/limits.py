@@ -5,12 +5,47 @@ They are measured anew before and after each row, because a machine's speed move
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from benchmarks.speed.contender import Settings
 
 TIMES = 5
 BEYOND = 1.1  # of a limit that is not memory's, which caches exceed: no figure, but a mistake
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Return a clock that waits for the device's work, then reads seconds."""
+    if device.type == "cpu":
+        return time.perf_counter
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return clock
+
+
+def limits_of_gpu(*, size: int = 8192, megabytes: int = 4096) -> dict[str, float]:
+    """GFLOP/s by precision, and GB/s of a copy on the GPU, of bytes that are read and bytes that are written.
+
+    Args:
+        size: of the square matrices.
+        megabytes: copied at once; more than any cache holds.
+    """
+    device = torch.device("cuda")
+    seconds = partial(_seconds, clock=clock_of(device))
+    a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+    found: dict[str, float] = {}
+    for name, matmul in (("fp32", "highest"), ("fp32 TF32", "high")):
+        with Settings(matmul=matmul).in_force():
+            found[name] = 2e-9 * size**3 / seconds(lambda: a @ b)
+    c, d = a.bfloat16(), b.bfloat16()
+    found["bf16"] = 2e-9 * size**3 / seconds(lambda: c @ d)
+    source = torch.randn(megabytes * 2**20 // 4, device=device)
+    target = torch.empty_like(source)
+    found["memory"] = 1e-9 * 2 * source.nbytes / seconds(lambda: target.copy_(source))
+    return found
 
 
 def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, float]:
@@ -59,11 +94,11 @@ def share(
     return None
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter) -> float:
     work()
     times: list[float] = []
     for _ in range(TIMES):
-        begun = time.perf_counter()
+        begun = clock()
         work()
-        times.append(time.perf_counter() - begun)
+        times.append(clock() - begun)
     return min(times)

@@ -13,7 +13,10 @@ import torch
 from tercet.kernel.levels import BF16, cpu_instructions, cpu_model
 
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
-PACKAGES = ("torch", "transformers", "x-transformers", "ctranslate2", "tokenizers", "tiktoken", "numpy", "tercet")
+PACKAGES = (
+    "torch", "triton", "pytorch-lightning", "transformers", "liger-kernel", "x-transformers", "ctranslate2",
+    "tokenizers", "tiktoken", "numpy", "tercet",
+)  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
@@ -22,6 +25,7 @@ def machine() -> dict[str, Any]:
         "cpu": cpu_model(),
         "flags": [flag for flag in FLAGS if flag in flags],
         "bf16": has_bf16(),
+        "gpu": _gpu(),
         "cores": psutil.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -48,6 +52,31 @@ def peak_memory() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else 1024 * peak
+
+
+def held_memory(device: torch.device) -> int:
+    """Bytes of tensors on a GPU; 0 of the CPU. The peak is counted from here on."""
+    if device.type == "cpu":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def peak_above(device: torch.device, held: int) -> int | None:
+    """The most bytes of tensors on a GPU since `held_memory`, above `held`; None of the CPU."""
+    return None if device.type == "cpu" else torch.cuda.max_memory_allocated(device) - held
+
+
+def _gpu() -> dict[str, Any] | None:
+    if not torch.cuda.is_available():
+        return None
+    found = torch.cuda.get_device_properties(0)
+    return {
+        "name": found.name,
+        "memory_gib": round(found.total_memory / 2**30, 1),
+        "capability": f"{found.major}.{found.minor}",
+        "cuda": torch.version.cuda,
+    }
 
 
 def _version(name: str) -> str | None:

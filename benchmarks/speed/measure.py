@@ -5,7 +5,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -13,15 +12,18 @@ from functools import partial
 from typing import Any
 
 import psutil
+import torch
 from benchmarks.speed.contender import SAME, Contender, apart
 from benchmarks.speed.figures import Ratio, Spread, ratios
-from benchmarks.speed.limits import limits, share
+from benchmarks.speed.limits import clock_of, limits, limits_of_gpu, share
+from benchmarks.speed.machine import held_memory, peak_above
 from benchmarks.speed.own_process import found, placed
 from benchmarks.speed.rounds import LIMIT, REST, Others, Round, compete, reason
 from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.without import lineup_of
 from torch import Tensor
 
+READY = 0.75  # of a row's budget, for getting ready; the rest is for the rounds
 SMALL = {"size": 64, "megabytes": 2}  # what limits are measured by in tests
 
 Say = Callable[[str], None]
@@ -34,12 +36,15 @@ class Timing:
     seconds: that each contender takes in a round, about; at least one unit of work.
     repeats: of a disturbed round, at most.
     seed: of the order in each round.
+    budget: seconds of a row, after which no further round begins, and after three quarters of which no further
+        contender gets ready; None for as long as it takes.
     """
 
     rounds: int = 7
     seconds: float = 2.0
     repeats: int = 2
     seed: int = 0
+    budget: float | None = None
 
 
 @dataclass
@@ -73,6 +78,21 @@ class Result:
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "disturbed": self.disturbed}
 
+    @classmethod
+    def begun(cls, row: Row) -> "Result":
+        """A row without figures."""
+        return cls(row.name, row.title, row.unit, row.seconds_each)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "Result":
+        """What `plain` was made of."""
+        parts = {name: value for name, value in plain.items() if name != "disturbed"}
+        parts["ratios"] = {
+            label: Ratio(one["ours"], one["theirs"], Spread(**one["spread"])) for label, one in plain["ratios"].items()
+        }
+        parts["rounds"] = [Round(**one) for one in plain["rounds"]]
+        return cls(**parts)
+
 
 def measure(
     row: Row,
@@ -82,7 +102,7 @@ def measure(
     *,
     memory: Callable[[str, str], int | None] | None = None,
     others: Others | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
     rest: float = REST,
     of_machine: Callable[[], dict[str, float]] | None = None,
 ) -> Result:
@@ -90,7 +110,10 @@ def measure(
     memory: the peak of a row's contender, by their names; None where it is not asked for.
     others, clock, rest, of_machine: as in `compete`, and what measures the limits; tests bring their own.
     """
-    result = Result(row.name, row.title, row.unit, row.seconds_each)
+    result = Result.begun(row)
+    clock = clock or clock_of(asked.place)
+    budget = float("inf") if timing.budget is None else timing.budget
+    begun = clock()
     say(f"{row.name}: {row.title}")
     free = psutil.virtual_memory().available / 2**30
     if asked.scale == "full" and free < row.gigabytes:
@@ -104,14 +127,16 @@ def measure(
     lineup.keep(asked.only)
     lineup.contenders = placed(lineup.contenders, row, asked)
     result.left_out, result.notes = lineup.left_out, lineup.notes
-    look = of_machine or partial(limits, bf16=asked.bf16, **SMALL if asked.scale == "tiny" else {})
+    sizes = SMALL if asked.scale == "tiny" else {}
+    measured = partial(limits_of_gpu if asked.place.type == "cuda" else partial(limits, bf16=asked.bf16), **sizes)
+    look = of_machine or measured
     result.limits = look()
-    ready, units, ready_in = _ready(lineup, timing, result, say, clock)
+    ready, units, ready_in, peaks = _ready(lineup, timing, result, say, clock, begun + READY * budget)
     if ready:
         result.rounds, failed = compete(
             {name: _timed(one, units[name]) for name, one in ready.items()},
             rounds=timing.rounds, generator=random.Random(timing.seed), repeats=timing.repeats, others=others,
-            clock=clock, rest=rest,
+            clock=clock, rest=rest, deadline=begun + budget,
         )  # fmt: skip
         after = look()  # what disturbed one of the two looks need not have disturbed the rounds
         result.limits = {name: max(value, after[name]) for name, value in result.limits.items()}
@@ -120,7 +145,8 @@ def measure(
     speeds = {name: [one.speeds[name] for one in result.rounds] for name in ready}
     for name, one in list(ready.items()):
         try:
-            result.figures[name] = _figure(one, speeds[name], result.limits, ready_in[name], units[name])
+            figure = _figure(one, speeds[name], result.limits, ready_in[name], units[name])
+            result.figures[name] = {**figure, "peak_memory": peaks[name]}
         except ValueError as error:
             result.failed[name] = reason(error)
             del ready[name], speeds[name]
@@ -132,6 +158,9 @@ def measure(
     for one in lineup.contenders:
         _close(one)
     gc.collect()
+    if asked.place.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.compiler.reset()
     if memory is not None and row.memory:
         for name, figure in result.figures.items():
             figure["peak_memory"] = memory(row.name, name)
@@ -139,25 +168,32 @@ def measure(
 
 
 def _ready(
-    lineup: Lineup, timing: Timing, result: Result, say: Say, clock: Callable[[], float]
-) -> tuple[dict[str, Contender], dict[str, int], dict[str, float]]:
-    """Who got ready and gives the same answer as ours, how many units each does in a round, how long it took."""
-    ready, units, took = dict[str, Contender](), dict[str, int](), dict[str, float]()
+    lineup: Lineup, timing: Timing, result: Result, say: Say, clock: Callable[[], float], deadline: float
+) -> tuple[dict[str, Contender], dict[str, int], dict[str, float], dict[str, int | None]]:
+    """Who got ready and gives the same answer as ours, how many units each does in a round, how long it took, and the
+    memory of a GPU that its second unit of work needed."""
+    ready, units, took, peaks = dict[str, Contender](), dict[str, int](), dict[str, float](), dict[str, int | None]()
     expected: Tensor | None = None
     for one in lineup.contenders:
         begun = clock()
+        if ready and begun > deadline:
+            result.left_out[one.name] = "the row's time was used up"
+            continue
+        held, most = held_memory(one.device), SAME[one.device.type]
         try:
             one.setup()
             answer = one.answer()
             if answer is not None and expected is None and one.side == "ours":
                 expected = answer
-            elif answer is not None and expected is not None and (distance := apart(expected, answer)) > SAME:
-                raise ValueError(f"its answers are not ours: {distance:.2g} apart, where {SAME:g} is the most")
+            elif answer is not None and expected is not None and (distance := apart(expected, answer)) > most:
+                raise ValueError(f"its answers are not ours: {distance:.2g} apart, where {most:g} is the most")
             with one.settings.in_force():
                 one.run(1)  # finds kernels, compiles
                 took[one.name] = clock() - begun
+                held_memory(one.device)
                 begun = clock()
                 one.run(1)
+                peaks[one.name] = peak_above(one.device, held)
                 each = max(clock() - begun, 1e-9)
         except Exception as error:  # a peer that fails is told of, and the others go on
             result.failed[one.name] = reason(error)
@@ -168,7 +204,7 @@ def _ready(
         checked = "" if answer is None else ", same answer" if one.side != "ours" else ""
         how = f" ({one.told()})" if one.told() else ""
         say(f"  {one.name:36} ready in {took[one.name]:5.1f} s{checked}{how}")
-    return ready, units, took
+    return ready, units, took, peaks
 
 
 def _timed(one: Contender, n: int) -> Callable[[], float]:
@@ -199,7 +235,6 @@ def _figure(
         "ready_seconds": ready_in,
         "units_a_round": units,
         "quality": None if quality is None else quality(),
-        "peak_memory": None,
     }
 
 

@@ -5,7 +5,7 @@ All that these benchmarks know of how `auto` decides stands here.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from benchmarks.speed.contender import Settings
 from benchmarks.speed.training import Loss, Training
@@ -19,9 +19,13 @@ from tercet.training.optimizers import AdamW
 from tercet.training.specs import TrainingSpec
 
 
-def chosen() -> list[Settings]:
-    """What `auto` comes to, not compiled and compiled: `--compile auto` decides by the length of a run."""
-    spec = TrainingSpec(max_steps=1, accelerator="cpu")
+def chosen(accelerator: Literal["cpu", "auto"] = "cpu") -> list[Settings]:
+    """What `auto` comes to, not compiled and compiled: `--compile auto` decides by the length of a run.
+
+    Args:
+        accelerator: of which it decides.
+    """
+    spec = TrainingSpec(max_steps=1, accelerator=accelerator)
     precision = choose_precision(spec)
     return [
         Settings(
@@ -46,10 +50,12 @@ def ours_training(
     *,
     compiled: bool = True,
     checkpointed: bool = False,
+    accelerator: Literal["cpu", "auto"] = "cpu",
 ) -> list[Training]:
     """Args:
     compiled: compiled, too.
     checkpointed: with activations that are worked out once more, too: less memory for more time.
+    accelerator: of which `auto` decides.
     """
 
     def built_again() -> nn.Module:
@@ -60,7 +66,7 @@ def ours_training(
 
     ways = [
         ("tercet, compiled" if settings.compiled else "tercet", build, settings)
-        for settings in chosen()
+        for settings in chosen(accelerator)
         if compiled or not settings.compiled
     ]
     if checkpointed:

@@ -78,6 +78,7 @@ def compete(
     others: Others | None = None,
     clock: Callable[[], float] = time.perf_counter,
     rest: float = REST,
+    deadline: float = float("inf"),
 ) -> tuple[list[Round], dict[str, str]]:
     """The rounds of those that went through all of them, and why each of the rest did not.
 
@@ -85,6 +86,7 @@ def compete(
         repeats: how often a disturbed round is run again, at most.
         others: tells how much anything else took; `clock` tells the time. Tests bring their own.
         rest: seconds of sleep before each contender.
+        deadline: the clock's time after which no further round begins, but for the first.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
@@ -92,6 +94,8 @@ def compete(
     live, failed = dict(work), dict[str, str]()
     done: list[Round] = []
     for _ in range(rounds):
+        if done and clock() > deadline:
+            break
         tries: list[Round] = []
         while len(tries) <= repeats:
             order = list(live)

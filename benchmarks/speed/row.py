@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from benchmarks.speed.contender import Contender
 
 Scale = Literal["full", "quick", "tiny"]
+Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +18,9 @@ class Asked:
 
     Args:
         scale: full for the sizes of the table, quick for `make bench-quick`, tiny for tests.
+        device: whose rows they are.
         folder: where a row may write what it needs.
-        bf16: whether this CPU multiplies bf16 in hardware.
+        bf16: whether the device multiplies bf16 in hardware.
         nanogpt, joeynmt: a checkout of the one, an installation of the other.
         translator: the folder of a trained translator, for beam search.
         only: how the names of the contenders begin that are wanted; all of them, where it is empty.
@@ -25,6 +28,7 @@ class Asked:
     """
 
     folder: Path
+    device: Device = "cpu"
     scale: Scale = "full"
     bf16: bool = False
     nanogpt: Path | None = None
@@ -32,6 +36,16 @@ class Asked:
     translator: Path | None = None
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> torch.device:
+        """The device of the models; at tiny scale the rows of a GPU run without one, too."""
+        dry = self.scale == "tiny" and not torch.cuda.is_available()
+        return torch.device("cpu" if dry else self.device)
+
+    def moved(self, batch: Any) -> Any:
+        """A named tuple of tensors, on the device."""
+        return type(batch)(*(None if part is None else part.to(self.place) for part in batch))
 
 
 @dataclass
@@ -73,6 +87,7 @@ class Row:
     seconds_each: figures are told as seconds a unit in place of units a second.
     gigabytes: the memory that all contenders together need at full scale.
     memory: whether peak memory is measured, each contender in a process of its own.
+    weight: of the row, when the time of a run is divided among its rows.
     apart: every contender works in a process of its own, and finds what it has freed itself. Others share one, but for
         those that keep memory.
     """
@@ -84,4 +99,5 @@ class Row:
     seconds_each: bool = False
     gigabytes: float = 1.0
     memory: bool = True
+    weight: float = 1.0
     apart: bool = False

@@ -44,12 +44,12 @@ class Training(Contender):
 
     def setup(self) -> None:
         torch.manual_seed(0)
-        self.model = self._build()
+        self.model = self._build().to(self.device)
         # Asked before training, without dropout, in fp32.
         self._answered: Tensor | None = None
         if self._answer is not None:
             with torch.no_grad(), Settings().in_force():
-                self._answered = self._answer(self.model.eval())
+                self._answered = self._answer(self.model.eval()).cpu()
         self.model.train()
         self._parameters = list(self.model.parameters())
         make = self._optimizer or self._adamw
@@ -58,7 +58,7 @@ class Training(Contender):
         if self.settings.compiled and self._compile is not None:
             self._compile(self.model)
         elif self.settings.compiled:
-            loss = torch.compile(loss)
+            loss = torch.compile(loss, mode=self.settings.mode, dynamic=self.settings.dynamic)
         self._ready = loss
 
     def _adamw(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -70,7 +70,7 @@ class Training(Contender):
     def run(self, n: int) -> float:
         for _ in range(n):
             for batch in self._batches:
-                with self.settings.autocast():
+                with self.settings.autocast(self.device):
                     loss = self._ready(self.model, batch)
                 loss.backward()
                 self._clip(self._parameters, self._step, 1.0)

@@ -69,4 +69,6 @@ def lineup_of(row: Row, asked: Asked) -> Lineup:
     lineup = row.lineup(asked)
     for kernel in asked.without:
         lineup.add(*(Without(one, kernel) for one in row.lineup(asked).contenders if one.side == "ours"))
+    for one in lineup.contenders:
+        one.device = asked.place
     return lineup

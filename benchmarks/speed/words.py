@@ -15,14 +15,19 @@ def words(count: int) -> list[str]:
     return [*SPECIAL, *(f"w{number}" for number in range(len(SPECIAL), count))]
 
 
+def tokenizer(count: int) -> Tokenizer:
+    """A word is a token; the special ones come first."""
+    names = words(count)
+    library = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=names[-1])
+    )
+    library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    library.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in SPECIAL])
+    return Tokenizer(library)
+
+
 def trained(model: DecoderOnly, folder: Path) -> Trained:
     """The model as a folder of ours; written once."""
     if not (folder / "model.safetensors").is_file():
-        names = words(model.spec.vocab_size)
-        library = tokenizers.Tokenizer(
-            tokenizers.models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=names[-1])
-        )
-        library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        library.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in SPECIAL])
-        save_model(folder, model, Tokenizer(library), Card(name="random"))
+        save_model(folder, model, tokenizer(model.spec.vocab_size), Card(name="random"))
     return load_model(folder)

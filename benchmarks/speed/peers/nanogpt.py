@@ -31,7 +31,7 @@ def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
         model: Any = theirs.GPT(
             theirs.GPTConfig(
                 block_size=spec.max_len, vocab_size=spec.vocab_size, n_layer=stack.n_layers, n_head=stack.n_heads,
-                n_embd=stack.d_model, dropout=0.0, bias=stack.bias,
+                n_embd=stack.d_model, dropout=stack.dropout.embedding, bias=stack.bias,
             )
         )  # fmt: skip
     state = ours.state_dict()

@@ -69,7 +69,7 @@ class PyTorchTranslator(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         empty = source == self.pad
-        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).isinf()
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device).isinf()
         hidden = self.stacks(
             self._embedded(source), self._embedded(target), tgt_mask=mask, tgt_is_causal=True,
             src_key_padding_mask=empty, memory_key_padding_mask=empty,

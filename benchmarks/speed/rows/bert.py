@@ -72,7 +72,7 @@ def lineup(asked: Asked) -> Lineup:
 
     def theirs(name: str, side: Side, way: Settings) -> Training:
         return Training(
-            name, side, way, build=partial(_hugging, model, way), loss=_labelled_loss, batches=batches, tokens=tokens,
+            name, side, way, build=partial(hugging_as, model, way), loss=labelled_loss, batches=batches, tokens=tokens,
             answer=logits, flops=flops,
         )  # fmt: skip
 
@@ -97,11 +97,11 @@ def lineup(asked: Asked) -> Lineup:
     return found
 
 
-def _hugging(model: Any, way: Settings) -> nn.Module:
+def hugging_as(model: Any, way: Settings) -> nn.Module:
     return hugging(model(), way.attention)
 
 
-def _labelled_loss(model: Any, given: Given) -> Tensor:
+def labelled_loss(model: Any, given: Given) -> Tensor:
     return model(input_ids=given[0].inputs, labels=given[1]).loss
 
 

@@ -22,8 +22,10 @@ from benchmarks.speed.row import Asked, Lineup, Row
 from benchmarks.speed.training import Loss, Training, named, peer_settings
 from torch import Tensor, nn
 
-from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.objectives import CausalBatch, causal_loss
+
+CHECKED = 2  # rows whose logits are held against ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +36,13 @@ class Shape:
     length: int
     rows: int
     vocabulary: int
+    dropout: float = 0.0
 
     def spec(self) -> DecoderOnlySpec:
         stack = StackSpec(
             n_layers=self.layers, n_heads=self.heads, d_model=self.width,
             bias=False, norm_bias=False,  # as nanoGPT's train.py has it
+            dropout=Dropout(embedding=self.dropout, attention=self.dropout, residual=self.dropout),
         )  # fmt: skip
         return DecoderOnlySpec(vocab_size=self.vocabulary, max_len=self.length, stack=stack)
 
@@ -47,7 +51,15 @@ class Shape:
         return 6.0 * matrices + 12.0 * self.layers * self.length * self.width
 
     def told(self) -> str:
-        return f"{self.layers} layers of {self.width}, no biases, T {self.length}, B {self.rows}, V {self.vocabulary}"
+        dropout = f", dropout {self.dropout:g}" if self.dropout else ""
+        sizes = f"{self.layers} layers of {self.width}, no biases, T {self.length}, B {self.rows}, V {self.vocabulary}"
+        return f"{sizes}{dropout}"
+
+    def batches(self, count: int) -> list[CausalBatch]:
+        """Random tokens, the same ones each time."""
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(0, self.vocabulary, (count, self.rows, self.length + 1), generator=generator)
+        return [CausalBatch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in tokens]
 
 
 TINY = Shape(layers=2, heads=2, width=24, length=7, rows=2, vocabulary=19)
@@ -60,20 +72,13 @@ SHAPES = {
 
 def lineup(name: str, asked: Asked) -> Lineup:
     shape = TINY if asked.scale == "tiny" else SHAPES[name]
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, shape.vocabulary, (2, shape.rows, shape.length + 1), generator=generator)
-    batches = [CausalBatch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()) for rows in tokens]
+    batches = shape.batches(2)
     spec, tokens_in = shape.spec(), len(batches) * batches[0].inputs.numel()
 
     def model() -> DecoderOnly:
         return DecoderOnly(spec, seed=1)
 
-    def logits(of: Any) -> Tensor:
-        inputs, targets = batches[0].inputs, batches[0].targets
-        if of.__class__.__module__ == "nanogpt_model":  # without targets it scores the last place alone
-            return of(inputs, targets)[0]
-        found = of(inputs)
-        return found if isinstance(found, Tensor) else found.logits
+    logits = partial(logits_of, batches[0])
 
     def contender(name: str, side: Side, settings: Settings, build: Any, loss: Loss, *, alike: bool = True) -> Training:
         return Training(
@@ -98,9 +103,9 @@ def lineup(name: str, asked: Asked) -> Lineup:
     else:
         checkout = asked.nanogpt
         found.add(
-            contender("nanoGPT", "readme", plain, lambda: nanogpt(checkout, model(), "sdpa"), _nanogpt_loss),
+            contender("nanoGPT", "readme", plain, lambda: nanogpt(checkout, model(), "sdpa"), nanogpt_loss),
             *(
-                contender(named("nanoGPT", way), "peer", way, partial(_nanogpt, checkout, model, way), _nanogpt_loss)
+                contender(named("nanoGPT", way), "peer", way, partial(nanogpt_as, checkout, model, way), nanogpt_loss)
                 for way in ways
             ),
         )
@@ -110,9 +115,9 @@ def lineup(name: str, asked: Asked) -> Lineup:
 
         side: Side = "readme" if asked.nanogpt is None else "peer"
         return [
-            contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), _output_loss),
+            contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), output_loss),
             *(
-                contender(named("transformers", way), "peer", way, partial(_hugging, model, way), _output_loss)
+                contender(named("transformers", way), "peer", way, partial(hugging_as, model, way), output_loss)
                 for way in ways
             ),
         ]
@@ -122,7 +127,12 @@ def lineup(name: str, asked: Asked) -> Lineup:
 
         return [
             contender(
-                named("x-transformers", way), "peer", way, lambda: x_transformer(spec, flash=False), _loss, alike=False
+                named("x-transformers", way),
+                "peer",
+                way,
+                lambda: x_transformer(spec, flash=False),
+                logits_loss,
+                alike=False,
             )
             for way in ways[-1:]
         ]
@@ -135,7 +145,7 @@ def lineup(name: str, asked: Asked) -> Lineup:
     own = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
     found.add(
         *(
-            contender(named("torch.nn", way), "peer", way, lambda: PyTorchGPT(model()), _loss)
+            contender(named("torch.nn", way), "peer", way, lambda: PyTorchGPT(model()), logits_loss)
             for way in ([] if quick else own)
         )
     )
@@ -144,24 +154,33 @@ def lineup(name: str, asked: Asked) -> Lineup:
     return found
 
 
-def _hugging(model: Any, way: Settings) -> nn.Module:
+def hugging_as(model: Any, way: Settings) -> nn.Module:
     return hugging(model(), way.attention)
 
 
-def _nanogpt(checkout: Any, model: Any, way: Settings) -> nn.Module:
+def nanogpt_as(checkout: Any, model: Any, way: Settings) -> nn.Module:
     return nanogpt(checkout, model(), way.attention)
 
 
-def _loss(model: Any, batch: CausalBatch) -> Tensor:
+def logits_of(batch: CausalBatch, model: Any) -> Tensor:
+    """Of the first rows of a batch, by any library's model."""
+    inputs, targets = batch.inputs[:CHECKED], batch.targets[:CHECKED]
+    if model.__class__.__module__ == "nanogpt_model":  # without targets it scores the last place alone
+        return model(inputs, targets)[0]
+    found = model(inputs)
+    return found if isinstance(found, Tensor) else found.logits
+
+
+def logits_loss(model: Any, batch: CausalBatch) -> Tensor:
     return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
 
-def _output_loss(model: Any, batch: CausalBatch) -> Tensor:
+def output_loss(model: Any, batch: CausalBatch) -> Tensor:
     logits = model(input_ids=batch.inputs, use_cache=False).logits
     return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
 
 
-def _nanogpt_loss(model: Any, batch: CausalBatch) -> Tensor:
+def nanogpt_loss(model: Any, batch: CausalBatch) -> Tensor:
     return model(batch.inputs, batch.targets)[1]
 
 

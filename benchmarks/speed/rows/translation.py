@@ -29,8 +29,14 @@ SIZES = {"d_model": 256, "n_layers": 4, "n_heads": 4, "d_ff": 1024}
 TINY_SIZES = {"d_model": 24, "n_layers": 2, "n_heads": 2, "d_ff": 31}
 
 
-def data(tiny: bool, folder: Path) -> tuple[EncoderDecoderSpec, list[PairBatch]]:
+def data(
+    tiny: bool, folder: Path, *, sizes: dict[str, int] = SIZES, batch_tokens: int = 4096
+) -> tuple[EncoderDecoderSpec, list[PairBatch]]:
     """The model and its first buckets.
+
+    Args:
+        sizes: of each side.
+        batch_tokens: of a bucket, a side.
 
     Raises:
         UserError: where Multi30k is not there.
@@ -45,8 +51,7 @@ def data(tiny: bool, folder: Path) -> tuple[EncoderDecoderSpec, list[PairBatch]]
         lines = [f"{' '.join(words[: 1 + i % 5])}\t{' '.join(reversed(words[: 1 + i % 4]))}" for i in range(40)]
         path.write_text("\n".join(lines) + "\n")
         source = {"source": str(path)}
-    sizes = TINY_SIZES if tiny else SIZES
-    stack = {**sizes, "dropout": {"embedding": 0.0, "residual": 0.0}}
+    stack = {**(TINY_SIZES if tiny else sizes), "dropout": {"embedding": 0.0, "residual": 0.0}}
     recipe = parse_recipe(
         {
             "data": {
@@ -54,7 +59,7 @@ def data(tiny: bool, folder: Path) -> tuple[EncoderDecoderSpec, list[PairBatch]]
                 "tokenizer": {"kind": "bpe", "vocab_size": 300 if tiny else 8000, "prefix_space": True},
             },
             "model": {"preset": "transformer-tiny", "max_len": 32 if tiny else 128, "encoder": stack, "decoder": stack},
-            "task": {"kind": "translation", "batch_tokens": 64 if tiny else 4096},
+            "task": {"kind": "translation", "batch_tokens": 64 if tiny else batch_tokens},
             "training": {"max_steps": 1},
         },
         name="benchmark",
@@ -116,16 +121,16 @@ def lineup(asked: Asked) -> Lineup:
         ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=False)
         plain = Settings(attention="sdpa", fused=False)
         return [
-            contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), _marian_loss, _marian),
+            contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), marian_loss, marian),
             *(
-                contender(named("transformers", way), "peer", way, partial(_hugging, model, way), _marian_loss, _marian)
+                contender(named("transformers", way), "peer", way, partial(hugging_as, model, way), marian_loss, marian)
                 for way in ways
             ),
         ]
 
     found.add(
         *ours_training(
-            model, _our_loss, batches, tokens,
+            model, our_loss, batches, tokens,
             logits(lambda of, batch: of(batch.source, batch.inputs, source_token_mask=batch.source_token_mask)),
             flops, compiled=False,
         )
@@ -155,7 +160,7 @@ def lineup(asked: Asked) -> Lineup:
     own = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
     found.add(
         *(
-            contender(named("torch.nn", way), "peer", way, build_torch, _torch_loss, _torch)
+            contender(named("torch.nn", way), "peer", way, build_torch, torch_loss, torch_logits)
             for way in ([] if quick else own)
         )
     )  # fmt: skip
@@ -164,34 +169,34 @@ def lineup(asked: Asked) -> Lineup:
     return found
 
 
-def _hugging(model: Any, way: Settings) -> nn.Module:
+def hugging_as(model: Any, way: Settings) -> nn.Module:
     return hugging(model(), way.attention)
 
 
-def _our_loss(model: EncoderDecoder, batch: PairBatch) -> Tensor:
+def our_loss(model: EncoderDecoder, batch: PairBatch) -> Tensor:
     return seq2seq_loss(model, batch, smoothing=SMOOTHING).mean
 
 
-def _marian(model: Any, batch: PairBatch) -> Tensor:
+def marian(model: Any, batch: PairBatch) -> Tensor:
     mask = None if batch.source_token_mask is None else batch.source_token_mask.long()
     return model(
         input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False
     ).logits  # fmt: skip
 
 
-def _marian_loss(model: Any, batch: PairBatch) -> Tensor:
-    return _smoothed(_marian(model, batch), batch)
+def marian_loss(model: Any, batch: PairBatch) -> Tensor:
+    return smoothed(marian(model, batch), batch)
 
 
-def _torch(model: Any, batch: PairBatch) -> Tensor:
+def torch_logits(model: Any, batch: PairBatch) -> Tensor:
     return model(batch.source, batch.inputs)
 
 
-def _torch_loss(model: Any, batch: PairBatch) -> Tensor:
-    return _smoothed(_torch(model, batch), batch)
+def torch_loss(model: Any, batch: PairBatch) -> Tensor:
+    return smoothed(torch_logits(model, batch), batch)
 
 
-def _smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
+def smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
     return F.cross_entropy(
         logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, label_smoothing=SMOOTHING
     )

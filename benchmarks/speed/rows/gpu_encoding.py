@@ -1,0 +1,123 @@
+"""Vectors of texts on one GPU: BERT base in bf16, texts of 4 to 200 words, from text to numbers on the host."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from benchmarks.speed.contender import Contender, Settings, Side
+from benchmarks.speed.peers.hugging import hugging
+from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.rows import bert
+from benchmarks.speed.rows.gpu_training import BERT_SIZES
+from benchmarks.speed.words import SPECIAL, tokenizer, words
+from torch import Tensor, nn
+
+import tercet
+from tercet.checkpoint import Trained
+from tercet.models import EncoderOnly
+
+TEXTS, LONGEST, AT_ONCE = 2048, 200, 128
+CHECKED = 5  # texts whose vectors are held against ours
+TINY_SIZES = {"layers": 2, "width": 24, "heads": 2, "length": 16, "vocabulary": 23}
+
+
+class Embedding(Contender):
+    """Texts in, vectors of length 1 out: the mean of all tokens."""
+
+    def __init__(self, name: str, side: Side, settings: Settings, *, model: Any, texts: list[str], count: int) -> None:
+        super().__init__(name, side, settings)
+        self._build, self._texts, self._count = model, texts, count
+
+    def run(self, n: int) -> float:
+        for _ in range(n):
+            self.vectors(self._texts)
+        return n * self._count
+
+    def answer(self) -> Tensor | None:
+        found = torch.from_numpy(self.vectors(self._texts[:CHECKED]))
+        return found if self.settings.precision == "fp32" else None
+
+    def vectors(self, texts: list[str]) -> np.ndarray:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        del self.model
+
+
+class Ours(Embedding):
+    def setup(self) -> None:
+        self.model = self._build().eval().to(self.device)
+        if self.settings.precision == "bf16":
+            self.model.bfloat16()
+        names = tokenizer(self.model.spec.vocab_size)
+        self._run = tercet.Run(trained=Trained.wrap(self.model, names, folder=Path("random")))
+
+    def vectors(self, texts: list[str]) -> np.ndarray:
+        return self._run.embed(texts)
+
+
+class Hugging(Embedding):
+    """The library's encoder, given batches of texts of like length, as sentence-transformers makes them."""
+
+    def setup(self) -> None:
+        ours = self._build()
+        self._tokenizer = tokenizer(ours.spec.vocab_size)
+        self.model: Any = hugging(ours, self.settings.attention).bert.eval().to(self.device)
+        if self.settings.precision == "bf16":
+            self.model.bfloat16()
+        if self.settings.compiled:
+            self.model.compile(dynamic=True)
+
+    @torch.no_grad()
+    def vectors(self, texts: list[str]) -> np.ndarray:
+        bos, eos = self._tokenizer.bos_id, self._tokenizer.eos_id
+        rows = [torch.tensor([bos, *ids.tolist(), eos]) for ids in self._tokenizer.encode_batch(texts)]
+        order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))
+        found: list[Tensor] = []
+        for start in range(0, len(order), AT_ONCE):
+            some = [rows[number] for number in order[start : start + AT_ONCE]]
+            ids = nn.utils.rnn.pad_sequence(some, batch_first=True).to(self.device)
+            real = (torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in some])[:, None]).to(self.device)
+            hidden = self.model(input_ids=ids, attention_mask=real.long()).last_hidden_state.float()
+            mean = (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+            found.append(F.normalize(mean, dim=-1))
+        vectors = torch.cat(found).cpu().numpy()
+        return vectors[np.argsort(order)]
+
+
+def lineup(asked: Asked) -> Lineup:
+    tiny = asked.scale == "tiny"
+    sizes = TINY_SIZES if tiny else BERT_SIZES
+    names = words(sizes["vocabulary"])
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(4, (13 if tiny else LONGEST) + 1, 11 if tiny else TEXTS)
+    texts = [" ".join(names[i] for i in generator.integers(len(SPECIAL), len(names), length)) for length in lengths]
+
+    def model() -> EncoderOnly:
+        return EncoderOnly(bert.spec_of(**sizes), seed=1)
+
+    def contender(kind: type[Embedding], name: str, side: Side, settings: Settings) -> Contender:
+        return kind(name, side, settings, model=model, texts=texts, count=int(lengths.sum()))
+
+    half = {"precision": "bf16"}
+
+    def with_transformers() -> list[Contender]:
+        import transformers  # noqa: F401
+
+        compiled = Settings(attention="sdpa", compiled=not tiny, dynamic=True, **half)
+        return [
+            contender(Hugging, "transformers", "readme", Settings(attention="sdpa")),
+            contender(Hugging, "transformers, bf16", "peer", Settings(attention="sdpa", **half)),
+            contender(Hugging, "transformers, bf16, compiled", "peer", compiled),
+        ]
+
+    found = Lineup()
+    found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    found.add(contender(Ours, "tercet, bf16", "ours", Settings(attention="own", **half)))
+    found.try_to("transformers", with_transformers)
+    return found
+
+
+ENCODING = [Row(name="embed", title="Vectors of texts on a GPU: BERT base, 4 to 200 words", lineup=lineup)]
